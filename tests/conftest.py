@@ -30,7 +30,7 @@ from vksched.monitor import socket_dir
 from vksched.runtime.vulkan import device_probe
 
 if TYPE_CHECKING:
-    from cluster_nodes import Nodes
+    from cluster_nodes import StartedWorkers
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
 os.environ.pop("VKSCHED_MONITOR", None)
@@ -79,11 +79,11 @@ MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Nodes]:
+def start(tmp_path: Path) -> Iterator[StartedWorkers]:
     """Starts nodes of a cluster in this process."""
-    from cluster_nodes import Nodes  # which skips where keys cannot be made
+    from cluster_nodes import StartedWorkers  # which skips where keys cannot be made
 
-    made = Nodes(tmp_path)
+    made = StartedWorkers(tmp_path)
     yield made
     made.close()
 

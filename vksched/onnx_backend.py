@@ -1,12 +1,12 @@
-"""ONNX's backend interface: vksched where a tool asks for an `onnx.backend.base.Backend`.
+"""ONNX's backend interface, for tools that accept an `onnx.backend.base.Backend`.
 
     from vksched import onnx_backend
     with onnx_backend.prepare(model, "vulkan:0,vulkan:1") as rep:
         (scores,) = rep.run([batch])
 
-Devices are named as for a Scheduler, several by commas, in order of priority; "CPU" is "cpu". All
-models that are prepared for the same devices share a scheduler, which stays open for the next one
-until close(), or until Python ends. Examples: tests/onnxruntime_api/test_onnx_backend.py.
+Devices have the names of a Scheduler's devices, comma-separated in order of priority; "CPU" is
+"cpu". Models prepared for the same devices share a scheduler, which stays open until close() or the
+end of the process. Examples: tests/onnxruntime_api/test_onnx_backend.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT_DEVICE = "vulkan:0"
 
 
 class VkschedRep(BackendRep):
-    """A model that is ready to run on its devices; a context manager, which frees it at the end."""
+    """A compiled model; as a context manager, it is freed at the end of the block."""
 
     def __init__(self, run: CompiledModel) -> None:
         self._run = run
@@ -51,20 +51,25 @@ class VkschedRep(BackendRep):
 
     @property
     def model_run(self) -> CompiledModel:
-        """What runs it: its plans, its inputs and outputs."""
+        """The compiled model, with its plans, inputs and outputs."""
         return self._run
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[CpuValue, ...]:
-        """Run once. Returns the outputs in order; they have names, too.
+        """Run once and return the outputs as a named tuple.
 
-        inputs: a list or tuple in the model's order, a dict by name, or the array that is the only
-        one. Initializers that are inputs may follow. kwargs: of other backends; not used.
+        Parameters
+        ----------
+        inputs
+            A list or tuple in the model's order, a dict by name, or the only input as an array.
+            Initializers that are inputs may follow.
+        kwargs
+            Options of other backends, which are ignored.
         """
         found = self._run(**self._feeds(inputs))
         return self._outputs(*found.values())
 
     def close(self) -> None:
-        """Free what the model holds on the devices; safe to call twice."""
+        """Free the memory of the model on the devices. May be called twice."""
         self._finalizer.detach()
         self._run.close()
 
@@ -86,7 +91,7 @@ class VkschedRep(BackendRep):
             inputs = [inputs]
         model = self._run.model
         names = [v.name for v in model.inputs]
-        if len(inputs) > len(names):  # then all that is declared, in the order of the file
+        if len(inputs) > len(names):  # then all declared inputs, in file order
             names = [v.name for v in model.file.model.graph.input]
         if len(inputs) > len(names):
             raise GraphError(
@@ -96,7 +101,7 @@ class VkschedRep(BackendRep):
 
 
 class _Schedulers:
-    """The open schedulers, by their devices."""
+    """Open schedulers, by their devices."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,13 +121,13 @@ class _Schedulers:
 
 _schedulers = _Schedulers()
 _dropped: deque[CompiledModel] = deque()
-"""Models that nobody holds any more: freed at the next call, as a collector may come any time."""
+"""Unreferenced models, freed at the next call, because garbage collection can happen at any
+time.
+"""
 
 
 def close() -> None:
-    """Free all models that were prepared here, and their devices. What is prepared later opens
-    them again.
-    """
+    """Free all prepared models and close their devices; the next `prepare` opens them again."""
     _dropped.clear()
     _schedulers.close()
 
@@ -136,17 +141,17 @@ def _sweep() -> None:
 
 
 def _names(device: str) -> tuple[str, ...]:
-    """Return the devices of a name as callers of ONNX backends write it."""
+    """Return the device names in a name as ONNX backends' callers write it."""
     names = [name.strip() for name in device.split(",")]
     return tuple("cpu" if name.lower() == "cpu" else name for name in names)
 
 
 class VkschedBackend(Backend):
-    """The class with the methods of this module, for what asks for a class."""
+    """The functions of this module as a class, for tools that require a class."""
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> bool:
-        """Return whether a model is valid: then it runs, on the CPU where no device can."""
+        """Return True if a model is valid: then it runs, on the CPU if no device supports it."""
         try:
             load_onnx(model)
         except VkschedError:
@@ -155,7 +160,7 @@ class VkschedBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether all devices of a name are here and can be used."""
+        """Return True if all devices of a name exist and are usable."""
         try:
             for name in _names(device):
                 device_probe.resolve(name)
@@ -165,13 +170,22 @@ class VkschedBackend(Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> VkschedRep:
-        """Return a model ready to run. Shapes that are not fixed are compiled when they come.
+        """Return a compiled model. Free shapes are compiled at the first run that uses them.
 
-        model: also a path, or the bytes of a file. kwargs: placement, limit and
-        precision, as for Scheduler.compile; others are meant for other backends, and not used.
+        Parameters
+        ----------
+        model
+            A model, a path, or the bytes of a file.
+        kwargs
+            placement, limit and precision, as for Scheduler.compile. Options of other backends are
+            ignored.
 
-        Raises:
-            ModelFormatError: it is no valid model. DeviceError: a device is not there.
+        Raises
+        ------
+        ModelFormatError
+            The model is invalid.
+        DeviceError
+            A device does not exist.
         """
         _sweep()
         known = ("placement", "limit", "precision")
@@ -196,11 +210,17 @@ class VkschedBackend(Backend):
         outputs_info: Sequence[tuple[Any, Shape]] | None = None,
         **kwargs: Any,
     ) -> tuple[CpuValue, ...]:
-        """Run one node once.
+        """Run a single node once.
 
-        inputs: arrays by position without those that are left out, or by name. outputs_info: dtype
-        and shape of each result, where they are to be checked. kwargs: opset_version, of the node's
-        domain, by default the newest; others as for prepare.
+        Parameters
+        ----------
+        inputs
+            Arrays by position, without omitted inputs, or by name.
+        outputs_info
+            Expected dtype and shape of each result.
+        kwargs
+            opset_version, that of the node's domain, by default the newest; others as for
+            `prepare`.
         """
         model = _model_of(node, _by_name(node, inputs), outputs_info, kwargs.get("opset_version"))
         return cls.run_model(model, inputs, device, **kwargs)
@@ -219,13 +239,13 @@ supports_device = VkschedBackend.supports_device
 def _by_name(node: NodeProto, inputs: Any) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
-    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    arrays = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     names = list(dict.fromkeys(name for name in node.input if name))
-    if len(given) != len(names):
+    if len(arrays) != len(names):
         raise GraphError(
-            f"[onnx backend] expected {len(names)} inputs for {node.op_type}, got {len(given)}"
+            f"[onnx backend] expected {len(names)} inputs for {node.op_type}, got {len(arrays)}"
         )
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, arrays, strict=True))
 
 
 def _model_of(
@@ -234,7 +254,7 @@ def _model_of(
     outputs_info: Sequence[tuple[Any, Shape]] | None,
     version: int | None,
 ) -> ModelProto:
-    """Return the model of one node, with the types of these inputs."""
+    """Return a model of one node, with the types of its inputs."""
     names = [name for name in node.output if name]
     if outputs_info is not None:
         outputs = [
@@ -245,8 +265,8 @@ def _model_of(
         ]
     else:
         outputs = [ValueInfoProto(name=name) for name in names]
-    given = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
-    graph = helper.make_graph([node], node.op_type, given, outputs)
+    input_infos = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
+    graph = helper.make_graph([node], node.op_type, input_infos, outputs)
     domain = canonical_domain(node.domain)
     imports = {"": onnx.defs.onnx_opset_version()}
     imports[domain] = version or _newest(domain)

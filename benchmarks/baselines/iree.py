@@ -82,7 +82,7 @@ class IreeBaseline:
         data, file = network_file(spec.params, result_shape(spec))
         compiled = self._cached(data, _compile_model)
         call = self._load(compiled, "network")
-        kept = [self._upload(a) for a in file.kept.values()]
+        kept = [self._upload(a) for a in file.state_inputs.values()]
 
         def run() -> Array:
             return self._download(call(*map(self._upload, file.feeds.values()), *kept))

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     names = given.devices.split(",") if given.devices else [info.name for info in vs.devices()]
-    facts = measure_all(names, given.case, given.budget)
+    facts = measure_all(names, given.case, given.time_budget)
     if given.json:
         print(json.dumps([{**asdict(fact), "ratio": fact.ratio} for fact in facts], indent=1))
         return 0

@@ -346,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = [(case, order) for case in cases for order in orders_of(names)]
         for case in cases:
-            calibrate_all(case, names, Path(folder) / case, given.budget)
+            calibrate_all(case, names, Path(folder) / case, given.time_budget)
         for case, order in track(work, "first runs", console=console, transient=True):
             rows.append(measure(case, order, given.turns, Path(folder) / case))
     if given.json:

@@ -36,7 +36,7 @@ TOP = [
     "",
     "This page shows how fast vksched is on GPUs of other machines, next to PyTorch and llama.cpp. "
     "The results were measured there by `vksched bench --output` and added by "
-    "`python benchmarks/report.py --card` "
+    "`python benchmarks/report/report.py --card` "
     "([Benchmarks](../guides/benchmarks.md#gpus-of-other-machines)). "
     "[Performance](index.md) has the results of the development machine.",
     "",

@@ -91,7 +91,7 @@ def main(
     suites: str | None,
     pattern: str | None,
     under: str,
-    budget: float,
+    time_budget: float,
     card: str | None,
     docs: Path,
     work: Path,
@@ -100,7 +100,7 @@ def main(
         keep_card(card, files, docs)
         click.echo(f"wrote {write_cards(docs)}")
         return
-    options = bench_options([], budget, pythons)
+    options = bench_options([], time_budget, pythons)
     run = Run(work, options, shlex.split(under), pattern is not None)
     known = (*SUITES, "planning", *EXTRAS)
     chosen = suites.split(",") if suites else known if pattern is None else ("ops",)

@@ -124,7 +124,7 @@ def measure(seed: int, ops: int, whole: bool) -> Row:
     else:
         others = ({**on, name: card} for name in names for card in cards if card != on[name])
     least_s = min([took_s, *(latency_s(graph, topology, [*each.items()]) for each in others)])
-    won = plan.decision.won.name if plan.decision else ""
+    won = plan.decision.chosen.name if plan.decision else ""
     ratios = took_s / single_s, took_s / least_s
     return Row(seed, len(names), len(cards), whole, won, *ratios, plan_s)
 

@@ -130,7 +130,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
 
 def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
     """Return reports of runs of a model on a device."""
-    with Scheduler([device], on_device_failure="raise", sync={device: sync}) as sched:
+    with Scheduler([device], on_device_failure="raise", submit_granularity={device: sync}) as sched:
         network = model.load(sched)
         expected, out = predict(network.compiled.plan), []
         for _ in range(ROUNDS):

@@ -292,10 +292,10 @@ def main(
     few: str,
     models: tuple[Path, ...],
     pythons: tuple[str, ...],
-    budget: float,
+    time_budget: float,
     work: Path,
 ) -> None:
-    run = Run(work, bench_options([BASELINE], budget, pythons), [], False)
+    run = Run(work, bench_options([BASELINE], time_budget, pythons), [], False)
     chosen = devices_of(devices) if wanted else []
     if wanted:
         run.require_same()

@@ -125,7 +125,7 @@ def runs(
     plan = vs.plan_graph(graph, topology, overrides=at, copies=1)
     working = [topology.host_of(split.device) for split in plan.splits]
     assert [name for name in working if name] == list(NAMES), plan.explain()
-    executor = ClusterExecutor(plan, hosts, devices, nodes.mail, vs.Trace(), TIMEOUT_S)
+    executor = ClusterExecutor(plan, hosts, devices, nodes.transport, vs.Trace(), TIMEOUT_S)
     (node,) = [node.id for node in graph.nodes if node.op == "input"]
     x, sent = np.ones((1, 256), np.float32), np.ones(rows << 10, np.uint8)
     back = np.zeros_like(sent)

@@ -115,10 +115,10 @@ def measure(device: str, graph: str, size: int, repeats: int, simulated: bool) -
 
 def _open(device: str, sync: str, simulated: bool) -> vs.Scheduler:
     if not simulated:
-        return vs.Scheduler([device], sync=sync)
+        return vs.Scheduler([device], submit_granularity=sync)
     clock = vs.SimulatedClock()
     null = vs.SimulatedDevice(vs.DeviceSpec(device, "null"), clock)
-    return vs.Scheduler([null], sync=sync, trace=vs.Trace(clock))
+    return vs.Scheduler([null], submit_granularity=sync, trace=vs.Trace(clock))
 
 
 def show(rows: Sequence[Row]) -> None:

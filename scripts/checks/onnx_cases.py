@@ -295,10 +295,10 @@ def _computes(graph: vs.Graph, node: int) -> bool:
 def _look_at(run: CompiledModel, outcome: Outcome) -> None:
     """Notes where a model's nodes ran."""
     outcome.ran.clear()
-    for stage in run.stages:
-        if stage.run is not None:
-            _look_at_plan(stage.run.plan, outcome)
-        step = stage.lowered.step
+    for segment in run.segments:
+        if segment.run is not None:
+            _look_at_plan(segment.run.plan, outcome)
+        step = segment.lowered.step
         if step is not None:
             outcome.ran["cpu"] = outcome.ran.get("cpu", 0) + 1
             outcome.why.setdefault(step.node.op_type, step.reason)
@@ -313,7 +313,9 @@ def _look_at_plan(plan: Plan, outcome: Outcome) -> None:
         name = devices[placement.device].name
         outcome.ran[name] = outcome.ran.get(name, 0) + 1
         if name == "cpu":
-            reason = node.attrs.get("reason") or support.why_not(node, 0) or placement.rule
+            reason = (
+                node.attrs.get("reason") or support.unsupported_reason(node, 0) or placement.reason
+            )
             outcome.why.setdefault(node.op.removeprefix("onnx."), str(reason))
 
 

@@ -130,7 +130,7 @@ def measure(
         raise StatsError(f"expected families of {', '.join(cards)}; got {', '.join(unknown)}")
     for name in names:
         maker = cards[name].maker
-        if not cards[name].is_there():
+        if not cards[name].exists():
             raise StatsError(
                 f"{name}: expected Mesa's driver ({maker.driver}*.json in "
                 f"{', '.join(ICD_FOLDERS)}), found none that can compile for it; try `apt-get "

@@ -153,8 +153,8 @@ def test_a_good_baseline_gets_a_figure(baseline: Callable[[str], BaselineProcess
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ("wrong", "wrong result: normalised squared error 0.5"),
-        ("nan", "wrong result: normalised squared error nan"),
+        ("wrong", "wrong result: normalized squared error 0.5"),
+        ("nan", "wrong result: normalized squared error nan"),
         ("skips", "no such kernel"),
         ("dies", "its process ended: cannot go on"),
         ("hangs", "no answer within 0.2 s"),

@@ -511,9 +511,9 @@ def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
             (figure,) = result.figures
             assert figure.seconds and figure.nmse is not None, figure.reason
             run, first, peak = networks_runner.model_facts(device, spec)
-            assert run.value > 0 and run.beside and run.ratio and first.value > 0
+            assert run.value > 0 and run.reference and run.ratio and first.value > 0
             assert peak.unit == "bytes" and peak.value == figure.memory_bytes
-            assert (peak.beside or 0) > 0 and first.note
+            assert (peak.reference or 0) > 0 and first.note
     finally:
         ours.close()
 
@@ -576,7 +576,7 @@ def test_the_work_of_a_model_is_that_of_its_products() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_overhead_is_told_beside_plain_copies(device: str) -> None:
     trivial, upload = overhead_facts(device, 1 << 18)
-    assert trivial.value > 0 and trivial.beside is None
+    assert trivial.value > 0 and trivial.reference is None
     assert upload.unit == "bytes/s" and upload.ratio and upload.ratio > 0
 
 
@@ -585,7 +585,7 @@ def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning_time.KINDS)
     assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]
     assert all(
-        a.beside == pytest.approx(b.value) for a, b in zip(facts[2::4], facts[::4], strict=True)
+        a.reference == pytest.approx(b.value) for a, b in zip(facts[2::4], facts[::4], strict=True)
     )
     shown = [fact.cells() for fact in facts]
     assert all(value.endswith("us/node") for value, *_ in shown)

@@ -322,7 +322,7 @@ def test_llama_cpp_says_which_devices_it_takes(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
     library = object.__new__(llama_cpp_baseline.Library)
-    library.said = [
+    library.log_lines = [
         "load_tensors:   CPU_Mapped model buffer size =    10.00 MiB\n",
         "load_tensors:      Vulkan0 model buffer size =    20.50 MiB\n",
         "llama_kv_cache:    Vulkan0 KV buffer size = ",
@@ -330,7 +330,7 @@ def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
     ]
     assert library.allocated_bytes(host=False) == 24.5 * 2**20
     assert library.allocated_bytes(host=True) == 34.5 * 2**20
-    library.said.clear()
+    library.log_lines.clear()
     assert library.allocated_bytes(host=True) is None
 
 

@@ -18,7 +18,7 @@ from vksched.bench import report
 from vksched.bench.baselines.workloads import Spec
 from vksched.cli import main
 from vksched.common.dtypes import NDArray
-from vksched.engine.executable import Run
+from vksched.engine.executable import CompiledGraph
 
 DECODER = {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50}
 SMALL = Spec("decoder", "model", "models", DECODER)
@@ -63,7 +63,7 @@ def test_a_stream_is_measured_where_plans_are_for_throughput(
 class Timed:
     """A network whose runs take given seconds of a clock."""
 
-    compiled: Run
+    compiled: CompiledGraph
 
     def __init__(self, *taken_s: float) -> None:
         self.taken_s, self.now_s = [*taken_s], 0.0

@@ -169,13 +169,13 @@ def test_a_flipped_step_is_told_and_is_no_fault(
     data = data_of(capsys, *run(quantised, "onnxruntime"))
     (row,), steps = data["check"], data["steps"]
     assert row["relative"] > 0.01, "nothing flipped: the test shows nothing"
-    assert row["wrong"] == "" and row["note"] == "good but for one quantisation step"
+    assert row["wrong"] == "" and row["note"] == "right except for one quantization step"
     assert steps["values"] == 36 and steps["wrong"] == []
     parted = steps["parted"]
     assert parted["node"].startswith("DynamicQuantizeLinear node 'q") and parted["steps"] == 1
     assert 1 <= parted["elements"] <= 0.1 * parted["of"]
     code, out, _ = call(capsys, *run(quantised, "onnxruntime"))
-    assert code == 0 and "outputs and 36 quantised values agree on equal inputs" in out
+    assert code == 0 and "outputs and 36 quantized values agree on equal inputs" in out
     assert f"the runs part at {parted['node']}: {parted['elements']} of {parted['of']} " in out
 
 

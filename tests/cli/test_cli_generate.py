@@ -90,7 +90,7 @@ def test_scores_that_are_no_numbers_are_one_line(
     path.write_bytes(path.read_bytes().replace(bytes(norm), nan))
     code, _, err = call(capsys, "generate", str(path), "--prompt", "h", "-n", "2", *ON_CPU)
     assert code == 1
-    assert err.splitlines()[1].startswith("Error: [sampling] expected one score for each token")
+    assert err.splitlines()[1].startswith("Error: [sampling] expected 1-D logits without NaN")
 
 
 @pytest.mark.parametrize(

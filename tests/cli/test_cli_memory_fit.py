@@ -59,8 +59,8 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert any(line.startswith("without one of card0, card1") for line in lines)
     assert any(line.startswith("cpu alone") and line.endswith("cpu 6") for line in lines)
     data = data_of(capsys, "info", *options)
-    assert data["model"] == "tiny" and data["fitting"]["ctx"] == 64
-    rows = {row["text"]: row for row in data["fitting"]["what_if"]}
+    assert data["model"] == "tiny" and data["memory_fit"]["ctx"] == 64
+    rows = {row["text"]: row for row in data["memory_fit"]["what_if"]}
     whole = rows["as it is"]["fits"]
     assert [held["layers"] for held in whole["devices"]] == [3, 3]
     for device in whole["devices"]:
@@ -72,7 +72,7 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert sum(device["cache_bytes"] for device in whole["devices"]) == keys_and_values
     row_words = {"f16": TINY.head_size / 2, "q8_0": TINY.head_size // 4 + 1}
     for cache_type, words in row_words.items():
-        kept = data_of(capsys, "info", *options, "--cache-type", cache_type)["fitting"]
+        kept = data_of(capsys, "info", *options, "--cache-type", cache_type)["memory_fit"]
         held = sum(device["cache_bytes"] for device in kept["what_if"][0]["fits"]["devices"])
         assert kept["cache_type"] == cache_type and held == keys_and_values * words / TINY.head_size
     for row in rows.values():

@@ -252,7 +252,7 @@ def test_modules_are_found_from_the_current_folder(
         (
             ["{}:x", "--devices", "cpu", "--policy", "priority", "--objective", "energy"],
             1,
-            "the policy priority, which weighs nothing, got energy",
+            "the policy priority, which ignores objectives, got energy",
         ),
         (["{}:hidden", "--devices", "cpu", "--node", "mlp.v"], 1, "got none; close: mlp.w"),
         (["{}:x", "--devices", "cpu", "--svg", "x.png"], 1, "ends in .svg, got 'x.png'"),

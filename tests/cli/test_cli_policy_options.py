@@ -61,7 +61,7 @@ def test_every_command_refuses_the_same(
         (
             ["--policy", "priority", "--objective", "energy"],
             1,
-            "the policy priority, which weighs nothing, got energy",
+            "the policy priority, which ignores objectives, got energy",
         ),
     ):
         found, out, err = call(capsys, *args, *more)

@@ -174,7 +174,11 @@ def test_info_tells_fused_folded_and_idle_nodes_apart(
     }
     _, out, _ = call(capsys, *args)
     assert re.search(rf"MatMul +1 +{device} \(fused\) 1\n", out)
-    for line in ("(fused): in one kernel with", "folded: computed once, on the host", "view: "):
+    for line in (
+        "(fused): fused with another node",
+        "folded: constant, computed once on the host",
+        "view: ",
+    ):
         assert f"\n{line}" in out
     assert "\nlater: " not in out
 

@@ -110,7 +110,7 @@ def test_a_plan_that_has_not_run_is_the_same_page(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0]
     told = json.loads(text)
-    assert "nothing has run" in told["told"]
+    assert "nothing has run" in told["summary"]
     assert {row for _, row, _, count in told["tracks"] if count} == {"predicted", "ops"}
     wrong = call("plan", address, "--topology", topology, "--html", str(tmp_path / "plan.svg"))
     assert wrong.exit_code == 2 and "ends in .html" in wrong.stderr

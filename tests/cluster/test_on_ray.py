@@ -169,4 +169,4 @@ def test_the_commands_start_list_and_stop_nodes(ray_cluster: Any) -> None:
     assert "latency" in said("devices")
     ended = said("stop")
     assert all(name in ended for name in names)
-    assert "no node runs" in said("status")
+    assert "no worker runs" in said("status")

@@ -176,7 +176,7 @@ def forced(sched: vs.Scheduler, outputs: Tensor) -> None:
         vs.build_graph(outputs)[0], Topology((lying, own)), overrides=[("*", "node1/cpu")]
     )
     (found,) = (each for each in cut(plan) if each.host == "node1")
-    remote.node.prepare(1 << 30, found)  # type: ignore[attr-defined]
+    remote.worker.prepare(1 << 30, found)  # type: ignore[attr-defined]
 
 
 # -- whole runs ------------------------------------------------------------------------------------

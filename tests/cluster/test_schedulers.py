@@ -164,7 +164,7 @@ def test_readmit_says_what_it_cannot_do(start: StartedWorkers) -> None:
             sched.restore_device("cpu")
         node.close()
         wait_for(lambda: sched._membership._hosts.hosts["node1"].error)  # type: ignore[union-attr]
-        with pytest.raises(DeviceError, match="expected a node at"):
+        with pytest.raises(DeviceError, match="expected a worker at"):
             sched.restore_device("node1")
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(DeviceError, match="no device of a cluster"):
         sched.restore_device("node1")
@@ -310,11 +310,11 @@ def test_an_input_without_elements_goes_to_a_node(start: StartedWorkers) -> None
 
 def test_a_cluster_says_what_is_wrong_with_it(start: StartedWorkers, tmp_path: Path) -> None:
     key = clusters.made()
-    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+    with pytest.raises(DeviceError, match="expected the addresses of workers"):
         vs.Cluster([], key)
-    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+    with pytest.raises(DeviceError, match="expected the addresses of workers"):
         vs.Cluster("127.0.0.1:7700", key)
-    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+    with pytest.raises(DeviceError, match="expected the addresses of workers"):
         vs.Cluster([7700], key)  # type: ignore[list-item]
     with pytest.raises(VkschedError, match="HOST:PORT"):
         vs.Cluster(["127.0.0.1"], key)
@@ -322,7 +322,7 @@ def test_a_cluster_says_what_is_wrong_with_it(start: StartedWorkers, tmp_path: P
         vs.Cluster(["127.0.0.1:7700"], None)  # type: ignore[arg-type]
     with pytest.raises(VkschedError, match="cannot read"):
         vs.Scheduler(["cpu"], cluster=vs.Cluster(["127.0.0.1:1"], tmp_path / "none"))
-    with pytest.raises(DeviceError, match="expected a node at 127.0.0.1:1"):
+    with pytest.raises(DeviceError, match="expected a worker at 127.0.0.1:1"):
         vs.Scheduler(["cpu"], cluster=vs.Cluster(["127.0.0.1:1"], key))
     node = start("node1")
     with pytest.raises(DeviceError, match="another"):

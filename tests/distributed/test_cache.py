@@ -81,7 +81,7 @@ def test_without_a_folder_weights_stay_in_memory(tmp_path: Path) -> None:
     assert WeightCache(None).keep(name, data) is data
     (tmp_path / "file").write_text("no folder")
     cache = WeightCache(tmp_path / "file")
-    with pytest.warns(VkschedWarning, match="weights are not kept"):
+    with pytest.warns(VkschedWarning, match="weights are not cached"):
         assert cache.keep(name, data) is data
     assert cache.keep(name, data) is data  # told once
     assert cache.load(name) is None

@@ -56,9 +56,9 @@ def test_silence_ends_a_connection_after_so_many_turns_and_no_fewer(ends) -> Non
     heartbeat, end, handler, theirs = ends
     assert TIMEOUT_S == 2.0
     for _ in range(SILENT_TICKS):  # the first finds that it has just begun
-        heartbeat.tick(beat=True)
+        heartbeat.tick(send=True)
     assert not handler.gone.is_set()
-    heartbeat.tick(beat=True)
+    heartbeat.tick(send=True)
     assert handler.gone.is_set()
     assert "silent for 1.75 s" in str(handler.error)
 
@@ -71,7 +71,7 @@ def test_a_beat_counts_as_life(ends) -> None:  # type: ignore[no-untyped-def]
         end.heard = False
         other.send_heartbeat()
         heard(end)
-        heartbeat.tick(beat=True)
+        heartbeat.tick(send=True)
     assert end.quiet == 0
     assert not handler.gone.is_set()
     other.close()
@@ -82,7 +82,7 @@ def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ig
     monkeypatch.setattr(Stream, "readable", lambda self: True)
     for _ in range(3 * SILENT_TICKS):
         end.heard = False
-        heartbeat.tick(beat=True)
+        heartbeat.tick(send=True)
     assert not handler.gone.is_set()
 
 
@@ -99,7 +99,7 @@ def test_silence_lasts_longer_where_payload_is_taken_meanwhile(  # type: ignore[
     end.heard = False
     ticks = 0
     while not handler.gone.is_set():
-        heartbeat.tick(beat=False)
+        heartbeat.tick(send=False)
         ticks += 1
     assert ticks == most == SILENT_TICKS * (PATIENCE if payload == "goes on" else 1)
 
@@ -147,7 +147,7 @@ def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type
     monkeypatch.setattr(handler, "lost", no_thread)
     end.heard, end.quiet = False, SILENT_TICKS
     with pytest.warns(VkschedWarning, match="can't start new thread"):
-        heartbeat.tick(beat=True)
+        heartbeat.tick(send=True)
     assert heartbeat._channels == [other] and theirs.recv(1)
     other.close()
     theirs.close()
@@ -169,7 +169,7 @@ def test_a_message_goes_out_whole_behind_a_beat_that_was_begun(ends) -> None:  #
     got = Echo()
     other = Channel(Stream(theirs), "here", got, ByHand())
     teller = threading.Thread(
-        target=end.tell, args=("commit", {"plan": 1, "slot": 2, "sequence_number": 3})
+        target=end.notify, args=("commit", {"plan": 1, "slot": 2, "sequence_number": 3})
     )
     teller.start()
     other.start()

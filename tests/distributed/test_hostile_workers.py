@@ -212,7 +212,7 @@ def test_a_node_that_tells_no_more_of_a_device_is_lost(
         object.__setattr__(nodes[1]._server._here, "device_infos", list)
         assert device.spec.name == device.spec.name == "node2/cpu"
         (node,) = [n for n in sched._preparing.opened.hosts.hosts.values() if n.name == "node2"]  # type: ignore[union-attr]
-        assert node.error is not None and "tells no more of cpu" in str(node.error)  # type: ignore[attr-defined]
+        assert node.error is not None and "no longer reports cpu" in str(node.error)  # type: ignore[attr-defined]
 
 
 def as_other_kind(told: RemoteDeviceInfo) -> RemoteDeviceInfo:
@@ -266,7 +266,7 @@ def test_a_state_of_another_type_is_not_taken_back(
         assert np.array_equal(states.read(key), X)
         for lie in (X[:1], X.astype(np.int32)):
             monkeypatch.setattr(ClientStates, "read", lambda *about, lie=lie: lie)
-            with pytest.raises(DeviceError, match="node1 gave a state of another type back"):
+            with pytest.raises(DeviceError, match="node1 returned a state of another type"):
                 states.read(key)
     finally:
         joined.close()
@@ -277,7 +277,7 @@ def test_a_node_of_a_name_that_is_none_is_refused(
     nodes: list[ClusterWorker], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(nodes[0]._server._listener._mine, "name", name)  # type: ignore[arg-type]
-    with pytest.raises(DeviceError, match="expected a node with a name"):
+    with pytest.raises(DeviceError, match="expected a worker with a name"):
         vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
 
 

@@ -106,7 +106,8 @@ def test_what_is_no_stats_is_refused(text: bytes) -> None:
 
 
 def test_devices_come_back_with_the_names_of_their_host() -> None:
-    specs = [DeviceSpec("vulkan:0", "null", pool="card", memory_bytes=5), DeviceSpec("b", "null")]
+    card = DeviceSpec("vulkan:0", "null", memory_node="card", memory_bytes=5)
+    specs = [card, DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
     given = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
     told = decode_devices(

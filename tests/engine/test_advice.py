@@ -190,7 +190,7 @@ def test_placements_of_the_caller_and_a_cpu_that_competes_are_kept() -> None:
         run = sched.compile(chain(), {"n1": B})
         run(x=X)
         (last,) = run._compiled.history.last()
-    assert last.graphs[0].asked == PlanOptions((("n1", B),), False, "auto")
+    assert last.graphs[0].options == PlanOptions((("n1", B),), False, "auto")
     free = advise(run_of(GraphRun(run.plan, last.graphs[0].stats)))
     kept = advise(last)
     assert free.now.seconds == kept.now.seconds  # both of the plan as it is

@@ -101,7 +101,7 @@ def test_errors_of_an_observer_reach_the_caller(devices: list[str]) -> None:
     ("observe", "message"),
     [
         ({"nothing": print}, "close: y|there is"),
-        ({"x": print}, "the caller gave"),
+        ({"x": print}, "got the leaf 'x'"),
         ({"y": 3}, "functions"),
         ([print], "dict"),
         ({3: print}, "tensors or name patterns"),

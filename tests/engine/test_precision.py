@@ -133,7 +133,7 @@ def test_what_is_no_word_is_told() -> None:
         _, out = network()
         for given, match in (
             ("half", "expected a precision"),
-            (3, "a word, or tensors or name patterns"),
+            (3, "a mode, or tensors or name patterns"),
             ({"one.*": "half"}, "expected a precision"),
             ({"three": "mixed"}, "expected a node that matches 'three'"),
             ({network()[1]: "mixed"}, "no part|not part"),

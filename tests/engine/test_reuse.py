@@ -286,14 +286,14 @@ def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
     """Each would keep books of its own of the states and the memory there."""
     device, other = null_devices(2)[1]
     with vs.Scheduler([device]) as sched:
-        with pytest.raises(vs.DeviceError, match="null:0, which another open Scheduler has"):
+        with pytest.raises(vs.DeviceError, match="null:0 is in use by another open Scheduler"):
             vs.Scheduler([other, device])
         run = sched.compile(vs.neg(vs.input("x", X.shape)))
         assert np.array_equal(run(x=X), -X)
     with vs.Scheduler([other, device]) as sched:
         run = sched.compile(vs.neg(vs.input("x", X.shape), name="y"), {"y": "null:0"})
         assert np.array_equal(run(x=X), -X)
-        with pytest.raises(vs.DeviceError, match="null:0, which another open Scheduler has"):
+        with pytest.raises(vs.DeviceError, match="null:0 is in use by another open Scheduler"):
             vs.Scheduler([vs.FaultInjectionDevice(device, at=None)])
 
 
@@ -303,7 +303,7 @@ def test_a_device_twice_is_told_also_inside_a_wrapper() -> None:
     with pytest.raises(vs.DeviceError, match="null:0 is given twice$"):
         vs.Scheduler([device, device])
     for pair in ([device, wrapped], [wrapped, device], [wrapped, vs.ThrottledDevice(wrapped)]):
-        with pytest.raises(vs.DeviceError, match="twice, once inside a wrapper such as Faulty"):
+        with pytest.raises(vs.DeviceError, match="twice, once inside a wrapper"):
             vs.Scheduler(pair)
     other = null_devices(1)[1][0]
     for pair in ([device, other], [vs.FaultInjectionDevice(other, at=None), device]):

@@ -189,7 +189,7 @@ def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> N
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
-        assert "expected one answer at a time" in str(errors[0])
+        assert "another answer is being generated" in str(errors[0])
         first.close()
         assert first.finish_reason == "closed" and list(first) == []
         dropped = chat.generate(PROMPT, sampling=GREEDY)
@@ -218,7 +218,7 @@ def test_a_chat_that_is_closed_gives_back_its_memory(
         for _ in range(2):
             answer = chat.generate(PROMPT, 3, GREEDY)
             assert next(answer) is not None and held_bytes() > before + model.parameter_bytes
-            with pytest.raises(VkschedError, match="one answer at a time"):
+            with pytest.raises(VkschedError, match="another answer is being generated"):
                 chat.close()
             list(answer)
             assert list(answer.tokens) == greedy(weights, answer.prompt, 3)

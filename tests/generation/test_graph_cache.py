@@ -399,7 +399,7 @@ def test_files_that_were_made_to_mislead_are_set_aside(
     files = {path: path.read_bytes() for path in folder.glob("*.step")}
     for file in files:
         forged(file, FORGED[name])
-    with pytest.warns(VkschedWarning, match="is set aside as .damaged, and made anew"):
+    with pytest.warns(VkschedWarning, match="is set aside as .damaged, and built again"):
         got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
     assert written == 2 and np.array_equal(got, right)
     assert {file.with_suffix(".damaged") for file in files} == set(folder.glob("*.damaged"))

@@ -119,7 +119,7 @@ def test_numbers_outside_of_their_range_are_errors(values: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("logits", [[], [[1.0]], [1.0, np.nan], [-np.inf, -np.inf]])
 def test_scores_that_are_none_are_errors(logits: list[float]) -> None:
-    with pytest.raises(ValueError, match="one score for each token"):
+    with pytest.raises(ValueError, match="expected 1-D logits without NaN"):
         ALL.choose(np.array(logits))
 
 

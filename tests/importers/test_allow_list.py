@@ -162,7 +162,7 @@ def model_of(node: NodeProto, opset: int = 17) -> Any:
 
 def test_an_op_that_was_not_compared_is_an_error_at_import() -> None:
     model = model_of(helper.make_node("LpPool", ["x"], ["y"], "pool", kernel_shape=[2, 2], p=0))
-    said = r"LpPool node 'pool': .*not asked for LpPool, of which it gives something else.*; try to"
+    said = r"LpPool node 'pool': .*not used for LpPool: its results differ.*; try to"
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
         sched.compile(vs.load(model))
 
@@ -178,7 +178,7 @@ def test_functions_of_the_model_are_looked_into() -> None:
     call = helper.make_node("G", ["x"], ["y"], domain="mine")
     found = find_uncompared([call], [function, outer])
     assert found is not None and found.op_type == "GRU"
-    with pytest.raises(Refused, match="its GRU node 'd': not asked for GRU"):
+    with pytest.raises(Refused, match="its GRU node 'd': not used for GRU"):
         CpuNode(call, {"": 17, "mine": 1}, [function, outer])
 
 

@@ -250,7 +250,7 @@ def test_numbers_of_layers_are_no_texts() -> None:
         ("llama.attention.scale", ValueType.FLOAT32, 3e38, ("a float32 over 0, at most 1e+38",)),
         ("llama.attention.sliding_window_pattern", ValueType.ARRAY, [1], ("2 times true or",)),
         ("llama.attention.sliding_window_pattern", ValueType.INT32, -1, ("number of 0 to",)),
-        ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a word", "got 1")),
+        ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a string", "got 1")),
         ("llama.rope.dimension_count", ValueType.UINT32, 10, ("number of 1 to 8", "got 10")),
         ("llama.rope.dimension_count", ValueType.UINT32, (1 << 31) - 1, ("number of 1 to 8",)),
         ("llama.context_length", ValueType.UINT32, 1 << 30, ("'llama.context_length'",)),

@@ -18,7 +18,7 @@ import ml_dtypes  # noqa: E402 - it comes with onnx
 from models.structure import SEVEN_BITS  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 
-FALLS_BACK = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+FALLS_BACK = pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 RNG = np.random.default_rng(0)
 
 

@@ -25,7 +25,7 @@ from onnx import TensorProto, ValueInfoProto, helper  # noqa: E402
 from vksched import onnx_backend  # noqa: E402
 from vksched.importers.onnx.nodes.ai_onnx_ml import couple  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 ML = "ai.onnx.ml"
 T = TensorProto
 DEVICES = ["cpu", "vulkan:0"]
@@ -221,7 +221,7 @@ def test_cast_map(cast: str, form: dict[str, Any], texts: bool) -> None:
     [
         ([1.0], "expected a dict for input 'x', got list"),
         ({"a": "b"}, "cannot be converted"),
-        ({1: 2.0}, "expected texts in the map for input 'x'"),
+        ({1: 2.0}, "expected strings in the map for input 'x'"),
     ],
 )
 def test_what_is_no_map_is_refused(given: Any, said: str) -> None:

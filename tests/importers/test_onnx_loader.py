@@ -333,7 +333,7 @@ def test_large_packed_numbers_are_views_or_read_in_pieces(monkeypatch: pytest.Mo
         np.testing.assert_array_equal(got, np.array(fitting, dtype).reshape(39, 60))
     for count, field, part in (
         (4999, "int64_data", "more than 4999 numbers"),
-        (5001, "int64_data", "got less"),
+        (5001, "int64_data", "got fewer"),
         (2, "int32_data", "expected data in int64_data for INT64, got some in int32_data"),
     ):
         refused(packed(7, [count], field, [1] * 5000), "initializer 'w': expected", part)

@@ -172,7 +172,7 @@ def of_domain(model: ModelProto, domain: str) -> set[str]:
     return {n.op_type for n in model.graph.node if n.domain == domain}
 
 
-@pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+@pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan:0", marks=pytest.mark.thorough)])
 def test_a_network_with_all_optimizations(device: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -195,7 +195,7 @@ NETWORKS = ("small_conv", "small_conv_qdq", "small_conv_qoperator", "convnext")
 BERTS = ("bert_mini", "bert_mini_dynamic", "gpt2_mini")
 
 
-@pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+@pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 @pytest.mark.parametrize("name", [*NETWORKS, *BERTS])
 def test_a_structure_with_all_optimizations(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vksched.importers.onnx.nodes.tree_tables import MAX_DEPTH, MODES, UNORDERED, from_tensors, ways
 
-pytestmark = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 ML = "ai.onnx.ml"
 INF, NAN = float("inf"), float("nan")
 TINY = np.finfo(np.float32).tiny

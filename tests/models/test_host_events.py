@@ -36,10 +36,9 @@ def test_a_step_is_warned_of_once_per_kind_at_the_line_that_runs(gpu: vs.Schedul
     with pytest.warns(vs.VkschedWarning) as said:
         np.testing.assert_array_equal(run(x=MANY)["y"], np.exp(-MANY[19::-1]))
     assert [str(w.message) for w in said] == [
-        "[fallback] the host runs Unique (node 'u') between two segments, as no vksched op "
-        "expresses Unique; the second one waits for it, and is planned for the shapes that "
-        "come out; try "
-        "print(run.explain())"
+        "[fallback] the host runs Unique (node 'u') on the CPU, because no vksched op expresses "
+        "Unique; the graph is split there, and the second segment is compiled once its input "
+        "shapes are known; try print(run.explain())"
     ]
     assert said[0].filename == __file__
     run(x=MANY[:30])  # warnings are errors here
@@ -80,7 +79,7 @@ def test_a_model_explains_its_stages_and_what_is_between() -> None:
             run.explain()
         run.prepare(x=(40,))
         assert run.explain().endswith(
-            "segment 2: not made yet; a run plans it for the shapes it meets"
+            "segment 2: not compiled yet; a run compiles it for its shapes"
         )
         run(x=MANY)
         first, second = (plan.explain() for plan in run.plans)
@@ -105,4 +104,4 @@ def test_guards_and_loops_are_explained() -> None:
         run(x=MANY[:3], n=np.array(2))
         text = run.explain()
         assert "the host goes through Loop node 's', as" in text
-        assert "s, segment 1, for" in text and "\nstage 2, for " in text
+        assert "s, segment 1, for" in text and "\nsegment 2, for " in text

@@ -236,7 +236,7 @@ def test_a_server_that_ended_is_followed_by_another(
 def test_where_no_socket_can_be_made_a_warning_says_so_and_runs_go_on(runtime_home: Path) -> None:
     (runtime_home / "vksched").mkdir()
     (runtime_home / "vksched").chmod(0o755)
-    with pytest.warns(vs.VkschedWarning, match=r"^\[monitor\] the scheduler is not told of: "):
+    with pytest.warns(vs.VkschedWarning, match=r"^\[monitor\] the scheduler is not monitored: "):
         sched = monitored()
     with told(sched) as run:
         run(x=X)

@@ -260,7 +260,7 @@ def test_what_holds_devices_is_not_pickled() -> None:
             for thing, hint in (
                 (sched, "make one in each process"),
                 (sched.compile(vs.relu(x)), "compile it in each process"),
-                (function, "the function that it was made from"),
+                (function, "the Python function"),
                 (model, "send the path of the model"),
                 (session, "functools.partial"),
             ):

@@ -135,4 +135,4 @@ def test_errors_say_what_was_expected() -> None:
     refused(
         "smoothing from 0 to below 1", lambda: vs.losses.cross_entropy(X, CLASSES, smoothing=1.0)
     )
-    refused("beside ignore", lambda: vs.losses.cross_entropy(X, SHARES, ignore=0))
+    refused("with ignore", lambda: vs.losses.cross_entropy(X, SHARES, ignore=0))

@@ -36,7 +36,7 @@ BAD = {
     "unknown key of a shard": ("a: {shard: {axes: 0}}", "got axes; try axis"),
     "one device as text": ("a: {devices: cpu}", "expected a list of names as a.devices, got cpu"),
     "a device twice": ("a: {devices: [cpu, cpu], shard: auto}", "expected each name once"),
-    "devices without shard": ("\na: {devices: [x, y]}", "line 2: expected a shard beside the 2"),
+    "devices without shard": ("\na: {devices: [x, y]}", "line 2: expected a shard for the 2"),
     "axis and weights": ("a: {shard: {axis: 0, weights: rows}}", "expected either axis or weights"),
     "axis of text": ("a: {shard: {axis: first}}", "expected a whole number as a.shard.axis"),
     "weights": ("a: {shard: {weights: column}}", "got column; try columns"),
@@ -69,7 +69,7 @@ BAD_LINKS = {
     ),
     "a ratio of no devices": (
         "a: {shard: {axis: 0, ratio: 3:1}}",
-        "expected devices of a beside its ratio, got none; try auto",
+        "expected devices of a with its ratio, got none; try auto",
     ),
     "a number in quotes": (
         "pipeline: {stages: [a], microbatches: '4'}",

@@ -193,10 +193,11 @@ def test_costs_that_say_nothing_sensible_are_refused(data: object) -> None:
 def test_every_op_that_computes_has_a_family() -> None:
     families = {name: family_of(get_op(name)) for name in computing_ops()}
     assert set(families.values()) == {
-        "elementwise", "moves", "products", "rows", "sources", "windows"
-    }  # fmt: skip
-    assert families["matmul"] == "products" and families["conv"] == "windows"
-    assert families["relu"] == "elementwise" and families["transpose"] == "moves"
+        *("attention", "conv", "creation", "elementwise", "layout", "linalg"),
+        *("quantized", "reduction", "rnn"),
+    }
+    assert families["matmul"] == "linalg" and families["conv"] == "conv"
+    assert families["relu"] == "elementwise" and families["transpose"] == "layout"
 
 
 def test_links_are_found_both_ways_and_the_first_named_way_wins() -> None:

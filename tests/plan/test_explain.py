@@ -287,7 +287,7 @@ def test_table_of_devices_has_80_columns() -> None:
 def test_rules_of_a_large_plan_are_counted_by_kind() -> None:
     lines = [line.strip() for line in make_plan(*mlp(24, half=12)).explain().splitlines()]
     assert lines.count("24 x weight ... lives here") == 2
-    assert lines.count("12 x beside ...") == 2
+    assert lines.count("12 x next to ...") == 2
 
 
 def test_many_values_of_a_split_are_summed_up() -> None:

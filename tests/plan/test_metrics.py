@@ -22,11 +22,11 @@ from vksched.topology.topology import Topology
 WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
 
 
-def topology(*watts: Watts, pool: str = "") -> Topology:
+def topology(*watts: Watts, memory_node: str = "") -> Topology:
     """Null devices and a CPU with these watts."""
     names = [f"null:{i}" for i in range(len(watts) - 1)]
     specs = [
-        DeviceSpec(name, "null", busy_watts=w.busy, idle_watts=w.idle, memory_node=pool)
+        DeviceSpec(name, "null", busy_watts=w.busy, idle_watts=w.idle, memory_node=memory_node)
         for name, w in zip(names, watts, strict=False)
     ]
     host = DeviceSpec(CPU, "cpu", busy_watts=watts[-1].busy, idle_watts=watts[-1].idle)

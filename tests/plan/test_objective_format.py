@@ -38,10 +38,10 @@ def test_each_objective_has_its_number(
 def test_sentences_can_be_made_for_every_objective() -> None:
     told = []
     for name in (*WORDS, "latency=1,energy=1"):
-        words = formatter(name).words
-        told.append(f"{words.what} {words.does} as {words.large}")
-        told.append(f"{words.what} would {words.do} {less(0.25)} {words.less}")
-        told.append(f"it makes {words.made} {less(0.25)} {words.smaller}")
+        phrases = formatter(name).phrases
+        told.append(f"{phrases.what} {phrases.does} as {phrases.large}")
+        told.append(f"{phrases.what} would {phrases.do} {less(0.25)} {phrases.less}")
+        told.append(f"it makes {phrases.made} {less(0.25)} {phrases.smaller}")
     assert told == [
         "a run takes as long",
         "a run would take 75 % less",

@@ -222,7 +222,7 @@ HOSTILE: dict[str, tuple[Callable[[], vs.Tensor], dict[str, Any], str]] = {
     "an epilogue of other ops": (
         product,
         {"epilogue": [1, [["transpose", [0], [["axes", [1, 0]]]]], []]},
-        "steps that a chain holds",
+        "steps that a fused elementwise op holds",
     ),
     "a register that is not there": (
         product,

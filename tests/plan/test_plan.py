@@ -106,7 +106,7 @@ def test_weights_pull_their_ops() -> None:
         for name in ("scale", "shift", "relu"):
             assert device_of(plan, f"layer.{i}.{name}") == (A if i < 2 else B)
     assert rule_of(plan, "layer.2.scale") == "weight layer.2.w lives here"
-    assert rule_of(plan, "layer.2.relu") == "beside layer.2.shift"
+    assert rule_of(plan, "layer.2.relu") == "next to layer.2.shift"
     assert [len(m.weights) for m in plan.memory] == [4, 4, 0, 0]
     pinned = make_plan(mlp()[0], [*mlp()[1].items(), ("layer.2.scale", A)])
     assert device_of(pinned, "layer.2.scale") == A
@@ -138,7 +138,7 @@ def test_sweeps_merge_neighbours() -> None:
     wide = vs.concat([x, x], name="wide")
     plan = make_plan(vs.neg(wide, name="r"), {"a": A, "r": B})
     assert device_of(plan, "wide") == B
-    assert rule_of(plan, "wide") == f"moved beside r: {BYTES} bytes less cross"
+    assert rule_of(plan, "wide") == f"moved next to r: {BYTES} bytes less transferred"
     assert sum(plan.graph.nodes[c.node].type.device_bytes for c in transfers_of(plan)) == BYTES
 
 

@@ -207,10 +207,10 @@ MISTAKES = {
     ),
     "a run begins in no time": ("start_s + program.run_s", "start_s"),
     "the host does the device's part of a copy, too": (
-        "max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))", "taken_s",
+        "max(0.0, taken_s - node_cost.copy_seconds(spec, way, size_bytes))", "taken_s",
     ),
     "the device does no part of a copy": (
-        "taken_s = cost.copy_seconds(spec, way, size_bytes)", "taken_s = 0.0",
+        "taken_s = node_cost.copy_seconds(spec, way, size_bytes)", "taken_s = 0.0",
     ),
     "a submission takes the device no time": (
         "spec.costs.start_s if spec.costs.calls else spec.submit_s", "0.0",
@@ -267,11 +267,11 @@ MISTAKES = {
         "\n    if async_transfer:\n", "\n    if False:\n",
     ),
     "a submission of copies takes the device no time": (
-        "seconds = submission_s(machine.devices[device])\n", "seconds = 0.0\n",
+        "seconds = submission_s(topology.devices[device])\n", "seconds = 0.0\n",
     ),
 }  # fmt: skip
-"""By what is wrong: a text that stands once in simulate.py or clocks.py, and what stands there
-instead.
+"""By what is wrong: a text that stands once in simulate_plan.py or event_sim.py, and what stands
+there instead.
 """
 
 
@@ -296,12 +296,12 @@ def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callab
     """`simulate` of a simulator whose source has another text in one place."""
     sources = [inspect.getsource(module) for module in (event_sim, simulator)]
     counts = [source.count(old) for source in sources]
-    assert sum(counts) == 1, f"clocks.py and simulate.py have {old!r} {counts} times"
+    assert sum(counts) == 1, f"event_sim.py and simulate_plan.py have {old!r} {counts} times"
     for name, source in zip(("mistaken_clocks", "mistaken"), sources, strict=True):
-        made = ModuleType(f"vksched.plan.{name}")
-        made.__package__ = "vksched.plan"
+        made = ModuleType(f"vksched.plan.simulation.{name}")
+        made.__package__ = "vksched.plan.simulation"
         monkeypatch.setitem(sys.modules, made.__name__, made)  # dataclasses look there
-        text = source.replace(old, new).replace("from .clocks ", "from .mistaken_clocks ")
+        text = source.replace(old, new).replace("from .event_sim ", "from .mistaken_clocks ")
         exec(compile(text, f"{name}.py", "exec"), made.__dict__)
     return made.simulate  # type: ignore[no-any-return]
 

@@ -164,7 +164,7 @@ def test_what_the_host_did_too_early_is_found() -> None:
         settle = vars(DynamicExecutor)["_report"]
 
         def keep(self: DynamicExecutor, plan: DynamicPlan, *rest: object) -> object:
-            seen.extend((plan, list(rest[1].told)))  # type: ignore[attr-defined]
+            seen.extend((plan, list(rest[1].events)))  # type: ignore[attr-defined]
             return settle(self, plan, *rest)
 
         executor._report = keep.__get__(executor)  # type: ignore[method-assign]

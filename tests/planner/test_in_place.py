@@ -237,9 +237,9 @@ def shown(plan: Plan) -> Plan:
 
 BROKEN: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "not said": (without, "run too often or never|writes states before"),
-    "of another state": (swapped, "is written over .*, which is another's"),
+    "of another state": (swapped, "overwrites .*, but is not the next value of this state only"),
     "moved": (moved, "new w is not"),
-    "shown": (shown, "new w is given out|observed, but not copied out"),
+    "shown": (shown, "new w is visible to the caller|observed, but not copied out"),
 }
 
 

@@ -52,7 +52,7 @@ def test_chains_around_an_op_of_one_device_join_it_as_a_whole(length: int) -> No
     if length > 1:
         assert (
             rule_of(plan, "a0")
-            == f"moved beside pick, {length} nodes as one: 2048 bytes less cross"
+            == f"moved next to pick, {length} nodes as one: 2048 bytes less transferred"
         )
 
 

@@ -126,7 +126,7 @@ def test_full_cards_stream_the_rest_of_the_model() -> None:
     memory = [14 * MATRIX_BYTES]
     plan = make_plan(layers(30, 128), topology=apart(1, memory))
     assert {device_of(plan, f"m{i}") for i in range(30)} == {A}, plan.explain()
-    assert {p.device for p in plan.placements if p.reason.startswith("beside")} == {0}
+    assert {p.device for p in plan.placements if p.reason.startswith("next to")} == {0}
     assert 15 <= sum(name.startswith("w") for _, name in streamed(plan)) < 30
     assert len(plan.splits) <= 30  # biases ride along
     assert 0.85 * memory[0] <= plan.memory[0].peak_bytes <= memory[0]
@@ -199,7 +199,7 @@ def test_narrow_weights_are_streamed_with_what_widens_them(rows: int, device: st
 def test_what_widens_goes_with_a_reader_that_is_placed() -> None:
     plan = make_plan(narrow_layers(2, 1), {"w1": CPU, "m1": B})
     assert device_of(plan, "wide1") == B and streamed(plan) == [(B, "w1")]
-    assert rule_of(plan, "wide1") == "beside m1, as weights of few bits are streamed"
+    assert rule_of(plan, "wide1") == "next to m1, because quantized weights are streamed"
     plan = make_plan(narrow_layers(2, 512), {"w1": CPU, "m1": CPU})
     assert device_of(plan, "wide1") == CPU and not streamed(plan)
     plan = make_plan(narrow_layers(2, 512), {"w1": CPU, "wide1": CPU})

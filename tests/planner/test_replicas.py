@@ -95,7 +95,7 @@ def test_stages_win_where_they_are_as_good() -> None:
         ({"overrides": [("p", A)]}, {}),
         ({"objective": "latency"}, {}),
         ({"objective": "memory"}, {}),
-        ({}, {"pool": "card"}),
+        ({}, {"memory_node": "card"}),
         ({}, {"memory_bytes": SIZE * SIZE * 4}),  # room for the weight alone
     ],
 )
@@ -114,7 +114,7 @@ def test_a_graph_with_states_has_none() -> None:
 def test_a_plan_tells_of_its_replicas() -> None:
     made = plan(one_product(), topology(1e9, 5e8))
     text = made.explain()
-    assert f"won     replicas on {A}, {B}" in text and "each in a stream over 2 devices" in text
+    assert f"chosen     replicas on {A}, {B}" in text and "each in a stream over 2 devices" in text
     assert "each run goes whole to the splits below, or to those of:" in text
     assert f"  {B}: 1 node in 1 split" in text
     assert [own["device"] for own in made.as_dict()["replicas"]] == [B]

@@ -124,7 +124,7 @@ def test_a_plan_in_which_numpy_writes_under_a_view_is_refused(
     held = cache()
     graph = graph_of(vs.transpose(held), held)
     monkeypatch.setattr("vksched.planner.partition.in_place.numpy_may_write", lambda *_: True)
-    with pytest.raises(vs.PlanError, match="numpy cannot write new where its state lies"):
+    with pytest.raises(vs.PlanError, match="numpy cannot write new in place of its state"):
         vs.plan_graph(graph, make_topology(), overrides=[("*", "cpu")]).verify()
 
 

@@ -334,7 +334,7 @@ def test_verify_refuses_orders_that_say_nothing_or_cannot_be_kept(
 def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -> None:
     plan, _, _ = run_on_null(layers(4), True)
     splits = (replace(plan.splits[0], async_transfers=stages), *plan.splits[1:])
-    with pytest.raises(PlanError, match="beside its work"):
+    with pytest.raises(PlanError, match="invalid asynchronous stages"):
         replace(plan, splits=splits).verify()
 
 

@@ -200,7 +200,7 @@ def test_a_submission_waits_for_others_and_only_for_those_that_there_are(
 def test_a_driver_without_timeline_semaphores_has_no_copy_queue(
     gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binding.companion, "timelines", lambda manager: False)
+    monkeypatch.setattr(binding.companion, "timeline_semaphores_enabled", lambda manager: False)
     y, placement, _ = streamed(gpus, rng)
     with vs.Scheduler(gpus, optimize=False) as sched:
         assert not any(split.async_transfers for split in sched.compile(y, placement).plan.splits)

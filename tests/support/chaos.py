@@ -167,7 +167,7 @@ class Conversation:
     step: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     plans: int = 0
-    quarantined: dict[str, str] = field(default_factory=dict)
+    failed_devices: dict[str, str] = field(default_factory=dict)
 
 
 def graph(states: str) -> tuple[dict[str, vs.Tensor], dict[vs.Tensor, vs.Tensor]]:

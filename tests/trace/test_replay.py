@@ -191,7 +191,7 @@ def test_runs_that_began_before_the_oldest_event_did_the_last_part(tmp_path: Pat
     assert tape.dropped > 20 and len(tape.events) == 30
     found = replayed(tape, tmp_path / "t.json")
     assert found.difference is None and found.runs == 2
-    assert any("made room" in note for note in found.notes)
+    assert any("dropped for later" in note for note in found.notes)
     data = json.loads((tmp_path / "t.json").read_text("utf-8"))
     bytes_changed(data["vksched"])
     assert replay_tape(tape_of(data)).difference is not None
@@ -207,7 +207,7 @@ def test_runs_that_decide_anew_are_not_compared_and_that_is_said(
         sched.compile([vs.exp(x), vs.softmax(x @ x)])(x=X)
     found = replayed(tape, tmp_path / "t.json")
     assert found.difference is None and found.runs == 0
-    assert found.notes == ("plan 0: its 1 run decided anew",)
+    assert found.notes == ("plan 0: its 1 run scheduled dynamically",)
     data = json.loads((tmp_path / "t.json").read_text("utf-8"))
     split_moved(data["vksched"])
     assert replay_tape(tape_of(data)).difference is not None

@@ -85,13 +85,13 @@ def test_curves_are_of_an_op_its_family_and_all_ops() -> None:
     assert costs.factor(["*/bytes"], 2.0**-10)[0] == pytest.approx(3.0)
     assert costs.factor(["matmul+transpose_b/flops"], 1.0)[0] == pytest.approx(1.5)
     assert costs.factor(["matmul/flops"], 1.0)[0] == pytest.approx(6.0)  # of plain calls alone
-    assert costs.factor(["products/flops"], 1.0)[0] == pytest.approx(3.0)  # of both ways
+    assert costs.factor(["linalg/flops"], 1.0)[0] == pytest.approx(3.0)  # of both ways
     ways = known(
         Sample("matmul+transpose_b", "flops", -10.0, 1.5),
         Sample("matmul+then", "flops", -10.0, 6.0),
     ).costs
     assert ways.factor(["matmul/flops"], 1.0)[0] == pytest.approx(3.0)  # no plain one was measured
-    assert costs.factor(["products/flops"], 1.0)[0] == pytest.approx(3.0)
+    assert costs.factor(["linalg/flops"], 1.0)[0] == pytest.approx(3.0)
     assert costs.factor(["copy in/bytes"], 1.0)[0] == 0.5
     assert costs.calls == 7 and costs.launch_s == 1e-6 and costs.when == "2026-07-01"
 

@@ -1,1 +1,1 @@
-"""Gradients as tensors of the same graph: the walk back, and recomputing on the way."""
+"""Automatic differentiation: reverse mode, and checkpoints that recompute values."""

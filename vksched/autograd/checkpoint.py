@@ -1,14 +1,15 @@
-"""Recomputing: `checkpoint` keeps only what goes into a function and what comes out of it.
+"""Gradient checkpointing: recompute the values of a function in the backward pass instead of
+storing them.
 
 The problem: a gradient reads values of the forward pass, so all of them live until the backward
-pass has come back to them. A checkpointed function is computed a second time instead, when its
-gradient is needed:
+pass reaches them. A checkpointed function is computed a second time instead, when its gradient is
+needed:
 
-    x ── f ── y ── ... ── loss        forward: only x and y live on
-    x' ─ f' ─ (values) ── dx          backward: x' is x after dy is there; f' is f on x'
+    x ── f ── y ── ... ── loss        forward: only x and y stay alive
+    x' ─ f' ─ (values) ── dx          backward: x' is x after dy is computed; f' is f on x'
 
-`optimization_barrier` (ops/layout/control.py) is what makes x' another value than x: equal calls of
-both are not made one, and none of f' starts before dy is known. Functions may nest: f' then holds
+`optimization_barrier` (ops/layout/control.py) makes x' distinct from x: equal calls on x and x' are
+not merged, and f' does not start before dy is known. Functions may be nested: f' then holds
 recomputed values of inner functions only until these are recomputed once more. Time is linear in
 the nodes. Examples: tests/autograd/test_checkpoint.py.
 """
@@ -32,22 +33,36 @@ R = TypeVar("R", Tensor, tuple[Tensor, ...], list[Tensor], dict[str, Tensor])
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """One call of a checkpointed function. inputs: the tensors that it was given."""
+    """One call of a checkpointed function; `inputs` are its tensor arguments."""
 
     inputs: frozenset[Tensor]
 
 
 _regions: WeakKeyDictionary[Tensor, tuple[Region, ...]] = WeakKeyDictionary()
-"""Of each tensor made in checkpointed functions the calls around it, the outermost first."""
+"""By tensor created in checkpointed functions, the calls around it, the outermost first."""
 
 
 def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function of tensors so that its gradient computes its values again, instead of
-    keeping them, as jax.checkpoint. Also a decorator.
+    """Wrap a function so that its gradient recomputes its values instead of storing them.
 
-    function: (tensors, alone or in sequences and dicts, and anything else) -> a tensor, or a
-        tuple, list or dict of them. Weights and other tensors that it reads without being given
-        them stay as they are.
+    Equivalent of jax.checkpoint; also usable as a decorator.
+
+    Parameters
+    ----------
+    function
+        A function that accepts tensors, alone or in sequences and dicts, and other arguments, and
+        returns a tensor, or a tuple, list or dict of tensors. Weights and other tensors that it
+        reads from its closure are not recomputed.
+
+    Returns
+    -------
+    callable
+        A function with equal results.
+
+    Raises
+    ------
+    GradientError
+        It is no function, or does not return tensors.
     """
 
     if not callable(function):
@@ -55,14 +70,14 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        made = function(*args, **kwargs)
-        results = list(_tensors(made))
+        returned = function(*args, **kwargs)
+        results = list(_tensors(returned))
         if not results:
             raise GradientError(
-                f"[checkpoint] expected a function that returns tensors, got {made!r}"
+                f"[checkpoint] expected a function that returns tensors, got {returned!r}"
             )
         _mark(results, Region(frozenset(_tensors((*args, *kwargs.values())))))
-        return made
+        return returned
 
     return wrapped
 
@@ -79,7 +94,7 @@ def _tensors(values: object) -> Iterable[Tensor]:
 
 
 def _mark(results: Sequence[Tensor], region: Region) -> None:
-    """Notes the region of each tensor that was made from its inputs."""
+    """Record the region of each tensor that was computed from its inputs."""
     inside: set[Tensor] = set()
     for tensor in topological_order(results, stop=region.inputs):
         if any(i in inside or i in region.inputs for i in tensor.inputs):
@@ -88,42 +103,43 @@ def _mark(results: Sequence[Tensor], region: Region) -> None:
 
 
 class Recomputed:
-    """The second computation of each region on one walk back, made when it is asked for."""
+    """The recomputation of each region in one backward pass, created on demand."""
 
     def __init__(self) -> None:
         self._events: dict[Region, Tensor] = {}
-        self._made: dict[tuple[Tensor, tuple[Region, ...]], Tensor] = {}
+        self._copies: dict[tuple[Tensor, tuple[Region, ...]], Tensor] = {}
 
     def values_for(self, tensor: Tensor, grad: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the operands of a tensor and itself as its gradient rule is to read them.
+        """Return the operands of a tensor and the tensor itself, as its gradient rule has to read
+        them.
 
-        grad: the gradient by the tensor; no region around it is computed again before the first
-            gradient that is asked for inside it.
+        grad: the gradient with respect to the tensor. A region is not recomputed before the first
+        gradient within it is known.
         """
         path = _regions.get(tensor, ())
         if not path:
             return tensor.inputs, tensor
         for region in path:
             self._events.setdefault(region, grad)
-        return tuple(self._again(i, path) for i in tensor.inputs), self._again(tensor, path)
+        return tuple(self._recompute(i, path) for i in tensor.inputs), self._recompute(tensor, path)
 
-    def _again(self, tensor: Tensor, path: tuple[Region, ...]) -> Tensor:
-        """Return the tensor that stands for one in the innermost of some nested regions."""
+    def _recompute(self, tensor: Tensor, path: tuple[Region, ...]) -> Tensor:
+        """Return the copy of a tensor in the innermost of some nested regions."""
         stack = [(tensor, path)]
         while stack:
             key = stack[-1]
-            needed = [k for k in _reads(*key) if k[1] and k not in self._made]
-            if key in self._made or not key[1]:
+            needed = [k for k in _reads(*key) if k[1] and k not in self._copies]
+            if key in self._copies or not key[1]:
                 stack.pop()
             elif needed:
                 stack.extend(needed)
             else:
-                self._made[key] = self._make(*key)
+                self._copies[key] = self._make(*key)
                 stack.pop()
         return self._value((tensor, path))
 
     def _value(self, key: tuple[Tensor, tuple[Region, ...]]) -> Tensor:
-        return self._made[key] if key[1] else key[0]
+        return self._copies[key] if key[1] else key[0]
 
     def _make(self, tensor: Tensor, path: tuple[Region, ...]) -> Tensor:
         operands = tuple(self._value(key) for key in _reads(tensor, path))
@@ -135,9 +151,9 @@ class Recomputed:
                 if tensor in region.inputs
                 else outside
             )
-        made = Tensor(tensor.op, operands, tensor.attrs, tensor.type, None, tensor.held)
-        made.name = tensor.name
-        return made
+        copy = Tensor(tensor.op, operands, tensor.attrs, tensor.type, None, tensor.held)
+        copy.name = tensor.name
+        return copy
 
 
 def _is_inside(tensor: Tensor, path: tuple[Region, ...]) -> bool:
@@ -145,8 +161,8 @@ def _is_inside(tensor: Tensor, path: tuple[Region, ...]) -> bool:
 
 
 def _reads(tensor: Tensor, path: tuple[Region, ...]) -> list[tuple[Tensor, tuple[Region, ...]]]:
-    """Returns what a tensor in some nested regions is made from: its operands there, or itself
-    outside of the innermost, where it was made before that.
+    """Return the operands of a tensor in some nested regions, or the tensor outside of the
+    innermost one if it was computed before that.
     """
     if not path:
         return []

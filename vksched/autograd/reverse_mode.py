@@ -1,11 +1,11 @@
-"""Reverse mode: from the gradients of results to those of what they are made of.
+"""Reverse-mode differentiation: build the gradients of results with respect to earlier tensors.
 
     wrt ── a ── b ── loss           topological order: operands first
-    dwrt ─ da ─ db ─ 1              the same order backwards, one rule for each call
+    dwrt ─ da ─ db ─ 1              reverse order, one rule for each call
 
-Each tensor that depends on a wanted one gets the sum of the gradients that its users pull to it,
-then its own rule pulls that to its operands. What no wanted tensor goes into is left out. Time is
-linear in the calls between. Examples: tests/autograd/test_grad.py.
+The gradients from all users of a tensor are summed, then its own rule propagates the sum to its
+operands. Tensors that do not depend on a requested one are skipped. Time is linear in the calls
+between. Examples: tests/autograd/test_grad.py.
 """
 
 from __future__ import annotations
@@ -38,16 +38,32 @@ def grad(
 @overload
 def grad(loss: Tensor, wrt: Sequence[Tensor], *, missing: str = "error") -> tuple[Tensor, ...]: ...
 def grad(loss: Tensor, wrt: Wanted[Key], *, missing: str = "error") -> Gradients[Key]:
-    """The gradient of a loss by tensors, made of the same ops: by each the tensor of its shape and
-    type that tells how much the loss grows as its elements grow.
+    """Return the gradient of a scalar loss with respect to tensors.
 
-    loss: one float. wrt: inputs, weights, states or values between, alone, in a sequence or in a
-    dict; the result is alone, a tuple or a dict likewise. missing: what is given for a tensor that
-    the loss does not depend on smoothly: "error" or "zeros".
+    Parameters
+    ----------
+    loss
+        A float tensor with one element.
+    wrt
+        Inputs, weights, states or intermediate values: a tensor, a sequence or a dict of tensors.
+    missing
+        "error" or "zeros": the gradient of a tensor that the loss does not depend on
+        differentiably.
 
-    Raises:
-        GradientError: the loss does not depend on one of them, or only through ops that have no
-            gradient, such as argmax. DTypeError: no floats. ShapeError: a loss of several elements.
+    Returns
+    -------
+    Tensor, tuple or dict
+        The gradients, with the structure of `wrt`, each of the shape and type of its tensor.
+
+    Raises
+    ------
+    GradientError
+        The loss does not depend on a tensor, or only through ops without a gradient, such as
+        argmax.
+    DTypeError
+        A tensor is not of floats.
+    ShapeError
+        The loss has several elements.
     """
     return value_and_grad(loss, wrt, missing=missing)[1]
 
@@ -67,7 +83,7 @@ def value_and_grad(
 def value_and_grad(
     loss: Tensor, wrt: Wanted[Key], *, missing: str = "error"
 ) -> tuple[Tensor, Gradients[Key]]:
-    """The loss itself and `grad(loss, wrt)`, as jax.value_and_grad."""
+    """Return the loss and `grad(loss, wrt)`, as jax.value_and_grad."""
     if not isinstance(loss, Tensor):
         raise GradientError(f"[grad] expected a Tensor as loss, got {loss!r}")
     if not is_smooth(loss):
@@ -113,22 +129,39 @@ def vjp(
     *,
     missing: str = "error",
 ) -> Gradients[Key]:
-    """The product of cotangents and the derivative of outputs by tensors, as jax.vjp: the gradient
-    of the sum of outputs times cotangents.
+    """Return the vector-Jacobian product of outputs with respect to tensors, as jax.vjp.
 
-    cotangents: for each output a value of its shape. wrt, missing, result: as in `grad`.
+    This is the gradient of the sum of all products of outputs and cotangents.
 
-    Raises:
-        as `grad`; ShapeError and DTypeError: a cotangent of another type than its output.
+    Parameters
+    ----------
+    outputs
+        A tensor or a sequence of tensors.
+    cotangents
+        A value for each output, of its shape.
+    wrt, missing
+        As in `grad`.
+
+    Returns
+    -------
+    Tensor, tuple or dict
+        The products, with the structure of `wrt`.
+
+    Raises
+    ------
+    GradientError
+        As in `grad`.
+    ShapeError, DTypeError
+        A cotangent has another type than its output.
     """
     several = not isinstance(outputs, Tensor)
-    given: Sequence[TensorLike] = cotangents if several else (cotangents,)  # type: ignore[assignment]
+    listed: Sequence[TensorLike] = cotangents if several else (cotangents,)  # type: ignore[assignment]
     results = tuple(outputs) if not isinstance(outputs, Tensor) else (outputs,)
-    if len(given) != len(results):
+    if len(listed) != len(results):
         raise ShapeError(
-            f"[vjp] expected a cotangent for each of {len(results)} outputs, got {len(given)}"
+            f"[vjp] expected a cotangent for each of {len(results)} outputs, got {len(listed)}"
         )
-    tensors = tuple(as_tensor(c, like=o) for c, o in zip(given, results, strict=True))
+    tensors = tuple(as_tensor(c, like=o) for c, o in zip(listed, results, strict=True))
     for output, cotangent in zip(results, tensors, strict=True):
         if not is_smooth(output):
             raise DTypeError(f"[vjp] expected outputs of floats, got {output.name}: {output.type}")
@@ -150,10 +183,10 @@ def _listed(wrt: Wanted[Key]) -> tuple[Tensor, ...]:
     return listed
 
 
-def _arranged(wrt: Wanted[Key], made: tuple[Tensor, ...]) -> Gradients[Key]:
+def _arranged(wrt: Wanted[Key], gradients: tuple[Tensor, ...]) -> Gradients[Key]:
     if isinstance(wrt, Tensor):
-        return made[0]
-    return dict(zip(wrt, made, strict=True)) if isinstance(wrt, Mapping) else made
+        return gradients[0]
+    return dict(zip(wrt, gradients, strict=True)) if isinstance(wrt, Mapping) else gradients
 
 
 def _pull_back(
@@ -164,8 +197,9 @@ def _pull_back(
     what: str,
     stop: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """Return the gradient by each tensor of wrt; what names the caller in errors. stop: tensors
-    that are taken as they are, whatever they are made of.
+    """Return the gradient with respect to each tensor of `wrt`.
+
+    what: the name of the caller in errors. stop: tensors that are not differentiated further.
     """
     if missing not in MISSING:
         raise GradientError(f"[{what}] expected missing as one of {MISSING}, got {missing!r}")
@@ -186,8 +220,8 @@ def _pull_back(
             continue
         wanted = tuple(i in on_path for i in tensor.inputs)
         if any(wanted):
-            made = _pulled(tensor, grads[tensor], wanted, recomputed, what)
-            for operand, pulled in zip(tensor.inputs, made, strict=True):
+            operand_grads = _pulled(tensor, grads[tensor], wanted, recomputed, what)
+            for operand, pulled in zip(tensor.inputs, operand_grads, strict=True):
                 if pulled is not None and operand in on_path:
                     _add(grads, operand, pulled)
     if missing == "error":
@@ -198,7 +232,7 @@ def _pull_back(
 
 
 def _between(order: Sequence[Tensor], wrt: tuple[Tensor, ...]) -> set[Tensor]:
-    """Returns what is smooth and made of wanted tensors, and these."""
+    """Return the requested tensors and the differentiable tensors that depend on them."""
     found = set(wrt)
     for tensor in order:
         if is_smooth(tensor) and not why_no_gradient(tensor.op):
@@ -213,8 +247,8 @@ def _add(grads: dict[Tensor, Tensor], tensor: Tensor, pulled: Tensor) -> None:
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Two gradients together. Those of neighbouring slices, with zeros around, are put side by
-    side: so those of a split become one concat.
+    """Return the sum of two gradients. Gradients of adjacent slices, padded with zeros, are
+    concatenated, so that those of a split become one concat.
     """
     for first, second in ((a, b), (b, a)):
         at, behind = _along(first), _along(second)
@@ -232,8 +266,8 @@ def _parts(x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 
 def _along(grad: Tensor) -> tuple[int, int, int] | None:
-    """Return the axis along which a gradient is one of a slice, and how many zeros there are
-    before and behind that; None where it is none of one axis.
+    """Return the axis along which a gradient is a slice padded with zeros, and the zeros before and
+    after it; None for other gradients.
     """
     if grad.op != "pad" or grad.attrs["value"] != 0:
         return None
@@ -247,7 +281,7 @@ def _along(grad: Tensor) -> tuple[int, int, int] | None:
 def _pulled(
     tensor: Tensor, gradient: Tensor, wanted: tuple[bool, ...], recomputed: Recomputed, what: str
 ) -> tuple[Tensor | None, ...]:
-    """Returns what the rule of a call gives for each operand."""
+    """Return the gradients of the operands of a call by its rule; None if not needed."""
     rule = rule_of(tensor.op)
     if rule is None:
         raise GradientError(
@@ -256,30 +290,30 @@ def _pulled(
         )
     inputs, output = recomputed.values_for(tensor, gradient)
 
-    def through(made: Tensor, operands: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    def through(result: Tensor, operands: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         used = tuple(o for o, want in zip(operands, wanted, strict=True) if want)
-        pulled = iter(_pull_back((made,), (gradient,), used, "zeros", what, stop=operands))
+        pulled = iter(_pull_back((result,), (gradient,), used, "zeros", what, stop=operands))
         return tuple(next(pulled) if want else None for want in wanted)
 
     with backward_scope(tensor.name):
         try:
-            made = rule(VjpContext(inputs, output, gradient, tensor.attrs, wanted, through))
+            grads = rule(VjpContext(inputs, output, gradient, tensor.attrs, wanted, through))
         except VkschedError as error:
             raise type(error)(f"{error} (in the gradient of {tensor.name})") from error
     types = tuple(t.type for t in tensor.inputs)
-    if len(made) != len(types) or any(
-        m is not None and m.type != t for m, t in zip(made, types, strict=True)
+    if len(grads) != len(types) or any(
+        m is not None and m.type != t for m, t in zip(grads, types, strict=True)
     ):
-        gave = ", ".join("None" if m is None else str(m.type) for m in made)
+        gave = ", ".join("None" if m is None else str(m.type) for m in grads)
         raise GradientError(
             f"[{what}] the rule of {tensor.op} gave {gave} for operands of "
             f"{', '.join(map(str, types))} (in {tensor.name}); the rule is wrong"
         )
-    return made
+    return grads
 
 
 def _why_none(tensor: Tensor, order: Sequence[Tensor], what: str) -> str:
-    """Return the error for a tensor that no gradient comes back to."""
+    """Return the error message for a tensor without a gradient."""
     reached, ends = {tensor}, {}
     for each in order:
         if any(i in reached for i in each.inputs):

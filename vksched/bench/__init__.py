@@ -1,1 +1,3 @@
-"""Speed: cases on every device beside baselines, in rounds of one run; see `vksched bench`."""
+"""Benchmarks: cases on every device and on baselines, in interleaved rounds; see `vksched
+bench`.
+"""

@@ -1,11 +1,13 @@
-"""A baseline's process, seen from here: asked by lines of JSON, killed when it hangs.
+"""Baseline process: control of a baseline's worker by JSON lines, with timeouts.
 
     this process --{"do": "prepare", "spec": ...}--> worker (baselines/protocol.py, in any Python)
                  <--{"nmse": ..., "note": ...}------
 
-A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
-new one, RESTARTS times. Between requests it is stopped, and would hear nothing of a pipe that ends:
-on Linux the kernel kills it with this process. Examples: tests/bench/test_baselines.py.
+A worker that exits, hangs or sends invalid responses has no result for that case; the next case
+starts a new one, up to RESTARTS times. Between requests the worker is stopped, so it cannot detect
+a closed pipe: on Linux the kernel kills it together with this process.
+
+Examples: tests/bench/test_baselines.py.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from .baselines.workloads import LANGUAGE, Spec
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
 SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
-"""By kind of case. Some, such as IREE, compile models for minutes, once for all devices. A prompt
-of 512 tokens takes a software device minutes.
+"""Timeouts by kind of case. Some baselines, for example IREE, compile models for minutes, once for
+all devices. A prompt of 512 tokens takes minutes on a software device.
 """
 RESTARTS = 3
 _START = (
@@ -39,17 +41,18 @@ _START = (
 
 
 class BaselineFailed(Exception):
-    """The baseline's process is of no use any more, with the reason."""
+    """The process of a baseline has failed, with the reason."""
 
 
 class BaselineMissing(BaselineFailed):
-    """The baseline cannot be imported or has no such device."""
+    """The baseline cannot be imported or does not support the device."""
 
 
 class BaselineProcess:
     """One baseline on one device; see `rounds.Runner`.
 
-    pythons: tried in turn. folder: of its file, if it is none of the package.
+    pythons: interpreters to try in order. folder: folder of its file, unless it is part of the
+    package.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class BaselineProcess:
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._stderr_file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._starts = 0
         self._limit_s = MEASURE_LIMIT_S
         try:
@@ -81,10 +84,8 @@ class BaselineProcess:
         return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device), *own]
 
     def start(self) -> None:
-        """Start a worker.
-
-        Raises:
-            BaselineMissing: no Python has the baseline, or it does not know the device.
+        """Start a worker. Raise BaselineMissing if no Python has the baseline, or it does not know
+        the device.
         """
         self._starts += 1
         reasons: dict[str, None] = {}
@@ -107,14 +108,14 @@ class BaselineProcess:
     def _launch(self, command: Sequence[str]) -> None:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", OWNED)}
         if threading.current_thread() is threading.main_thread():
-            env[OWNED] = "1"  # the kernel takes the end of the thread that starts it for ours
-        self._said.seek(0)
-        self._said.truncate()
+            env[OWNED] = "1"  # the kernel signals the child at the end of the thread that starts it
+        self._stderr_file.seek(0)
+        self._stderr_file.truncate()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr_file,
             encoding="utf-8",
             errors="replace",
             env=env,
@@ -128,7 +129,7 @@ class BaselineProcess:
         except queue.Empty:
             raise BaselineFailed(f"no answer within {limit_s:g} s") from None
         if line is None:
-            raise BaselineFailed(f"its process ended{self._last_words()}")
+            raise BaselineFailed(f"its process ended{self._stderr_tail()}")
         try:
             answer = json.loads(line)
         except ValueError:
@@ -138,7 +139,7 @@ class BaselineProcess:
         return answer
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the answer; raises BaselineFailed, and ends the process, where there is none."""
+        """Return the response; on failure end the process and raise BaselineFailed."""
         try:
             if self._process is None or self._process.stdin is None:
                 raise BaselineFailed("its process ended")
@@ -147,9 +148,9 @@ class BaselineProcess:
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
             except OSError:
-                raise BaselineFailed(f"its process ended{self._last_words()}") from None
+                raise BaselineFailed(f"its process ended{self._stderr_tail()}") from None
             answer = self._answer(limit_s)
-            # some wait for work by spinning, on a core that the next one measured needs
+            # some workers wait by spinning, on a core that the next one needs
             self._signal("SIGSTOP")
             return answer
         except BaselineFailed:
@@ -157,13 +158,13 @@ class BaselineProcess:
             raise
 
     def _signal(self, name: str) -> None:
-        """Stop the process or lets it go on, where the system can; Windows cannot."""
+        """Stop or continue the process, where the system supports it; Windows does not."""
         number = getattr(signal, name, None)
         if number is not None and self._process is not None:
             self._process.send_signal(number)
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
-        """Has the case made ready: returns its error beside numpy's result, or why not."""
+        """Prepare the case; return its error relative to numpy's result, or why it is skipped."""
         if self._process is None:
             if self._starts > RESTARTS:
                 return {"error": "its process failed too often"}
@@ -179,7 +180,7 @@ class BaselineProcess:
             return {"error": str(error)}
 
     def measure(self, seconds: float) -> list[float]:
-        """Return the seconds of a call, several times; raises BaselineFailed."""
+        """Return the seconds per call, several times. Raise BaselineFailed on failure."""
         answer = self.ask({"do": "measure", "seconds": seconds}, self._limit_s + seconds)
         samples = answer.get("seconds")
         good = isinstance(samples, list) and samples
@@ -189,20 +190,20 @@ class BaselineProcess:
         return [float(s) for s in samples or ()]
 
     def drop(self) -> None:
-        """Has the case forgotten."""
+        """Release the case."""
         if self._process is not None:
             try:
                 self.ask({"do": "drop"}, MEASURE_LIMIT_S)
             except BaselineFailed:
                 return  # the next case starts a new process
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read().splitlines() if line.strip()]
+    def _stderr_tail(self) -> str:
+        self._stderr_file.seek(0)
+        lines = [line.strip() for line in self._stderr_file.read().splitlines() if line.strip()]
         return f": {lines[-1][:200]}" if lines else ""
 
     def kill(self) -> None:
-        """End the process at once; safe to call twice."""
+        """Kill the process; idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -213,11 +214,11 @@ class BaselineProcess:
                 try:
                     pipe.close()
                 except OSError:
-                    continue  # what was not sent cannot be
+                    continue  # unsent data cannot be flushed
 
     def close(self) -> None:
         self.kill()
-        self._said.close()
+        self._stderr_file.close()
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

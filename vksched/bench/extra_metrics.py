@@ -1,4 +1,4 @@
-"""Facts: what is measured beside cases, such as a run of nothing or the upload of weights."""
+"""Extra metrics that are not cases, for example the overhead of a run or the upload of weights."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fact:
-    """One value. beside: what it is held against, of the same unit; unit: "s", "bytes", "us/node"
-    or "bytes/s".
+    """One value. reference: comparison value in the same unit. unit: "s", "bytes", "us/node" or
+    "bytes/s".
     """
 
     device: str
     name: str
     value: float
     unit: str
-    beside: float | None = None
+    reference: float | None = None
     note: str = ""
 
     @property
     def ratio(self) -> float | None:
-        """The value as a multiple of what it is held against."""
-        return self.value / self.beside if self.beside else None
+        """Return the value divided by its reference."""
+        return self.value / self.reference if self.reference else None
 
     def cells(self) -> tuple[str, str, str]:
-        """Return value, what it is held against, and the ratio, for people."""
+        """Return value, reference and ratio as text."""
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        beside = "" if self.beside is None else _text(self.beside, self.unit)
-        return _text(self.value, self.unit), beside, ratio
+        reference = "" if self.reference is None else _text(self.reference, self.unit)
+        return _text(self.value, self.unit), reference, ratio
 
 
 def _text(value: float, unit: str) -> str:

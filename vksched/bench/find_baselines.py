@@ -1,10 +1,10 @@
-"""The baselines that can be measured: those of the package, and those in folders of a user.
+"""Discovery of baselines: those of the package, and those in folders of a user.
 
     FOLDER/ncnn.py: def open_baseline(device) -> Baseline (baselines/protocol.py)
-                    INSTALL = "pip install ncnn"     DEVICES = ("vulkan",)      both may be left out
+                    INSTALL = "pip install ncnn"     DEVICES = ("vulkan",)      both are optional
 
-A file of a folder is parsed here and imported in the baseline's process alone, as it may need
-another Python. There it is a module of the package `baselines`: it imports the shared modules by
+A file of a folder is parsed here and imported only in the baseline's process, because it may need
+another Python. There it is a module of the package `baselines`: it imports the shared modules with
 `from .protocol import Skip`. Other files of the folder are its helpers. Examples:
 benchmarks/baselines, tests/bench/test_find_baselines.py.
 """
@@ -20,15 +20,14 @@ from ..common.errors import GraphError
 
 CPU, VULKAN = DEVICES = ("cpu", "vulkan")
 OPEN = "open_baseline"
-"""The function of a file that is a baseline."""
+"""Name of the function that defines a baseline."""
 
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A baseline.
-
-    install: how a user gets it. devices: the kinds of devices that it takes; () if only a suite
-    that names it has it. folder: where its file lies; None for those of the package.
+    """A baseline. install: installation instructions. devices: kinds of devices that it supports;
+    () if only suites that name it use it. folder: folder of its file, or None for those of the
+    package.
     """
 
     name: str
@@ -37,7 +36,7 @@ class BaselineInfo:
     folder: Path | None = None
 
     def takes(self, device: str) -> bool:
-        """Return whether it takes part in the suites that name no baselines, on this device."""
+        """Return True if it takes part in suites that name no baselines, on this device."""
         return (CPU if device == CPU else VULKAN) in self.devices
 
 
@@ -54,10 +53,9 @@ BASELINES = {
 
 
 def find_baselines(folders: Iterable[str | Path] = ()) -> dict[str, BaselineInfo]:
-    """Return all baselines by name: those of the folders first.
+    """Return all baselines by name, those of the folders first.
 
-    Raises:
-        GraphError: a folder has no baseline, or a file of it cannot be read.
+    Raise GraphError if a folder has no baseline, or a file of it cannot be read.
     """
     found: dict[str, BaselineInfo] = {}
     for folder in map(Path, folders):
@@ -71,7 +69,7 @@ def find_baselines(folders: Iterable[str | Path] = ()) -> dict[str, BaselineInfo
 
 
 def read_baseline(file: Path) -> BaselineInfo | None:
-    """Return the baseline of a file, by its text alone; None if the file is a helper."""
+    """Return the baseline of a file by parsing its text, or None if the file is a helper."""
     try:
         body = ast.parse(file.read_bytes(), str(file)).body
         constants = {

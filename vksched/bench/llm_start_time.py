@@ -1,12 +1,12 @@
-"""Starts: how soon a language model gives its first token, in a process of its own.
+"""Start time: time to the first token of a language model, in a new process.
 
-    first start:   the folder of caches is empty
-    second start:  it has what the first one left
-    from disk:     a second start for which the system has forgotten the file, as after a boot
+    first start:   the caches are empty
+    second start:  with the caches of the first one
+    from disk:     a second start with a cold page cache, as after a boot
 
-Beside stands a plain read of the file, by the same process, of what the system remembers or has
-forgotten as well. What counts is from opening devices and file to the logits after one token;
-modules are imported before. Examples: tests/bench/test_llm.py.
+The reference is a plain read of the file by an equal process, with a warm or cold page cache. The
+time runs from the opening of devices and file to the logits after one token; modules are imported
+before. Examples: tests/bench/test_llm.py.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .baselines.workloads import Spec
 from .extra_metrics import Fact
 
 SECOND = 3
-"""So many second starts, of which the median counts."""
+"""Number of second starts, of which the median counts."""
 GOAL = 3.0
-"""Times a plain read that a second start may take."""
+"""Maximum second start as a multiple of a plain read."""
 CACHES = ("VKSCHED_CACHE", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR")
 PROGRAM = """
 import json, os, sys, time
@@ -56,9 +56,9 @@ forget()
 start = time.perf_counter()
 model = Model(device, file, context, kv)
 opened = time.perf_counter()
-model.reader.read([5])
+model.reader.prefill([5])
 ready = time.perf_counter()
-model.reader.read([5, 6])
+model.reader.prefill([5, 6])
 token = time.perf_counter()
 print(json.dumps({"plain": plain, "open": opened - start, "start": ready - start,
                   "token": token - ready}))
@@ -66,7 +66,7 @@ print(json.dumps({"plain": plain, "open": opened - start, "start": ready - start
 
 
 def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
-    """Yield how long the first and the second start of a model take on a device."""
+    """Yield the times of the first and the second start of a model on a device."""
     with TemporaryDirectory(prefix="vksched-bench-") as caches:
         try:
             first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
@@ -95,14 +95,14 @@ def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
 
 
 def _start(device: str, spec: Spec, caches: str, *how: str) -> Mapping[str, Any]:
-    given = (device, spec["file"], str(spec["context"]), spec["cache_type"], *how)
-    command = [sys.executable, "-c", PROGRAM, *given]
+    arguments = (device, spec["file"], str(spec["context"]), spec["cache_type"], *how)
+    command = [sys.executable, "-c", PROGRAM, *arguments]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
-        raise VkschedError(f"[bench] {spec.name} does not start on {device}: {said[0]}")
+        last_line = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
+        raise VkschedError(f"[bench] {spec.name} does not start on {device}: {last_line[0]}")
     found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

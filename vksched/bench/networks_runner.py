@@ -1,7 +1,7 @@
-"""Whole models: how vksched builds the networks of the bench, and what a run of one takes.
+"""Networks in vksched, and the time and memory of their runs.
 
-Each is run as a user runs it, inputs and outputs on the host, and beside that one op at a time: the
-sum of its own kernels.
+Each network runs as in user code, with inputs and outputs on the host, and also op by op for the
+sum of its kernel times.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ ROUNDS = 5
 
 
 class Math:
-    """The builder of tensors. updates: of its states."""
+    """Builder of tensors. updates: updates of its states."""
 
     def __init__(self) -> None:
         self.feeds: dict[str, NDArray] = {}
         self.updates: dict[Tensor, Tensor] = {}
-        self._weights: dict[int, tuple[NDArray, Tensor]] = {}  # the array keeps its id its own
+        self._weights: dict[int, tuple[NDArray, Tensor]] = {}  # the array keeps its id valid
         self._at: Tensor | None = None
 
     def _weight(self, array: NDArray) -> Tensor:
@@ -102,9 +102,9 @@ class Math:
     def mean(self, x: Tensor, batch: int) -> Tensor:
         return reduce_mean(reshape(x, (batch, -1, x.shape[1])), 1)
 
-    def grow(self, kept: NDArray, new: Tensor) -> Tensor:
-        rows, columns = kept.shape
-        cache = state(np.concatenate([kept, np.zeros((1, columns), np.float32)]), backup=False)
+    def grow(self, past: NDArray, new: Tensor) -> Tensor:
+        rows, columns = past.shape
+        cache = state(np.concatenate([past, np.zeros((1, columns), np.float32)]), backup=False)
         if self._at is None:
             self._at = self.input("at", np.array([[rows]], np.int32))
         self.updates[cache] = scatter_nd(cache, self._at, new)
@@ -124,7 +124,7 @@ class Math:
 
 
 class FileRun:
-    """An ONNX file compiled on one device, ready to run. feeds: its inputs, by name."""
+    """An ONNX file compiled on one device. feeds: its inputs by name."""
 
     def __init__(self, sched: Scheduler, file: str, feeds: dict[str, NDArray]) -> None:
         self._run = sched.compile(load_onnx(file))
@@ -132,7 +132,7 @@ class FileRun:
         self.result()
 
     def result(self) -> NDArray:
-        """Return the outputs of one run, joined."""
+        """Return the joined outputs of one run."""
         return joined(list(self._run(**self._feeds).values()))
 
     def seconds(self) -> float:
@@ -143,7 +143,7 @@ class FileRun:
 
     @property
     def devices(self) -> set[str]:
-        """The devices that take a part of it."""
+        """Return the devices that run parts of it."""
         plans = self._run.plans
         return {plan.topology.devices[split.device].name for plan in plans for split in plan.splits}
 
@@ -152,7 +152,7 @@ class FileRun:
 
 
 class NetworkRun:
-    """A network compiled on one device, ready to run."""
+    """A network compiled on one device."""
 
     def __init__(self, sched: Scheduler, spec: Spec) -> None:
         math = Math()
@@ -177,21 +177,21 @@ class NetworkRun:
         return time.perf_counter() - start
 
     def kernel_seconds(self) -> float:
-        """Return the seconds that its submissions took on the device, in one run."""
+        """Return the device seconds of the submissions in one run."""
         self.compiled(**self.feeds)
         assert self.compiled.stats is not None
         return sum(self.compiled.stats.device_seconds.values())
 
     @property
     def memory_bytes(self) -> float:
-        """What it takes at most on its device, weights included."""
+        """Return its peak memory on its device, including weights."""
         found = self._buffers()
-        host = self._sched.devices[0].name == "cpu"  # whose plan does not count the user's arrays
+        host = self._sched.devices[0].name == "cpu"  # whose plan excludes the user's arrays
         return float(found.peak_bytes + (found.weight_bytes if host else 0))
 
     @property
     def devices(self) -> set[str]:
-        """The devices that take a part of it."""
+        """Return the devices that run parts of it."""
         plan = self.compiled.plan
         return {plan.topology.devices[split.device].name for split in plan.splits}
 
@@ -209,8 +209,8 @@ class NetworkRun:
 
 
 def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[Fact]:
-    """Yield what one model takes on one device: its time beside the sum of its kernels, the time
-    to get ready, and memory beside that of onnxruntime, where one of pythons has it.
+    """Yield metrics of a model on a device: run time and sum of kernel times, preparation time, and
+    memory with that of onnxruntime if one of `pythons` has it.
     """
     with ExitStack() as stack:
         whole, single = (
@@ -225,7 +225,7 @@ def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterato
             for submit_granularity in ("split", {device: "op"} if device != "cpu" else "split")
         )
         taken, kernels = [], []
-        for _ in range(ROUNDS):  # in turns, so that noise hits both alike
+        for _ in range(ROUNDS):  # interleaved, so that noise affects both equally
             taken.append(whole.seconds())
             kernels.append(single.kernel_seconds())
     name = spec.name
@@ -242,7 +242,7 @@ def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterato
 
 
 def onnxruntime_bytes(spec: Spec, pythons: tuple[str, ...]) -> float | None:
-    """Returns what a model takes in onnxruntime; None where it is not installed."""
+    """Return the memory of a model in onnxruntime, or None if it is not installed."""
     about = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
     if not pythons:
         return None

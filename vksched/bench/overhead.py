@@ -1,4 +1,4 @@
-"""What a run costs beside its kernels: a run of nothing, and weights on their way to a device."""
+"""Overhead of a run in addition to its kernels: an empty run, and the upload of weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPEATS = 5
 
 
 def overhead_facts(device: str, size_bytes: int = UPLOAD_BYTES) -> Iterator[Fact]:
-    """Yield the facts of one device."""
+    """Yield the metrics of one device."""
     with Scheduler([device], on_device_failure="raise") as sched:
         yield _run_of_nothing(sched, device)
         yield _upload(sched, device, size_bytes)
@@ -45,7 +45,7 @@ def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
     rng = np.random.default_rng(0)
     shape = (PARTS, size_bytes // PARTS // 4)
     taken, plain = [], []
-    for _ in range(REPEATS):  # in turns, so that noise hits both alike
+    for _ in range(REPEATS):  # interleaved, so that noise affects both equally
         arrays = rng.random(shape, dtype=np.float32)
         weights = [weight(array) for array in arrays]
         outputs = [reduce_sum(w[:1]) for w in weights]
@@ -56,13 +56,15 @@ def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
         run.close()
         plain.append(_copy_s(sched.devices[0], arrays))
     value = arrays.nbytes / statistics.median(taken)
-    beside = arrays.nbytes / statistics.median(plain)
+    copy_bytes_per_s = arrays.nbytes / statistics.median(plain)
     note = "weights at compile, with planning and a first run; beside plain copies of windows"
-    return Fact(device, f"upload of {size_bytes >> 20} MB", value, "bytes/s", beside, note)
+    return Fact(
+        device, f"upload of {size_bytes >> 20} MB", value, "bytes/s", copy_bytes_per_s, note
+    )
 
 
 def _copy_s(device: Device, arrays: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> float:
-    """Return the seconds of moving arrays to device memory by hand, window after window."""
+    """Return the seconds of plain copies of arrays to device memory through staging buffers."""
     words = arrays.reshape(-1).view(np.uint32)
     if isinstance(device, CpuDevice):
         target = np.zeros_like(words)

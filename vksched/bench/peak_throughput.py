@@ -1,7 +1,8 @@
-"""What a device can do at most, measured in the run that is held against it.
+"""Peak throughput of a device, measured in the same run as its results.
 
-flops_per_s: the largest rate of a loop of multiply-adds, over vector widths and numbers of chains.
-bytes_per_s: read and written by a copy of 16 M values, or what fits, over widths and groups.
+flops_per_s: maximum rate of a multiply-add loop, over vector widths and numbers of chains.
+bytes_per_s: maximum rate of reads and writes of a copy of up to 16 M values, over widths and
+groups.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ FMA = {
     "ceiling_fma_vec4_4": (4, 4),
     "ceiling_fma_vec4_8": (4, 8),
 }
-"""Values in a vector, and chains."""
+"""Vector width and number of chains."""
 COPY = {"ceiling_copy_uint": 1, "ceiling_copy_uvec4": 4, "ceiling_copy_uvec4_64": 4}
-"""Words in a value; the last are moved as integers of 64 bits, where kernels do that."""
+"""Words per value; the last are moved as 64-bit integers if kernels support that."""
 STEPS = 4
-"""Multiply-adds of a chain in one round."""
+"""Multiply-adds of a chain per iteration."""
 MAX_ROUNDS = 60_000
-"""Mesa's llvmpipe leaves all loops after 65,535 rounds."""
+"""Mesa's llvmpipe exits all loops after 65,535 iterations."""
 COPY_WORDS = 1 << 24
 LOCAL_SIZES, PARTS = (8, 64), (1, 8, 64, 512)
-"""Of copies: invocations of a group, and values of one invocation."""
+"""Parameters of copies: workgroup sizes, and values per invocation."""
 TRIAL_S, TIMEOUT_S = 0.03, 60.0
 REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What was seen at most, and with which shader or call."""
+    """Measured peak rates, and the shader or call of each."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -52,11 +53,11 @@ class Ceiling:
     copy: str
 
     def share(self, flops: float, moved: float, seconds: float) -> float:
-        """Return which share of what bounds it a kernel reaches."""
+        """Return the share of its limiting peak rate that a kernel reaches."""
         return max(flops / self.flops_per_s, moved / self.bytes_per_s) / seconds
 
     def bound(self, flops: float, moved: float) -> str:
-        """Returns what bounds work that is done perfectly: "arithmetic" or "bytes"."""
+        """Return the limiting resource at full efficiency: "arithmetic" or "bytes"."""
         return "arithmetic" if flops / self.flops_per_s > moved / self.bytes_per_s else "bytes"
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Ceiling:
 
 
 def measure_ceiling(device: Device) -> Ceiling:
-    """Return the largest rates of a device."""
+    """Return the peak rates of a device."""
     if isinstance(device, VulkanDevice):
         flops, arithmetic = max(_rates_of_fma(device.context, device.limits))
         moved, copy = max(
@@ -75,8 +76,8 @@ def measure_ceiling(device: Device) -> Ceiling:
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     out, source = np.empty_like(a), np.ones(COPY_WORDS, np.float32)
     target = np.zeros_like(source)
-    flops = 2 * 1024**3 / _least_s(lambda: np.matmul(a, a, out=out))
-    moved = 2 * source.nbytes / _least_s(lambda: np.copyto(target, source))
+    flops = 2 * 1024**3 / _fastest_s(lambda: np.matmul(a, a, out=out))
+    moved = 2 * source.nbytes / _fastest_s(lambda: np.copyto(target, source))
     return Ceiling(flops, moved, "numpy.matmul of 1024 x 1024", "numpy.copyto")
 
 
@@ -110,7 +111,7 @@ def _rates_of_copy(
 ) -> Iterator[tuple[float, str]]:
     words = min(COPY_WORDS, max_buffer_bytes // 4, context.free_bytes() // 12) // 4096 * 4096
     source, target = context.storage(words), context.storage(words)
-    # memory that was never written is one page of zeros, which a cache holds
+    # untouched memory maps to one page of zeros, which stays in a cache
     with _recorded(context, lambda recording: recording.copy(target, source, 0, 0, words)) as write:
         write()
     for name, width in COPY.items():
@@ -134,22 +135,24 @@ def _rates_of_copy(
 def _submit_s(
     context: Context, pipeline: Pipeline, groups: int, push: bytes, repeats: int = REPEATS
 ) -> float:
-    """Return the seconds of a dispatch: of the device where it tells them, else with all that a
-    submission costs.
+    """Return the seconds of a dispatch: device time if available, else including submission
+    overhead.
     """
 
     def record(recording: Recording) -> None:
         recording.dispatch(pipeline, (groups, 1, 1), push)
 
     with _recorded(context, record) as run:
-        return min(_each_s(run, repeats))
+        return min(_call_times(run, repeats))
 
 
 @contextmanager
 def _recorded(
     context: Context, record: Callable[[Recording], None]
 ) -> Iterator[Callable[[], float | None]]:
-    """Yield what submits recorded commands and waits for them; it returns the device's time."""
+    """Yield a function that submits recorded commands and waits for them; it returns device
+    seconds.
+    """
     recording = context.recording()
     recording.begin()
     record(recording)
@@ -164,18 +167,18 @@ def _recorded(
     recording.close()
 
 
-def _least_s(call: Callable[[], object]) -> float:
+def _fastest_s(call: Callable[[], object]) -> float:
     def timed() -> None:
         call()
 
-    return min(_each_s(timed, REPEATS))
+    return min(_call_times(timed, REPEATS))
 
 
-def _each_s(call: Callable[[], float | None], repeats: int) -> list[float]:
-    """Return the seconds of calls, as they tell them or by the clock; that of the first not."""
+def _call_times(call: Callable[[], float | None], repeats: int) -> list[float]:
+    """Return the seconds of calls, as returned by them or measured, without the first."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        told = call()
-        times.append(told or time.perf_counter() - start)
+        measured_s = call()
+        times.append(measured_s or time.perf_counter() - start)
     return times[1:]

@@ -1,4 +1,4 @@
-"""One run of the bench: devices with their ceilings, results, and all of it as plain data."""
+"""Report of a benchmark: devices with their peak rates, results, and their plain data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .suite_loader import Suite, SuiteOptions
 from .suites import DEFAULT, fitting
 from .vksched_runner import Ours, Tune
 
-FORMAT = 2
+FORMAT = 3
 TUNE_S = 60.0
 FLOORS = ("kp",)
-"""No runtimes but the device's own measure: shown, and not among those to beat."""
+"""Runners that measure the device's own limits: shown, but not compared as baselines."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class DeviceReport:
-    """One device of a run. baselines: their versions; missing: why a baseline has no figures."""
+    """One device of a report. baselines: their versions. missing: reasons of missing baselines."""
 
     name: str
     label: str
@@ -44,7 +44,7 @@ class DeviceReport:
 
 @dataclass
 class Report:
-    """What a run of the bench found."""
+    """Results of a benchmark."""
 
     suite: str
     devices: list[DeviceReport] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Report:
     facts: list[Fact] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, as `--json` prints it."""
+        """Return plain data, as printed by `--json`."""
         return {
             "format": FORMAT,
             "vksched": self.version,
@@ -65,11 +65,7 @@ class Report:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Report:
-        """The inverse of `as_dict`.
-
-        Raises:
-            GraphError: it is not of this format.
-        """
+        """The inverse of `as_dict`. Raise GraphError for another format."""
         if data.get("format") != FORMAT:
             raise GraphError(
                 f"[bench] expected results of format {FORMAT}, got {data.get('format')!r}; try "
@@ -87,15 +83,14 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """What vksched computed wrong, for people."""
+        """Return descriptions of vksched's wrong results."""
         figures = [(result, result.ours) for result in self.results]
         return [f"{r.device}: {r.spec.name}: {f.reason}" for r, f in figures if f and f.wrong]
 
 
 def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Return by group of cases, then baseline, the geometric mean of the ratios to it.
-
-    "fastest" stands for the fastest baseline of each case.
+    """Return the geometric mean of ratios by group of cases and baseline. "fastest" is the fastest
+    baseline of each case.
     """
     ratios: dict[str, dict[str, list[float]]] = {}
     for result in results:
@@ -115,8 +110,8 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
 
 
 def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float | None]:
-    """Return GFLOP/s, GB/s and the share of the device's ceiling; None of what no ceiling bounds:
-    arithmetic in float16, which may have units of its own, and copies over the bus.
+    """Return GFLOP/s, GB/s and the share of the device's peak. The share is None without a peak:
+    for float16 arithmetic, which may have separate units, and bus copies.
     """
     flops, moved = work_of(spec)
     half = HALF in (spec.get("storage"), spec.get("precision")) or spec.get("precision") == MIXED
@@ -126,7 +121,7 @@ def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, f
 
 
 def find_devices(names: Sequence[str] | None) -> list[device_probe.DeviceInfo]:
-    """Return the devices named, or the default ones with the CPU."""
+    """Return the named devices, or the default ones and the CPU."""
     infos = (
         device_probe.default_devices()
         if names is None
@@ -152,9 +147,8 @@ def run_suite(
 ) -> Report:
     """Measure all cases on all devices, one device after the other.
 
-    tune_s: seconds to measure kernels that no one has measured before, on each device that is
-    hardware, as getting ready does not count; 0 leaves it to the scheduler, which takes few.
-    advance: called after each case with what there is so far.
+    tune_s: seconds to tune unknown kernels on each hardware device, not timed; 0 leaves tuning to
+    the scheduler. advance: called after each case with the results so far.
     """
     report = Report(suite.name)
     if suite.run_facts is not None:
@@ -165,7 +159,7 @@ def run_suite(
             tell(name)
             try:
                 report.facts += [*facts]
-            except PlanError as error:  # such as one that has states, by "earliest-finish"
+            except PlanError as error:  # for example, "earliest-finish" refuses cases with states
                 warn_user(f"[bench] {name} is left out: {error}")
             advance(report)
         return report
@@ -179,12 +173,12 @@ def run_suite(
                 for spec in there if suite.measures_cases else ():
                     tell(f"{info.name} {spec.name}: what is expected")
                     try:
-                        made = ready(spec)
-                    except VkschedError as error:  # no reference to hold anybody to
+                        prepared = ready(spec)
+                    except VkschedError as error:  # without a reference result
                         warn_user(f"[bench] {spec.name} is left out: {error}")
                         continue
-                    result = measure_case(info.name, made, runners, options.budget_s, tell=tell)
-                    report.results.append(replace(result, spec=reported(made)))
+                    result = measure_case(info.name, prepared, runners, options.budget_s, tell=tell)
+                    report.results.append(replace(result, spec=reported(prepared)))
                     advance(report)
             if suite.device_facts is None:
                 continue

@@ -1,9 +1,9 @@
-"""Rounds: vksched and its baselines take turns on a case, so that noise hits all alike.
+"""Rounds: interleave vksched and its baselines on a case, so that noise affects all equally.
 
     round 1: ours, baseline A, baseline B    round 2: ours, baseline A, baseline B    ...
 
-A figure is the median over rounds; a ratio is the median of the rounds' own ratios. Results are
-checked first: who computes something else gets no figure.
+A time is the median over rounds; a ratio is the median of the rounds' ratios. Results are checked
+first: a runner with a wrong result is not timed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ ROUNDS = 5
 FEW = 2
 OURS = "vksched"
 MIN_S = 1e-8
-"""Less than any call takes: a difference of two times that came to nothing."""
+"""Less than any call takes, for differences of times that are not positive."""
 
 
 class Runner(Protocol):
-    """Who takes part."""
+    """A runner of cases: vksched or a baseline."""
 
     name: str
     version: str
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
-        """Make a case ready: {"nmse": error} or {"result": array}, and {"note": what was chosen};
-        or {"skip": why not}, or {"error": what failed}.
+        """Prepare a case.
+
+        Return {"nmse": error} or {"result": array}, with {"note": configuration}; or {"skip":
+        reason} or {"error": failure}.
         """
 
     def measure(self, seconds: float) -> list[float]:
-        """Return the seconds of one call, several times."""
+        """Return the seconds per call, several times."""
 
     def drop(self) -> None: ...
 
@@ -46,10 +48,10 @@ class Runner(Protocol):
 
 @dataclass
 class Figure:
-    """What one runner needed for one case.
+    """Timing of one runner for one case.
 
-    rounds_s: the median of each round. reason: why there is no figure; wrong: as it computes
-    something else. memory_bytes: what it takes at most, where it tells.
+    rounds_s: median of each round. reason: why there is no timing. wrong: the result was wrong.
+    memory_bytes: peak memory, if known.
     """
 
     runner: str
@@ -80,20 +82,20 @@ class Result:
         return next((f for f in self.figures if f.runner == OURS), None)
 
     def ratio(self, baseline: str) -> float | None:
-        """Return how many times as fast as the baseline we are; None without both figures."""
+        """Return the speedup relative to a baseline, or None without both timings."""
         other = next((f for f in self.figures if f.runner == baseline), None)
         if self.ours is None or other is None:
             return None
         return paired_ratio(other.rounds_s, self.ours.rounds_s)
 
     def fastest_baseline(self, but: Iterable[str] = ()) -> Figure | None:
-        """Return the baseline to beat."""
+        """Return the fastest baseline."""
         left_out = {OURS, *but}
         there = [f for f in self.figures if f.runner not in left_out and f.rounds_s]
         return min(there, key=lambda f: f.seconds or math.inf, default=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, with the work that counts."""
+        """Return plain data, with the amount of work."""
         flops, moved = work_of(self.spec)
         figures = [{**asdict(f), "seconds": f.seconds} for f in self.figures]
         work = {"flops": flops, "bytes": moved}
@@ -109,13 +111,13 @@ class Result:
 
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float | None:
-    """Return the median of the rounds' ratios; None where there is no common round."""
+    """Return the median of the rounds' ratios, or None without common rounds."""
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return statistics.median(ratios) if ratios else None
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean; None of nothing."""
+    """Return the geometric mean, or None for no values."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else None
 
@@ -128,11 +130,11 @@ def measure_case(
     rounds: int = ROUNDS,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Has all runners take turns on a case for about budget_s seconds altogether.
+    """Measure all runners on a case in interleaved rounds for about budget_s seconds.
 
-    A baseline of which one sample takes half of that is left out after FEW rounds, or after one
-    where it takes twice that. tell: what goes on, as getting ready may take longer than measuring
-    and counts for nothing.
+    A baseline with a sample longer than half of the budget is dropped after FEW rounds, or after
+    one round if it takes twice the budget. tell: reports progress, because preparation may take
+    longer than the measurement.
     """
     figures = []
     for runner in runners:
@@ -168,7 +170,7 @@ def measure_case(
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Return the distance of the quartiles as a share of the median."""
+    """Return the interquartile range relative to the median."""
     if len(samples) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -186,8 +188,8 @@ def _prepare(runner: Runner, spec: Spec) -> Figure:
     if "result" in answer:
         error = error_of(spec, arrays_of(spec), answer["result"])
     most = most_error(spec, runner.name)
-    if not isinstance(error, float) or not error <= most:  # NaN too
-        figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"
+    if not isinstance(error, float) or not error <= most:  # includes NaN
+        figure.reason = f"wrong result: normalized squared error {error}, not {most:g} or less"
         figure.wrong = True
         return figure
     figure.nmse = error

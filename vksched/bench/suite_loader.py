@@ -1,9 +1,9 @@
-"""A suite: its cases, and the facts that are measured with them; suites in folders of a user.
+"""Suites: cases and extra metrics; suites in folders of users.
 
     FOLDER/songs.py: SUITE = Suite("songs", cases_of_songs)
     FOLDER --load_suites--> {"songs": Suite(...)}
 
-suites.py has those of the package. Examples: benchmarks/suites, tests/bench/test_suite_loader.py.
+Suites of the package: suites.py. Examples: benchmarks/suites, tests/bench/test_suite_loader.py.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .extra_metrics import Fact
 from .rounds import Result
 
 Ready = Callable[[Spec], Spec]
-"""Returns a case with the files that it needs."""
+"""Return a case with its files."""
 Facts = Mapping[str, Iterator[Fact]]
-"""Facts by the name of the work that finds them; they are measured while they are iterated."""
+"""Extra metrics by name; they are measured during iteration."""
 
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Options of a run.
+    """Options of a benchmark.
 
-    models: language models, in files. kv: the element type of their keys and values. precision: of
-    products. budget_s: for each case. policy, objective: of plans, as `Scheduler` takes them.
-    more: values of --suite-option by name.
+    models: files of language models. kv: element type of their KV cache. precision: precision of
+    matmuls. budget_s: seconds per case. policy, objective: as for `Scheduler`. more: values of
+    --suite-option by name.
     """
 
     models: Sequence[str | Path] = ()
@@ -50,17 +50,14 @@ class SuiteOptions:
 class Suite:
     """A suite.
 
-    cases: yields the cases. baselines: those that take part; None: those that take the device.
-    option_names: the names that --suite-option may set.
-    has_precision: whether `in_precision` makes its cases anew for a precision.
-    plans: whether --policy and --objective have an effect.
-    may_be_empty: whether it may run without cases.
-    measures_cases: whether its cases are measured in rounds with the baselines.
-    uses_devices: whether devices take part at all.
-    ready: a context in which cases have the files that they need; None if they need none.
-    device_facts: facts of one device, of its cases; `pythons` may have onnxruntime, for memory.
-    run_facts: facts of all devices at once. With it nothing else is measured.
-    table: the results of one device (a `DeviceReport`) as a table; None for the usual tables.
+    cases: yields the cases. baselines: baselines that take part; None: all that support the device.
+    option_names: names for --suite-option. has_precision: `in_precision` converts its cases to a
+    precision. plans: --policy and --objective have an effect. may_be_empty: it may run without
+    cases. measures_cases: its cases are measured in rounds with baselines. uses_devices: devices
+    take part. ready: context in which cases have their files; None if they need none. device_facts:
+    extra metrics of one device and its cases; `pythons` may have onnxruntime, for memory.
+    run_facts: extra metrics of all devices together, measured instead of cases. table: results of
+    one device (a `DeviceReport`) as a table; None for the default tables.
     """
 
     name: str
@@ -81,10 +78,8 @@ class Suite:
 def load_suites(folders: Iterable[str | Path]) -> dict[str, Suite]:
     """Return the suites of folders by name: each is the constant SUITE of a module.
 
-    The modules are imported by their names, and find each other so.
-
-    Raises:
-        GraphError: a folder has no suite, or a module of it cannot be imported.
+    The modules are imported by name, and can import each other. Raise GraphError if a folder has no
+    suite, or a module fails to import.
     """
     found: dict[str, Suite] = {}
     for folder in (Path(one).resolve() for one in folders):

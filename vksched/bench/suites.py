@@ -1,4 +1,4 @@
-"""The suites of the package, and the cases of each."""
+"""The suites of the package, and their cases."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ RESNET18 = (
 
 def _matmul(m: int, k: int, n: int, group: str, name: str = "", **more: Any) -> Spec:
     batch = f"{more['batch']} x " if "batch" in more else ""
-    turned = "".join(f" {t}" for t in ("a", "b") if more.get(f"transpose_{t}"))
+    transposed = "".join(f" {t}" for t in ("a", "b") if more.get(f"transpose_{t}"))
     text = name or f"{m} x {k} x {n}"
-    label = f"matmul {batch}{text}{' transposed' + turned if turned else ''}"
+    label = f"matmul {batch}{text}{' transposed' + transposed if transposed else ''}"
     return Spec(label, "matmul", group, {"m": m, "k": k, "n": n, **more})
 
 
@@ -155,11 +155,7 @@ SUITES = {
 
 
 def find_suite(name: str, folders: Sequence[str | Path] = ()) -> Suite:
-    """Return a suite of the package or of the folders, in which it takes precedence.
-
-    Raises:
-        GraphError: there is no such suite.
-    """
+    """Return a suite of the folders, else of the package. Raise GraphError if it is unknown."""
     suites = {**SUITES, **load_suites(folders)}
     if name not in suites:
         raise GraphError(
@@ -172,15 +168,12 @@ def find_suite(name: str, folders: Sequence[str | Path] = ()) -> Suite:
 def specs_of(
     suite: Suite | str, pattern: str | None = None, options: SuiteOptions = DEFAULT
 ) -> list[Spec]:
-    """Return the cases of a suite that `matches` chooses.
+    """Return the cases of a suite that match a pattern.
 
-    models: files of the suite "llm", instead of random models. cache_type: how it keeps keys and
-    values. precision: that of products, also of the suites of `PRECISE`, of which only such cases
-    are left that it changes something of. packages: folders with packages, for the suite "clients".
-
-    Raises:
-        GraphError: there is no such suite, case or precision. ModelFormatError: a file is no
-            language model.
+    models: files of the suite "llm", instead of random models. cache_type: element type of its KV
+    cache. precision: precision of matmuls; suites of `PRECISE` are then reduced to affected cases.
+    packages: folders with packages, for the suite "clients". Raise GraphError for an unknown suite,
+    case or precision, ModelFormatError if a file is no language model.
     """
     suite = find_suite(suite) if isinstance(suite, str) else suite
     precision = options.precision
@@ -193,12 +186,12 @@ def specs_of(
     pairs = [(spec, spec) for spec in every]
     if precision != SINGLE and suite.has_precision:
         precise = ((spec, in_precision(spec, precision)) for spec in every)
-        pairs = [(spec, made) for spec, made in precise if made is not None]
+        pairs = [(spec, prepared) for spec, prepared in precise if prepared is not None]
     names = {spec.name for pair in pairs for spec in pair}
     found = [
-        made
-        for spec, made in pairs
-        if matches(spec.name, pattern, names) or matches(made.name, pattern, names)
+        prepared
+        for spec, prepared in pairs
+        if matches(spec.name, pattern, names) or matches(prepared.name, pattern, names)
     ]
     if not suite.may_be_empty and not found:
         raise GraphError(
@@ -209,16 +202,16 @@ def specs_of(
 
 
 def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:
-    """Return the cases for a device of that type: software leaves out those for hardware, unless
-    nothing else was asked for.
+    """Return the cases for a device of a type: software devices skip hardware cases, unless no
+    other cases are selected.
     """
     software = [spec for spec in specs if not spec.get("hardware")]
     return software if type_ == "cpu" and software else list(specs)
 
 
 def matches(name: str, pattern: str | None, names: Collection[str] = ()) -> bool:
-    """Return whether one of the patterns, between commas, is of this name: the name itself, or
-    one as in fnmatch, or a part of it where no case has just that name. Capitals count as small.
+    """Return True if one of the comma-separated patterns matches a name: the name itself, an
+    fnmatch pattern, or a part of it if no case has exactly that name. Case-insensitive.
     """
     name, whole = name.lower(), {one.lower() for one in names}
     for part in (pattern or "*").lower().split(","):

@@ -1,7 +1,8 @@
-"""Copies over the bus: mapped memory of the host to the device's own, and back, by the device.
+"""Transfer bandwidth between mapped host memory and device memory, copied by the device.
 
-That is how weights and inputs come to a device, and results leave it, but for what the host does
-before and after. Examples: tests/bench/test_bus.py.
+Weights, inputs and results are transferred this way, in addition to host copies before and after.
+
+Examples: tests/bench/test_bus.py.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ TIMEOUT_S = 60.0
 
 
 class BusCopy:
-    """A copy of some values, ready to run. direction: "in" to the device, or "out" of it."""
+    """A prepared copy. direction: "in" to the device, or "out" of it."""
 
     def __init__(self, device: Device, values: NDArray, direction: str) -> None:
         if not isinstance(device, VulkanDevice):
             raise UnsupportedOp(f"[bench] {device.name} has no bus to copy over")
         context, words = device.context, values.size
         self._dtype = values.dtype
-        self._given = context.host(words)
+        self._input = context.host(words)
         self._taken = context.host(words, read=True)
         self._held = context.storage(words)
         self._in, self._out = context.recording(), context.recording()
-        pairs = ((self._given, self._held), (self._held, self._taken))
+        pairs = ((self._input, self._held), (self._held, self._taken))
         for recording, (source, target) in zip((self._in, self._out), pairs, strict=True):
             recording.begin()
             recording.barrier("host", "copy")
@@ -38,10 +39,10 @@ class BusCopy:
             recording.barrier("copy", "host")
             recording.end()
         self._timed = self._in if direction == "in" else self._out
-        self._given.array[:] = values.reshape(-1).view(np.uint32)
+        self._input.array[:] = values.reshape(-1).view(np.uint32)
 
     def result(self) -> NDArray:
-        """Return the values, once there and back."""
+        """Return the values after a round trip."""
         self._taken.array[:] = 0
         for recording in (self._in, self._out):
             recording.submit()
@@ -49,7 +50,7 @@ class BusCopy:
         return np.array(self._taken.array).view(self._dtype)
 
     def seconds(self) -> float:
-        """Return the seconds of one copy, its submission included."""
+        """Return the seconds of one copy, including its submission."""
         start = time.perf_counter()
         self._timed.submit()
         self._timed.wait(TIMEOUT_S)
@@ -58,5 +59,5 @@ class BusCopy:
     def close(self) -> None:
         for recording in (self._in, self._out):
             recording.close()
-        for buffer in (self._given, self._taken, self._held):
+        for buffer in (self._input, self._taken, self._held):
             buffer.close()

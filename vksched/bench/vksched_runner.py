@@ -1,13 +1,13 @@
-"""vksched on a case: a compiled graph that is replayed, with all operands on the device.
+"""vksched as a runner: a compiled graph that is replayed, with all operands on the device.
 
-    timed:     state x0, weight w0 -> op, op, ... (several calls, each on data of its own)
+    timed:     state x0, weight w0 -> op, op, ... (several calls, each with its own data)
                                       -> the first word of each result          one submission
-    beside:    state x0, ...       -> the first word of each operand            one submission
-    seconds of a call = (timed - beside) / calls
+    baseline:  state x0, ...       -> the first word of each operand            one submission
+    seconds of a call = (timed - baseline) / calls
 
-So a call's figure has its dispatches, its barriers and its share of the scheduler's work on nodes;
-submission, fence and the copies of the words stand in both and fall out. Data is held in states
-and weights in weights, as in a model: no pass can compute anything before the run.
+A call's time includes its dispatches, its barriers and its share of the scheduler's work per node;
+submission, fence and the copies of the words occur in both graphs and cancel. Data is in states and
+weights in weights, as in a model, so that no pass can fold the computation.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
 Tune = str | float
 MAX_BYTES = 1 << 28
-"""What the operands of all calls of a submission may take."""
+"""Maximum size of the operands of all calls of a submission."""
 
 
 def build(spec: Spec, v: Mapping[str, Tensor]) -> Tensor:
-    """Return the case as a user would write it."""
+    """Return the case as user code."""
     kind, x = spec.kind, v["x0"]
     if kind == "matmul":
         b = v["x1"] if spec.get("batch") else v["w0"]
-        turned = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
-        return matmul(x, b, transpose_a=turned[0], transpose_b=turned[1])
+        transposed = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
+        return matmul(x, b, transpose_a=transposed[0], transpose_b=transposed[1])
     if kind == "binary":
         return x + v["x1"] if spec["op"] == "add" else x * v["x1"]
     if kind == "unary":
@@ -99,32 +99,32 @@ def build(spec: Spec, v: Mapping[str, Tensor]) -> Tensor:
 
 
 class _Pair:
-    """The compiled graph of some calls, and what stands beside it."""
+    """The compiled graph of some calls, and the baseline graph."""
 
     def __init__(self, sched: Scheduler, spec: Spec, arrays: Arrays, calls: int) -> None:
         shared = {n: weight(a, name=n) for n, a in arrays.items() if n.startswith("w")}
         timed: list[Tensor] = []
-        beside: list[Tensor] = []
+        baseline: list[Tensor] = []
         self.held: list[Tensor] = []
         for _ in range(calls):
             data = {n: state(a, backup=False) for n, a in arrays.items() if n.startswith("x")}
             self.held += data.values()
             timed.append(_first_word(build(spec, {**shared, **data})))
-            beside.append(_first_word(data["x0"]))
+            baseline.append(_first_word(data["x0"]))
         self.timed = sched.compile(timed, precision=spec.get("precision", SINGLE))
-        self.beside = sched.compile(beside)
+        self.baseline = sched.compile(baseline)
         self.calls = calls
         self._ops = int(spec.get("ops", 1))
         self._sched = sched
 
     def seconds(self) -> float:
-        """Return the seconds of one call, from one run of each graph."""
-        alone = _seconds(self.beside)
+        """Return the seconds per call, from one run of each graph."""
+        alone = _seconds(self.baseline)
         return max(_seconds(self.timed) - alone, 1e-9) / self.calls / self._ops
 
     def close(self) -> None:
         self.timed.close()
-        self.beside.close()
+        self.baseline.close()
         for one in self.held:
             self._sched.delete_state(one)
 
@@ -139,12 +139,12 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _others(devices: Collection[str]) -> str:
+def _other_devices(devices: Collection[str]) -> str:
     return f"{', '.join(sorted(devices))} takes a part of it" if devices else ""
 
 
 class Ours:
-    """vksched on one device; see `rounds.Runner`. tune: of its schedulers."""
+    """vksched on one device; see `rounds.Runner`. tune: tuning mode of its schedulers."""
 
     name = "vksched"
     version = ""
@@ -152,7 +152,7 @@ class Ours:
     def __init__(self, device: str, tune: Tune = "auto") -> None:
         self._tune: Tune = tune
         self._sched = Scheduler([device], on_device_failure="raise", tune=tune)
-        # Ops one by one are measured as such: no pass makes one op of them.
+        # Single ops are measured unfused.
         self._plain = Scheduler([device], on_device_failure="raise", optimize=False, tune=tune)
         self.device = self._sched.devices[0]
         self._device = self.device.name
@@ -166,7 +166,7 @@ class Ours:
         self._language: Model | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
-        """Return the result beside numpy's, and makes the case ready to run."""
+        """Prepare the case and return its error relative to numpy."""
         self.drop()
         if spec.kind in self._wholes:
             try:
@@ -194,11 +194,11 @@ class Ours:
     def _model(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = NetworkRun(self._sched, spec)
         answer = {"result": run.result(), "bytes": run.memory_bytes}
-        return {**answer, "note": _others(run.devices - {self._device})}
+        return {**answer, "note": _other_devices(run.devices - {self._device})}
 
     def _file(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = FileRun(self._sched, spec["file"], arrays_of(spec))
-        return {"result": run.result(), "note": _others(run.devices - {self._device})}
+        return {"result": run.result(), "note": _other_devices(run.devices - {self._device})}
 
     def _copy(self, spec: Spec) -> dict[str, Any]:
         self._pair = run = BusCopy(self.device, arrays_of(spec)["x0"], spec["direction"])
@@ -218,7 +218,7 @@ class Ours:
             self._language = opened()
         self._pair = run = LanguageRun(spec, self._language, opened)
         result = run.result()
-        return {"result": result, "bytes": run.memory_bytes, "note": _others(run.elsewhere)}
+        return {"result": result, "bytes": run.memory_bytes, "note": _other_devices(run.elsewhere)}
 
     def _for(self, spec: Spec) -> Scheduler:
         return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched
@@ -239,7 +239,7 @@ class Ours:
         return got, split_names
 
     def _repeat(self, pair: _Pair, spec: Spec, arrays: Arrays) -> _Pair:
-        """Put as many calls into a submission as its own cost asks for."""
+        """Put enough calls into a submission to amortize its overhead."""
         pair.seconds()
         calls = repeats(min(pair.seconds() for _ in range(2)))
         size = sum(a.nbytes for n, a in arrays.items() if n.startswith("x"))
@@ -251,12 +251,12 @@ class Ours:
         return pair
 
     def measure(self, seconds: float) -> list[float]:
-        """Return the seconds of a call, several times."""
+        """Return the seconds per call, several times."""
         assert self._pair is not None
         return sample_for(self._pair.seconds, seconds)
 
     def drop(self) -> None:
-        """Forget the case."""
+        """Release the case."""
         if self._pair is not None:
             self._pair.close()
             self._pair = None

@@ -1,4 +1,4 @@
-"""The command line: `vksched` or `python -m vksched`. Commands import what they need themselves."""
+"""The command line: `vksched` or `python -m vksched`. Commands import their dependencies lazily."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..common.errors import VkschedError
 from ..common.terminal import printable_streams
 
 INTERRUPTED = 130
-"""128 and the number of SIGINT."""
+"""128 plus the number of SIGINT."""
 MODULES = {
     "bench": "bench",
     "calibrate": "calibrate",
@@ -33,12 +33,12 @@ MODULES = {
     "trace": "trace",
     "tune": "tune",
 }
-"""Where each command is: one starts sooner without the modules of the others."""
+"""Modules of the commands, imported lazily to start faster."""
 
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Shows a warning of ours as one line on stderr, without the place in the code."""
+    """Show vksched's warnings as single lines on stderr, without the source location."""
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
@@ -62,8 +62,9 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 class _Group(click.Group):
-    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback, and a
-    warning as one line, too; Ctrl-C gives the code that shells give it.
+    """Show errors and warnings of vksched as single lines on stderr, without a traceback.
+
+    An error has exit code 1, and Ctrl-C the exit code of shells.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -78,8 +79,8 @@ class _Group(click.Group):
 
 
 class _Main(_Group):
-    """Has the commands of all modules, each imported when it is asked for. All that they print is
-    printable, errors of click too.
+    """The commands of all modules, imported on use. All output is printable, including click's
+    errors.
     """
 
     def main(self, *args: Any, **named: Any) -> Any:
@@ -99,7 +100,7 @@ def _command(name: str) -> click.Command:
 
 
 def import_named(words: Iterable[str]) -> None:
-    """Import the first command that is among the words of a command line."""
+    """Import the first command among the arguments of a command line."""
     for name in words:
         if name in MODULES:
             _command(name)
@@ -124,6 +125,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, talk with language models, see which devices there are and what they do,
-    measure and tune them, plan graphs, check and time kernels.
+    """Run ONNX models, generate text with language models, list and monitor devices, measure and
+    tune them, plan graphs, test and time kernels.
     """

@@ -1,4 +1,4 @@
-"""How far apart the outputs of two runtimes are, for `vksched run --compare-with`."""
+"""Differences between the outputs of two runtimes, for `vksched run --compare-with`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from ..common.dtypes import NDArray
 
 RTOL = 1e-4
-"""The default relative tolerance of float outputs; other outputs must be equal."""
+"""Default relative tolerance of float outputs; other outputs must be equal."""
 SMALLEST = 1e-3
-"""The default absolute tolerance, as a factor of the relative one: outputs whose largest magnitude
-is smaller have few significant digits, as the score of a word that nobody says.
+"""Default absolute tolerance, as a factor of the relative one: outputs of smaller magnitude have
+few significant digits, for example the logit of an improbable token.
 """
 
 
@@ -32,14 +32,14 @@ class Tolerance(NamedTuple):
         return cls(rtol, SMALLEST * rtol if atol is None else atol)
 
     def accepts(self, largest: float, scale: float) -> bool:
-        """Return whether a difference is within the tolerance. scale: the largest magnitude."""
+        """Return True if a difference is within the tolerance. scale: largest magnitude."""
         return largest <= max(self.atol, self.rtol * scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far one output is from what was expected. wrong: what is, if anything. note: why it is
-    not wrong, although it differs.
+    """The difference of one output. wrong: description of an error, or "". note: why a difference
+    is acceptable.
     """
 
     output: str
@@ -55,7 +55,7 @@ DEFAULT = Tolerance.of()
 def compare(
     found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance = DEFAULT
 ) -> list[Difference]:
-    """Return the difference of each output, sequences item by item."""
+    """Return the difference of each output, for sequences item by item."""
     pairs = [(name, got, expected[name]) for name, got in found.items()]
     return [d for name, got, wanted in pairs for d in _compare(name, got, wanted, tolerance)]
 

@@ -1,3 +1,1 @@
-"""Several computers as one: workers, which serve their devices, and how a scheduler comes to
-them.
-"""
+"""Clusters: connections from a scheduler to workers on other hosts."""

@@ -1,7 +1,7 @@
-"""Cluster: the computers that a scheduler uses besides its own.
+"""Cluster: the workers on other hosts that a scheduler uses.
 
-    vksched cluster key cluster.key                             once; copied to each computer
-    vksched worker --listen ADDRESS --credentials cluster.key     on each computer
+    vksched cluster key cluster.key                               once; copy it to each host
+    vksched worker --listen ADDRESS --credentials cluster.key     on each host
     vs.Scheduler(cluster=vs.Cluster(["10.0.0.2:7700"], "cluster.key"))
 
 Examples: tests/cluster/test_schedulers.py.
@@ -25,14 +25,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes by their addresses.
+    """Workers by their addresses.
 
-    workers: HOST:PORT of each. credentials: the cluster's key, or the file that holds it. security:
-    "tls", or "plain" for a wire that nobody else reaches; as the workers have it. locate: returns
-    where a worker is now that was lost, by its name; None: it is nowhere. Without it, where it was.
+    Parameters
+    ----------
+    workers
+        The address of each worker, as HOST:PORT.
+    credentials
+        The key of the cluster, or the path of its file.
+    security
+        "tls", or "plain" for a network that nobody else can reach. It must match the workers'.
+    locate
+        Returns the current address of a lost worker by its name, or None if it runs nowhere. By
+        default a worker is expected at its previous address.
 
-    Raises:
-        DeviceError: there is no worker. VkschedError: what is no address, key or security.
+    Raises
+    ------
+    DeviceError
+        The list of workers is empty.
+    VkschedError
+        An address, the credentials or the security mode is invalid.
     """
 
     workers: Sequence[str]
@@ -42,7 +54,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         from ..distributed.wire.credentials import (
-            Credentials,  # whoever has no cluster needs no ssl
+            Credentials,  # only clusters need ssl
         )
         from ..distributed.wire.tls import place_of
 
@@ -61,16 +73,22 @@ class Cluster:
             )
 
     def join(self, clock: Clock | None = None) -> ClusterConnections:
-        """Connect to all workers, and measures the links between them.
+        """Connect to all workers and measure the links between them.
 
-        Raises:
-            DeviceError: one cannot be reached, or is none of this cluster.
+        Raises
+        ------
+        DeviceError
+            A worker cannot be reached or does not belong to this cluster.
         """
         from ..distributed.wire.credentials import Credentials
         from ..distributed.wire.tls import Security
         from .connections import ClusterConnections
 
-        given = self.credentials
-        key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
+        credentials = self.credentials
+        key = (
+            credentials
+            if isinstance(credentials, Credentials)
+            else Credentials.load(Path(credentials))
+        )
         security = Security(key, self.security)
         return ClusterConnections(self.workers, security, clock or SystemClock(), self.locate)

@@ -1,8 +1,7 @@
-"""ClusterConnections: the workers of a cluster that one scheduler is connected to.
+"""ClusterConnections: the connections of one scheduler to the workers of a cluster.
 
     Cluster --join--> ClusterConnections --devices, hosts, transport, links--> engine
-                        '-- a thread looks after workers that are lost, and tells of those that
-                        return
+                        '-- a thread reconnects lost workers and reports their return
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -26,22 +25,24 @@ from ..topology.links import Link
 from ..trace.events import Clock
 
 LOOK_S = 1.0
-"""How long a worker is lost at least before it is looked for, and between two looks."""
+"""Seconds from the loss of a worker to the first attempt to reconnect, and between attempts."""
 LOOK_TIMEOUT_S = 2.0
 LOOK_LESS = 64
-"""Looks at most until one that comes and goes again and again is looked for."""
+"""Maximum backoff, in attempts, for a worker that fails repeatedly."""
 MAX_MEASURED = 8
-"""Of so many workers each pair is measured; of more, only the ways from and to the driver."""
+"""Up to this number of workers all pairs are measured; above it, only the links of the driver."""
 
 MAX_CONCURRENT = 64
-"""Of ways that workers try."""
+"""Maximum number of worker-to-worker links that are tried concurrently."""
 
 
 class ClusterConnections:
     """Connections to workers; see `Hosts` in engine/remote_hosts.py.
 
-    Raises:
-        DeviceError: one cannot be reached; there is no connection left then.
+    Raises
+    ------
+    DeviceError
+        A worker cannot be reached. All connections are closed.
     """
 
     def __init__(
@@ -56,13 +57,11 @@ class ClusterConnections:
         self._by_name: dict[str, RemoteWorker] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._waits: dict[str, int] = {}
-        """Of workers that are here and were out of use: after how many looks they are looked
-        for.
-        """
+        """The backoff of each connected worker that failed before, in attempts."""
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
         self._turn = threading.Lock()
-        """Held while a lost worker is connected anew."""
+        """Held while a lost worker is reconnected."""
         try:
             with ThreadPoolExecutor(len(addresses), "vksched-join") as threads:
                 for worker in threads.map(self._workers.connect, addresses):
@@ -85,7 +84,7 @@ class ClusterConnections:
         return self._workers.transport
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        known = list(self._links.items())  # the thread that looks may add some
+        known = list(self._links.items())  # the reconnect thread may add entries
         return tuple((on(a, CPU), on(b, CPU), link) for (a, b), link in known)
 
     def rejoin(self, host: str) -> Sequence[RemoteDevice]:
@@ -102,7 +101,7 @@ class ClusterConnections:
                 try:
                     self._measure([host])
                 except BaseException:
-                    worker.close()  # so that it is looked for again
+                    worker.close()  # makes the reconnect thread look for it again
                     raise
             return worker.devices
 
@@ -110,19 +109,19 @@ class ClusterConnections:
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
     ) -> None:
         self._watcher = threading.Thread(
-            target=self._look, args=(returned, left_out), name="vksched-rejoin", daemon=True
+            target=self._reconnect, args=(returned, left_out), name="vksched-rejoin", daemon=True
         )
         self._watcher.start()
 
     def close(self) -> None:
         self._ended.set()
         self._workers.close()
-        with self._turn:  # of what was connected meanwhile; nothing is from now on
+        with self._turn:  # closes connections opened meanwhile; no others follow
             self._workers.close()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
-    def _look(
+    def _reconnect(
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
     ) -> None:
         missing: set[str] = set()
@@ -134,19 +133,19 @@ class ClusterConnections:
             for name in [*sorted(lost & missing), *filter(self._is_reached, sorted(here))]:
                 try:
                     returned(name)
-                except VkschedError:  # it is not there yet
+                except VkschedError:  # it is not running yet
                     continue
-                except Exception as error:  # of `locate`; others may come back all the same
+                except Exception as error:  # an error of `locate`; other workers may still return
                     warn(f"[cluster] looking for {name} failed: {error!r}")
             missing = lost
 
     def _measure(self, names: Sequence[str] | Mapping[str, RemoteWorker]) -> None:
-        """Measure the links of some workers, one after the other, so that none disturbs
-        another.
+        """Measure the links of some workers sequentially, so that measurements do not disturb each
+        other.
         """
         others = self._here() if len(self._by_name) <= MAX_MEASURED else ()
         pairs = [(a, b) for a in names for b in others if a != b]
-        apart = self._apart(pairs)
+        apart = self._unreachable_pairs(pairs)
         for (a, b), error in apart.items():
             if {a, b} <= self._here() and (a < b or (b, a) not in apart):
                 warn(
@@ -159,23 +158,28 @@ class ClusterConnections:
             if apart.keys().isdisjoint({(a, b), (b, a)}):
                 try:
                     self._links[a, b] = self._by_name[a].measure_to(b)
-                except (HostLost, DeviceTimeout) as error:  # a run finds out who is lost now
+                except (HostLost, DeviceTimeout) as error:  # the next run detects the lost peer
                     apart[a, b] = error
 
     def _here(self) -> set[str]:
         return {name for name, worker in self._by_name.items() if worker.error is None}
 
     def _is_reached(self, name: str) -> bool:
-        """Whether a worker and all others that are here reach each other."""
+        """Return True if a worker and all connected workers reach each other."""
         others = self._here() - {name}
-        reached = not self._apart([p for each in others for p in ((name, each), (each, name))])
-        if reached:  # but not by what a run sends, where it is here again soon
+        reached = not self._unreachable_pairs(
+            [p for each in others for p in ((name, each), (each, name))]
+        )
+        if reached:  # but without the effects of a run's traffic if it returns soon
             self._waits[name] = min(self._waits.get(name, 1) * 2, LOOK_LESS)
         return reached
 
-    def _apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DeviceError]:
-        """Return which workers do not reach which others, and why. All try at once, as each that
-        fails takes seconds.
+    def _unreachable_pairs(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], DeviceError]:
+        """Return the pairs of workers that cannot reach each other, with reasons.
+
+        All pairs are tried concurrently, because each failure takes seconds.
         """
 
         def try_it(pair: tuple[str, str]) -> DeviceError | None:

@@ -1,6 +1,4 @@
-"""What a scheduler is given as its cluster: workers by their addresses, or those of a Ray
-cluster.
-"""
+"""Conversion of a scheduler's `cluster` argument: a Cluster, or the address of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,14 +7,17 @@ from .cluster import Cluster
 from .ray_cluster import find
 
 
-def as_cluster(given: Cluster | str) -> Cluster:
-    """Return a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
+def as_cluster(cluster: Cluster | str) -> Cluster:
+    """Return a Cluster, or the workers of the Ray cluster at an address ("auto",
+    "ray://HOST:PORT").
 
-    Raises:
-        VkschedError: there is none.
+    Raises
+    ------
+    VkschedError
+        There is no Ray cluster at the address.
     """
-    if isinstance(given, Cluster):
-        return given
-    if not isinstance(given, str):
-        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {given!r}')
-    return find(given)
+    if isinstance(cluster, Cluster):
+        return cluster
+    if not isinstance(cluster, str):
+        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {cluster!r}')
+    return find(cluster)

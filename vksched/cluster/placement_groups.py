@@ -1,10 +1,11 @@
-"""Room on a Ray cluster: what workers reserve there, so that Ray gives it to nobody else.
+"""Placement groups: reservations of Ray resources for workers.
 
-    computer --reserved-> placement group of one bundle there --its bundle--> actor of the worker
-    stop, or the computer is gone --release--> the group is removed, and its actor with it
+    host --reserved-> placement group of one bundle on it --its bundle--> actor of the worker
+    stop, or the host is lost --release--> the group and its actor are removed
 
-A group is of one computer and not of all: computers come and go one at a time, and Ray places a
-lost bundle of a group elsewhere. STRICT_SPREAD and the label of the computer hold it there.
+Each host has its own group: hosts join and leave one at a time, and Ray would move a lost bundle of
+a shared group to another host. STRICT_SPREAD and the host's node label pin the group to the host.
+
 Examples: tests/cluster/test_on_ray.py.
 """
 
@@ -18,34 +19,37 @@ from typing import Any
 from ..common.errors import DeviceError
 
 PREFIX = "vksched "
-"""Of the groups' names; the computer's own id follows."""
+"""Prefix of the groups' names; the Ray id of the host follows."""
 RESERVE_S = 10.0
-"""So long a computer may take to have room."""
+"""Maximum wait for a host's resources, in seconds."""
 LABEL = "ray.io/node-id"
 
 Computer = Mapping[str, Any]
-"""As `ray.nodes()` tells of it."""
+"""An entry of `ray.nodes()`."""
 
 
 @contextmanager
 def reserved(computers: Sequence[Computer]) -> Iterator[dict[str, Any]]:
-    """Yield the placement group of each computer by its id, made where there is none. Where what
-    follows fails, those that were made are removed, with all that runs in them.
+    """Yield the placement group of each host by its id; create missing groups.
 
-    Raises:
-        DeviceError: one has no room.
+    If the body raises, the new groups are removed with the actors in them.
+
+    Raises
+    ------
+    DeviceError
+        A host has not enough free resources.
     """
     there = _groups()
     found = {c["NodeID"]: there[c["NodeID"]] for c in computers if c["NodeID"] in there}
-    made: dict[str, Any] = {}
+    created: dict[str, Any] = {}
     try:
         for computer in computers:
             if computer["NodeID"] not in found:
-                made[computer["NodeID"]] = _group(computer)
-        _wait_for_room(computers, made)
-        yield {**found, **made}
+                created[computer["NodeID"]] = _group(computer)
+        _wait_for_room(computers, created)
+        yield {**found, **created}
     except BaseException:
-        _remove(made.values())
+        _remove(created.values())
         raise
 
 
@@ -79,17 +83,18 @@ def _wait_for_room(computers: Sequence[Computer], groups: Mapping[str, Any]) -> 
 
 
 def release(computers: Sequence[Computer] = ()) -> None:
-    """Remove the groups of all computers but some; actors in them end."""
-    kept = {computer["NodeID"] for computer in computers}
-    _remove(group for id_, group in _groups().items() if id_ not in kept)
+    """Remove the groups of all hosts except `computers`; their actors end."""
+    excluded = {computer["NodeID"] for computer in computers}
+    _remove(group for id_, group in _groups().items() if id_ not in excluded)
 
 
 def _needs(computer: Computer) -> dict[str, float]:
-    """Returns what a worker takes: a CPU for its process, and all cards that Ray counts."""
+    """Return the resources of a worker: one CPU for its process and all GPUs that Ray counts."""
     has = computer["Resources"]
     needs = {"CPU": min(1.0, has.get("CPU", 0.0)), "GPU": has.get("GPU", 0.0)}
     return {name: count for name, count in needs.items() if count} or {
-        f"node:{computer['NodeManagerAddress']}": 0.001  # a head without CPUs; none may be empty
+        # a head node without CPUs; a bundle must not be empty
+        f"node:{computer['NodeManagerAddress']}": 0.001
     }
 
 
@@ -98,7 +103,7 @@ def _text(needs: Mapping[str, float]) -> str:
 
 
 def _groups() -> dict[str, Any]:
-    """Return the groups of workers by the id of their computer."""
+    """Return the placement groups of workers by the id of their host."""
     from ray._raylet import PlacementGroupID
     from ray.util import placement_group_table
     from ray.util.placement_group import PlacementGroup
@@ -117,5 +122,5 @@ def _remove(groups: Any) -> None:
     from ray.util import remove_placement_group
 
     for group in groups:
-        with suppress(RayError):  # it is gone
+        with suppress(RayError):  # it was removed already
             remove_placement_group(group)

@@ -1,12 +1,14 @@
-"""Ray's address: is there something that speaks gRPC, as Ray does, before Ray itself is asked?
+"""Ray's address: check that a gRPC server answers there before Ray is called.
 
-Problem: of an address where no Ray is, Ray asks again for a minute and then ends the whole process.
-Method: connect, and begin as a client of HTTP/2 does; a server of gRPC answers with its settings.
+Problem: if no Ray cluster runs at an address, Ray retries for a minute and then ends the process.
+Method: connect and send the HTTP/2 preface; a gRPC server answers with its settings.
 
-Ray notes the address of this computer's cluster in a file below the temporary folder, where every
-user may write. Whoever writes it decides whose code is run. So the file counts only if this user or
-root owns it and nobody else may write it, and Ray is given the address that was read, not the word:
-Ray would read a link, or a file that cannot be judged, itself. Only where there is none Ray looks.
+Ray stores the address of the local cluster in a file below the temporary folder, which is writable
+for every user. The author of that file decides whose code runs. So the file counts only if it
+belongs to this user or root and nobody else can write it, and Ray gets the address from the file
+instead of "auto": Ray would follow links and accept files that cannot be checked. Ray searches
+itself only if there is no file.
+
 Examples: tests/cluster/test_ray_address.py, tests/cluster/test_on_ray.py.
 """
 
@@ -20,25 +22,27 @@ from ..common.errors import DeviceError
 from ..storage.disk_cache import others_who_write
 
 AUTO = "auto"
-"""The Ray cluster that this computer is in."""
+"""The Ray cluster that this host belongs to."""
 CLIENT = "ray://"
-"""Before the address of a Ray cluster that this computer is not in."""
+"""Prefix of the address of a Ray cluster that this host does not belong to."""
 PROBE_S = 3.0
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a client of HTTP/2 begins, with settings that say nothing."""
+"""The preface of an HTTP/2 client with empty settings."""
 SETTINGS, HEAD_BYTES = 4, 9
 MAX_BYTES = 1 << 10
-"""Of the file in which Ray notes an address."""
+"""Maximum size of the file in which Ray stores an address."""
 
 
 def find_ray(address: str) -> str:
-    """Return the address that Ray is to be given, once something there may be Ray; an "auto" that
-    Ray has to look for is not judged.
+    """Return the address for Ray after a server has answered there; an "auto" without a file is not
+    checked.
 
-    Raises:
-        DeviceError: what is there is not, or nothing is; or somebody else may have said so.
+    Raises
+    ------
+    DeviceError
+        Nothing or another protocol answers there, or another user may have written the file.
     """
-    place = _place(address)
+    place = _cluster_address(address)
     if place is None:
         return address
     host, _, port = place.removeprefix(CLIENT).rpartition(":")
@@ -61,13 +65,13 @@ def _none(address: str, place: str, why: str) -> DeviceError:
     )
 
 
-def _place(address: str) -> str | None:
-    """Return where a Ray cluster is; None where Ray has to look for it."""
+def _cluster_address(address: str) -> str | None:
+    """Return the address of the Ray cluster, or None if Ray has to search for it."""
     if address != AUTO:
         return address
-    told = os.environ.get("RAY_ADDRESS", AUTO)
-    if told != AUTO:
-        return told
+    configured = os.environ.get("RAY_ADDRESS", AUTO)
+    if configured != AUTO:
+        return configured
     noted = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
         with open(noted, "rb", opener=_no_link) as file:

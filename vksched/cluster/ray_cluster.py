@@ -1,12 +1,12 @@
-"""Nodes on a Ray cluster: an actor on each computer opens its devices and serves them.
+"""Workers on a Ray cluster: one actor on each host opens its devices and serves them.
 
-    ray start --head | --address          Ray's own: the computers of the cluster
-    start --room on each computer--> one actor in each, with the key--> workers
+    ray start --head | --address          Ray's own commands: the hosts of the cluster
+    start --resources on each host--> one actor per host, with the key--> workers
     find --addresses, key--> Cluster
 
-Ray starts the processes, keeps room for them, hands out the key, and says who is alive. Values
-go from worker to worker, not through Ray. Whoever may use the Ray cluster may ask an actor for the
-key. Examples: tests/cluster/test_on_ray.py.
+Ray starts the processes, reserves their resources, distributes the key and reports which actors are
+alive. Values go directly from worker to worker, not through Ray. Every user of the Ray cluster can
+request the key from an actor. Examples: tests/cluster/test_on_ray.py.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .placement_groups import release, reserved
 from .ray_address import AUTO, CLIENT, find_ray
 
 MODELS = "VKSCHED_MODELS"
-"""Variable of a computer's owner: folders of models, with commas between."""
+"""Environment variable, set on a host by its owner: comma-separated folders of models."""
 ONNX_OPS = "VKSCHED_ONNX_OPS"
-"""Switch of a computer's owner: whether its worker computes nodes of ONNX files for drivers."""
+"""Environment variable, set on a host by its owner: allow drivers to run ONNX-only nodes here."""
 NAMESPACE = "vksched"
-"""Of the actors' names in Ray."""
+"""Namespace of the actors in Ray."""
 ASK_S = 5.0
-"""Between two times that Ray is asked for a worker that is lost: each connects anew."""
+"""Minimum interval between two queries of Ray for a lost worker; each query opens a connection."""
 ANSWER_S = 120.0
-"""A process has to start, and may compile pipelines."""
+"""Maximum wait for an actor: its process has to start, and may compile pipelines."""
 
 
 class RayWorker(NamedTuple):
-    """A worker that runs in an actor. computer: Ray's own id of where it is."""
+    """A worker in an actor. computer: the Ray node id of its host."""
 
     name: str
     computer: str
@@ -49,7 +49,7 @@ class RayWorker(NamedTuple):
 
 
 class _WorkerActor:
-    """What an actor does. address: of its computer, as others of the cluster reach it."""
+    """The class of the actors. address: address of its host, as other hosts reach it."""
 
     def __init__(self, name: str, key: str, security: str, address: str) -> None:
         from .worker_process import ClusterWorker
@@ -70,23 +70,25 @@ class _WorkerActor:
 
 
 def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayWorker]:
-    """Start a worker on each computer of a Ray cluster that has none; they stay until `stop`.
+    """Start a worker on each host of a Ray cluster that has none; workers run until `stop`.
 
-    Raises:
-        VkschedError: Ray is missing, there is no such cluster, or a worker cannot start.
+    Raises
+    ------
+    VkschedError
+        Ray is missing, there is no cluster at the address, or a worker cannot start.
     """
     with _ray(address) as ray:
-        return _started(ray, security).workers
+        return _start_missing(ray, security).workers
 
 
 def workers(address: str = AUTO) -> list[RayWorker]:
     """Return the workers that run on a Ray cluster now."""
     with _ray(address) as ray:
-        return sorted(_about(ray, _actors(ray)))
+        return sorted(_describe(ray, _actors(ray)))
 
 
 def stop(address: str = AUTO) -> list[str]:
-    """End all workers on a Ray cluster, and returns their names."""
+    """Stop all workers on a Ray cluster and return their names."""
     with _ray(address) as ray:
         known = _actors(ray)
         for actor in known.values():
@@ -96,15 +98,18 @@ def stop(address: str = AUTO) -> list[str]:
 
 
 def find(address: str = AUTO) -> Cluster:
-    """Return the workers of a Ray cluster, started where they do not run; but not the one of this
-    very computer, whose devices the driver has anyway.
+    """Return the workers of a Ray cluster as a Cluster; start missing ones.
 
-    Raises:
-        VkschedError: Ray is missing, there is no such cluster, or a worker cannot start.
+    The driver's own host is excluded, because the driver uses its devices directly.
+
+    Raises
+    ------
+    VkschedError
+        Ray is missing, there is no cluster at the address, or a worker cannot start.
     """
     with _ray(address) as ray:
         here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
-        there = _started(ray, SECURITY[0], here)
+        there = _start_missing(ray, SECURITY[0], here)
     wanted = [worker for worker in there.workers if worker.computer != here]
     if not wanted:
         raise DeviceError(
@@ -113,12 +118,12 @@ def find(address: str = AUTO) -> Cluster:
         )
 
     key = Credentials.of_text(there.key, "the Ray cluster")
-    locate = _Locating(address, here, wanted).locate
+    locate = _WorkerLocator(address, here, wanted).locate
     return Cluster([worker.address for worker in wanted], key, there.security, locate)
 
 
-class _Locating:
-    """Where workers are that were lost, and started again where they are not."""
+class _WorkerLocator:
+    """Locate lost workers, and restart workers that do not run."""
 
     def __init__(self, address: str, here: str, workers: Sequence[RayWorker]) -> None:
         self._address = address
@@ -130,7 +135,7 @@ class _Locating:
         if time.monotonic() - self._asked_s >= ASK_S:
             try:
                 with _ray(self._address) as ray:
-                    found = _started(ray, SECURITY[0], self._here).workers
+                    found = _start_missing(ray, SECURITY[0], self._here).workers
                 self._places = {worker.name: worker.address for worker in found}
             finally:
                 self._asked_s = time.monotonic()
@@ -139,7 +144,7 @@ class _Locating:
 
 @contextmanager
 def _ray(address: str) -> Iterator[Any]:
-    """The package, connected. An existing connection is used, and stays."""
+    """Return the ray package, connected. An existing connection is reused and stays open."""
     try:
         import ray
     except ImportError as error:
@@ -164,7 +169,7 @@ def _ray(address: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-class _Started(NamedTuple):
+class _RunningWorkers(NamedTuple):
     """The workers of a Ray cluster, with their key and security."""
 
     workers: list[RayWorker]
@@ -172,26 +177,27 @@ class _Started(NamedTuple):
     security: str
 
 
-def _started(ray: Any, security: str, besides: str = "") -> _Started:
-    """Return a worker for each computer, started where there is none. security: of the first one.
-    besides: the id of a computer that needs none.
+def _start_missing(ray: Any, security: str, besides: str = "") -> _RunningWorkers:
+    """Return a worker for each host; start missing ones.
+
+    security: security of a first worker. besides: id of a host that needs no worker.
     """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     known = _actors(ray)
     key, security = _credentials(ray, known) or (Credentials.make().text(), security)
-    found = _about(ray, known)
+    found = _describe(ray, known)
     names, taken = {worker.name for worker in found}, {worker.computer for worker in found}
     free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
     begun: dict[str, Any] = {}
     computers = _computers(ray)
-    release(computers)  # of those that are gone
+    release(computers)  # names of stopped workers
     bare = [each for each in computers if each["NodeID"] not in {*taken, besides}]
     with reserved(bare) as groups, _ended_by_failures(ray, begun):
         for computer in bare:
             name = next(free)
             where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
-            made = ray.remote(_WorkerActor).options(
+            actor_class = ray.remote(_WorkerActor).options(
                 name=name,
                 namespace=NAMESPACE,
                 lifetime="detached",
@@ -199,14 +205,15 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
                 max_concurrency=4,
                 scheduling_strategy=where,
             )
-            begun[name] = made.remote(name, key, security, computer["NodeManagerAddress"])
-        return _Started(sorted([*found, *_about(ray, begun)]), key, security)
+            begun[name] = actor_class.remote(name, key, security, computer["NodeManagerAddress"])
+        return _RunningWorkers(sorted([*found, *_describe(ray, begun)]), key, security)
 
 
 @contextmanager
 def _ended_by_failures(ray: Any, actors: Mapping[str, Any]) -> Iterator[None]:
-    """Ends actors where what is done inside fails: one that waits for a group that is removed would
-    answer nobody, and keep its name.
+    """Kill the actors if the body raises.
+
+    An actor waiting for a removed placement group would hang and keep its name.
     """
     try:
         yield
@@ -222,7 +229,7 @@ def _computers(ray: Any) -> list[dict[str, Any]]:
 
 
 def _actors(ray: Any) -> dict[str, Any]:
-    """Return the actors of all workers that live, by name."""
+    """Return the actors of all running workers by name."""
     found: dict[str, Any] = {}
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
@@ -233,13 +240,13 @@ def _actors(ray: Any) -> dict[str, Any]:
     return found
 
 
-def _about(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
+def _describe(ray: Any, actors: dict[str, Any]) -> list[RayWorker]:
     asked = [actor.about.remote() for actor in actors.values()]
     return [RayWorker(*each) for each in ray.get(asked, timeout=ANSWER_S)]
 
 
 def _credentials(ray: Any, actors: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the key of the workers that run, and their security."""
+    """Return the key and the security of the running workers."""
     for actor in actors.values():
         text, security = ray.get(actor.credentials.remote(), timeout=ANSWER_S)
         return text, security

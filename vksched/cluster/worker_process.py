@@ -1,8 +1,7 @@
-"""Node: the process that serves the devices of a computer to drivers elsewhere.
+"""Worker process: it serves the devices of its host to drivers on other hosts.
 
-    vksched worker --> ClusterWorker: devices opened, described as the tuner and calibration know
-    them
-                       '--> Server --sessions--> PlanRunner: parts of plans on these devices
+    vksched worker --> ClusterWorker: opens the devices, with tuned and calibrated specs
+                       '--> Server --sessions--> PlanRunner: host plans on these devices
 
 Examples: tests/cluster/test_node.py.
 """
@@ -40,18 +39,32 @@ TIMEOUT_S = 300.0
 
 
 class ClusterWorker:
-    """Opens devices and serves them until it is closed.
+    """Open devices and serve them until `close`.
 
-    name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
-    devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
-    cache_bytes: what weights of drivers may take on disk. models: folders whose files drivers may
-    have read as weights. onnx_ops: drivers may have nodes of ONNX files computed here that no op of
-    vksched expresses. The onnx package computes them, which cannot be ended, and may take any time
-    and memory. peers: the only addresses that it connects to for drivers, as `PeerList` takes them;
-    None: all.
+    Parameters
+    ----------
+    name
+        Name of the host in plans, before the slash.
+    listen
+        HOST:PORT; port 0 selects a free port.
+    devices
+        Devices, as for a Scheduler.
+    timeout_s
+        Maximum duration of one submission of a run.
+    cache_bytes
+        Disk quota of the weights that drivers send.
+    models
+        Folders whose files may be read as weights for drivers.
+    onnx_ops
+        Allow drivers to run nodes of ONNX files that vksched cannot express. The onnx package
+        computes them; they cannot be interrupted and may take any time and memory.
+    peers
+        The only addresses that it connects to for drivers, as for `PeerList`; None allows all.
 
-    Raises:
-        VkschedError: a device, the name or the address cannot be had.
+    Raises
+    ------
+    VkschedError
+        A device cannot be opened, or the name or the address is invalid or in use.
     """
 
     def __init__(
@@ -79,7 +92,7 @@ class ClusterWorker:
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
         try:
-            self._opened.open(devices, robust=True)  # several drivers have memory there
+            self._opened.open(devices, robust=True)  # several drivers allocate memory there
             here = WorkerContext(
                 name,
                 tuple(self._opened.devices),
@@ -99,7 +112,7 @@ class ClusterWorker:
 
     @property
     def address(self) -> str:
-        """Where drivers and other workers reach it, as HOST:PORT."""
+        """The address for drivers and other workers, as HOST:PORT."""
         return place_text(self._server.address)
 
     @property
@@ -109,15 +122,15 @@ class ClusterWorker:
 
     @property
     def drivers(self) -> int:
-        """How many drivers have something here."""
+        """The number of drivers with a session here."""
         return self._server.drivers
 
     def wait_until_free(self) -> None:
-        """Wait until no driver has anything here."""
+        """Wait until no driver has a session here."""
         self._server.wait_until_free()
 
     def close(self) -> None:
-        """End all connections and closes the devices."""
+        """Close all connections and devices."""
         self._server.close()
         self._opened.close()
 
@@ -127,7 +140,7 @@ class ClusterWorker:
         return PlanRunner(self._opened.devices, transport, driver, trace, timeout_s)
 
     def _device_infos(self) -> Iterator[RemoteDeviceInfo]:
-        """Yield what drivers may know of each device now."""
+        """Yield the current description of each device for drivers."""
         links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
         for device in self._opened.devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))

@@ -1,1 +1,1 @@
-"""What every package needs: errors, element types, environment variables, formatting."""
+"""Basics for every package: errors, element types, environment variables, formatting."""

@@ -1,4 +1,4 @@
-"""Console: tables and progress bars of rich, in which no name is an order or markup."""
+"""Rich consoles, tables and progress bars that escape control characters and ignore markup."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class PrintableConsole(Console):
-    """A console that writes control characters as escapes and takes no markup.
+    """Console that escapes control characters and ignores markup.
 
-    Texts are made printable before they are laid out, so that tables stay straight.
+    Texts are escaped before layout, which keeps table columns aligned.
     """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
@@ -30,38 +30,38 @@ class PrintableConsole(Console):
         super().__init__(file=file, width=width, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text of a table's cell."""
+        """Return the text of a table cell with escapes."""
         return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the parts of anything, printable also where it was made a text elsewhere."""
+        """Yield the segments of a renderable with control characters escaped."""
         for segment in super().render(renderable, options):
             text = segment.text if segment.control else printable(segment.text)
             yield segment if text == segment.text else Segment(text, segment.style)
 
 
 class Described(TextColumn):
-    """What a progress bar is for."""
+    """Progress bar column with the task's description."""
 
     def __init__(self) -> None:
         super().__init__("{task.description}", markup=False)
 
     def render(self, task: Task) -> Text:
-        """Return the description of a task, printable and on one line."""
+        """Return the description of a task, escaped and on one line."""
         return Text(printable(task.description, one_line=True))
 
 
 class Bars(Progress):
-    """Progress bars on stderr, where that is a terminal.
+    """Progress bars on stderr, hidden if stderr is not a terminal.
 
     Parameters
     ----------
     *columns
-        As those of rich's Progress; `Described` is the one for descriptions.
+        Columns as for rich's Progress; use `Described` for descriptions.
     quiet
-        Show nothing.
+        Never show the bars.
     """
 
     def __init__(self, *columns: ProgressColumn, quiet: bool = False) -> None:
@@ -71,7 +71,7 @@ class Bars(Progress):
         self._streams = ExitStack()
 
     def start(self) -> None:
-        """Show the bars. Rich has what is printed meanwhile appear above them."""
+        """Show the bars. Rich prints other output above them."""
         are_printable = isinstance(sys.stderr, PrintableStream)
         super().start()
         if are_printable:

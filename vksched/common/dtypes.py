@@ -1,4 +1,4 @@
-"""Element types, tensor types and numpy broadcasting: the vocabulary of every later layer."""
+"""Element types, tensor types and numpy broadcasting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .errors import DTypeError, ShapeError, VkschedError
 
 MAX_RANK = 8
 MAX_ELEMENTS = 1 << 40
-"""Of a tensor: more than any computer holds; offsets and sizes in bytes stay far below 2^63."""
-MAX_MADE = 1 << 28
-"""Elements of a constant that a builder makes."""
+"""Maximum number of elements of a tensor; keeps offsets and byte sizes far below 2^63."""
+MAX_CONSTANT_ELEMENTS = 1 << 28
+"""Maximum number of elements of a constant that a builder creates."""
 WORD_BYTES = 4
 
 Shape = tuple[int, ...]
@@ -32,16 +32,21 @@ INT64 = "int64"
 BOOL = "bool"
 DTYPES: tuple[str, ...] = (FLOAT32, FLOAT16, INT32, UINT32, BOOL, INT64, FLOAT64)
 NARROW: tuple[str, ...] = ("int8", "uint8", "int16", "uint16")
-"""Element types of weights only: `dequantize_linear` reads them, and makes 32 bits of each."""
+"""Weight-only element types; `dequantize_linear` converts them to 32 bits."""
 FLOATS: tuple[str, ...] = (FLOAT16, FLOAT32, FLOAT64)
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in (*DTYPES, *NARROW)}
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
-    """Return the name of a dtype given as a name, a numpy dtype or a numpy scalar type.
+    """Return the canonical name of a dtype.
 
-    more: names that are taken beside DTYPES.
+    Parameters
+    ----------
+    dtype
+        A name, a numpy dtype or a numpy scalar type.
+    more
+        Names that are accepted in addition to DTYPES.
     """
     name = _NAMES.get(dtype) if isinstance(dtype, np.dtype) else None
     try:
@@ -55,19 +60,17 @@ def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype in which the host holds a tensor of this element type."""
+    """Return the numpy dtype that holds this element type on the CPU."""
     return _NUMPY[name]
 
 
 def is_uniform(array: NDArray) -> bool:
-    """Whether an array has one value in memory for all its elements, as `np.broadcast_to` makes
-    them.
-    """
+    """Return True if all elements of an array share memory, as in `np.broadcast_to`."""
     return array.size > 1 and not any(array.strides)
 
 
 def elements_of_word(dtype: str) -> int:
-    """Return how many elements share a 32-bit word on a device."""
+    """Return the number of elements that share a 32-bit word on a device."""
     if dtype in NARROW or dtype == FLOAT16:
         return WORD_BYTES // _NUMPY[dtype].itemsize
     return 1
@@ -77,10 +80,15 @@ def elements_of_word(dtype: str) -> int:
 class TensorType:
     """Shape and element type of a tensor.
 
-    On a device an element takes one 32-bit word: float32, int32 and uint32 as they are, bool as 0
-    or 1, int64 as int32, as it is only there when its values are known to fit. Two float16 share a
-    word, the first in the lower half; four int8 do, or two int16, likewise, and these are the types
-    of weights only. float64 stays on the CPU.
+    Layout on a device, in 32-bit words:
+
+        float32, int32, uint32   one word
+        bool                     one word, 0 or 1
+        int64                    one word, as int32; only if all values are known to fit
+        float16                  two per word, the first in the lower half
+        int8, uint8              four per word; weights only
+        int16, uint16            two per word; weights only
+        float64                  CPU only
     """
 
     shape: Shape
@@ -96,7 +104,8 @@ class TensorType:
             )
         if self.shape and min(self.shape) < 0:
             raise ShapeError(f"[type] expected dimensions of 0 or more, got {self.shape}")
-        if math.prod(filter(None, self.shape)) > MAX_ELEMENTS:  # numpy counts empty ones like that
+        # numpy limits empty arrays in this way
+        if math.prod(filter(None, self.shape)) > MAX_ELEMENTS:
             raise ShapeError(
                 f"[type] expected at most 2^40 elements, got shape {self.shape}; try less at once"
             )
@@ -126,7 +135,7 @@ class TensorType:
         return self.size * _NUMPY[self.dtype].itemsize
 
     def as_dtype(self, dtype: str) -> TensorType:
-        """Return the same shape with another element type."""
+        """Return this type with another element type."""
         return self if dtype == self.dtype else TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
@@ -134,7 +143,7 @@ class TensorType:
 
 
 def as_shape(shape: int | Sequence[int]) -> Shape:
-    """Return a shape as a tuple of Python ints; an int stands for rank 1."""
+    """Return a shape as a tuple of Python ints; an int is a shape of rank 1."""
     if isinstance(shape, (int, np.integer)):
         return (int(shape),)
     try:
@@ -144,10 +153,12 @@ def as_shape(shape: int | Sequence[int]) -> Shape:
 
 
 def as_int(op: str, what: str, value: object) -> int:
-    """Return an integer of Python's or numpy's as Python's.
+    """Convert a Python or numpy integer to int.
 
-    Raises:
-        ShapeError: it is something else.
+    Raises
+    ------
+    ShapeError
+        The value is not an integer.
     """
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -156,10 +167,12 @@ def as_int(op: str, what: str, value: object) -> int:
 
 
 def as_ints(op: str, what: str, value: object) -> tuple[int, ...]:
-    """Return one integer, or those of a sequence, as a tuple.
+    """Convert an integer or a sequence of integers to a tuple of int.
 
-    Raises:
-        ShapeError: it is something else.
+    Raises
+    ------
+    ShapeError
+        A value is not an integer.
     """
     try:
         return (operator.index(value),)  # type: ignore[arg-type]
@@ -174,10 +187,12 @@ def as_ints(op: str, what: str, value: object) -> tuple[int, ...]:
 
 
 def as_float(op: str, what: str, value: object) -> float:
-    """Return a number of Python's or numpy's as a float.
+    """Convert a Python or numpy number to float.
 
-    Raises:
-        DTypeError: it is something else, or not finite.
+    Raises
+    ------
+    DTypeError
+        The value is not a finite number.
     """
     number = math.nan
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
@@ -189,10 +204,12 @@ def as_float(op: str, what: str, value: object) -> float:
 
 
 def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
-    """Return the numbers of a sequence as floats.
+    """Convert a sequence of numbers to a tuple of float.
 
-    Raises:
-        DTypeError: it is something else, or one is not finite.
+    Raises
+    ------
+    DTypeError
+        The value is not a sequence of finite numbers.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DTypeError(f"[{op}] expected numbers as {what}, got {value!r}")
@@ -200,8 +217,8 @@ def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
 
 
 def check_made(op: str, count: int) -> None:
-    """Raise ShapeError for a constant that is too large to be made while a graph is written."""
-    if count > MAX_MADE:
+    """Raise ShapeError if a constant is too large to be created by a builder."""
+    if count > MAX_CONSTANT_ELEMENTS:
         raise ShapeError(
             f"[{op}] expected to make constants of at most 2^28 elements, got {count}; try less "
             "at once"
@@ -209,10 +226,12 @@ def check_made(op: str, count: int) -> None:
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
-    """Return the numpy broadcast of shapes.
+    """Return the shape that results from numpy broadcasting.
 
-    Raises:
-        ShapeError: two of them have different sizes, neither 1, at the same axis from the right.
+    Raises
+    ------
+    ShapeError
+        Two shapes differ at an axis, counted from the right, and neither size is 1.
     """
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
@@ -230,7 +249,7 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> int:
-    """Return an axis in 0..rank-1 from one that may count from the end."""
+    """Return an axis in 0..rank-1; a negative axis counts from the end."""
     try:
         axis = operator.index(axis)
     except TypeError:
@@ -241,16 +260,16 @@ def normalize_axis(op: str, axis: int, rank: int) -> int:
 
 
 def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Return sorted, distinct axes in 0..rank-1; None stands for all."""
+    """Return sorted, distinct axes in 0..rank-1; None selects all axes."""
     if axes is None:
         return tuple(range(rank))
     try:
-        given = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
+        items = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
     except (TypeError, VkschedError):
         raise ShapeError(f"[{op}] expected an integer or integers as axes, got {axes!r}") from None
-    out = tuple(sorted(normalize_axis(op, a, rank) for a in given))
+    out = tuple(sorted(normalize_axis(op, a, rank) for a in items))
     if len(set(out)) != len(out):
-        raise ShapeError(f"[{op}] expected distinct axes, got {tuple(given)}")
+        raise ShapeError(f"[{op}] expected distinct axes, got {tuple(items)}")
     return out
 
 
@@ -264,4 +283,4 @@ def contiguous_strides(shape: Shape) -> tuple[int, ...]:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total), in bytes, while something long goes on."""
+"""Callback of a long operation, called with (description, bytes done, bytes in total)."""

@@ -1,4 +1,4 @@
-"""Switches of the environment: what is on and what is off, words, and lists of names."""
+"""Environment variables: flags, choices, numbers and lists of names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _MEANINGS = {
 
 
 def is_on(name: str, default: bool = False) -> bool:
-    """Return whether a variable is on; the default where it is not set, or empty.
+    """Return True if a variable is switched on; return the default if it is unset or empty.
 
-    Raises:
-        VkschedError: its value means neither.
+    Raises
+    ------
+    VkschedError
+        The value is neither on nor off.
     """
     value = os.environ.get(name, "").strip()
     if not value:
@@ -36,10 +38,12 @@ def _words(meaning: bool) -> list[str]:
 
 
 def word_of(name: str, known: Sequence[str]) -> str:
-    """Return the word that a variable is set to; "" where it is not set, or empty.
+    """Return the value of a variable with a fixed set of values; "" if it is unset or empty.
 
-    Raises:
-        VkschedError: it is none of the known words.
+    Raises
+    ------
+    VkschedError
+        The value is not in `known`.
     """
     value = os.environ.get(name, "").strip()
     if value and value not in known:
@@ -51,10 +55,12 @@ def word_of(name: str, known: Sequence[str]) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """Return the whole number that a variable is set to; None where it is not set, or empty.
+    """Return the integer value of a variable; None if it is unset or empty.
 
-    Raises:
-        VkschedError: it is no whole number of 0 or more.
+    Raises
+    ------
+    VkschedError
+        The value is not an integer of 0 or more.
     """
     value = os.environ.get(name, "").strip()
     if not value:
@@ -68,5 +74,5 @@ def number_of(name: str) -> int | None:
 
 
 def names_in(name: str) -> tuple[str, ...]:
-    """Return the names that a variable lists, with commas between; none where it is not set."""
+    """Return the names in a comma-separated variable; an empty tuple if it is unset."""
     return tuple(filter(None, (each.strip() for each in os.environ.get(name, "").split(","))))

@@ -1,4 +1,4 @@
-"""The exception tree: one root, so that a caller can catch everything of ours with one clause."""
+"""Exception classes, with one root, and the hints that error messages end with."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterable
 
 
 class VkschedError(Exception):
-    """Root of every error that vksched raises on purpose."""
+    """Base class of all errors that vksched raises."""
 
 
 class ShapeError(VkschedError, ValueError):
-    """Shapes do not fit the op, or an input array does not fit the graph."""
+    """The shapes of operands or input arrays are invalid."""
 
 
 class DTypeError(VkschedError, TypeError):
-    """Element types do not fit the op, or an input array does not fit the graph."""
+    """The element types of operands or input arrays are invalid."""
 
 
 class UnsupportedOp(VkschedError, NotImplementedError):
-    """A device cannot run this op with these types; the message is the reason shown to the user."""
+    """A device does not support an op with these types; the message is the reason."""
 
 
 class PlanError(VkschedError):
-    """No valid plan exists, or a plan breaks one of its own invariants."""
+    """No valid plan exists, or a plan violates an invariant."""
 
 
 class GraphError(VkschedError, ValueError):
-    """A graph is malformed: unknown names, duplicate names, an operand that comes too late."""
+    """A graph is malformed, e.g. unknown or duplicate names, or operands after their users."""
 
 
 class GradientError(VkschedError, ValueError):
-    """A gradient is asked for that does not exist, or whose rule is not known."""
+    """A requested gradient does not exist or has no rule."""
 
 
 class ShaderError(VkschedError):
-    """A shader is missing, stale, or was refused by a driver."""
+    """A shader is missing or stale, or a driver rejected it."""
 
 
 class ModelFormatError(VkschedError, ValueError):
@@ -44,35 +44,40 @@ class ModelFormatError(VkschedError, ValueError):
 
 
 class NotOnnx(ModelFormatError):
-    """Bytes do not parse as an ONNX model at all."""
+    """Bytes cannot be parsed as an ONNX model."""
 
 
 class IndexOutOfRange(VkschedError, IndexError):
-    """A kernel met an index outside the axis it indexes."""
+    """A kernel read an index outside of the indexed axis."""
 
 
 class SamplingError(VkschedError, ValueError):
-    """A number of `Sampling` is out of its range, or scores are none to choose a token by."""
+    """A parameter of `Sampling` is out of range, or logits are invalid."""
 
 
 class NotPicklable(VkschedError, TypeError):
-    """An object that belongs to one process is pickled or copied."""
+    """An object that belongs to one process was pickled or copied."""
 
 
 class RunCancelled(VkschedError):
-    """An observer stopped the run."""
+    """A callback cancelled the run."""
 
 
 class RunAborted(VkschedError):
-    """The rest of the plan gave a run up, as something failed on another computer."""
+    """Another host aborted the run after a failure."""
 
 
 class DeviceError(VkschedError, RuntimeError):
-    """A device is absent, cannot be opened, or failed.
+    """A device is missing, cannot be opened, or failed.
 
-    device: the name of the device to blame, "" where that is not known. host: where another
-    computer is to blame, its name; device is "" then. during: what it was doing for a compiled
-    graph then, in words.
+    Attributes
+    ----------
+    device
+        Name of the failed device; "" if it is unknown.
+    host
+        Name of the failed host; `device` is "" then.
+    during
+        Description of the operation that failed in a compiled graph.
     """
 
     device: str = ""
@@ -81,53 +86,54 @@ class DeviceError(VkschedError, RuntimeError):
 
 
 class DeviceLost(DeviceError):
-    """The driver reported the device as lost, or its results cannot be trusted any more."""
+    """The driver reported the device as lost, or its results are unreliable."""
 
 
 class HostLost(DeviceLost):
-    """A computer of the plan does not answer any more, and all its devices with it; see `host`."""
+    """A host of the plan, with all its devices, does not respond; see `host`."""
 
 
 class OutOfMemory(DeviceError):
-    """An allocation failed, or a plan needs more memory than the device has free.
+    """An allocation failed, or a plan needs more memory than a device has free.
 
-    holder: the name of the device that holds a state and has no memory for its graph beside it; ""
-    where a graph may go elsewhere, or could nowhere.
+    Attributes
+    ----------
+    holder
+        Name of the device that holds a state and has no memory left for its graph; "" if the graph
+        may run on another device, or on none.
     """
 
     holder: str = ""
 
 
 class DeviceTimeout(DeviceError):
-    """A submission did not finish within the time allowed."""
+    """A submission did not finish before its timeout."""
 
 
 class StateLost(DeviceError):
-    """A state tensor was on a device that failed, and there is no good copy of it."""
+    """A state was on a failed device and has no valid copy."""
 
 
 def call_text(names: Iterable[str]) -> str:
-    """Return how `run` is called with inputs of these names, as Python that runs."""
-    given = list(names)
-    if all(map(_is_name, given)):
-        return f"run({', '.join(f'{name}=...' for name in given)})"
-    return f"run(**{dict_text(given)})"
+    """Return a call of `run` with inputs of these names, as Python code."""
+    items = list(names)
+    if all(map(_is_name, items)):
+        return f"run({', '.join(f'{name}=...' for name in items)})"
+    return f"run(**{dict_text(items)})"
 
 
 def dict_text(names: Iterable[str]) -> str:
-    """Return a dict with these keys, as Python that runs: {"x": ...}."""
+    """Return a dict with these keys as Python code: {"x": ...}."""
     return "{" + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: ..." for name in names) + "}"
 
 
 def cast_text(name: str, dtype: object) -> str:
-    """Return how an input is converted, as Python that runs."""
+    """Return the conversion of an input to another dtype, as Python code."""
     return f"{name if _is_name(name) else 'array'}.astype({str(dtype)!r})"
 
 
 def close_text(name: str, known: Iterable[str]) -> str:
-    """Return how an error about an unknown name ends: "; close: batch", "" where nothing is close.
-    Capitals and small letters count as the same.
-    """
+    """Return a hint with similar names, "; close: batch", or "" without one. Case is ignored."""
     from difflib import get_close_matches
 
     folded = {each.casefold(): each for each in known}

@@ -1,10 +1,12 @@
-"""Processes: what belongs to one of them. Drivers and threads stay with the parent of a forked
-child, so the child is refused what needs them, and nothing that holds them is pickled.
+r"""Guards for objects that belong to one process, such as devices, threads and native memory.
 
-    parent:  Owner() ------------------------------------------------> goes on as if nothing were
-                 \\ fork
-    child:         in_child calls: new locks, native objects kept for ever; Owner.require raises,
-                   closing does nothing, the process ends as usual
+Drivers and threads stay in the parent of a fork. A child is refused operations that need them, and
+objects that hold them cannot be pickled.
+
+    parent:  Owner() ------------------------------------------------> continues unchanged
+                 \ fork
+    child:         in_child calls: new locks, native objects leaked; Owner.require raises,
+                   closing has no effect, the process exits as usual
 
 Examples: tests/runtime/test_fork.py.
 """
@@ -21,11 +23,11 @@ from typing import NoReturn
 from .errors import DeviceError, NotPicklable
 
 _forks = 0
-"""How many forks lie between this process and the one that was started."""
+"""Number of forks between this process and the process that was started."""
 
 
 class Owner:
-    """The process that opened something."""
+    """The process that opened a resource."""
 
     __slots__ = ("_forks", "pid")
 
@@ -35,7 +37,7 @@ class Owner:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a forked child of that process."""
+        """Return True if the current process is a forked child of the owner."""
         return self._forks != _forks
 
     def require(self, what: str) -> None:
@@ -49,34 +51,36 @@ class Owner:
 
 
 class OfProcess:
-    """An object that holds devices, threads or memory of its process."""
+    """Base class of objects that hold devices, threads or memory of their process."""
 
     __slots__ = ()
 
     _INSTEAD = "to make one in each process"
-    """What to do instead of pickling it, for people."""
+    """Alternative to pickling, for error messages."""
 
     def __reduce__(self) -> NoReturn:
         raise NotPicklable(
-            f"[pickle] expected an object of data alone, got {type(self).__name__}, which holds "
+            f"[pickle] expected a picklable object, got {type(self).__name__}, which holds "
             f"devices, threads and memory of this process ({os.getpid()}); try {self._INSTEAD}"
         )
 
 
 def keep_for_ever(thing: object) -> None:
-    """Has an object of the parent never destroyed in a child, not even when the process ends: a
-    thread of the parent may have been waiting in it, for which its destruction would wait.
+    """Leak an object of the parent in a forked child, so that it is never destroyed there.
+
+    A thread of the parent may have been waiting inside the object; its destructor would wait for
+    that thread forever.
     """
-    import ctypes  # no start needs it
+    import ctypes  # lazy import: not needed at startup
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def in_child(call: Callable[[], None]) -> Callable[[], None]:
-    """Has something done in every forked child before anything else runs there.
+    """Register a function that runs first in every forked child.
 
-    A lock that another thread held when the process forked is never released in the child: what
-    a child may still use gets a new one here.
+    A lock that another thread held at the fork is never released in the child. Replace such locks
+    here.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
@@ -91,7 +95,7 @@ def _count() -> None:
 
 @in_child
 def _renew_cached_properties() -> None:
-    """Before Python 3.12 all instances of a class compute a cached property under one lock."""
+    """Renew the locks of cached properties: before Python 3.12 each is shared by all instances."""
     if sys.version_info >= (3, 12):
         return
     for name, module in list(sys.modules.items()):

@@ -1,15 +1,15 @@
-"""Numbers with their units, and texts of strangers, as people read them."""
+"""Formatting of numbers with units, and escaping of untrusted text."""
 
 from __future__ import annotations
 
 import re
 
 ROUNDED = 0.9995
-"""From this part of a unit on three digits round up to 1 of it, and not to 1e+03 of the next."""
+"""Fraction of a unit from which three digits round up to 1 of it, not to 1e+03 of the next."""
 
 
 def format_bytes(count: int) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Format a number of bytes with a suitable unit."""
     if count < 1024:
         return f"{count} B"
     for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
@@ -19,7 +19,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_share(need: int, room: int) -> str:
-    """Return bytes that are needed of those there are, in a unit in which they differ."""
+    """Format required and available bytes in a unit in which they differ."""
     texts = format_bytes(need), format_bytes(room)
     if texts[0] == texts[1] and need != room:
         texts = f"{need}", f"{room} bytes"
@@ -27,7 +27,7 @@ def format_share(need: int, room: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Format a duration with a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= ROUNDED * size or unit == "us":
             return f"{format_number(seconds / size)} {unit}"
@@ -35,14 +35,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_moment(seconds: float) -> str:
-    """Return a point of time, 0 or more, in the unit that suits it: nanoseconds too."""
+    """Format a point in time of 0 or more with a suitable unit, down to nanoseconds."""
     if 0 < seconds < ROUNDED * 1e-6:
         return f"{seconds / 1e-9:.3g} ns"
     return format_seconds(seconds) if seconds else "0 s"
 
 
 def format_joules(joules: float) -> str:
-    """Return an energy in the unit that suits it."""
+    """Format an energy with a suitable unit."""
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
         if joules >= ROUNDED * size or unit == "uJ":
             return f"{format_number(joules / size)} {unit}"
@@ -50,31 +50,31 @@ def format_joules(joules: float) -> str:
 
 
 def format_number(number: float) -> str:
-    """Return a number with three digits, or all those of a whole number that has more."""
+    """Format a number with three digits; larger integers keep all their digits."""
     return f"{number:.0f}" if 999.5 <= number < 1e9 else f"{number:.3g}"
 
 
 def count_of(count: int, thing: str) -> str:
-    """Return a number with its noun, in the plural where it is not one."""
+    """Format a count with its noun, in the plural unless the count is 1."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-_ORDERS = re.compile(
+_CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff\ufff9-\ufffb]"
 )
-"""Control characters but newline and tab, and those that turn the order of letters."""
+"""Control characters except newline and tab, and characters that change text direction."""
 _SPACES = str.maketrans({"\n": "\\u000a", "\t": "\\u0009"})
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
-    """Return a text of somebody else with what is an order to a terminal as escapes.
+    """Escape the control characters of an untrusted text.
 
     Parameters
     ----------
     text
-        Any text, as `"a\\x1b[2J"`; the result is `"a\\\\u001b[2J"`.
+        Any text, e.g. `"a\\x1b[2J"`; the result is `"a\\\\u001b[2J"`.
     one_line
-        Whether newlines and tabs are escapes, too, as in a name.
+        Escape newlines and tabs too, e.g. in a name.
     """
-    text = _ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return text.translate(_SPACES) if one_line else text

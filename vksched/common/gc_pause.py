@@ -1,8 +1,8 @@
-"""Python's cyclic garbage collector, at rest while a large plan is made.
+"""Pause of Python's cyclic garbage collector while large graphs and plans are built.
 
-A plan of 100,000 nodes is millions of small objects that all live: looking through them again and
-again takes a sixth of the planning time and finds nothing. So it is with a graph that is written
-and goes through passes. What other threads leave behind is collected afterwards.
+A plan of 100,000 nodes consists of millions of small live objects. Scanning them repeatedly takes a
+sixth of the planning time and frees nothing, as does scanning while graphs are built and rewritten.
+Garbage of other threads is collected afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from .fork_guard import in_child
 
 LARGE = 1_000
-"""Nodes from which on it matters."""
+"""Minimum number of nodes for a pause."""
 
 _lock = threading.Lock()
 _resting = 0
@@ -24,7 +24,7 @@ _was_on = False
 
 @in_child
 def _wake_in_child() -> None:
-    """A forked child has none of the threads that make plans."""
+    """Restore the collector in a forked child, which has no threads that build plans."""
     global _lock, _resting
     _lock = threading.Lock()
     if _resting and _was_on:
@@ -34,7 +34,7 @@ def _wake_in_child() -> None:
 
 @contextmanager
 def resting_collector(nodes: int) -> Iterator[None]:
-    """While a plan of so many nodes is made; plans may be made side by side."""
+    """Pause the collector while a plan with this many nodes is built; contexts may overlap."""
     global _resting, _was_on
     if nodes < LARGE:
         yield

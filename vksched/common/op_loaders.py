@@ -1,7 +1,7 @@
-"""Op loaders: they declare ops that only an importer knows, at the first use of their names.
+"""Op loaders, which declare the ops of an importer at the first use of their names.
 
-`vksched/__init__.py` registers the loaders. A plan that is read from a file can then name an op of
-an ONNX file, and no module below the importers imports them.
+`vksched/__init__.py` registers the loaders. A deserialized plan can then name an op of an ONNX
+file, although no module below the importers imports them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOADERS: dict[str, Loader] = {}
 
 
 def register_op_loader(prefix: str, loader: Loader) -> None:
-    """Register the function that declares ops whose names begin with a prefix."""
+    """Register the function that declares ops whose names start with a prefix."""
     _LOADERS[prefix] = loader
 
 

@@ -1,4 +1,4 @@
-"""Schema: checks JSON documents against tables of their fields."""
+"""Validation of JSON documents against schemas."""
 
 from __future__ import annotations
 
@@ -10,54 +10,56 @@ from types import NoneType
 from typing import Any
 
 LARGEST = 1 << 63
-"""No whole number is larger."""
+"""Maximum magnitude of an integer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A list with one schema for each position."""
+    """List with one schema per position."""
 
     of: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A dict with any keys."""
+    """Dict with arbitrary keys and one schema for all values."""
 
     of: object
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several schemas; None stands for null."""
+    """Alternative schemas; None stands for null."""
 
     of: tuple[object, ...]
 
 
 class Wrong(ValueError):
-    """The data is not what its schema says; the text says where."""
+    """The data violates its schema; the message names the place."""
 
 
 _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def check(data: object, schema: object, where: str) -> None:
-    """Checks data against a schema.
+    """Check data against a schema.
 
-    Raises:
-        Wrong: they differ; the text says where.
+    Raises
+    ------
+    Wrong
+        The data violates the schema; the message names the place.
     """
     if not holds(data, schema):
         _tell(data, schema, where)
 
 
 def holds(data: object, schema: object) -> bool:
-    """Whether plain data, as JSON gives it, is what a schema says; quick, as starts wait for it."""
+    """Return True if JSON data matches a schema."""
     return _all_hold([data], schema)
 
 
 def _all_hold(data: Sequence[Any], schema: object) -> bool:
-    """Whether each of some values is what a schema says: a column of many rows at once."""
+    """Return True if each value matches a schema; checks a column of many rows at once."""
     kinds = set(map(type, data))
     if schema is str or schema is None:
         return kinds <= {str if schema is str else NoneType}
@@ -81,14 +83,14 @@ def _all_hold(data: Sequence[Any], schema: object) -> bool:
     assert isinstance(schema, dict)
     for key, of in schema.items():
         name = key.removesuffix("?")
-        found = [each[name] for each in data if name in each]
-        if (name == key and len(found) < len(data)) or not _all_hold(found, of):
+        values = [each[name] for each in data if name in each]
+        if (name == key and len(values) < len(data)) or not _all_hold(values, of):
             return False
     return True
 
 
 def _tell(data: object, schema: object, where: str) -> None:
-    """Raise Wrong that tells the first place where data is not what a schema says."""
+    """Raise Wrong for the first place at which data violates a schema."""
     if isinstance(schema, list):
         _expect(isinstance(data, list), "a list", data, where)
         assert isinstance(data, list)
@@ -128,13 +130,13 @@ def _check_keys(data: Mapping[str, object], schema: Mapping[str, object], where:
 
 
 def _check_either(data: object, schema: Either, where: str) -> None:
-    said: list[str] = []
+    errors: list[str] = []
     for each in schema.of:
         try:
             return _tell(data, each, where)
         except Wrong as error:
-            said.append(str(error))
-    raise Wrong(said[-1])
+            errors.append(str(error))
+    raise Wrong(errors[-1])
 
 
 def _is(data: object, kind: type) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 
 
 def plain(value: object) -> object:
-    """Return a value as plain data: named tuples and dataclasses as dicts, what is unknown as
-    text.
+    """Convert a value to plain data.
+
+    Named tuples and dataclasses become dicts, unknown objects become text.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -32,16 +33,16 @@ def plain(value: object) -> object:
 
 
 def float_of(value: object) -> float | None:
-    """Return the number that `plain` wrote as a word; None where it is none."""
+    """Return the non-finite float that `plain` encoded as text, or None."""
     if isinstance(value, Mapping) and value.keys() == {"float"}:
         return _WORDS.get(str(value["float"]))
     return None
 
 
 def number_of(value: Any) -> Any:
-    """Returns what `plain` made of a number or of None."""
-    found = float_of(value)
-    return value if found is None else found
+    """Decode a number or None that `plain` encoded."""
+    result = float_of(value)
+    return value if result is None else result
 
 
 _WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}

@@ -1,11 +1,11 @@
-"""Terminal: the way out of commands, on which no text of a file or a node gives orders.
+"""Terminal output of commands, with control characters of untrusted text escaped.
 
     click.echo, print, warnings, tracebacks --> PrintableStream --> stdout, stderr
     tables and bars of console.py -----------------------------------^
 
-A name in a file may hold what moves the cursor, sets the window's title, or turns letters around.
-Such characters are written as escapes, `\\u001b`, so that a person sees them, and JSON stays JSON.
-Newlines and tabs pass. Examples: tests/cli/test_cli_printable.py.
+A name in a file may contain characters that move the cursor, set the window's title, or change the
+text direction. They are written as escapes, `\\u001b`, which are visible and valid in JSON.
+Newlines and tabs are unchanged. Examples: tests/cli/test_cli_printable.py.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .formatting import printable
 
 
 class PrintableStream:
-    """A stream of text that writes control characters as escapes.
+    """Text stream that escapes control characters.
 
     Parameters
     ----------
     stream
-        Where the text goes.
+        The underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -33,11 +33,11 @@ class PrintableStream:
 
     @property
     def rich_proxied_file(self) -> TextIO:
-        """The stream behind this one, and behind those in which bars of rich wrap it."""
+        """Return the underlying stream, also through the wrappers of rich's progress bars."""
         return raw_stream(self._stream)
 
     def write(self, text: str) -> int:
-        """Write a text with its control characters as escapes."""
+        """Write a text with its control characters escaped."""
         self._stream.write(printable(text))
         return len(text)
 
@@ -47,33 +47,33 @@ class PrintableStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("buffer", "detach"):  # ways past this stream
+        if name in ("buffer", "detach"):  # would bypass the escapes
             raise AttributeError(name)
         return getattr(self._stream, name)
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """Return the stream behind all that make it printable."""
+    """Return the underlying stream without its escaping wrappers."""
     while (behind := getattr(stream, "rich_proxied_file", None)) is not None:
         stream = behind
     return stream
 
 
 def guard_streams() -> None:
-    """Make stdout and stderr printable, if they are not."""
+    """Wrap stdout and stderr in streams that escape control characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or isinstance(stream, PrintableStream):
             continue
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            # Pipes on Windows take the characters of one code page: others are written as escapes.
+            # Pipes on Windows accept one code page only: write other characters as escapes.
             stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, cast(TextIO, PrintableStream(stream)))
 
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    """Make stdout and stderr printable while a command runs."""
+    """Return a context manager that escapes control characters of stdout and stderr."""
     before = sys.stdout, sys.stderr
     guard_streams()
     try:

@@ -1,4 +1,4 @@
-"""Warnings to the user, at the user's own line, which cannot break what goes on."""
+"""Warnings that point to the user's code."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from types import FrameType
 
 
 class VkschedWarning(UserWarning):
-    """Something works, but not as well as the user may expect; the text says why and what to do."""
+    """A feature works with limitations; the message names the reason and a remedy."""
 
 
 def warn(text: str) -> None:
-    """Warn as `warn_user` does, but never raises: for faults that a run survives, for worker
-    threads, and midway through freeing. Where warnings are errors, it logs the text.
+    """Call `warn_user`, but log the text if warnings are errors.
+
+    For use in worker threads, in cleanup code, and for faults that a run survives: it never raises.
     """
     try:
         warn_user(text)
     except VkschedWarning:
-        logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
+        logging.getLogger("vksched").warning(text)  # written to stderr by default
 
 
 def warn_user(text: str) -> None:
-    """Warn at the first line outside of the package, however deep below it the call is. A worker
-    thread has no such line: there it warns at the line that calls this.
+    """Warn at the innermost stack frame outside of this package.
+
+    A worker thread has no frame outside; the warning then points to the line that calls this
+    function.
     """
     modules: list[str] = []
     frame: FrameType | None = sys._getframe()
@@ -39,4 +42,4 @@ def warn_user(text: str) -> None:
 
 
 _WORKERS = ("concurrent.futures.thread", "threading")
-"""Modules whose lines are the first ones outside the package in a worker thread."""
+"""Modules of the outermost frames of worker threads."""

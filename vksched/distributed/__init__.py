@@ -1,1 +1,1 @@
-"""Plans over several computers: parts, messages, and the processes that carry them out."""
+"""Distributed execution: host plans, messages, and the processes that run them."""

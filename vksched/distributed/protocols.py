@@ -1,4 +1,4 @@
-"""What the parts of a plan over several computers ask of each other and of the network.
+"""Protocols of distributed execution: interfaces between drivers, workers and the transport.
 
     driver --Worker.prepare(part)--> each host                       once per plan
     driver --Worker.start(run, feeds)--> each host                   one message per host and run
@@ -6,10 +6,10 @@
     driver <--Driver.ready-- host   --Worker.commit--> host          only if a host has states
     driver <--Driver.done-- host                                     times of its splits
 
-Of a run that fails anywhere every host is told by `Worker.abort`; each part then waits for what its
-devices have under way, and says `failed`. Only when all have, the driver gives the slot to another
-run. `PlanRunner` in served.py carries parts out on the side of a host; who moves messages
-implements `Worker`, `TensorTransport` and `Driver`, as tests do in memory.
+If a run fails anywhere, the driver calls `Worker.abort` on every host; each host plan then waits
+for pending work of its devices and reports `failed`. The driver reuses the slot only after all
+hosts have reported. `PlanRunner` in worker/worker.py runs host plans; implementations of the
+network, and of tests in memory, provide `Worker`, `TensorTransport` and `Driver`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ..trace import Event
 
 
 class RunKey(NamedTuple):
-    """One run of one plan, the same on all hosts. plan: its number, by the driver's own counting.
-    slot: the set of memory that it has on every host. sequence_number: grows with each run of the
-    plan.
+    """Key of one run of one plan, equal on all hosts.
+
+    plan: number of the plan, assigned by the driver. slot: memory slot on every host.
+    sequence_number: increases with each run of the plan.
     """
 
     plan: int
@@ -35,8 +36,9 @@ class RunKey(NamedTuple):
 
 
 class WorkerRunResult(NamedTuple):
-    """What a host tells of a run that is done there, as `Driver.done` is told, but by the driver's
-    clock. error_s: by how much its times may be off.
+    """Result of a host's part of a run, in the driver's clock.
+
+    error_s: error bound of its times.
     """
 
     stats: RunStats
@@ -45,70 +47,90 @@ class WorkerRunResult(NamedTuple):
 
 
 class TensorTransport(Protocol):
-    """Values that go from host to host. Threads of several runs use it at once.
+    """Transport of values between hosts. Thread-safe.
 
-    A value may come before its run has started here: it is kept. One that comes after `end`, or for
-    a smaller sequence number than that of a run that has ended in this plan and slot, is dropped.
+    A value may arrive before its run has started here: it is buffered. A value is dropped if it
+    arrives after `end`, or if its sequence number is below that of an ended run in its plan and
+    slot.
     """
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
-        """Send a value; returns once the array may change again, and does not wait for the
-        receiver's `recv`.
+        """Send a value; return once the array may be overwritten, without waiting for `recv`.
 
-        Raises:
-            HostLost: there is no way to that host; its `host` says whom. RunAborted.
+        Raises
+        ------
+        HostLost
+            The host cannot be reached; `host` names it.
+        RunAborted
+            The run was aborted.
         """
 
     def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
-        """Return a value that a host has sent or will send. It is taken once, and is the taker's.
+        """Return a value that a host has sent or will send. It is returned once and owned by the
+        receiver.
 
-        Raises:
-            HostLost: that host is lost. DeviceTimeout: nothing came; `host` says from whom.
-            RunAborted: by `abort`, before or meanwhile.
+        Raises
+        ------
+        HostLost
+            The host is lost.
+        DeviceTimeout
+            No value arrived in time; `host` names the sender.
+        RunAborted
+            The run was aborted before or meanwhile.
         """
 
     def has_arrived(self, run: RunKey, value: int, host: str) -> bool:
-        """Return whether a value is there that `recv` would return; it does not wait."""
+        """Return True if `recv` would return a value without waiting."""
 
     def abort(self, run: RunKey) -> None:
-        """Has every `recv` and `send` of a run raise RunAborted, those that wait now, too."""
+        """Make every pending and later `recv` and `send` of a run raise RunAborted."""
 
     def end(self, run: RunKey) -> None:
-        """Drop what is left of a run, and what comes later of it."""
+        """Drop the remaining values of a run, and values of it that arrive later."""
 
 
 class Driver(Protocol):
-    """Whom a host tells how its part of a run goes on. Nothing of it waits or raises."""
+    """Receives the progress of a host's part of a run. No method blocks or raises."""
 
     def ready(self, run: RunKey) -> None:
-        """All but the commits is done. RemoteDeviceInfo only where the part has commits."""
+        """Report that all but the commits is done; called only if the part commits states."""
 
     def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
-        """The part is done. stats, events: splits by their numbers in the part, devices by their
-        names there, times by its own clock. events: none, unless the run was started with some
-        wanted.
+        """Report that the part is done.
+
+        stats, events: splits by their ids in the part, devices by their names there, times by the
+        host's clock. events: empty unless the run was started with `traced`.
         """
 
     def failed(self, run: RunKey, error: BaseException) -> None:
-        """The part has failed, and nothing of it is under way. Of a DeviceError, `device` is the
-        full name, as "node1/vulkan:0", or `host` says which other host is to blame. A CommitFailed
-        (runtime/executors/base_executor.py) says which devices of the part may have torn states.
+        """Report that the part has failed and none of its work is pending.
+
+        A DeviceError has the full name of the device in `device`, as "node1/vulkan:0", or in `host`
+        the other host that caused it. A CommitFailed (runtime/executors/base_executor.py) names the
+        devices of the part whose states may be torn.
         """
 
 
 class Worker(Protocol):
-    """A computer that carries out parts, as the driver sees it."""
+    """A host that runs host plans, as the driver sees it."""
 
     @property
     def name(self) -> str: ...
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-        """Make a part ready to run there: memory, weights that are not there, recordings.
+        """Prepare a host plan there: allocate memory, upload missing weights, record commands.
 
-        number: of the plan, by the driver's counting; `RunKey.plan` of its runs.
+        Parameters
+        ----------
+        number
+            Number of the plan, assigned by the driver; `RunKey.plan` of its runs.
 
-        Raises:
-            HostLost. OutOfMemory, DeviceError: what went wrong there; nothing is left of it.
+        Raises
+        ------
+        HostLost
+            The host is lost.
+        OutOfMemory, DeviceError
+            The preparation failed there; all of it is released.
         """
 
     def start(
@@ -118,37 +140,57 @@ class Worker(Protocol):
         failed: Callable[[BaseException], None],
         traced: bool = False,
     ) -> None:
-        """Start a part's run and does not wait; the arrays may not change before `finish`.
+        """Start a run of a part without waiting; the arrays must not change before `finish`.
 
-        feeds: the inputs of `HostPlan.inputs`, by node. failed: is called once, on any thread, as
-        soon as it is known that the part has failed or its host is lost; it must not wait. traced:
-        whether events are wanted.
+        Parameters
+        ----------
+        feeds
+            The inputs in `HostPlan.inputs`, by node.
+        failed
+            Called once, on any thread, as soon as the part has failed or its host is lost; must not
+            block.
+        traced
+            Record events.
 
-        Raises:
-            HostLost.
+        Raises
+        ------
+        HostLost
+            The host is lost.
         """
 
     def ready(self, run: RunKey, timeout_s: float) -> None:
-        """Wait until all but the commits is done there; of a part without commits do not ask.
+        """Wait until all but the commits is done there; call only for parts with commits.
 
-        Raises:
-            HostLost. DeviceTimeout. What `Driver.failed` was told there.
+        Raises
+        ------
+        HostLost
+            The host is lost.
+        DeviceTimeout
+            The host did not report in time.
+        VkschedError
+            The error that was passed to `Driver.failed` there.
         """
 
     def commit(self, run: RunKey) -> None:
-        """Has a part that is ready write its states; does not wait. It may be said twice."""
+        """Let a ready part commit its states; does not wait, and may be repeated."""
 
     def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
-        """Wait until the part is done, and returns its times. After a DeviceTimeout one may wait
-        again.
+        """Wait until the part is done and return its times. May be repeated after a DeviceTimeout.
 
-        Raises:
-            HostLost. DeviceTimeout: it says nothing. What `Driver.failed` was told there.
-            RunAborted: the run is not known, as an interrupt came before its start.
+        Raises
+        ------
+        HostLost
+            The host is lost.
+        DeviceTimeout
+            The host did not report in time.
+        VkschedError
+            The error that was passed to `Driver.failed` there.
+        RunAborted
+            The run is unknown, because an interrupt came before its start.
         """
 
     def abort(self, run: RunKey) -> None:
-        """Has a part give up; does not wait, and raises nothing. `finish` tells when it has."""
+        """Abort a part; does not wait or raise. `finish` waits for the end."""
 
     def release_plan(self, number: int) -> None:
-        """Free what a plan holds there, once its runs have ended; raises nothing."""
+        """Free the resources of a plan there once its runs have ended; does not raise."""

@@ -1,1 +1,1 @@
-"""A graph made ready and kept running: devices, states, generations, runs."""
+"""Execution of compiled graphs: devices, states, replanning, runs."""

@@ -1,6 +1,6 @@
-"""Configuring: a config applied to each graph before it is planned, with what plans would cost.
+"""Apply config: applies a sharding config to each graph before planning, by the costs of plans.
 
-    request --config, machine, where states lie--> request of parts, devices and turns
+    request --config, topology, state locations--> request with shards, devices, pipeline order
 
 Examples: tests/engine/test_config_run.py.
 """
@@ -29,11 +29,11 @@ from ..topology.topology import Topology
 from .request import Request
 
 Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
-"""Tells the pieces of a state that somebody uses, with the names of their devices."""
+"""Return the pieces of a state that is in use, with the names of their devices."""
 
 
 class PlanCostOracle:
-    """What plans for one machine cost, as `parallel.apply.CostOracle` asks for it."""
+    """The costs of plans on one machine, for `parallel.apply.CostOracle`."""
 
     def __init__(self, topology: Topology, policy: str, with_cpu: bool) -> None:
         self._topology = topology
@@ -42,23 +42,23 @@ class PlanCostOracle:
         self._known: dict[tuple[int, str], float] = {}
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:
-        """Return the expected seconds of a node on a device."""
+        """Return the predicted seconds of a node on a device."""
         key = graph.signatures[node], device
         if key not in self._known:
             spec = self._topology.devices[self._topology.index(device)]
             self._known[key] = node_seconds(spec, graph, graph.nodes[node])
         return self._known[key]
 
-    def run_seconds(self, made: BuildResult) -> float:
-        """Return the expected seconds of a run of a graph; infinite where it cannot run."""
+    def run_seconds(self, built: BuildResult) -> float:
+        """Return the predicted seconds of a run of a graph; infinite if it cannot run."""
         try:
             plan = plan_graph(
-                made.graph,
+                built.graph,
                 self._topology,
                 policy=self._policy,
-                overrides=tuple(made.pinned_devices.items()),
+                overrides=tuple(built.pinned_devices.items()),
                 with_cpu=self._with_cpu,
-                pipeline_order=made.pipeline_order,
+                pipeline_order=built.pipeline_order,
             )
         except OutOfMemory:
             return math.inf
@@ -66,8 +66,9 @@ class PlanCostOracle:
 
 
 class Configuring:
-    """Applies one config to requests. lie: how states lie. known: names that
-    need no warning."""
+    """Applies one config to requests. lie: returns the locations of states. known: names that need
+    no warning.
+    """
 
     def __init__(
         self,
@@ -85,25 +86,27 @@ class Configuring:
         self._known: set[str] = set()
 
     def apply(self, request: Request, resolve: Callable[[str], str]) -> Request:
-        """Return a request that computes the same as the config says. resolve: turns names of
-        devices into those of the machine.
+        """Return an equivalent request with the config applied. resolve: maps device names to those
+        of the machine.
         """
         graph, topology = request.graph, self._topology()
         config = _resolved(self.config, resolve)
         shown = {graph.nodes[n].name for n in request.observers}
         applied = self._applied(graph, config, topology, shown)
         self._warn(applied.warnings)
-        made = request.of_graph(applied.graph)
+        built = request.of_graph(applied.graph)
         names = NameIndex(applied.graph, "placement")
-        placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
+        placed = [(n, device) for key, device in built.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
         done = replace(
-            made, overrides=overrides, pipeline_order=applied.pipeline_order or made.pipeline_order
+            built,
+            overrides=overrides,
+            pipeline_order=applied.pipeline_order or built.pipeline_order,
         )
         return replace(done, notes=applied.notes, all_reduce_nodes=applied.all_reduce_nodes)
 
     def _warn(self, unmatched: Mapping[str, str]) -> None:
-        """Warn of each name once, unless it has matched something before."""
+        """Warn once of each name that has matched nothing until now."""
         for name, text in unmatched.items():
             if name not in self._known:
                 warnings.warn(text, VkschedWarning, stacklevel=6)
@@ -118,7 +121,7 @@ class Configuring:
         return apply_config(graph, config, topology, costs, shown, self._pieces(graph))
 
     def _pieces(self, graph: Graph) -> Pieces:
-        """Return the layouts of states that some graph uses."""
+        """Return the layouts of states that are in use."""
         out: dict[int, tuple[Devices, ShardedAxis] | None] = {}
         for node_id in graph.initial:
             state = graph.keys[node_id]
@@ -136,7 +139,7 @@ class Configuring:
 
 
 def _resolved(config: Config, resolve: Callable[[str], str]) -> Config:
-    """Return a config with the names that devices have in the machine."""
+    """Return a config with the machine's device names."""
     sections = {}
     for name, section in config.sections.items():
         try:

@@ -1,19 +1,20 @@
-"""GraphExecutionState: a graph made ready to run, on what is left of the devices when one fails.
+"""GraphExecutionState: executes a compiled graph, and replans it for the remaining devices if one
+fails.
 
-Problem: a device dies in the middle of a run, while other runs are under way beside it. Method: the
-graph is kept, and each run keeps its inputs. A failure takes the executor, a generation, out of
-use. The first run that comes back plans the graph again without the device, and prepares the next
-generation, once for all runs. Then each run that failed or had not begun is carried out there, from
-its inputs. The CPU is the end of that ladder.
+Problem: a device fails in the middle of a run while other runs are in flight. Method: the graph is
+retained, and each run retains its inputs. A failure invalidates the current executor. The first run
+that observes this plans the graph again without the device and prepares the next executor, once for
+all runs. Each run that failed or had not begun is then executed there from its inputs. The CPU is
+the last fallback.
 
-    run 0  gpu:0 -> gpu:1 lost        |  plan without  | gpu:0 -> cpu   result
-    run 1  gpu:0 -> gpu:1 lost        |  gpu:1, once   | gpu:0 -> cpu   result
-    run 2  waits for a slot, ExecutorClosed  |  for all       | gpu:0 -> cpu   result
+    run 0  gpu:0 -> gpu:1 lost              |  plan without  | gpu:0 -> cpu   result
+    run 1  gpu:0 -> gpu:1 lost              |  gpu:1, once   | gpu:0 -> cpu   result
+    run 2  waits for a slot, ExecutorClosed |  for all       | gpu:0 -> cpu   result
 
-A device that is lost, does not end in time, drops a submission or fails otherwise is quarantined:
-no graph of the scheduler is placed on it any more. A device without memory is not quarantined, as
-memory comes back. The graph is planned again, with what is free now and with one copy. If that
-fails too, this graph does without the device.
+A device that is lost, times out, drops a submission or fails otherwise is quarantined: no graph of
+the scheduler is placed on it. A device that is out of memory is not quarantined, because memory may
+be freed. The graph is planned again with the memory that is free and with one copy. If that fails
+too, this graph no longer uses the device.
 
 Examples: tests/engine/test_faults.py, tests/scheduler/test_closing.py.
 """
@@ -49,21 +50,22 @@ from .request import Request
 from .run_pool import RunPool
 
 R = TypeVar("R")
-NO_TURN = nullcontext()
+NO_LOCK = nullcontext()
 MAX_FAILURES = 64
-"""Of one run, and of one plan until it is ready; another plan follows each. A device is out of use
-after three at most, so more are of devices that come back again and again, or of hosts that lie.
+"""The maximum number of failures of one run, and of the preparation of one plan; each is followed
+by another plan. A device is excluded after at most three failures, so more come from devices that
+repeatedly return, or from hosts with wrong reports.
 """
 Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
-"""The outputs of a run; its plan and what it cost, where that is known."""
+"""The outputs of a run, its plan and its stats if known."""
 
 _FROM_INSIDE = (
     "expected a call outside of this graph's own runs, got one from an observer or a sink, which "
     "would wait for itself; try returning False to stop a run"
 )
 _FROM_CALLBACK = (
-    "[synchronize] expected a thread of the caller's, got the callback of a run, which would wait "
-    "for itself"
+    "[synchronize] expected a call outside of callbacks, got one from the callback of a run, which "
+    "would wait for itself"
 )
 _CLOSED = (
     "[run] the compiled graph or its scheduler is closed; run it inside the scheduler's `with`, or "
@@ -72,11 +74,10 @@ _CLOSED = (
 
 
 class GraphExecutionState:
-    """A graph made ready to run on the devices of one scheduler.
+    """A compiled graph on the devices of one scheduler.
 
-    preparing: makes a plan and an executor for each generation. Its watchdog sees what each run
-    measured: where a device proved too slow for the plan, the next run begins a generation, too; so
-    it does where devices run at another pace and another plan is faster now (drift.py).
+    preparing: builds plans and executors. Its watchdog records each run; if devices are too slow,
+    or another plan is faster (replan.py), the next run starts a generation.
     """
 
     def __init__(
@@ -87,41 +88,45 @@ class GraphExecutionState:
         self._quarantine = preparing.quarantine
         self._states = preparing.states
         self._owner = Owner()
-        self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # a run by each has ended
-        # What follows changes under this lock, which is held while a generation is prepared.
+        self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # plans with a finished run
+        # This lock guards the following fields; it is held while an executor is prepared.
         self._changing = threading.RLock()
         self._executor: BaseExecutor | None = None
-        self._stale = ""  # or why the next run begins a generation: "slow", "restore_device"
+        self._stale = (
+            ""  # the reason for a new generation at the next run: "slow", "restore_device"
+        )
         self._drift = Drift(preparing.paces.of)
         self._measured = False
-        """True once kernels were tuned; runs that a fault repeats wait already."""
-        self.plan_numbers: list[int] = []  # of all plans so far, for events
+        """True once kernels were tuned; retried runs do not tune, because they are late already."""
+        self.plan_numbers: list[int] = []  # of all plans until now, for events
         self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
         self._unanswered: list[Closing] = []
-        # What follows changes under this condition; it wakes those who wait for the end.
+        # This condition guards the following fields; it wakes threads that wait for the end.
         self._state = threading.Condition()
         self._pool = RunPool(stream_on(preparing.opened.devices))
-        self._callers: set[int] = set()  # threads in `run`, each of which alone takes itself out
+        self._callers: set[int] = set()  # threads in `run`; each removes only itself
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = self._closed = False
-        self._closer = False  # whether somebody is closing it now
-        self._inside: set[int] = set()  # threads of the pool that carry out a run
-        self._placed: list[Plan] = []  # plans that count as users of their states
-        self.graph = request.graph  # whose ids callers give; a plan may have another version of it
+        self._closer = False  # True while a thread closes it
+        self._inside: set[int] = set()  # pool threads that execute a run
+        self._placed: list[Plan] = []  # plans that hold references to their states
+        self.graph = request.graph  # callers use its ids; a plan may use another version
         self.history = _history(request, preparing)
-        """What the last finished runs cost."""
+        """The stats of the last finished runs."""
         self.plan: Plan
-        """Where everything runs now."""
+        """The current plan."""
         self._ready(progress)
 
     def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
-        """Run once on the calling thread; the arrays must not change until it is done."""
+        """Run once on the calling thread; the arrays must not change until it has finished."""
         self._owner.require("the compiled graph")
         self.require_outside("run")
         me = threading.get_ident()
         try:  # an interrupt may come between any two calls
-            self._callers.add(me)  # without the lock: who closes first says so, then looks for us
+            self._callers.add(
+                me
+            )  # without the lock: close() sets its flag before it reads this set
             self._require_open()
             return self._run_until_done(feeds, observers)
         finally:
@@ -136,10 +141,7 @@ class GraphExecutionState:
         then: Callable[[tuple[NDArray, ...]], R],
         observers: Observers | None = None,
     ) -> Future[R]:
-        """Start a run and returns at once; the arrays must not change until it is done.
-
-        A run that was accepted is carried out, even when `close` is called before it begins.
-        """
+        """Start a run and return its future; the arrays must not change until it has finished."""
 
         def work() -> R:
             me = threading.get_ident()
@@ -163,7 +165,7 @@ class GraphExecutionState:
         return future
 
     def synchronize(self) -> None:
-        """Wait until every run accepted so far is done."""
+        """Wait until all accepted runs have finished."""
         self._owner.require("the compiled graph")
         self.require_outside("synchronize")
         with self._state:
@@ -175,8 +177,8 @@ class GraphExecutionState:
             self._state.wait_for(lambda: not self._accepted.intersection(accepted))
 
     def close(self) -> None:
-        """Wait for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. From a callback of a future it cancels those that have not begun; in a fork, nothing.
+        """Wait for accepted runs, then free the plan's resources; idempotent. A callback of a
+        future cancels runs that have not begun.
         """
         if self._owner.forked:
             return
@@ -185,10 +187,10 @@ class GraphExecutionState:
             self._closing = True
             in_worker = threading.get_ident() in self._workers
             accepted = list(self._accepted)
-        if in_worker:  # only this thread can carry them out
+        if in_worker:  # only this thread could execute them
             self._pool.cancel()
             for future in accepted:
-                if future.cancelled():  # the pool does not wake those who wait for it
+                if future.cancelled():  # the pool does not wake its waiters
                     future.set_running_or_notify_cancel()
         with self._state:
             while self._closer and not self._closed:
@@ -209,7 +211,7 @@ class GraphExecutionState:
             self._closed = True
         finally:
             with self._state:
-                self._closer = False  # interrupted: the next caller closes
+                self._closer = False  # interrupted: the next call closes
                 self._state.notify_all()
 
     @property
@@ -217,7 +219,7 @@ class GraphExecutionState:
         return self._closed
 
     def require_outside(self, what: str) -> None:
-        """Raise in an observer or sink of a run of this graph."""
+        """Raise if called by an observer or sink during a run of this graph."""
         me = threading.get_ident()
         if me in self._callers or me in self._inside:
             raise PlanError(f"[{what}] {_FROM_INSIDE}")
@@ -234,9 +236,9 @@ class GraphExecutionState:
     # -- generations -------------------------------------------------------------------------------
 
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
-        """Runs until no device fails: each failure leaves one device less, or less memory taken.
-
-        A device that fails when all results are there costs at most what it held of the states.
+        """Run until no device fails: each failure excludes one device, or reduces the use of
+        memory. A device that fails after all results have arrived costs at most the states that it
+        held.
         """
         failures = 0
         while True:
@@ -246,12 +248,12 @@ class GraphExecutionState:
             late: BaseException | None = None
             try:
                 graph = executor.plan.graph
-                with self._states.running(graph) if graph.states else NO_TURN:
+                with self._states.running(graph) if graph.states else NO_LOCK:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
-                        raise ExecutorClosed  # while this run waited for its turn
+                        raise ExecutorClosed  # while this run waited for the states
                     try:
-                        given = self._request.given(graph, feeds, observers or {})
-                        results, failed = executor.run(*given), None
+                        values = self._request.values_by_id(graph, feeds, observers or {})
+                        results, failed = executor.run(*values), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
@@ -271,7 +273,7 @@ class GraphExecutionState:
                     self._faults.record(broken)
             if results.plan_and_stats is not None:
                 self.history.add(*results.plan_and_stats)
-                if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
+                if isinstance(executor.plan, DynamicPlan):  # each run creates a new plan
                     self.plan = results.plan_and_stats[0]
                 self._watch(executor, *results.plan_and_stats)
             if late is not None:
@@ -279,22 +281,22 @@ class GraphExecutionState:
                     self._faults.record(executor.take_faults(), executor.devices)
                 if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
                     raise late
-                with suppress(VkschedError):  # the next run says it; this one has what it needs
+                with suppress(VkschedError):  # the next run raises it; this one has its results
                     self._ready()
             return results.outputs, results.plan_and_stats
 
     def reconsider(self) -> None:
-        """Has the next run begin a generation, as a device has come back."""
+        """Plan again at the next run, because a device has returned."""
         with self._changing:
             self._stale = "restore_device"
 
     def _release(self) -> None:
-        """Takes plans that are not carried out any more off the users of their states."""
+        """Release the states of plans that are no longer executed."""
         while self._placed:
             self._states.release(self._placed.pop())
 
     def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
-        """Take in what a run measured. plan: what it did, which may be not the executor's plan."""
+        """Record the timings of a run. plan: the executed plan."""
         own = plan if executor.plan.replicas else executor.plan
         first = own not in self._watched
         self._watched.add(own)
@@ -305,9 +307,8 @@ class GraphExecutionState:
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> BaseExecutor:
-        """Return the generation to run on, made anew where a device of the last one is out of use.
-
-        The last one's runs under way end first, as what they hold may be needed.
+        """Return the current executor; build a new one, after all runs in flight, if one of its
+        devices is excluded.
         """
         warnings: list[str] = []
         failed: VkschedError | None = None
@@ -328,7 +329,7 @@ class GraphExecutionState:
                     self._executor = executor = self._prepare(progress, (again, cause))
                     executor.open()
                     self.plan_numbers += executor.numbers
-                    self._release()  # only now, so that nobody drops a state in between
+                    self._release()  # last, so that no state is dropped in between
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
                     self.history.begin(executor.plan)
@@ -343,7 +344,7 @@ class GraphExecutionState:
                     names = None if now is None else now.device_names
                     warnings = self._faults.report(names, failed)
         finally:
-            failed = None  # else it and this frame hold each other
+            failed = None  # avoid a reference cycle with this frame
             for text in warnings:
                 warn(text)
         return executor
@@ -369,7 +370,7 @@ class GraphExecutionState:
                 self._faults.record([error], devices)
                 failures += 1
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
-                    self._faults.forget_memory()  # the next run tries again
+                    self._faults.forget_memory()  # the next run retries
                     raise
 
 
@@ -380,7 +381,7 @@ def _history(request: Request, preparing: Preparing) -> GraphHistory:
 
 
 def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[BaseExecutor]:
-    """Whether there is a generation that takes runs, on devices that are in use."""
+    """Return True if there is an open executor whose devices all work."""
     if executor is None or executor.is_shut_down:
         return False
     reasons = quarantine.reasons
@@ -388,20 +389,20 @@ def _works(executor: BaseExecutor | None, quarantine: Quarantine) -> TypeGuard[B
 
 
 def _cause(last: BaseExecutor | None, again: ReplanReason | None, stale: str) -> str:
-    """Return why there has to be another plan, for events."""
+    """Return the reason for a new plan, for events."""
     if last is None:
         return "compile"
     return "replan" if again is not None else stale or "fault"
 
 
 def _asked(request: Request, asked: PlanOptions, plan: PlanValue) -> PlanOptions:
-    """Returns what a plan of a request was made with."""
+    """Return the options that a plan of a request was built with."""
     return replace(asked, overrides=request.version(plan.graph).overrides)
 
 
 class Load(NamedTuple):
-    """running: runs under way. waiting: runs that were asked for and have no slot yet. at_work:
-    what the devices have of those under way.
+    """The load of a graph. running: runs in flight. waiting: runs without a slot. at_work: splits
+    in flight on each device.
     """
 
     running: int
@@ -410,7 +411,7 @@ class Load(NamedTuple):
 
 
 def load_of(compiled: GraphExecutionState) -> Load:
-    """Returns what a graph has to do now, for another thread; it waits for nothing."""
+    """Return the load of a graph, for another thread; never blocks."""
     executor = compiled._executor
     asked = len(compiled._callers) + len(compiled._accepted)
     if executor is None:

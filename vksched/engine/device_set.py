@@ -1,4 +1,6 @@
-"""The devices of a scheduler: opened by name or given, in order of priority, the CPU last."""
+"""Device set: the devices of a scheduler, opened by name or passed as objects, in order of
+priority, the CPU last.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,17 @@ from .remote_hosts import Hosts
 Wanted = Sequence[str | Device | device_probe.DeviceInfo]
 
 _in_use: weakref.WeakSet[Device] = weakref.WeakSet()
-"""The devices of open schedulers: each has its states and its weights there to itself."""
-in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a child themselves
+"""Device objects in use by open schedulers; a device's states and weights belong to one
+scheduler.
+"""
+in_child(_in_use.clear)  # the schedulers belong to the parent; its devices raise in a child
 
 
 class DeviceSet:
     """Open devices.
 
-    devices: in order of priority, CPUs of other computers behind all else, the own CPU last.
-    with_cpu: the caller named it, or no device at all. hosts: the other computers.
+    devices: in order of priority; the CPUs of other hosts after all other devices, the local CPU
+    last. with_cpu: the CPU was named, or no device was. hosts: the other hosts.
     """
 
     def __init__(self) -> None:
@@ -45,8 +49,10 @@ class DeviceSet:
     def open(
         self, devices: Wanted | None, hosts: Hosts | None = None, robust: bool = False
     ) -> None:
-        """Open devices by name, takes open ones; None stands for all that are used by default, and
-        all of the other computers. robust: what is opened keeps kernels from the memory of others.
+        """Open devices by name, and add those that are open already.
+
+        None selects all default devices and all devices of other hosts. robust: enable memory
+        bounds checks for kernels.
         """
         with drivers_kept(), robust_access() if robust else nullcontext():
             self._open(devices, hosts)
@@ -59,7 +65,7 @@ class DeviceSet:
         remote = {} if hosts is None else {device.name: device for device in hosts.devices}
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
-        given: list[str | Device | device_probe.DeviceInfo] = (
+        requested: list[str | Device | device_probe.DeviceInfo] = (
             [*[info.name for info in device_probe.default_devices()], *remote]
             if devices is None
             else list(devices)
@@ -67,7 +73,7 @@ class DeviceSet:
         cpu: Device | None = None
         self.with_cpu = devices is None
         counts: dict[str, int] = {}
-        for item in given:
+        for item in requested:
             if isinstance(item, device_probe.DeviceInfo):
                 item = item.name
             if isinstance(item, str) and host_of(item) != DRIVER:
@@ -98,7 +104,7 @@ class DeviceSet:
         _in_use.update(map(innermost, self.devices))
 
     def resolve(self, device: str) -> str:
-        """Return the name of an open device, which may be given as another name of it."""
+        """Return the canonical name of an open device."""
         if device in self._aliases or any(d.name == device for d in self.devices):
             return self._aliases.get(device, device)
         if device.startswith("vulkan:"):
@@ -107,7 +113,7 @@ class DeviceSet:
         return device
 
     def check_granularity(self, submit_granularity: str | Mapping[str, str]) -> dict[str, str]:
-        """Return how each device is given its work, by its name."""
+        """Return the submit granularity of each device by name."""
         names = [d.name for d in self.devices]
         gpus = [d.name for d in self.devices if d.spec.kind != "cpu"]
         if isinstance(submit_granularity, str):
@@ -135,11 +141,11 @@ class DeviceSet:
 
     @property
     def own(self) -> list[Device]:
-        """The devices of this computer."""
+        """The devices of this host."""
         return [device for device in self.devices if host_of(device.name) == DRIVER]
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        """Returns what is known of links to other computers, and of theirs to their devices."""
+        """Return the links to other hosts, and from those hosts to their devices."""
         if self.hosts is None:
             return ()
         ends = [
@@ -150,14 +156,14 @@ class DeviceSet:
         return (*[(a, b, link) for a, b, link in ends if link is not None], *self.hosts.links())
 
     def replace(self, device: Device) -> None:
-        """Take a device in place of one of its name, which is not used any more."""
+        """Replace the closed device with this device's name."""
         at = next(i for i, known in enumerate(self.devices) if known.name == device.name)
         _in_use.discard(innermost(self.devices[at]))
         self.devices[at] = device
         _in_use.add(innermost(device))
 
     def close(self) -> None:
-        """Close all devices, the one opened last first, and the ways to other computers."""
+        """Close all devices in reverse order, and the connections to other hosts."""
         for device in reversed(self.devices):
             device.close()
             _in_use.discard(innermost(device))
@@ -168,17 +174,19 @@ class DeviceSet:
 
 
 def _drop(hosts: Hosts) -> None:
-    """End the connections of a scheduler that nobody has closed and nobody uses."""
-    # the collector may have come on a thread that a connection waits for
+    """Close the connections of a scheduler that was dropped without `close`."""
+    # the garbage collector may run on a thread that a connection waits for
     threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
-    # last, as warnings may be errors
-    warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
+    # last, because warnings may be errors
+    warnings.warn(
+        "[Scheduler] a scheduler with a cluster was not closed", ResourceWarning, stacklevel=1
+    )
 
 
 def _check_distinct(item: Device, before: Sequence[Device]) -> None:
-    """Raise DeviceError if a device is there already, or another one of its name.
+    """Raise DeviceError if a device, or another one of its name, is in the list.
 
-    before: the devices given before it.
+    before: the devices before it.
     """
     name = item.name
     if any(innermost(item) is innermost(device) for device in before):
@@ -196,13 +204,13 @@ def _check_distinct(item: Device, before: Sequence[Device]) -> None:
         )
     if innermost(item) in _in_use:
         raise DeviceError(
-            f"[Scheduler] expected a device of its own, got {name}, which another open Scheduler "
-            "has; try its name, which opens it once more"
+            f"[Scheduler] {name} is in use by another open Scheduler; try its "
+            "name, which opens it once more"
         )
 
 
 def _known(remote: Mapping[str, Device], name: str) -> Device:
-    """Return a device of another computer."""
+    """Return a device of another host."""
     if name not in remote:
         known = ", ".join(remote) or "none, as the scheduler has no cluster"
         raise DeviceError(

@@ -1,4 +1,4 @@
-"""CompiledGraph: a compiled graph as its caller sees it, and what its arrays must be."""
+"""CompiledGraph: the public interface of a compiled graph, with checks of its input arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
 
 class CompiledGraph(OfProcess):
-    """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
+    """A compiled graph: call it with arrays by name, any number of times, from any thread."""
 
     _INSTEAD = "to send what its graph is built from, and to compile it in each process"
 
@@ -62,57 +62,67 @@ class CompiledGraph(OfProcess):
 
     @property
     def plan(self) -> Plan:
-        """Where everything runs, and why: `print(run.plan.explain())`."""
+        """The current plan: `print(run.plan.explain())`."""
         return self._compiled.plan
 
     @property
     def stats(self) -> RunStats | None:
-        """What the last finished run cost; None before the first."""
+        """The stats of the last finished run; None before the first."""
         return self._compiled.history.newest
 
     @property
     def trace(self) -> Tape:
-        """The events of this graph, as the scheduler's tape has them: `run.trace.save("t.json")`.
+        """The events of this graph on the scheduler's tape: `run.trace.save("t.json")`.
 
-        Raises:
-            PlanError: the scheduler has no tape.
+        Raises
+        ------
+        PlanError
+            The scheduler has no tape.
         """
         return find_tape(self._trace).of_plans(self.plan_numbers)
 
     @property
     def plan_numbers(self) -> Sequence[int]:
-        """The numbers of all plans so far, as events have them."""
+        """The numbers of all plans until now, as used in events."""
         return self._compiled.plan_numbers
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
-        """Return where the time of the last runs went, as medians: in all, on each device, for
-        each op, beside what was predicted. `print` shows it as tables, `draw` as a picture.
+        """Return a report of the last runs, as medians: in total, on each device and for each op,
+        with the predicted times. `print` shows tables, `draw` writes a picture.
 
-        runs: how many at most. None: all that are remembered, 32 of the plan of now or fewer.
-        advice: whether to simulate the graph on other devices, too, which takes as long as some
-            plans of it; the same plan is not simulated twice.
+        Parameters
+        ----------
+        runs
+            The maximum number of runs. None: all recorded ones of the current plan, up to 32.
+        advice
+            Also simulate the graph on other devices, which takes as long as several plans; each
+            plan is simulated once.
 
-        Raises:
-            PlanError: there was no run yet.
+        Raises
+        ------
+        PlanError
+            There was no run yet.
         """
-        from .report.build_report import report_last  # what advises is imported when somebody asks
+        from .report.build_report import report_last  # imported on demand
 
         return report_last(self._compiled.history, runs, advice)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
-        """Run once and returns the outputs in the form in which they were given to compile."""
+        """Run once and return the outputs in the structure that was passed to `compile`."""
         feeds = self._feeds(unnamed, inputs, copy=False)
         outputs, _ = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs)
 
     def run_with_stats(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
-        """Run once, as a call does; returns what that cost, too, where it is known."""
+        """Run once and return the outputs and the recorded run, if known."""
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)
         return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
-        """Start a run and returns at once. Inputs are copied, so the caller may change them."""
+        """Start a run and return its future at once. Inputs are copied, so the caller may change
+        them.
+        """
         feeds = self._feeds(unnamed, inputs, copy=True)
         return self._compiled.submit(feeds, partial(self._done, feeds), self._observers)
 
@@ -122,13 +132,13 @@ class CompiledGraph(OfProcess):
         return self._pack(outputs)
 
     def synchronize(self) -> None:
-        """Wait until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until all submitted runs have finished or failed; their futures hold the results."""
         self._compiled.synchronize()
 
     def close(self) -> None:
-        """Wait for its runs and frees its memory on the devices; safe to call twice.
+        """Wait for all runs and free the device memory; idempotent.
 
-        Where the same graph was compiled again, the last to close does so.
+        If the graph was compiled several times, the last `close` frees it.
         """
         self._closed = True
         self._forget(self)
@@ -149,18 +159,18 @@ class CompiledGraph(OfProcess):
         if inputs.keys() != self._inputs.keys():
             raise GraphError(
                 f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
-                "try the names given to vs.input"
+                "try the names passed to vs.input"
             )
         feeds: dict[int, NDArray] = {}
         for name, value in inputs.items():
-            wanted = self._inputs[name]
-            array = wanted.check(value)
-            feeds[wanted.id] = np.array(array, order="C", copy=True) if copy else array
+            input_ = self._inputs[name]
+            array = input_.check(value)
+            feeds[input_.id] = np.array(array, order="C", copy=True) if copy else array
         return feeds
 
 
 class _Input:
-    """An input of a compiled graph, and what its arrays must be."""
+    """An input of a compiled graph, with the type of its arrays."""
 
     __slots__ = ("_bounds", "_dtype", "_name", "_shape", "_type", "id")
 
@@ -172,7 +182,7 @@ class _Input:
         self._bounds = None if low is None or high is None else (low, high)
 
     def check(self, value: Any) -> NDArray:
-        """Return a value as the array that a run takes."""
+        """Return a value as the array that a run expects."""
         name = self._name
         if isinstance(value, (np.ndarray, np.generic)):
             array = np.asarray(value, order="C")
@@ -188,17 +198,19 @@ class _Input:
                 f"[run] expected shape {self._shape} for input {name!r}, got {array.shape}"
             )
         if self._bounds is not None and array.size:
-            (low, high), least, most = self._bounds, array.min(), array.max()
-            if least < low or most > high:
+            (low, high), smallest, largest = self._bounds, array.min(), array.max()
+            if smallest < low or largest > high:
                 raise IndexOutOfRange(
                     f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
-                    f"say, got {least}..{most}"
+                    f"say, got {smallest}..{largest}"
                 )
         return array
 
 
 def make_packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
-    """Return a function that gives a run's outputs the form that compile was given."""
+    """Return a function that packs the outputs of a run in the structure that was passed to
+    `compile`.
+    """
     if isinstance(outputs, Tensor):
         return lambda arrays: arrays[0]
     if isinstance(outputs, Mapping):

@@ -1,8 +1,8 @@
-"""Carriers: which executor carries a plan out.
+"""Executor choice: selects the executor of a plan.
 
-    decides while it runs --> DynamicExecutor        one split of the CPU --> SingleExecutor
-    over several computers -> ClusterExecutor        with replicas ---------> Replicas
-                                                     all others ------------> Executor
+    dynamic scheduling ------> DynamicExecutor        one split on the CPU --> SingleExecutor
+    over several hosts ------> ClusterExecutor        with replicas ---------> Replicas
+                                                      all others ------------> Executor
 
 Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_streams.py.
 """
@@ -28,8 +28,8 @@ from .device_set import DeviceSet
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What executors are made with. numbers: of runs. stream: of the graph's runs by simulated
-    time, where devices are simulated.
+    """The arguments of executors. numbers: the counter of run numbers. stream: the graph's runs by
+    simulated time, if its devices are simulated.
     """
 
     opened: DeviceSet
@@ -41,8 +41,8 @@ class Making:
     def carrier(
         self, plan: Plan, numbers: Sequence[int], progress: Progress | None = None
     ) -> BaseExecutor:
-        """Return a plan made ready to run, with its replicas. numbers: of these plans, for
-        events.
+        """Return the prepared executor of a plan, with its replicas. numbers: the numbers of these
+        plans, for events.
         """
         each: list[BaseExecutor] = []
         try:
@@ -68,7 +68,7 @@ class Making:
         ):
             executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
         else:
-            # as for schedulers without a cluster: not imported there
+            # imported only with a cluster
             from ..distributed.driver.cluster_executor import ClusterExecutor
 
             return ClusterExecutor(plan, hosts.hosts, devices, hosts.transport, *about)

@@ -1,9 +1,10 @@
-r"""Faults: which devices of a scheduler are out of use, and what a failure means for one graph.
+r"""Faults: excludes failed devices of a scheduler, and decides how each graph recovers.
 
     error of a device --record--> quarantine (all graphs)      lost, hangs, drops a submission
                                \-> this graph: less memory, then without the device    out of memory
 
-One without memory is not quarantined, as memory comes back.
+A device that is out of memory is not quarantined, because memory may be freed.
+
 Examples: tests/engine/test_faults.py.
 """
 
@@ -22,9 +23,9 @@ ON_DEVICE_FAILURE = ("retry", "raise")
 
 
 class Quarantine:
-    """The devices that failed, with the reasons, for all graphs of a scheduler.
+    """The failed devices with the reasons, for all graphs of a scheduler.
 
-    names: the devices that may fail; the CPU is not among them, its errors go to the caller.
+    names: the devices that may fail; errors of the CPU always go to the caller.
     """
 
     def __init__(self, names: Iterable[str], on_device_failure: str = "retry") -> None:
@@ -32,34 +33,34 @@ class Quarantine:
         self.on_device_failure = on_device_failure
         self.reasons: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
-        """By device, how often it failed."""
+        """The number of failures of each device."""
         self._unreached: set[str] = set()
-        """Devices of computers that somebody did not reach."""
+        """Devices of hosts that another host could not reach."""
 
     def blamed(self, error: DeviceError) -> list[str]:
-        """Return the devices that an error puts out of use: all of a computer that is lost."""
+        """Return the devices that an error excludes: all of a host that is lost."""
         if error.host:
             return sorted(name for name in self.names if host_of(name) == error.host)
         return [error.device] if error.device in self.names else []
 
     def disable_device(self, name: str, reason: str, error: DeviceError) -> None:
-        """Take a device out of use; the first reason stays."""
+        """Exclude a device; the first reason is retained."""
         self.reasons.setdefault(name, reason)
         if isinstance(error, HostLost):
             self._unreached.add(name)
 
     def restore_device(self, names: Iterable[str]) -> None:
-        """Takes devices in again."""
+        """Use devices again."""
         for name in names:
             self._unreached.discard(name)
             self.reasons.pop(name, None)
 
     def unreached(self) -> set[str]:
-        """Return the computers that are out of use as somebody did not reach them."""
+        """Return the hosts that are excluded because another host could not reach them."""
         return {host_of(name) for name in list(self._unreached)}
 
     def require_empty(self) -> None:
-        """Raise where plans may not change by themselves and a device is missing."""
+        """Raise if replanning is disabled and a device has failed."""
         for name, reason in list(self.reasons.items()) if self.on_device_failure == "raise" else ():
             host = host_of(name)
             remedy = f"try sched.restore_device({host!r})" if host else "make a new Scheduler"
@@ -72,10 +73,10 @@ class Quarantine:
 
 
 class Faults:
-    """The failures that one graph has met; the caller holds a lock.
+    """The failures of one graph; the caller holds a lock.
 
-    short: devices that had too little memory once, so that the next plan makes do with one copy.
-    plans: numbers of its plans, for events.
+    short: devices that were out of memory once; the next plan uses one copy. plans: the numbers of
+    the graph's plans, for events.
     """
 
     def __init__(
@@ -87,36 +88,36 @@ class Faults:
         self.short: set[str] = set()
         self._plans = plans
         self._without: dict[str, str] = {}
-        """Devices that had too little memory twice: this graph does without them."""
+        """Devices that were out of memory twice; this graph no longer uses them."""
         self._unreported: list[tuple[DeviceError, str]] = []
 
     @property
     def plan(self) -> int:
-        """The number of the plan that is carried out, -1 where there is none yet."""
+        """The number of the current plan; -1 before the first."""
         return self._plans[-1] if self._plans else -1
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The devices that the next plan does not use, with the reasons."""
+        """The devices that the next plan excludes, with the reasons."""
         return {**self._quarantine.reasons, **self._without}
 
     @property
     def last(self) -> DeviceError | None:
-        """The last failure that nobody was told of."""
+        """The last failure that was not reported."""
         return self._unreported[-1][0] if self._unreported else None
 
     def forget_memory(self) -> None:
-        """Forget which devices had no memory, as memory may come back."""
+        """Clear the devices that were out of memory, because memory may have been freed."""
         self.short.clear()
         self._without.clear()
 
     def may_retry(self, error: DeviceError) -> bool:
-        """Return whether a run that failed so is to be carried out again."""
+        """Return True if a run that failed with this error is retried."""
         return self._is_fault(error) and self._quarantine.on_device_failure == "retry"
 
     def record(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
-        """Notes what failures mean for the next plan. devices: those that failed; of one that has
-        come back meanwhile it is no news.
+        """Record failures for the next plan. devices: the failed device objects; failures of a
+        device that was replaced since are ignored.
         """
         gone = {device.name for device in devices if not self._states.is_in_use(device)}
         for error in filter(self._is_fault, errors):
@@ -128,15 +129,18 @@ class Faults:
             for name in names:
                 self._quarantine.counts[name] += 1
                 self._trace.emit(Event("fault", name, now, now, -1, fields, self.plan))
-            known = self._quarantine.reasons.keys() >= set(names)  # by another graph, and told
+            known = self._quarantine.reasons.keys() >= set(
+                names
+            )  # already recorded and reported by another graph
             remedy = [self._remedy(error, name) for name in names][-1]
             if self.may_retry(error) and not known:
                 self._unreported.append((error, remedy))
 
     def report(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
-        """Return a warning for each failure since the last time, and what happens now.
+        """Return a warning for each unreported failure, with the recovery.
 
-        devices: on which the graph runs from now on; None where it cannot, as `failed` says.
+        devices: the devices that the graph runs on from now on; None if it cannot run because of
+        `failed`.
         """
         if devices is None and isinstance(failed, StateLost):
             now = "and states that lay there are lost"
@@ -159,7 +163,7 @@ class Faults:
         replay, kind = self.may_retry(error), type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
-            self._states.mark_lost(name)  # first, so that a device out of use never holds a state
+            self._states.mark_lost(name)  # first, so that an excluded device never holds a state
             self._quarantine.disable_device(name, reason, error)
             lasts = "until it is back" if isinstance(error, HostLost) else "for this scheduler"
             return f"it is out of use {lasts}"

@@ -1,10 +1,11 @@
-"""Overflow: tells where a product that may be rounded to float16 has left its range.
+"""FP16 overflow: finds ops whose operands or results exceed the range of float16.
 
     results not finite -> one warning      VKSCHED_FIND_OVERFLOW=1 -> the first node, by numpy
 
-Float16 ends at 65,504: a larger operand becomes infinite, and so does a larger result of "float16".
-Looking at results costs a pass over them, in graphs with such products alone. The search computes
-each node of the graph again, after each run. Examples: tests/engine/test_overflow.py.
+The maximum of float16 is 65,504: a larger operand becomes infinite, and so does a larger result in
+mode "float16". The check of results costs one pass over them, only in graphs with matmuls in a
+float16 mode. The search computes every node again after each run. Examples:
+tests/engine/test_overflow.py.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from ..ir.tensor import Tensor
 from ..runtime.cpu.evaluate import evaluate_node
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"
-MOST = 65504.0
+MAX_FLOAT16 = 65504.0
 """The largest finite float16."""
 
 
 @dataclass(frozen=True)
 class Overflow:
-    """A product that leaves the range of float16. node: its name. op: of it. what: is too large."""
+    """An op that exceeds the range of float16. node: its name. op: its kind. what: the value that
+    is too large.
+    """
 
     node: str
     op: str
@@ -41,45 +44,45 @@ class Overflow:
 
 
 class OverflowWatch:
-    """Looks at the runs of one graph. read: the value of a state."""
+    """Checks the runs of one graph. read: returns the value of a state."""
 
     def __init__(self, graph: Graph, read: Callable[[Tensor], NDArray]) -> None:
         self._graph = graph
         self._read = read
         self.rounds = any(allows_half(node.attrs) for node in graph.nodes)
-        """Whether there is anything to look at."""
+        """True if the graph has ops that may be rounded to float16."""
         self._searches = self.rounds and is_on(SWITCH)
         self._reported: set[str] = set()
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
-        """Warn of an overflow, of each one once. feeds: the inputs of a run, by node."""
+        """Warn of each overflow once. feeds: the inputs of a run by node."""
         if self._searches:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:
-                self._tell(str(found), found.node)
+                self._warn_once(str(found), found.node)
             else:
-                self._tell(self._hint(results, "numpy finds no product that overflows"))
+                self._warn_once(self._hint(results, "numpy finds no product that overflows"))
         else:
-            self._tell(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
+            self._warn_once(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
 
     def _hint(self, results: Sequence[NDArray], more: str) -> str:
-        """Return a warning of a result that is not finite; "" where all are."""
+        """Return a warning of a result that is not finite; "" if all are finite."""
         for (name, _), array in zip(self._graph.outputs, results, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return (
-                    f"[precision] {name} has values that are not finite, and products behind it "
-                    f"may be rounded to float16, which ends at {MOST:.0f}; {more}"
+                    f"[precision] {name} has values that are not finite, and its matmuls may "
+                    f"be rounded to float16, whose maximum is {MAX_FLOAT16:.0f}; {more}"
                 )
         return ""
 
-    def _tell(self, text: str, about: str = "") -> None:
-        """Warn once of what it is about, by default of the text."""
+    def _warn_once(self, text: str, about: str = "") -> None:
+        """Warn once per topic, by default the text."""
         if text and (about or text) not in self._reported:
             self._reported.add(about or text)
             warn_user(text)
 
     def _states(self) -> dict[int, NDArray]:
-        """Return the values that states have now, or began with where they lie in pieces."""
+        """Return the current values of states, or the initial values of sharded ones."""
         out: dict[int, NDArray] = {}
         for node_id, first in self._graph.initial.items():
             key = self._graph.keys[node_id]
@@ -90,11 +93,15 @@ class OverflowWatch:
 def find_overflow(
     graph: Graph, feeds: Mapping[int, NDArray], states: Mapping[int, NDArray]
 ) -> Overflow | None:
-    """Return the first product that leaves the range of float16; None where none does. All is
-    computed by numpy. feeds, states: by node.
+    """Return the first op that exceeds the range of float16, computed by numpy; None if there is
+    none.
 
-    Raises:
-        VkschedError: a node cannot be computed.
+    feeds, states: values by node.
+
+    Raises
+    ------
+    VkschedError
+        A node cannot be computed.
     """
     values: dict[int, NDArray] = {**graph.arrays(), **feeds, **states}
     for node in graph.nodes:
@@ -112,18 +119,22 @@ def find_overflow(
 
 
 def _overflow_of(graph: Graph, node: Node, operands: tuple[NDArray, ...], result: NDArray) -> str:
-    """Returns what of a node becomes infinite only as it is rounded; "" where nothing does."""
+    """Return the value of a node that becomes infinite by rounding to float16; "" if there is
+    none.
+    """
     for i in node.declaration.roundable_operands:
         if i < len(operands) and operands[i].dtype.kind == "f":
             lost = np.isfinite(operands[i]) & ~np.isfinite(as_half(operands[i]))
             if lost.any():
                 largest = np.abs(operands[i][lost]).max()
                 name = graph.nodes[node.inputs[i]].name
-                return f"its operand {name} holds {largest:g}, over {MOST:.0f}"
+                return f"its operand {name} holds {largest:g}, over {MAX_FLOAT16:.0f}"
     if np.isfinite(result).all():
         return ""
     exact = replace(node, attrs=with_word(node.attrs, SINGLE))
     nodes = (*graph.nodes[: node.id], exact, *graph.nodes[node.id + 1 :])
     whole = evaluate_node(replace(graph, nodes=nodes), node.id, operands)
     lost = np.isfinite(whole) & ~np.isfinite(result)
-    return f"its result is {np.abs(whole[lost]).max():g}, over {MOST:.0f}" if lost.any() else ""
+    return (
+        f"its result is {np.abs(whole[lost]).max():g}, over {MAX_FLOAT16:.0f}" if lost.any() else ""
+    )

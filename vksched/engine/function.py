@@ -1,7 +1,7 @@
-"""Function: a graph for every shape it is called with, compiled at the first call of each.
+"""Function: compiles a graph for each set of input shapes at its first call.
 
     f = sched.function(lambda x: vs.softmax(x @ w))
-    f(x=a)  shapes seen before? --yes--> run      --no--> build, compile, run
+    f(x=a)  shapes cached? --yes--> run      --no--> build, compile, run
 
 Examples: tests/engine/test_reuse.py.
 """
@@ -32,17 +32,25 @@ _Key = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 class Function(OfProcess):
-    """Runs what `build` writes, on inputs of any shape.
+    """A function of arrays of any shape, whose graph `build` creates.
 
-    build: called with one input Tensor per argument, by name; returns outputs, or a pair of these
-        and a dict of updates of states. It is called once per shape and keeps its weights and
-        states outside, so that all shapes share them.
-    graphs: where each shape's graph is compiled, with this placement and precision. bounds: see
-        `vs.input`, by name. limit: how many shapes are kept; the one that was not used for longest
-        is closed.
+    Parameters
+    ----------
+    build
+        Called with one input Tensor per argument by name, once per set of shapes. It returns
+        outputs, or a pair of outputs and a dict of state updates. Weights and states are created
+        outside of it, so that all shapes share them.
+    graphs
+        The registry that compiles the graphs.
+    placement, precision
+        See `Scheduler.compile`.
+    bounds
+        The value ranges of integer inputs by name; see `vs.input`.
+    limit
+        The maximum number of cached sets of shapes; the least recently used one is closed.
     """
 
-    _INSTEAD = "to send the function that it was made from, and to make it in each process"
+    _INSTEAD = "to send the Python function, and to compile it in each process"
 
     def __init__(
         self,
@@ -70,18 +78,16 @@ class Function(OfProcess):
     def __call__(self, /, **inputs: Any) -> Result:
         """Run once, as `CompiledGraph` does."""
         arrays = _as_arrays(inputs)
-        key, run = self._take(arrays)
+        key, run = self._acquire(arrays)
         try:
             return run(**arrays)
         finally:
             self._release(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
-        """Start a run and returns at once, as `CompiledGraph.submit` does; compiles first where
-        needed.
-        """
+        """Start a run as `CompiledGraph.submit` does, after compilation if needed."""
         arrays = _as_arrays(inputs)
-        key, run = self._take(arrays)
+        key, run = self._acquire(arrays)
         try:
             future = run.submit(**arrays)
         except BaseException:
@@ -92,7 +98,7 @@ class Function(OfProcess):
 
     @property
     def trace(self) -> Tape:
-        """The events of all shapes so far, as the scheduler's tape has them; see
+        """The events of the graphs of all shapes on the scheduler's tape; see
         `CompiledGraph.trace`.
         """
         with self._lock:
@@ -101,13 +107,13 @@ class Function(OfProcess):
 
     @property
     def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        """The shapes that are compiled, the one used last at the end."""
+        """The cached sets of shapes, the most recently used one last."""
         with self._lock:
             return tuple({name: shape for name, shape, _ in key} for key in self._runs)
 
-    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
-        """Return the compiled graph for the shapes and element types of some arrays, and its key;
-        it is kept until it is given back.
+    def _acquire(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, CompiledGraph]:
+        """Return the key and the compiled graph for the arrays' shapes and element types; it stays
+        cached until it is released.
         """
         self._owner.require("the function")
         key = tuple((name, arrays[name].shape, str(arrays[name].dtype)) for name in sorted(arrays))
@@ -144,28 +150,28 @@ class Function(OfProcess):
             raise GraphError(
                 f"[function] expected bounds of inputs {sorted(arrays)}, got {sorted(unknown)}"
             )
-        made = self._build(
+        outputs = self._build(
             **{
                 name: input(name, array.shape, array.dtype, self._bounds.get(name))
                 for name, array in arrays.items()
             }
         )
         updates: Updates | None = None
-        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
-            made, updates = made
-        if not isinstance(made, (Tensor, Mapping, tuple, list)):
+        if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
+            outputs, updates = outputs
+        if not isinstance(outputs, (Tensor, Mapping, tuple, list)):
             raise GraphError(
-                f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
+                f"[function] expected outputs, or outputs and updates, got {type(outputs).__name__}"
             )
         run = self._graphs.compile(
-            made, self._placement, updates=updates, precision=self._precision
+            outputs, self._placement, updates=updates, precision=self._precision
         )
         self._plan_numbers.append(run.plan_numbers)
         return run
 
 
 def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, NDArray]:
-    """Return inputs as arrays; Python's floats become float32, its ints int32."""
+    """Return inputs as arrays; Python floats become float32, Python ints int32."""
     out: dict[str, NDArray] = {}
     for name, value in inputs.items():
         array = value if isinstance(value, (np.ndarray, np.generic)) else constant(value).data

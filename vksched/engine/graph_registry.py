@@ -1,10 +1,10 @@
-"""Graphs: all that a scheduler has compiled, each kept while somebody runs it.
+"""Graph registry: the compiled graphs of a scheduler, reference-counted by their handles.
 
-    compile(outputs) --known request?--> Run of the graph that is there
-                     \\--new---------> plan, allocate, record --> Run
+    compile(outputs) --cached request?--> CompiledGraph of the existing graph
+                     \\--new-------------> plan, allocate, record --> CompiledGraph
 
-The same graph, placement and observed values again are the same compiled graph, with nothing
-planned or allocated. Examples: tests/engine/test_reuse.py, tests/scheduler/test_closing.py.
+Requests with equal graphs, placements and observed values share one compiled graph; nothing is
+planned or allocated again. Examples: tests/engine/test_reuse.py, tests/scheduler/test_closing.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Entry:
-    """A compiled graph and the runs that were handed out for it."""
+    """A compiled graph and the handles to it."""
 
     compiled: GraphExecutionState
     runs: list[CompiledGraph] = field(default_factory=list)
@@ -52,8 +52,8 @@ class _Entry:
 class Graphs:
     """The compiled graphs of one scheduler.
 
-    configuring: applies the config of the scheduler, where there is one. warned: the fallbacks that
-    a warning was given for. lock: held while a graph is compiled, else only for moments.
+    configuring: applies the scheduler's config, if there is one. warned: fallbacks that were warned
+    about. lock: held while a graph is compiled, otherwise only briefly.
     """
 
     def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:
@@ -64,9 +64,9 @@ class Graphs:
         self.owner = Owner()
         self.closing = False
         self.entries: dict[object, _Entry] = {}
-        """Compiled graphs that a request may meet again."""
+        """The compiled graphs by request key."""
         self.compiled: list[GraphExecutionState] = []
-        """Those that are not closed yet."""
+        """The compiled graphs that are not closed."""
 
     def compile(
         self,
@@ -77,8 +77,8 @@ class Graphs:
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> CompiledGraph:
-        """Return a run of a graph, which is made ready where it is not yet."""
-        self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
+        """Return a handle to a compiled graph; compile it if it is new."""
+        self.owner.require("the scheduler")  # in a forked child the lock may never be released
         with self.lock:
             request = self._request(outputs, placement, updates, observe, precision, progress)
             pack = make_packer(outputs, request.graph)
@@ -86,29 +86,29 @@ class Graphs:
         return self._warn_of_fallbacks(run)
 
     def compile_cached_plan(
-        self, kept: CachedPlan, progress: Progress | None = None
+        self, cached: CachedPlan, progress: Progress | None = None
     ) -> CompiledGraph:
-        """Return a run of a graph of one output that was rewritten, as `Plan.graph` is, where
-        `rewriting` was the same; it is not rewritten again, and not planned again where the plan
-        that `keep` returned is still the right one.
+        """Compile a rewritten graph of one output, as in `Plan.graph`, if `rewriting` was equal.
+
+        Passes do not run again, and the plan from `keep` is reused if it is still valid.
         """
         self.owner.require("the scheduler")
         with self.lock:
             self._require_open()
-            request = Request(kept.graph, (), {}, cached_plan=kept)
+            request = Request(cached.graph, (), {}, cached_plan=cached)
             run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
         return self._warn_of_fallbacks(run)
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Return a plan of a graph that was compiled with nothing else said, as plain data; None
-        where it may be another one next time.
+        """Return the plan of a graph that was compiled with default options as plain data; None if
+        it cannot be cached.
         """
         return self.preparing.keep(plan)
 
     @property
     def rewriting(self) -> str | None:
-        """What decides, beside a graph, how it is rewritten; None where a config has a part in it.
-        Memory is left out, which only convolutions ask for.
+        """The options of the passes, as a cache key; None if a config takes part. Memory sizes are
+        excluded; only convolutions depend on them.
         """
         if self.configuring is not None:
             return None
@@ -125,15 +125,15 @@ class Graphs:
         lighten: Callable[[Request], Request],
         progress: Progress | None,
     ) -> CompiledGraph:
-        """Return a run of a request, with the lock held. lighten: rewrites its graph, where that
-        is not compiled yet.
+        """Return a handle to the compiled graph of a request; the caller holds the lock. lighten:
+        optimizes a request that is not compiled yet.
         """
         key = request.key()
         entry = self.entries.get(key)
         if entry is None:
-            made = GraphExecutionState(self.preparing, lighten(request), progress)
-            entry = self.entries[key] = _Entry(made)
-            self.compiled.append(made)
+            state = GraphExecutionState(self.preparing, lighten(request), progress)
+            entry = self.entries[key] = _Entry(state)
+            self.compiled.append(state)
         run = CompiledGraph(
             entry.compiled,
             pack,
@@ -146,10 +146,10 @@ class Graphs:
         return run
 
     def _warn_of_fallbacks(self, run: CompiledGraph) -> CompiledGraph:
-        """Return a run after warning of what falls back to numpy in it."""
+        """Warn of CPU fallbacks in a compiled graph, and return it."""
         try:
             warn_of_fallbacks(run.plan, self.warned)
-        except BaseException:  # where warnings are errors
+        except BaseException:  # warnings may be errors
             run.close()
             raise
         return run
@@ -162,7 +162,7 @@ class Graphs:
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> Plan:
-        """Return the plan that `compile` would carry out now; nothing is allocated."""
+        """Return the plan that `compile` would execute; nothing is allocated."""
         self.owner.require("the scheduler")
         with self.lock:
             written = self._request(outputs, placement, updates, observe, precision)
@@ -170,40 +170,41 @@ class Graphs:
         return self.preparing.plan(request, self.preparing.topology())
 
     def reconsider(self) -> None:
-        """Has the next run of each graph plan anew, as a device has come back."""
+        """Plan each graph again at its next run, because a device has returned."""
         with self.lock:
             compiled = list(self.compiled)
         for each in compiled:
             each.reconsider()
 
     def synchronize(self) -> None:
-        """Wait until every run submitted so far is done, or has failed."""
+        """Wait until all submitted runs have finished or failed."""
         with self.lock:
             compiled = list(self.compiled)
         for each in compiled:
             each.synchronize()
 
     def require_outside(self, what: str) -> None:
-        """Raise in an observer or sink of a run, which would wait for itself."""
+        """Raise if called by an observer or sink during a run, which would deadlock."""
         with self.lock:
             compiled = list(self.compiled)
         for each in compiled:
             each.require_outside(what)
 
     def close(self) -> bool:
-        """Wait for runs under way and accepted ones, then frees all graphs; returns whether none
-        is left. It is False where another caller still closes one.
+        """Wait for accepted runs, then free all graphs; return True if none is left, False if
+        another thread is still closing one.
         """
         with self.lock:
             compiled = list(self.compiled)
             self.require_outside("close")
             self.closing = True
         for each in compiled:
-            each.close()  # for another caller: until the first one's ends, or at once in a callback
+            # if another thread closes it: waits for that, or returns at once in a callback
+            each.close()
         return all(each.closed for each in compiled)
 
     def _forget(self, run: CompiledGraph, key: object, entry: _Entry) -> None:
-        """Close a compiled graph with the last of its runs."""
+        """Close a compiled graph when its last handle is closed."""
         if self.owner.forked:
             return
         with self.lock:
@@ -227,7 +228,7 @@ class Graphs:
         precision: Precision | None,
         progress: object = None,
     ) -> Request:
-        """Check what the caller wants compiled, and returns it as a request."""
+        """Validate the arguments of `compile`, and return them as a request."""
         if isinstance(placement, Tensor) or isinstance(progress, Tensor):
             raise GraphError(
                 "[compile] expected one output, a sequence or a dict, got several; try "

@@ -1,8 +1,7 @@
-"""Membership: computers that come back, and what that means for the graphs of a scheduler.
+"""Membership: handles hosts that return, for all graphs of a scheduler.
 
-    a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
-    all reach it again --restore_device--> out of quarantine --> the next run of each graph plans
-    anew
+    a run: HostLost --faults.py--> all its devices in quarantine --> next generation without them
+    reached by all hosts --restore_device--> out of quarantine --> each graph plans again at its run
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -20,22 +19,24 @@ from .plan_builder import Preparing
 
 
 class Membership:
-    """The devices of other computers that one scheduler has."""
+    """The devices of other hosts that one scheduler uses."""
 
     def __init__(self, preparing: Preparing, graphs: Graphs) -> None:
         self._preparing = preparing
         self._graphs = graphs
         self._lock = threading.Lock()
         self._hosts = preparing.opened.hosts
-        preparing.membership = self  # who has a run and no scheduler has it, too
+        preparing.membership = self  # reachable from compiled graphs even without the scheduler
         if self._hosts is not None:
             self._hosts.watch(_weakly(self.restore_device), preparing.quarantine.unreached)
 
     def restore_device(self, name: str) -> None:
-        """Use devices again: those of a computer, or one of them.
+        """Use a device, or all devices of a host, again.
 
-        Raises:
-            DeviceError: there is no such computer or device, or it cannot be reached.
+        Raises
+        ------
+        DeviceError
+            There is no such host or device, or it cannot be reached.
         """
         opened, host = self._preparing.opened, host_of(name) or name
         known = [device.name for device in opened.devices if host_of(device.name) != DRIVER]
@@ -43,7 +44,7 @@ class Membership:
         if self._hosts is None or not names:
             raise DeviceError(
                 f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, "
-                f"or its computer, got {name!r}; try a new Scheduler for devices of this computer"
+                f"or a host of theirs, got {name!r}; try a new Scheduler for devices of this host"
             )
         with self._lock:
             there = {device.name: device for device in self._hosts.rejoin(host)}
@@ -56,7 +57,7 @@ class Membership:
             back = [known for known in names if known in there]
             if not back:
                 raise DeviceError(
-                    f"[restore_device] expected {', '.join(names)} on {host}, which is back with "
+                    f"[restore_device] expected {', '.join(names)} on {host}, which returned with "
                     f"{', '.join(there) or 'no device'}; try a new Scheduler"
                 )
             for returned in back:
@@ -66,7 +67,9 @@ class Membership:
 
 
 def _weakly(method: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that calls a method while its object is in use, and keeps it not so."""
+    """Return a function that calls a method while its object is alive, with a weak reference
+    to it.
+    """
     ref = WeakMethod(method)
 
     def call(name: str) -> None:

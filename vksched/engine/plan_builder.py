@@ -1,9 +1,9 @@
-"""Preparing: the one place that makes a plan of a request, and an executor of a plan.
+"""Plan builder: the single place that builds the plan of a request and the executor of a plan.
 
     request --topology, tuner--> plan --states placed, memory, recordings--> executor
 
-It is handed down from the scheduler to each compiled graph, which asks it again when a device
-fails. Examples: tests/scheduler/test_scheduler.py, tests/engine/test_faults.py.
+The scheduler passes it to each compiled graph, which calls it again after a device failure.
+Examples: tests/scheduler/test_scheduler.py, tests/engine/test_faults.py.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
 
-SHORT = "copies: 1 made on each device, as a device ran out of memory"
-"""Is noted of a plan that had to be smaller than what was asked for."""
+ONE_COPY_NOTE = "copies: 1 on each device, because a device ran out of memory"
+"""The note of a plan with fewer copies than requested."""
 PLANS = itertools.count()
-"""Numbers of plans in this process, for events."""
+"""The plan numbers of this process, for events."""
 
 
 def check_settings(
     copies: object, timeout_s: object, on_device_failure: object, policy: str, clustered: bool
 ) -> None:
-    """Raise PlanError unless a scheduler takes these."""
+    """Raise PlanError unless these are valid arguments of a scheduler."""
     if clustered and policy not in STATIC:
         raise PlanError(
             f"[Scheduler] expected a policy that plans beforehand with a cluster, got {policy!r}; "
@@ -76,7 +76,7 @@ def check_settings(
 
 
 def check_switches(**switches: object) -> None:
-    """Raise PlanError unless each is True or False, as a word such as "no" would be on."""
+    """Raise PlanError unless each is a bool, because a string like "no" would be true."""
     for name, value in switches.items():
         if value not in (True, False):
             raise PlanError(f"[Scheduler] expected {name} of True or False, got {value!r}")
@@ -84,7 +84,7 @@ def check_switches(**switches: object) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a scheduler plans and runs; see `Scheduler`."""
+    """The settings of a scheduler's planning and execution; see `Scheduler`."""
 
     policy: str
     objective: Objective
@@ -105,9 +105,9 @@ class Settings:
 
 
 class Preparing:
-    """Makes plans and executors on the devices of one scheduler.
+    """Builds plans and executors on the devices of one scheduler.
 
-    lock: held from planning with the memory that is free until that memory is taken.
+    lock: held from planning with the free memory until that memory is allocated.
     """
 
     def __init__(
@@ -136,14 +136,14 @@ class Preparing:
         self._first_use = first_use
         self._numbers = itertools.count()
         self.specs = {d.name: d.spec for d in opened.devices}
-        """What the devices said when they were opened."""
+        """The warnings of the devices when they were opened."""
         self.seen: Callable[[Plan, RunStats], None] | None = None
-        """Is told of each run that is done, on its thread, and raises nothing."""
+        """A callback for each finished run, on its thread; it raises nothing."""
 
     def topology(self, left_out: Mapping[str, str] | None = None) -> Topology:
-        """Returns what the planner knows now; a device that is left out is not asked any more.
+        """Return the current topology for the planner; excluded devices are not queried.
 
-        left_out: devices with the reasons; by default those in quarantine.
+        left_out: excluded devices with the reasons; by default the quarantined ones.
         """
         out = self.quarantine.reasons if left_out is None else left_out
         devices = self.opened.devices
@@ -157,21 +157,22 @@ class Preparing:
         return Topology(specs, Links(links)).verify()
 
     def lighten(self, request: Request) -> Request:
-        """Return a request that takes less work, where that is wanted."""
+        """Return an optimized request, if the scheduler optimizes."""
         if not self._settings.optimize:
             return request
         with resting_collector(len(request.graph.nodes)):
             return request.optimized(self.topology())
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
-        """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a
-        plan by cost wants to know. Then the same for the version of those devices that have work.
+        """Measure kernel variants of the graph, as far as the tuner wants to, and then the costs
+        for a plan by cost; then do both for the version of the graph for the devices that the plan
+        uses.
         """
         devices = [d for d in self.opened.own if d.name not in left_out]
-        made = self._measure(
+        measured = self._measure(
             request, devices, lambda: self.plan(request, self.topology(left_out), small)
         )
-        wants = made or any(self._tuner.wants(device.spec) for device in devices)
+        wants = measured or any(self._tuner.wants(device.spec) for device in devices)
         if self._by_cost and wants:
             plan = self.plan(request, self.topology(left_out), small)
             if plan.graph is not request.graph:
@@ -183,7 +184,7 @@ class Preparing:
     def plan(
         self, request: Request, topology: Topology, small: bool = False, only: Sequence[str] = ()
     ) -> Plan:
-        """Return the plan of a request. small: with one copy, as an allocation failed. only: the
+        """Return the plan of a request. small: with one copy, after an allocation failed. only: the
         devices that may have work; all by default.
         """
         if not self._by_cost:
@@ -194,7 +195,7 @@ class Preparing:
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
     ) -> bool:
-        """Return whether costs were measured."""
+        """Return True if costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
         topology = self.topology()
 
@@ -210,7 +211,7 @@ class Preparing:
     def _plan(
         self, request: Request, topology: Topology, small: bool, only: Sequence[str] = ()
     ) -> Plan:
-        """Return the plan of a request as it is."""
+        """Return the plan of one version of a request."""
         question, plan = self._question(request, small, only), None
         if request.cached_plan is not None:
             plan = request.cached_plan.answer(question, topology)
@@ -219,13 +220,13 @@ class Preparing:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
-        return replace(plan, notes=(*plan.notes, SHORT))
+        return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Return a plan as `CachedPlan` takes it, for a request of its graph alone; None where it
-        may be another one next time.
+        """Return a plan as plain data for `CachedPlan`, for a request with default options; None if
+        it cannot be cached.
         """
-        if SHORT in plan.notes:
+        if ONE_COPY_NOTE in plan.notes:
             return None
         return serialize_cached_plan(plan, self._question(Request(plan.graph, (), {}), small=False))
 
@@ -236,7 +237,7 @@ class Preparing:
         return 1 if isinstance(asked, int) else LEAST
 
     def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> PlanRequest:
-        """Returns what the planner is asked about a request."""
+        """Return the plan request for the planner."""
         keys, cpu = request.graph.keys, self.opened.devices[-1].name
         return PlanRequest(
             self._settings.policy,
@@ -263,15 +264,15 @@ class Preparing:
         cause: str = "compile",
         stream: SimulatedStream | None = None,
     ) -> BaseExecutor:
-        """Plans a request on the devices as they are now, and makes the plan ready.
+        """Plan a request on the current devices, and return the prepared executor.
 
-        left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
-        drift: is told of the plan, and what it took. again: why it is not the first one. cause: why
-        there has to be a plan, for events. stream: the graph's runs by simulated time.
+        left_out: excluded devices with the reasons. small: use one copy. drift: receives the plan
+        and its costs. again: the reason for another plan, None for the first. cause: the reason,
+        for events. stream: the graph's runs by simulated time.
         """
         start_s = self.trace.clock.now()
         if drift is not None and not left_out.keys().isdisjoint(drift.alone.only):
-            drift.alone.forget()  # the device that was faster alone is gone
+            drift.alone.forget()  # the device of the trial is excluded
         only = drift.alone.only if drift is not None else ()
         plan = self.plan(request, self.topology(left_out), small, only)
         if again is not None:
@@ -283,7 +284,7 @@ class Preparing:
             for replica, (own, number) in enumerate(zip(every, numbers, strict=True)):
                 decides = isinstance(own, DynamicPlan)
                 planned = PlanRecord(own, question, cause, decides, replica)
-                self._tell_plan(planned, start_s, number)
+                self._emit_plan(planned, start_s, number)
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
@@ -300,8 +301,8 @@ class Preparing:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
 
-    def _tell_plan(self, planned: PlanRecord, start_s: float, number: int) -> None:
-        """Tells the sinks of a plan and of what falls back to numpy in it. start_s: when planning
+    def _emit_plan(self, planned: PlanRecord, start_s: float, number: int) -> None:
+        """Emit the events of a plan and of its CPU fallbacks. start_s: the time when planning
         began.
         """
         plan, cause = planned.plan, planned.cause
@@ -320,9 +321,9 @@ class Preparing:
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
     def look(self, request: Request, drift: Drift, faults: Faults) -> ReplanReason | None:
-        """Return why another plan is to be carried out from now on; None where that one stays."""
+        """Return the reason for a switch to another plan; None to keep the current one."""
         if not self._by_cost:
-            drift.left = None  # or each run would ask again
+            drift.left = None  # otherwise each run would look again
         if not drift.left:
             return None
         try:
@@ -333,7 +334,7 @@ class Preparing:
                         request, topology, bool(faults.short), drift.alone.only
                     ),
                 )
-        except VkschedError:  # there is a plan: nothing depends on a better one
+        except VkschedError:  # a better plan is optional
             return None
         if again is not None:
             now, fields = self.trace.clock.now(), asdict(again)
@@ -342,8 +343,9 @@ class Preparing:
         return again
 
     def see(self, plan: Plan, stats: RunStats, first: bool, number: int) -> bool:
-        """Take in what a run measured; returns whether its graph should be planned again. first:
-        no run of this plan, which events call by its number, ended before.
+        """Record the timings of a run; return True if its graph should be planned again.
+
+        first: no run of this plan has ended before. number: the plan's number in events.
         """
         if self.paces.see(plan, stats):
             self.lessons.note(plan, self.opened.devices)
@@ -352,7 +354,7 @@ class Preparing:
         return self.watchdog.see(plan, stats, first, number)
 
     def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
-        """Raise where a state lives on a device that works, but has no memory for this graph."""
+        """Raise if a state is on a working device that has no memory for this graph."""
         for device in self.opened.devices:
             if device.name not in left_out:
                 continue
@@ -368,47 +370,49 @@ class Preparing:
 
     @property
     def precision(self) -> str:
-        """Of graphs for which nothing else is said; see `Scheduler`."""
+        """The default precision mode of graphs; see `Scheduler`."""
         return self._settings.precision
 
     @property
     def optimizes(self) -> bool:
-        """Whether graphs are rewritten; see `Scheduler`."""
+        """True if passes optimize graphs; see `Scheduler`."""
         return self._settings.optimize
 
     @property
     def copies(self) -> int | str:
-        """How many runs of a graph may be under way; see `Scheduler`."""
+        """The maximum number of runs in flight; see `Scheduler`."""
         return self._settings.copies
 
     @property
     def _by_cost(self) -> bool:
-        """Whether plans follow what devices cost, so that their pace matters; bytes do not."""
+        """True if plans depend on the devices' speeds; memory objectives do not."""
         competing = len(self.opened.devices) - 1 + self.opened.with_cpu
         by_pace = self._settings.policy == "auto" and self._settings.objective.word != "memory"
         return by_pace and competing > 1
 
     def _spec(self, device: Device) -> DeviceSpec:
-        """Returns what the planner may know of a device, with what the user asked of it."""
+        """Return the device spec for the planner, with the user's settings."""
         spec = self.watchdog.correct(device.spec)
         spec = self._tuner.tuned(spec)
         spec = self.paces.correct(self._calibrator.costed(spec))
         submit_granularity = self._settings.submit_granularity.get(device.name, "split")
-        least = spec.offload_flops_per_byte if self._settings.offload else math.inf
-        return replace(spec, submit_granularity=submit_granularity, offload_flops_per_byte=least)
+        min_intensity = spec.offload_flops_per_byte if self._settings.offload else math.inf
+        return replace(
+            spec, submit_granularity=submit_granularity, offload_flops_per_byte=min_intensity
+        )
 
 
 def _only(topology: Topology, names: Sequence[str]) -> Topology:
-    """Return a machine on which only some devices, and the CPU, may have work; all by default."""
+    """Return a topology in which only some devices and the CPU are enabled; all by default."""
     if not names or any(topology.devices[topology.index(name)].disabled_reason for name in names):
         return topology
-    kept = {*names, topology.devices[topology.cpu].name}
+    in_use = {*names, topology.devices[topology.cpu].name}
     why = f"{', '.join(names)} proved to be faster alone"
     return replace(
         topology,
         devices=tuple(
             spec
-            if spec.name in kept or spec.disabled_reason
+            if spec.name in in_use or spec.disabled_reason
             else replace(spec, disabled_reason=why)
             for spec in topology.devices
         ),

@@ -1,5 +1,5 @@
-"""The other computers of a scheduler, as the engine sees them: devices, links, and who carries out
-their parts of a plan.
+"""Remote hosts: the engine's interface to the other hosts of a scheduler: devices, links, and the
+workers that execute their parts of a plan.
 
     vksched/cluster --join--> Hosts --devices--> DeviceSet      --host, transport--> ClusterExecutor
 """
@@ -15,39 +15,41 @@ from ..topology.links import Link
 
 
 class Hosts(Protocol):
-    """Computers that are connected. Their devices have the host before their name."""
+    """Connected hosts. The names of their devices have the host's name as a prefix."""
 
     @property
     def devices(self) -> Sequence[Device]:
-        """The devices of all computers, also of those that are lost now."""
+        """The devices of all hosts, including hosts that are lost."""
 
     @property
     def hosts(self) -> Mapping[str, Worker]:
-        """The computers, by name."""
+        """The workers by host name."""
 
     @property
     def transport(self) -> TensorTransport:
-        """The way of values to this process and from it."""
+        """The transport of tensors to and from this process."""
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        """Return the links between the memory of computers, as a `Topology` has them."""
+        """Return the links between the memory of hosts, in the form of a `Topology`."""
 
     def rejoin(self, host: str) -> Sequence[Device]:
-        """Connect to a lost computer anew, and returns its devices; those of one that is there as
-        they are.
+        """Reconnect to a lost host and return its devices; return the current devices of a
+        connected one.
 
-        Raises:
-            DeviceError: it cannot be reached.
+        Raises
+        ------
+        DeviceError
+            It cannot be reached.
         """
 
     def watch(
         self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
     ) -> None:
-        """Has a function called with the name of each computer that can be reached again.
+        """Register a callback for hosts that can be reached again.
 
-        left_out: returns those that are out of use as somebody did not reach them: all others must
-        reach them, too.
+        returned: called with the host's name. left_out: returns the hosts that another host could
+        not reach; all other hosts must reach them, too.
         """
 
     def close(self) -> None:
-        """End all connections; safe to call twice."""
+        """Close all connections; idempotent."""

@@ -1,33 +1,31 @@
-"""Drift: is a plan still a good one at the pace at which devices run now?
+"""Replan: replaces a plan if the devices' speeds have changed.
 
-Problem: a plan is made for the speeds of its day. Then a card gets hot, or another program takes
-its turn, and another plan is faster. But paces are noisy, planning takes time, and a new plan
-uploads weights again. Method: what a run measured goes into the paces of its devices
-(runtime/executors/speed_tracker.py). While these stay within a band around those that the plan was
-made with, nothing is done. When one leaves the band, present paces become the middle of the band,
-and the graph is planned again to see whether another plan is better. The new plan is carried out
-only if both hold: by simulation at present paces it is better by a margin, and as many more runs as
-there were until now would save more than the change costs. The better plan is the one whose
-objective is smaller: of a stream the time between two results, of energy the joules of a run. The
-change costs time, so a share that is saved counts as this share of the runs' time. Bytes do not
-depend on paces.
+Problem: a plan is built for the speeds at that time. Later a device may throttle, or another
+program may use it, and another plan is faster. But measured speeds are noisy, planning takes time,
+and a new plan uploads weights again. Method: the timings of runs update the speed factors of
+devices (runtime/executors/speed_tracker.py). While all factors stay within a band around those at
+planning time, nothing happens. When one leaves the band, the current factors become the center of
+the band, and the graph is planned again. The new plan is used only if both conditions hold:
+simulated with the current factors it is better by a margin, and its savings over as many further
+runs as there were until now exceed the cost of the change. The better plan is the one with the
+smaller objective: for a stream the time between two results, for energy the joules of a run. The
+cost of the change is time, so a saved share counts as that share of the runs' time. Bytes do not
+depend on speed.
 
-    pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9              2.9  ...  2.9
+    gpu:0 slowdown   1.0  1.1  1.0 | 1.4  1.7            2.2  2.9              2.9  ...  2.9
     band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look  1.9 ..... 4.3
     the new plan     .                  saves 4 %: no      saves 30 %: pays        due: look
-                                                           from run 40 on          taken
+                                                           from run 40 on          used
 
-A better plan that does not pay yet is due for another look at the run from which on it would pay
-at the paces of the last look. So it is taken then, unless paces have changed in the meantime. If
-planning fails, the next look is due when twice as many runs have ended. After each change a plan
-stays for more runs than the one before it had to, so a device that wavers changes it a few times.
+A better plan that does not pay yet is scheduled for another look at the run from which it would pay
+at the current speeds, and is then used unless the speeds have changed. If planning fails, the next
+look is due after twice as many runs. After each change the minimum number of runs of a plan grows,
+so a device with an unstable speed causes few changes. Single-device trials (single_device.py) check
+separately whether several devices are faster than one; their findings are applied at the next look.
 
-Whether several devices keep what a plan promises is another question, see alone.py: what it finds
-is taken at the next look.
-
-A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
-before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
-each time that paces are looked at; a look is a plan and two simulations. Examples:
+A speed that fluctuates around one value leaves the band once. Between two looks the runs must take
+as long as a look, so that looks take at most half of the time. Complexity: O(ops * devices) for
+each check of the speeds; a look costs one plan and two simulations. Examples:
 tests/engine/test_drift.py.
 """
 
@@ -51,20 +49,20 @@ from ..topology.topology import Topology
 from .single_device import Alone, Finding
 
 BAND = 1.5
-"""By how many times a device may be slower or faster than when its plan was made."""
+"""The half-width of the band: the maximum ratio to the speed at planning time."""
 PATIENCE, CALM = 4, 8
-"""A plan stays for so many times the runs that the one before had to; for one run again after a
-plan that lasted so many times as long as it had to.
+"""The growth of the minimum number of runs of a plan after a change; it is reset after a plan that
+lasted this multiple of its minimum.
 """
 MARGIN = 0.1
-"""By this share a new plan has to be better."""
+"""The minimum improvement of a new plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplanReason:
-    """Why a graph is planned again. device: the one that left the band. ratio: how many times
-    longer it takes than when it was planned. before_s, after_s: a run at present paces by the old
-    plan and by the new one. objective: what both are for; before, after: what that makes small.
+    """The reason for a new plan. device: the device that left the band. ratio: its slowdown since
+    planning time. before_s, after_s: the time of a run with the old and the new plan at current
+    speeds. objective: the objective of both; before, after: its values.
     """
 
     device: str
@@ -89,8 +87,9 @@ class ReplanReason:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredReplanReason(ReplanReason):
-    """The same, where runs took more than they were to take. device: the one that is to be faster
-    alone, or proved not to be. ratio: how many times longer runs took than the next ones should.
+    """The reason for a new plan after runs took longer than predicted. device: the device that
+    should be faster alone, or proved not to be. ratio: the time of the old runs relative to that of
+    the next ones.
     """
 
     def __str__(self) -> str:
@@ -102,9 +101,9 @@ class MeasuredReplanReason(ReplanReason):
 
 
 class Drift:
-    """The drift of one graph's plan. The caller holds a lock.
+    """Tracks the speeds of one graph's plan; the caller holds a lock.
 
-    paces: what late runs showed of a device, by op, as `Paces.of` gives it.
+    paces: returns the recent slowdown of a device by op, as `Paces.of` does.
     """
 
     def __init__(self, paces: Callable[[str], Mapping[str, float]]) -> None:
@@ -113,25 +112,27 @@ class Drift:
         self._plan: PlanValue | None = None
         self._shares: Mapping[str, float] = {}
         self._middle: dict[str, PerfModel] = {}
-        """By device, the costs around whose paces the band lies."""
+        """The costs at the center of the band, by device."""
         self.left: tuple[str, float] | None = None
-        """Where the plan deserves a look, the device that is farthest from its pace when the plan
-        was made, with how many times longer it takes now.
+        """If a look is due: the device farthest from its speed at planning time, and its
+        slowdown.
         """
         self._due = math.inf
-        """The number of runs at which a plan that did not pay yet is looked at again."""
+        """The run number at which a plan that did not pay yet is looked at again."""
         self._costs_s = 0.0
         self._since_s = 0.0
-        """Seconds of runs since the last look."""
+        """The time of runs since the last look, in seconds."""
         self._next_s = -math.inf
         self.alone = Alone()
-        """Whether one device alone is faster than several, as measured."""
+        """The trials of single devices."""
         self._found: Finding | None = None
         self._began, self._rest = 0, 1
-        """The runs before the present plan, and how many it stays for: more after each change."""
+        """The number of runs before the current plan, and the minimum number of its runs, which
+        grows with each change.
+        """
 
     def begin(self, plan: PlanValue, costs_s: float) -> None:
-        """A plan is ready to run. costs_s: what planning, uploading and recording took."""
+        """Start a plan. costs_s: the seconds of planning, uploading and recording."""
         self._plan, self._shares, self.left, self._due = plan, {}, None, math.inf
         self._costs_s = costs_s
         lasted = self.runs - self._began
@@ -144,43 +145,43 @@ class Drift:
         self._center(plan.topology)
 
     def see(self, now_s: float, stats: RunStats) -> None:
-        """Take in a run that ended; `left` then says whether the plan deserves a look."""
+        """Record a run; afterwards `left` is set if a look is due."""
         self.runs += 1
         self.alone.see(stats)
         self._since_s += stats.seconds
         if self._plan is None or now_s < self._next_s or self._since_s < self._costs_s:
             return
         if self.runs < self._began + self._rest:
-            return  # a device that wavers changes the plan a few times only
-        if self.runs > self._began + LAST:  # its first runs tell the most
+            return  # bounds the changes by a device with an unstable speed
+        if self.runs > self._began + LAST:  # the first runs are the most informative
             self._next_s = now_s + EVERY_S
         self._shares = self._shares or _shares(self._plan)
-        _, away = self._farthest(self._middle)
+        _, away = self._largest_deviation(self._middle)
         if abs(away) > math.log(BAND) or self.runs >= self._due:
-            name, away = self._farthest(_costs(self._plan.topology))
+            name, away = self._largest_deviation(_costs(self._plan.topology))
             self.left = name, math.exp(away)
-        self._found = self.alone.find(self.runs, self._costs_s, self._slower)
+        self._found = self.alone.find(self.runs, self._costs_s, self._slowdown)
         if self._found is not None:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
     def look(self, topology: Topology, planned: Callable[[Topology], Plan]) -> ReplanReason | None:
-        """Return why the graph is to be planned again; None where its plan stays.
+        """Return the reason for another plan; None to keep the current one.
 
-        topology: as it is now, without what this graph's plan holds. planned: makes a plan.
+        topology: the current one, without the memory of this graph's plan. planned: builds a plan.
         """
         old, left = self._plan, self.left
         self.left, self._since_s = None, 0.0
         if old is None or left is None:
             return None
         if self._found is not None:
-            return self._follow(self._found, old)
+            return self._trial_reason(self._found, old)
         if left[1] > BAND:
             self.alone.forget()
         self._center(topology)
         self._due = 2 * self.runs
         objective = objective_of(old)
-        before = _measure(_on(topology, old), objective)
-        new = planned(_with_slots(topology, old))
+        before = _measure(_with_speeds(topology, old), objective)
+        new = planned(_with_slots_freed(topology, old))
         after, formatter = _measure(new, objective), ObjectiveFormatter.of(objective, before)
         factor = formatter.factor(after)
         if factor is None or factor > 1 - MARGIN:
@@ -196,8 +197,8 @@ class Drift:
             *left, before.latency_s, after.latency_s, self.runs, objective.name, *values
         )
 
-    def _follow(self, found: Finding, old: PlanValue) -> ReplanReason:
-        """Return why other devices get the next runs."""
+    def _trial_reason(self, found: Finding, old: PlanValue) -> ReplanReason:
+        """Return the reason for the change that a trial found."""
         self._found, ratio = None, found.before_s / found.after_s
         self.alone.follow(found)
         how = "has all of the work" if found.only else "is not faster alone"
@@ -207,20 +208,20 @@ class Drift:
     def _center(self, topology: Topology) -> None:
         self._middle = _costs(topology)
 
-    def _farthest(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
-        """Return the device that is farthest from given costs, and how far, as a logarithm."""
-        away = {name: self._away(name, costs) for name, costs in middle.items()}
+    def _largest_deviation(self, middle: Mapping[str, PerfModel]) -> tuple[str, float]:
+        """Return the device with the largest deviation from the given costs, and its logarithm."""
+        away = {name: self._deviation(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
         return name, away.get(name, 0.0)
 
-    def _slower(self, device: str) -> float:
-        """Return how many times longer a device takes than when its plan was made."""
+    def _slowdown(self, device: str) -> float:
+        """Return the slowdown of a device since planning time."""
         costs = {} if self._plan is None else _costs(self._plan.topology)
-        return math.exp(self._away(device, costs[device])) if device in costs else 1.0
+        return math.exp(self._deviation(device, costs[device])) if device in costs else 1.0
 
-    def _away(self, device: str, middle: PerfModel) -> float:
-        """Return how far a device is from given costs, as a logarithm: the mean over the ops of
-        the plan, by the time that these take.
+    def _deviation(self, device: str, middle: PerfModel) -> float:
+        """Return the deviation of a device from the given costs: the mean logarithm over the plan's
+        ops, weighted by their time.
         """
         now = PerfModel().at_pace(self._paces(device))
         return sum(
@@ -230,12 +231,12 @@ class Drift:
 
 
 def _costs(topology: Topology) -> dict[str, PerfModel]:
-    """Return by name the costs of all devices that are in use."""
+    """Return the costs of all enabled devices by name."""
     return {spec.name: spec.costs for spec in topology.devices if not spec.disabled_reason}
 
 
 def _measure(plan: PlanValue, objective: Objective) -> Metrics:
-    """Returns what a plan takes; a stream is simulated only where that counts."""
+    """Return the metrics of a plan; a stream is simulated only if the objective needs it."""
     each: list[Metrics] = []
     for own in (plan, *plan.replicas):
         copies = own.copies if objective.asks("throughput") else 1
@@ -244,14 +245,14 @@ def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     return join_replicas(each)
 
 
-def _on(topology: Topology, plan: PlanValue) -> PlanValue:
-    """Return a plan on a machine of other paces."""
+def _with_speeds(topology: Topology, plan: PlanValue) -> PlanValue:
+    """Return a plan on a topology with other speeds."""
     replicas = tuple(replace(own, topology=topology) for own in plan.replicas)
     return replace(plan, topology=topology, replicas=replicas)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:
-    """Return which share of a plan's expected time each op takes."""
+    """Return the share of each op in the predicted time of a plan."""
     total: dict[str, float] = {}
     for of_split in (each for own in (plan, *plan.replicas) for each in op_seconds(own)):
         for op, seconds in of_split.items():
@@ -260,9 +261,9 @@ def _shares(plan: PlanValue) -> dict[str, float]:
     return {op: seconds / whole for op, seconds in total.items()} if whole else {}
 
 
-def _with_slots(topology: Topology, plan: PlanValue) -> Topology:
-    """Return a machine that has the memory which the slots of a plan hold, too: it comes back
-    before the next plan is made ready.
+def _with_slots_freed(topology: Topology, plan: PlanValue) -> Topology:
+    """Return the topology with the memory of this plan's slots counted as free; they are released
+    before the next plan is prepared.
     """
     held = [0] * topology.cpu
     for own in (plan, *plan.replicas):
@@ -278,7 +279,7 @@ def _with_slots(topology: Topology, plan: PlanValue) -> Topology:
 
 
 def _upload_seconds(plan: PlanValue) -> float:
-    """Returns what bringing a plan's weights to where they are not yet would take."""
+    """Return the seconds for uploading the plan's weights to devices that do not have them."""
     topology = plan.topology
     return sum(
         topology.route(topology.cpu, device).seconds(missing_bytes)

@@ -1,23 +1,25 @@
-"""Request: what a caller wants compiled, checked, and what two requests have in common.
+"""Request: a validated compilation request, and the selection of its graph version.
 
-Problem: passes make a graph lighter as far as devices allow. A device that allows little makes the
-graph heavier for all others, and a plan over several devices may leave some of them without work.
-Method: passes first make the graph for what all devices allow, so that each of them may run each
-node. Where the plan of that graph leaves devices idle, passes make it again for those at work, and
-it is planned again. The second plan is taken if no other device works in it.
+Problem: passes optimize a graph as far as the devices' limits allow. A device with low limits makes
+the graph slower for all others, and a plan over several devices may leave some of them idle.
+Method: passes first optimize the graph for the limits of all devices, so that each device can run
+each node. If the plan of that graph leaves devices idle, passes optimize the graph again for the
+used devices, and it is planned again. The second plan is used if it uses no further device.
 
-    written --passes: all devices--> lighter --plan--> gpu:1 works
-       `-----passes: gpu:1 alone---> lightest --plan--> gpu:1 works: taken
+    source --passes: all devices--> version 1 --plan--> gpu:1 is used
+       `-----passes: gpu:1 alone---> version 2 --plan--> gpu:1 is used: taken
 
-The devices that allow more than all do have a version of their own, for each measure of what they
-allow. The version whose plan is best by the objective is taken, with the margins of by_cost.py.
+For devices with higher limits than the common ones, there is a version for each distinct set of
+limits. The version with the best plan by the objective is used, with the margins of
+planner/search/select.py.
 
-    written --passes: all devices--> lighter ---plan--> 4.2 ms on the poorer card
-       `-----passes: better cards--> lightest --plan--> 3.5 ms on the better card: taken
+    source --passes: all devices--> version 1 --plan--> 4.2 ms on the slower card
+       `-----passes: better cards--> version 2 --plan--> 3.5 ms on the better card: taken
 
-So a plan with an idle device is that of the devices at work alone, and a poorer device beside makes
-no plan slower. Complexity: that of passes and plans, once more for each time that devices fall idle
-and for each version. Examples: tests/engine/test_idle.py, tests/scheduler/test_versions.py.
+A plan with an idle device therefore equals the plan without that device, and an additional slow
+device makes no plan slower. Complexity: that of passes and plans, repeated for each time that
+devices fall idle and for each version. Examples: tests/engine/test_idle.py,
+tests/scheduler/test_versions.py.
 """
 
 from __future__ import annotations
@@ -45,45 +47,48 @@ from ..topology.topology import Topology
 from ..topology.tuned_variants import Choices
 
 Placements = Mapping[Tensor | str, str] | Mapping[str, str]
-"""Tensors or name patterns to device names."""
+"""A mapping of tensors or name patterns to device names."""
 Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
-"""Tensors or name patterns to functions that are called with name and value."""
+"""A mapping of tensors or name patterns to functions that are called with name and value."""
 DeviceProfile = tuple[frozenset[str], Limits | None]
-"""The names of some devices in use, without the CPU, and what all of them allow a kernel."""
+"""The names of enabled devices without the CPU, and their common kernel limits."""
 OPTIONS = {
     "tensors": ("updates", "observe", "precision"),
     "onnx": ("limit", "precision"),
     "gguf": ("ctx", "cache_type", "precision"),
 }
-"""What `compile` may be told of tensors, and of a model by the format of its file."""
+"""The options of `compile` for tensors, and for models by file format."""
 V = TypeVar("V")
 
 
-def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `compile` that are not None.
 
-    Raises:
-        GraphError: there are others than what is compiled takes.
+    Raises
+    ------
+    GraphError
+        An option is not supported for this kind of outputs.
     """
     kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
     known = {name for names in OPTIONS.values() for name in names}
-    given = {n: value for n, value in options.items() if value is not None or n not in known}
-    for name in given:
+    values = {n: value for n, value in options.items() if value is not None or n not in known}
+    for name in values:
         if name not in OPTIONS[kind]:
             what = kind if kind == "tensors" else f"a model of a {kind} file"
             allowed = ", ".join(OPTIONS[kind])
             raise GraphError(f"[compile] expected {allowed} for {what}, got {name!r}")
-    return given
+    return values
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is to be compiled. source: the request that passes made this one of, None where they
-    did not. device_profile: what they made it for. id_map: of another version of `source`, whose
-    ids are those of callers, the ids of inputs and observed values to the ids here. pipeline_order:
-    names of nodes to their positions in the order of a pipeline. notes: on what a config has done.
-    all_reduce_nodes: names of nodes that are terms or results of sums over devices. cached_plan: a
-    plan of an earlier program.
+    """A validated compilation request.
+
+    source: the request from which passes created this one; None for an original. device_profile:
+    the devices that passes optimized it for. id_map: for another version of `source`: maps the
+    callers' ids of inputs and observed values to the ids of this graph. pipeline_order: node names
+    to their positions in a pipeline's order. notes: notes of the config. all_reduce_nodes: names of
+    nodes that are terms or results of an all-reduce. cached_plan: a plan from the disk cache.
     """
 
     graph: Graph
@@ -99,69 +104,69 @@ class Request:
     _versions: dict[DeviceProfile, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
-        """Return a key; two requests with the same key share one compiled graph."""
+        """Return the key by which requests share one compiled graph."""
         pipeline_order = tuple(self.pipeline_order.items())
         return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
 
     def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
-        """Return a request that takes less work on a machine and shows the same values. working:
-        the devices that count; all by default.
+        """Return an equivalent request with an optimized graph. working: the devices whose limits
+        count; all by default.
         """
         graph, devices = self.graph, topology.devices
         homes = resolve_overrides(graph, topology, self.overrides) if self.overrides else {}
-        chosen = _those(topology, working)
+        chosen = _subset(topology, working)
         placed = {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()}
-        # nodes of different turns stay apart as those of different devices do
+        # nodes of different pipeline positions are not fused, like nodes of different devices
         apart = {
             name: f"{placed.get(name, '')} {turn}" for name, turn in self.pipeline_order.items()
         }
         constraints = RewriteConstraints(
-            # a view stays as long as its root stays
+            # a view is retained with its base
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.view_base(v))),
             placed | apart,
             least_limits(chosen),
             min((d.memory_bytes for d in _in_use(chosen)), default=0),
         )
-        made = self.of_graph(optimize(graph, constraints))
-        return replace(made, source=self, device_profile=_device_profile(chosen), _versions={})
+        built = self.of_graph(optimize(graph, constraints))
+        return replace(built, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
-        """Return the version of this request for what some devices of a machine allow; itself
-        where that is the same graph.
+        """Return the version of this request for the limits of some devices; itself if its graph is
+        equal.
         """
-        device_profile = _device_profile(_those(topology, working))
+        device_profile = _device_profile(_subset(topology, working))
         if self.source is None or device_profile[0] == self.device_profile[0]:
             return self
         if device_profile not in self._versions:
-            made = self.source.optimized(topology, working)
-            at = {**made.graph.aliases, **{node.name: node.id for node in made.graph.nodes}}
+            built = self.source.optimized(topology, working)
+            at = {**built.graph.aliases, **{node.name: node.id for node in built.graph.nodes}}
             ids = {*(node.id for node in self.graph.inputs), *self.observers}
             id_map = {n: at[self.graph.nodes[n].name] for n in ids}
-            self._versions[device_profile] = replace(made, id_map=id_map)
+            self._versions[device_profile] = replace(built, id_map=id_map)
         found = self._versions[device_profile]
         return self if found.graph.key == self.graph.key else found
 
     def version(self, graph: Graph) -> Request:
-        """Return the version of this request that has a graph; itself by default."""
+        """Return the version of this request with a given graph; itself by default."""
         if graph is self.graph:
             return self
         return next((v for v in [*self._versions.values()] if v.graph is graph), self)
 
-    def own_ids(self, given: Mapping[int, V]) -> Mapping[int, V]:
-        """Returns what callers gave for inputs or observed values by the ids of this version."""
-        return {self.id_map[n]: value for n, value in given.items()} if self.id_map else given
+    def by_own_ids(self, values: Mapping[int, V]) -> Mapping[int, V]:
+        """Return values by this version's ids instead of the callers'."""
+        return {self.id_map[n]: value for n, value in values.items()} if self.id_map else values
 
-    def given(
+    def values_by_id(
         self, graph: Graph, feeds: Mapping[int, NDArray], observers: Observers
     ) -> tuple[Mapping[int, NDArray], Observers]:
-        """Returns what callers gave by the ids of the version that has a graph."""
+        """Return inputs and observers by the ids of the version with a given graph."""
         if graph is self.graph and not self.id_map:
             return feeds, observers
         version = self.version(graph)
-        return version.own_ids(feeds), version.own_ids(observers)
+        return version.by_own_ids(feeds), version.by_own_ids(observers)
 
     def of_graph(self, graph: Graph) -> Request:
-        """Return the same request for what a pass has made of its graph."""
+        """Return this request with the graph that a pass created."""
         if graph is self.graph:
             return self
         at = {**graph.aliases, **{node.name: node.id for node in graph.nodes}}
@@ -173,23 +178,23 @@ class Request:
         for n, functions in self.observers.items():
             observers[id_map[n]] = (*observers.get(id_map[n], ()), *functions)
         observed = dict(sorted(observers.items()))
-        made = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
-        return replace(made, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
+        built = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
+        return replace(built, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
 
     def _named(self) -> set[int]:
-        """The nodes that the request means by themselves, not by a pattern."""
+        """The nodes that the request names directly, not by a pattern."""
         return {*self.observers, *(key for key, _ in self.overrides if isinstance(key, int))}
 
 
 def plan_request(request: Request, topology: Topology, planned: Callable[[Request], Plan]) -> Plan:
-    """Return the plan of a request in the version that is best for what it wants.
+    """Return the plan of the best version of a request.
 
     planned: plans a version on the machine.
     """
     plan = _plan_for_working(request, request, topology, planned)
     tried = {request.graph.key, plan.graph.key}
     decision = plan.decision
-    for working in (*_allowing_more(topology, decision), *_cpu_alone(topology, decision)):
+    for working in (*_higher_limits(topology, decision), *_cpu_alone(topology, decision)):
         version = request.for_devices(topology, working)
         if version.graph.key not in tried:
             tried.add(version.graph.key)
@@ -200,7 +205,7 @@ def plan_request(request: Request, topology: Topology, planned: Callable[[Reques
 def _plan_for_working(
     request: Request, version: Request, topology: Topology, planned: Callable[[Request], Plan]
 ) -> Plan:
-    """Return the plan of a version, or that of the version for those devices that work in it."""
+    """Return the plan of a version, or of the version for the devices that it uses."""
     plan, at_work = planned(version), set(range(len(topology.devices)))
     while (working := set(plan.working)) < at_work:
         at_work = working
@@ -216,9 +221,9 @@ def _plan_for_working(
     return plan
 
 
-def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[int]]:
-    """Return the devices that allow as much as one of those that compete, with all CPUs, for each
-    of these that allows more than all together; none where there was nothing to choose.
+def _higher_limits(topology: Topology, decision: Decision | None) -> list[set[int]]:
+    """Return sets of devices with higher limits than the common ones: for each competing device the
+    devices with at least its limits, and all CPUs. Empty if there was no choice.
     """
     if decision is None:
         return []
@@ -226,7 +231,7 @@ def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[in
     cpus = {d for d in topology.order if topology.is_cpu(d)}
 
     def allowed(*devices: int) -> Limits | None:
-        return _device_profile(_those(topology, devices))[1]
+        return _device_profile(_subset(topology, devices))[1]
 
     alike: dict[Limits | None, list[int]] = {}
     for device, spec in enumerate(topology.devices):
@@ -245,32 +250,30 @@ def _allowing_more(topology: Topology, decision: Decision | None) -> list[set[in
 
 
 def _cpu_alone(topology: Topology, decision: Decision | None) -> list[set[int]]:
-    """Return the CPUs, where they compete with cards and are not far slower than what won: numpy
-    runs some ops faster as they were written than as cards want them.
+    """Return the CPUs if they compete with cards and are not far slower than the chosen plan: numpy
+    runs some ops faster in their original form than in the form for cards.
     """
     cpu = topology.devices[topology.cpu].name
     if decision is None or cpu not in decision.devices or not _in_use(topology):
         return []
-    most_s = FAR_SLOWER * decision.chosen.metrics.latency_s
+    most_s = MAX_CPU_SLOWDOWN * decision.chosen.metrics.latency_s
     near = any(c.single == cpu and c.metrics.latency_s <= most_s for c in decision.candidates)
     return [{d for d in topology.order if topology.is_cpu(d)}] if near else []
 
 
 def _is_clearly_better(plan: Plan, other: Plan) -> bool:
-    """Whether the plan of one version is better than that of another by more than the margin."""
+    """Return True if one plan is better than another by more than the margin."""
     new, decision = plan.decision, other.decision
     return decision is not None and new is not None and is_better(new, decision, clearly=True)
 
 
 def _better_of(plan: Plan, other: Plan) -> Plan:
-    """Return the plan of two versions that is to be taken; its decision tells the best device of
-    both.
-    """
+    """Return the better plan of two versions; its decision names the best single device of both."""
     decision, new = plan.decision, other.decision
     if decision is None or new is None:
         return plan
     if not set(new.chosen.devices) & set(new.devices):
-        return plan  # numpy took what the others cannot: they would have lighter work of their own
+        return plan  # numpy ran unsupported ops: other devices would have a version of their own
     if is_better(new, decision):
         note = "passes: the graph for what all devices allow has a worse plan"
         plan, decision, new = replace(other, notes=(*other.notes, note)), new, decision
@@ -285,33 +288,35 @@ def _better_of(plan: Plan, other: Plan) -> Plan:
 
 
 def least_limits(topology: Topology) -> Limits | None:
-    """Returns what all devices in use allow a kernel; None where there is only numpy."""
+    """Return the common kernel limits of all enabled devices; None if there is only numpy."""
     limits = [d.limits for d in _in_use(topology)]
     if not limits:
         return None
-    least = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
-    # the same for any order of devices; of subgroups those of CPU drivers choose kernels
+    min_limits = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
+    # independent of the order of devices; the subgroup sizes of CPU drivers select kernels
     software = [each for each in limits if each.software]
     lanes = min((each for each in software or limits), key=lambda each: each.subgroup_size)
-    return replace(lanes, **least)
+    return replace(lanes, **min_limits)
 
 
-def _those(topology: Topology, working: Collection[int] | None) -> Topology:
-    """Return a machine of some of its devices."""
+def _subset(topology: Topology, working: Collection[int] | None) -> Topology:
+    """Return a topology of some of its devices."""
     if working is None:
         return topology
     return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
 
 
 def _device_profile(topology: Topology) -> DeviceProfile:
-    """Returns what tells for which devices passes work; free memory and variants may change."""
+    """Return the profile of the devices that passes optimize for, without free memory and kernel
+    variants.
+    """
     limits = least_limits(topology)
     names = frozenset(d.name for d in _in_use(topology))
     return names, None if limits is None else replace(limits, tuned=Choices())
 
 
-FAR_SLOWER = 30.0
-"""A CPU that is so many times slower than the plan is not faster by a graph that is made for it."""
+MAX_CPU_SLOWDOWN = 30.0
+"""The slowdown of a CPU relative to the plan from which on a graph version for it is not tried."""
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
 
 
@@ -320,12 +325,14 @@ def _in_use(topology: Topology) -> list[DeviceSpec]:
 
 
 def find_pipeline_order(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:
-    """Return the turns of nodes by name, as they were computed in some. ids: of their tensors."""
+    """Return the pipeline positions of nodes by name, if they were set. ids: the node ids of
+    tensors.
+    """
     return {graph.nodes[i].name: t.turn for t, i in ids.items() if t.turn is not None}
 
 
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
-    """Return the functions to call, by the id of the node that the caller wants to see."""
+    """Return the observer functions by node id."""
     if not isinstance(observe, Mapping):
         raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
     names = NameIndex(graph, "observe")
@@ -342,8 +349,8 @@ def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) ->
         computed = [n for n in matched if _is_computed(graph, n)]
         if not computed:
             raise PlanError(
-                f"[observe] expected a computed value, got {graph.nodes[matched[0]].name!r}, which "
-                "the caller gave"
+                f"[observe] expected a computed value, got the leaf "
+                f"{graph.nodes[matched[0]].name!r}"
             )
         for node_id in computed:
             found.setdefault(node_id, []).append(function)

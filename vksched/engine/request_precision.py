@@ -1,9 +1,9 @@
-"""Precision: which word each node of a request gets.
+"""Request precision: selects the precision mode of each node of a request.
 
-    scheduler < compile: one word < config: signals < compile: names and patterns
+    scheduler < compile: one mode < config: signals < compile: tensors and patterns
 
-The later one wins. Of what is given to compile a tensor wins over patterns, and a later pattern
-over an earlier one, as with placement. Examples: tests/engine/test_precision.py.
+Later entries win. In the options of `compile` a tensor wins over patterns, and a later pattern over
+an earlier one, as for placement. Examples: tests/engine/test_precision.py.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from ..passes.set_precision import has_precision, set_precision
 from ..plan.types.node_names import NameIndex
 
 Precision = str | Mapping[Tensor | str, str]
-"""One word for all, or tensors or name patterns to words."""
+"""One mode for all nodes, or a mapping of tensors or name patterns to modes."""
 
 
-def check_precision(given: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
-    """Return a word of those that are known.
+def check_precision(value: object, stage: str, modes: Sequence[str] = PRECISIONS) -> str:
+    """Return a valid precision mode.
 
-    Raises:
-        PlanError: it is none.
+    Raises
+    ------
+    PlanError
+        The value is not one of the modes.
     """
-    if isinstance(given, str) and given in words:
-        return given
-    known = ", ".join(f'"{word}"' for word in words)
-    raise PlanError(f"[{stage}] expected a precision of {known}, got {given!r}")
+    if isinstance(value, str) and value in modes:
+        return value
+    known = ", ".join(f'"{mode}"' for mode in modes)
+    raise PlanError(f"[{stage}] expected a precision of {known}, got {value!r}")
 
 
 def apply_precision(
@@ -42,16 +44,18 @@ def apply_precision(
     asked: Precision | None,
     config: Config | None,
 ) -> Graph:
-    """Return a graph whose products, convolutions and attention have the precision asked for.
+    """Return a graph whose matmuls, convolutions and attention have the requested precision.
 
-    default: the word of the scheduler. asked: what a caller of compile wants. config: that of the
-    scheduler.
+    default: the scheduler's mode. asked: the `precision` option of `compile`. config: the
+    scheduler's config.
 
-    Raises:
-        PlanError: a word that is none, or a name that matches nothing.
+    Raises
+    ------
+    PlanError
+        A mode is invalid, or a name matches nothing.
     """
-    words = _of_config(graph, config)
-    if default == SINGLE and asked is None and not words:
+    modes = _of_config(graph, config)
+    if default == SINGLE and asked is None and not modes:
         return graph
     patterns: dict[int, str] = {}
     if asked is not None and not isinstance(asked, str):
@@ -59,23 +63,23 @@ def apply_precision(
     elif asked is not None:
         default = check_precision(asked, "precision")
     everywhere = {node.id: default for node in graph.nodes if has_precision(node)}
-    return set_precision(graph, everywhere | words | patterns)
+    return set_precision(graph, everywhere | modes | patterns)
 
 
 def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[int, str]:
     if not isinstance(asked, Mapping):
         raise PlanError(
-            f"[precision] expected a word, or tensors or name patterns to words, got {asked!r}"
+            f"[precision] expected a mode, or tensors or name patterns to modes, got {asked!r}"
         )
     names, out, own = NameIndex(graph, "precision"), dict[int, str](), dict[int, str]()
-    for key, given in asked.items():
-        word = check_precision(given, "precision")
+    for key, value in asked.items():
+        mode = check_precision(value, "precision")
         if isinstance(key, Tensor):
             if key not in ids:
                 raise PlanError(f"[precision] {key!r} is not part of this graph")
-            own[ids[key]] = word
+            own[ids[key]] = mode
         else:
-            out.update(dict.fromkeys(names.find(key), word))
+            out.update(dict.fromkeys(names.find(key), mode))
     return out | own
 
 

@@ -1,6 +1,6 @@
-"""Pools: the threads that carry out the runs that a graph has accepted.
+"""Run pool: the threads that execute the submitted runs of a graph.
 
-    submit --accepted--> one of as many threads as the plan has runs under way --> its future
+    submit --accepted--> one thread for each of the plan's runs in flight --> its future
 
 Examples: tests/scheduler/test_closing.py, tests/scheduler/test_streams.py.
 """
@@ -18,22 +18,25 @@ R = TypeVar("R")
 
 
 class RunPool:
-    """Threads for the runs of one graph. stream: its runs by simulated time, where devices are
-    simulated. The caller holds a lock.
+    """The threads for the runs of one graph; the caller holds a lock. stream: the graph's runs by
+    simulated time, if its devices are simulated.
     """
 
     def __init__(self, stream: SimulatedStream | None) -> None:
         self.stream = stream
         self._threads = 0
         self._pools: list[ThreadPoolExecutor] = []
-        """The last one takes new runs; those before it carry out what they have."""
+        """The pools: the last one accepts runs, earlier ones finish their queues."""
 
     def submit(self, work: Callable[[], R], threads: int) -> Future[R]:
-        """Has some thread call a function, in the order in which they come. threads: how many may
-        be at work; a later plan may need more.
+        """Queue a function for a thread, in order of submission.
 
-        Raises:
-            PlanError: the interpreter is shutting down.
+        threads: the maximum number of threads; a later plan may need more.
+
+        Raises
+        ------
+        PlanError
+            The interpreter is shutting down.
         """
         if threads > self._threads:
             self.close()
@@ -68,6 +71,6 @@ class RunPool:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Take no more runs; waits for none, as this may be one of the threads."""
+        """Accept no more runs; do not wait, because this may be one of the threads."""
         for pool in self._pools:
             pool.shutdown(wait=False)

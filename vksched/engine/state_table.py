@@ -1,15 +1,14 @@
-"""The states of a scheduler: where each lives, its value while it lives nowhere, and what is known
-of it when its device fails.
+"""State table: the states of a scheduler: their locations, their values while on no device, and
+their recovery after a device failure.
 
     vs.state --compile--> on a device <--read, write-- caller
                               |  the device fails
                               v
-                  last copy of the host, or lost: StateLost until it is written
+                  last backup on the host, or lost: StateLost until it is written
 
-One run that uses states goes on at a time, whatever graph it belongs to. A state may lie in pieces,
-each with a home of its own; who reads it gets it whole. The first graph that uses it decides that,
-until nobody uses it any more. Examples: tests/engine/test_states.py,
-tests/engine/test_config_run.py.
+Runs that use states execute one at a time, across all graphs. A state may be sharded, each piece on
+its own device; a read returns the whole. The first graph that uses a state determines its location
+until no graph uses it. Examples: tests/engine/test_states.py, tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..plan.plan import Plan
 from ..runtime.device import Device
 
 Key = Tensor | StatePiece
-"""A state that lies whole, or a piece of one."""
+"""A whole state, or a piece of a sharded one."""
 
 
 class StateTable:
@@ -46,59 +45,58 @@ class StateTable:
     def __init__(self, devices: Callable[[], Sequence[Device]]) -> None:
         self._devices = devices
         self._turn = threading.RLock()
-        """Held by the run that uses states, and by the caller who reads or writes one."""
+        """Held by the run that uses states, or during a read or write."""
         self._running = False
         self._lock = threading.RLock()
-        """For what follows; never held while a run goes on."""
+        """Guards the following fields; never held during a run."""
         self._copies: dict[Key, NDArray] = {}
-        """Values of states that live nowhere, and good copies of those that live somewhere."""
+        """The values of states on no device, and valid backups of others."""
         self._lost: dict[Key, str] = {}
         self._users: Counter[Key] = Counter()
         self._pieces: dict[Tensor, tuple[StatePiece, ...]] = {}
-        """Of each state that lies in pieces these, in order."""
+        """The pieces of sharded states, in order."""
         self._failed: set[str] = set()
-        """Devices whose states were taken away."""
+        """Devices whose states were marked as lost."""
 
-    # -- for the caller ----------------------------------------------------------------------------
+    # -- reads and writes --------------------------------------------------------------------------
 
     def read(self, state: Tensor) -> NDArray:
-        """Return a copy of a state's value, as the last run left it.
-
-        Raises:
-            StateLost: it was on a device that failed.
+        """Return a copy of a state's value after the last run; raise StateLost if its device has
+        failed.
         """
         self._require_state("read", state)
         with self._turn, self._lock:
             return self._whole(state)
 
     def write(self, state: Tensor, value: object) -> None:
-        """Give a state a value; one that was lost can be used again."""
+        """Set the value of a state, even of a lost one."""
         self._require_state("write", state)
         array = self._checked(state, value)
         with self._turn, self._lock:
             if self._running:
                 raise PlanError(
-                    f"[write] expected no run under way, got an observer of one, which writes "
-                    f"{state.name!r}"
+                    f"[write] cannot write state {state.name!r} from an observer of a running graph"
                 )
             keys = self._keys(state)
             homes = [self._home(key) for key in keys]
             if any(homes):
-                # until all is written: an interrupted write leaves neither value
+                # mark as lost until complete: an interrupted write keeps neither value
                 for key in keys:
                     self._lost[key] = "a write was not completed"
                     self._copies.pop(key, None)
             for key, home in zip(keys, homes, strict=True):
                 part = _part(key, array)
                 if home is not None:
-                    with _blaming(home):
+                    with _naming_device(home):
                         home.states.write(key, part)
                 self._copies[key] = part
             for key in keys:
                 self._lost.pop(key, None)
 
     def delete_state(self, state: Tensor) -> None:
-        """Forget a state's value and frees its memory; it starts anew when it is used again."""
+        """Delete a state's value and free its memory; its next use starts with the initial
+        value.
+        """
         self._require_state("delete_state", state)
         with self._lock:
             if self._is_used(state):
@@ -111,8 +109,8 @@ class StateTable:
     # -- for compiled graphs -----------------------------------------------------------------------
 
     def locations(self, state: Tensor) -> tuple[tuple[StatePiece, str | None], ...] | None:
-        """Return how a state lies that somebody uses: its pieces with the names of their devices,
-        none where it lies whole. None where a graph is free to choose.
+        """Return the location of a state in use: its pieces with device names, empty if it is
+        whole; None if no graph uses it.
         """
         with self._lock:
             if not self._is_used(state):
@@ -122,14 +120,12 @@ class StateTable:
 
     @contextmanager
     def running(self, graph: Graph) -> Iterator[None]:
-        """While a run of a graph with states goes on; waits for another one that uses states.
-
-        Raises:
-            StateLost: the value of one is not known.
+        """Hold the states during a run of a graph, after other runs with states; raise StateLost if
+        a value is lost.
         """
         with self._turn:
             if self._running:
-                raise PlanError("[run] an observer of a run with states starts another such run")
+                raise PlanError("[run] an observer of a stateful run must not start another one")
             with self._lock:
                 if self._lost:
                     for node_id in dict.fromkeys(graph.states.values()):
@@ -141,10 +137,8 @@ class StateTable:
                 self._running = False
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
-        """Put the states of a plan where it says, and counts it among their users.
-
-        Raises:
-            StateLost: the value of one is not known. OutOfMemory: there is no room for one.
+        """Place the states of a plan on their devices, and add it to their users. Raise StateLost
+        if a value is lost, OutOfMemory if a device has no memory for it.
         """
         with self._lock:
             self._part(plan)
@@ -152,15 +146,15 @@ class StateTable:
                 keys = [_key(plan.graph, state) for state in memory.states]
                 new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
                 if new:
-                    with _blaming(device):
-                        if device.name in self._failed:  # since this was planned
+                    with _naming_device(device):
+                        if device.name in self._failed:  # it failed after planning
                             raise DeviceError(f"[state] {device.name} is out of use")
                         device.states.add(new)
                     self._copies.update(new)
             self._users.update(_states(plan))
 
     def release(self, plan: Plan) -> None:
-        """Take a plan off the users of its states; these keep their values."""
+        """Remove a plan from the users of its states; their values are retained."""
         with self._lock:
             self._users.subtract(_states(plan))
 
@@ -168,23 +162,23 @@ class StateTable:
         self,
         plan: Plan,
         devices: Sequence[Device],
-        kept: Sequence[NDArray],
+        backups: Sequence[NDArray],
         failed: Mapping[int, str] | None = None,
     ) -> list[DeviceError]:
-        """Notes what a run has written. kept: copies of next values, as in
-        `Graph.backed_up_states`.
+        """Record the states that a run has written.
 
-        failed: devices, with the reason, on which the new values may not be in place. A copy is
-        written there again, in case the device lives; a state without one is lost.
+        backups: copies of next values, as in `Graph.backed_up_states`. failed: devices, with the
+        reason, on which the update may be incomplete. The backup is written there again, in case
+        the device works; a state without one is lost.
         """
         graph = plan.graph
-        copies = dict(zip(graph.backed_up_states, kept, strict=True))
+        copies = dict(zip(graph.backed_up_states, backups, strict=True))
         broken: list[DeviceError] = []
         with self._lock:
             for held, value, home in plan.written:
                 state = _key(graph, held)
                 self._copies.pop(state, None)
-                # a device that came back meanwhile has not what this run wrote before
+                # a device that returned meanwhile lacks earlier updates of this run
                 gone = devices[home].name in self._failed or not devices[home].states.holds(state)
                 if gone:
                     devices[home].states.remove(state)
@@ -197,7 +191,7 @@ class StateTable:
                     why = f"{devices[home].name} failed" if gone else (failed or {})[home]
                     self._lost[state] = f"it was being written when this happened: {why}"
                     continue
-                now = self._home(state)  # elsewhere, where a graph was made anew meanwhile
+                now = self._home(state)  # another device, if a graph was replanned meanwhile
                 if now is not None:
                     try:
                         now.states.write(state, copies[value])
@@ -206,7 +200,7 @@ class StateTable:
         return broken
 
     def mark_lost(self, name: str) -> None:
-        """Notes that a device has failed: of its states the host's copies are left."""
+        """Mark the states of a failed device as lost, except for their backups."""
         device = next(d for d in self._devices() if d.name == name)
         with self._lock:
             self._failed.add(name)
@@ -217,11 +211,11 @@ class StateTable:
                 device.states.remove(key)
 
     def is_in_use(self, device: Device) -> bool:
-        """Whether a device is in use; in place of one that came back there is another."""
+        """Return True if a device object is in use, not replaced by a reopened one."""
         return any(known is device for known in self._devices())
 
     def recover(self, name: str) -> None:
-        """Notes that a device has come back, without the states that it had."""
+        """Record that a device has returned, without its former states."""
         with self._lock:
             self._failed.discard(name)
 
@@ -256,30 +250,28 @@ class StateTable:
         return found
 
     def _whole(self, state: Tensor) -> NDArray:
-        """Return a copy of a state's value, put together of its pieces."""
+        """Return a copy of a state's value, concatenated from its pieces."""
         parts: list[NDArray] = []
         for key in self._keys(state):
             value, home = self._value(key), self._home(key)
             if home is None:
                 parts.append(np.array(value, copy=True))
             else:
-                with _blaming(home):
+                with _naming_device(home):
                     parts.append(home.states.read(key))
         pieces = self._pieces.get(state)
         return np.concatenate(parts, pieces[0].axis) if pieces else parts[0]
 
     def _part(self, plan: Plan) -> None:
-        """Bring the states of a plan into the pieces in which it has them.
-
-        Raises:
-            PlanError: a graph that is compiled has one in others.
+        """Shard the states of a plan as it requires; raise PlanError if a compiled graph has one in
+        other pieces.
         """
-        wanted: dict[Tensor, tuple[StatePiece, ...]] = {}
+        required: dict[Tensor, tuple[StatePiece, ...]] = {}
         for key in _states(plan):
             whole = key.state if isinstance(key, StatePiece) else key
             more = (key,) if isinstance(key, StatePiece) else ()
-            wanted[whole] = (*wanted.get(whole, ()), *more)
-        for state, found in wanted.items():
+            required[whole] = (*required.get(whole, ()), *more)
+        for state, found in required.items():
             pieces = tuple(sorted(found, key=lambda piece: piece.start))
             if self._pieces.get(state, ()) == pieces:
                 continue
@@ -333,8 +325,8 @@ class StateTable:
 
 
 @contextmanager
-def _blaming(device: Device) -> Iterator[None]:
-    """Name the device in the errors that it raises."""
+def _naming_device(device: Device) -> Iterator[None]:
+    """Add the device's name to errors raised inside the context."""
     try:
         yield
     except DeviceError as error:
@@ -344,8 +336,10 @@ def _blaming(device: Device) -> Iterator[None]:
 
 
 def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
-    """Return an error that quarantines a device: it holds old states, whatever the cause."""
-    out = DeviceError(f"[state] a next value could not be put in its place: {error}")
+    """Return an error that quarantines a device, because it holds outdated states, whatever the
+    cause.
+    """
+    out = DeviceError(f"[state] a next value could not be written: {error}")
     out.device, out.during = device.name, "moving states"
     return out
 
@@ -364,7 +358,7 @@ def _named(key: Key) -> str:
 
 
 def _part(key: Key, array: NDArray) -> NDArray:
-    """Returns what a key stands for of the whole value."""
+    """Return the part of the whole value that a key refers to."""
     if isinstance(key, Tensor):
         return array
     cut = (slice(None),) * key.axis + (slice(key.start, key.start + key.size),)

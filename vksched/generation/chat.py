@@ -1,4 +1,4 @@
-"""Chat: a language model that answers, piece by piece."""
+"""Chat: generates text with a language model, piece by piece."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 CONTEXT = 4096
 
 Prompt = str | Sequence[Mapping[str, object]]
-"""A text to go on with, or messages of a conversation, each with "role" and "content"."""
+"""A text to continue, or the messages of a conversation, each with "role" and "content"."""
 
 
 @dataclass
 class _AnswerState:
-    """What there is of an answer. Who drops a TextStream ends it: so nothing in it refers to it."""
+    """The state of an answer. It holds no reference to its TextStream, because dropping the stream
+    ends the answer.
+    """
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
@@ -38,59 +40,78 @@ class _AnswerState:
 
 
 class TextStream(Iterator[str]):
-    """The pieces of text of an answer, in whole characters, as they come."""
+    """An iterator over the generated text, in pieces of whole characters."""
 
-    def __init__(self, pieces: PyGenerator[str, None, None], made: _AnswerState) -> None:
+    def __init__(self, pieces: PyGenerator[str, None, None], state: _AnswerState) -> None:
         self._pieces = pieces
-        self._made = made
+        self._state = state
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """The tokens that the model read."""
-        return tuple(self._made.prompt)
+        """The tokens of the prompt."""
+        return tuple(self._state.prompt)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens of the answer so far."""
-        return tuple(self._made.tokens)
+        """The tokens that were generated until now."""
+        return tuple(self._state.tokens)
 
     @property
     def finish_reason(self) -> str:
-        """Why no more comes: "stop", the model ended its answer; "length", there are as many tokens
-        as were asked for; "context", the text is as long as the context; "closed", it was stopped,
-        or failed. "" before.
+        """The reason why generation ended, or "" while it runs.
+
+        "stop": the model ended its answer. "length": the requested number of tokens was generated.
+        "context": the context is full. "closed": the stream was closed, or generation failed.
         """
-        return self._made.finish_reason
+        return self._state.finish_reason
 
     def __next__(self) -> str:
         return next(self._pieces)
 
     def close(self) -> None:
-        """Stop the answer; the chat is free for the next one. Where another thread waits for a
-        piece, that one is the last, and the chat is free when it has come.
+        """Stop generation; the chat can then start another answer.
+
+        If another thread waits for a piece, that piece is the last one, and the chat is free once
+        it has arrived.
         """
-        self._made.is_closed = True
-        with suppress(ValueError):  # another thread is at it
+        self._state.is_closed = True
+        with suppress(ValueError):  # another thread is advancing it
             self._pieces.close()
-            self._made.finish_reason = self._made.finish_reason or "closed"
+            self._state.finish_reason = self._state.finish_reason or "closed"
 
 
 class Chat(OfProcess):
-    """A language model on the devices of a scheduler, with room for one text.
+    """A language model on the devices of a scheduler, with the KV cache of one sequence.
 
-    model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
-    together; at most, and without it, 4,096 or the model's context where that is less. cache_type:
-    how the keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
-    placement, progress: as for `Scheduler.compile`. precision: a word, as there; None: that of the
-    scheduler; "auto": "int8" for the layers that the CPU has at first, as llama.cpp computes there,
-    "float32" for all others.
+    A prompt that shares a prefix with the previous sequence, as the next message of a conversation
+    does, is prefilled from the first token that differs. One answer is generated at a time, from
+    any thread.
 
-    A prompt that begins like the text before it, as the next turn of a conversation does, is read
-    from where it differs. Answers come one at a time, from any thread.
+    Parameters
+    ----------
+    scheduler
+        The scheduler whose devices are used.
+    model
+        A model loaded from a GGUF file by `vs.load`.
+    ctx
+        The maximum number of tokens of a prompt and its answer together. The default is the model's
+        context length, at most 4,096.
+    cache_type
+        The element type of the KV cache: "f32", or "f16" for half the memory.
+    placement, progress
+        See `Scheduler.compile`.
+    precision
+        A precision mode; see `Scheduler`. None selects the scheduler's. "auto" selects "int8" for
+        the layers that the CPU runs initially, as llama.cpp does, and "float32" for all others.
 
-    Raises:
-        ModelFormatError: the file has no tokenizer, or one that is not known.
-        ShapeError: ctx is not a number of tokens that the model can read. DTypeError: no such kv.
+    Raises
+    ------
+    ModelFormatError
+        The file has no tokenizer, or an unknown one.
+    ShapeError
+        `ctx` is not a valid number of tokens for the model.
+    DTypeError
+        `cache_type` is unknown.
     """
 
     _INSTEAD = "to send the path of the model, and to compile it in each process"
@@ -108,7 +129,7 @@ class Chat(OfProcess):
     ) -> None:
         self.model = model
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
-        # first, as it has weights made ready meanwhile
+        # first: it starts to repack weights in the background
         self._generator = Generator(
             scheduler, model, self.ctx, placement, progress, cache_type, precision
         )
@@ -121,11 +142,14 @@ class Chat(OfProcess):
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:
-        """CompilingScheduler all steps now, or those that read a prompt; else steps are compiled
-        when they are first needed.
+        """Compile the steps that a prompt needs, or all steps if there is none.
 
-        Raises:
-            ShapeError: the prompt has no tokens, or more than ctx.
+        Steps that are not prepared are compiled at their first use.
+
+        Raises
+        ------
+        ShapeError
+            The prompt has no tokens, or more than `ctx`.
         """
         tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
@@ -133,31 +157,41 @@ class Chat(OfProcess):
 
     @property
     def layers(self) -> dict[str, int]:
-        """How many layers each device has, as keys and values lie; empty before anything is
-        compiled.
+        """The number of layers on each device, by the location of their KV cache; empty before a
+        step is compiled.
         """
         return self._generator.layers
 
     @property
     def n_cpu_moe(self) -> int:
-        """How many of them have their experts on the CPU, as there is no room beside them."""
+        """The number of layers whose experts are on the CPU because their device has no memory for
+        them.
+        """
         return self._generator.away
 
     def close(self) -> None:
-        """Free its graphs, keys and values, which otherwise stay until the scheduler is closed.
-        Used again, it makes them anew, on devices that had no memory left as well.
+        """Free the compiled graphs and the KV cache, which otherwise live until the scheduler is
+        closed.
 
-        Raises:
-            VkschedError: an answer is under way.
+        The next use builds them again, and considers devices that were out of memory again.
+
+        Raises
+        ------
+        VkschedError
+            An answer is being generated.
         """
         with self._alone():
             self._generator.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a text, or of messages as the model's template writes them.
+        """Return the tokens of a text, or of messages formatted by the model's chat template.
 
-        Raises:
-            DTypeError: it is neither. ModelFormatError: there is no template, or it fails.
+        Raises
+        ------
+        DTypeError
+            The prompt is neither a text nor messages.
+        ModelFormatError
+            The file has no chat template, or the template fails.
         """
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, bos=True)
@@ -175,18 +209,30 @@ class Chat(OfProcess):
     def generate(
         self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None
     ) -> TextStream:
-        """Return an iterator of the pieces of an answer of at most n tokens.
+        """Return a stream of the generated text.
 
-        Raises:
-            ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
-                asked for: another answer is under way.
+        Parameters
+        ----------
+        prompt
+            A text to continue, or the messages of a conversation.
+        n
+            The maximum number of tokens to generate.
+        sampling
+            The sampling parameters; the defaults of `Sampling` if None.
+
+        Raises
+        ------
+        ShapeError
+            The prompt has no tokens, or more than `ctx`.
+        VkschedError
+            Raised by the stream if another answer is being generated.
         """
-        made = _AnswerState(self._tokens_of(prompt))
+        state = _AnswerState(self._tokens_of(prompt))
         chats = not isinstance(prompt, str)
-        return TextStream(self._pieces(made, n, sampling or Sampling(), chats), made)
+        return TextStream(self._pieces(state, n, sampling or Sampling(), chats), state)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt that fits."""
+        """Return the tokens of a prompt; raise ShapeError unless they fit into the context."""
         tokens = self.encode(prompt)
         if not 0 < len(tokens) <= self.ctx:
             raise ShapeError(
@@ -196,43 +242,44 @@ class Chat(OfProcess):
         return tokens
 
     def _pieces(
-        self, made: _AnswerState, n: int, sampling: Sampling, chats: bool
+        self, state: _AnswerState, n: int, sampling: Sampling, chats: bool
     ) -> PyGenerator[str, None, None]:
         from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
 
-        decoder, text = StreamDecoder(self.tokenizer), list(made.prompt)
+        decoder, text = StreamDecoder(self.tokenizer), list(state.prompt)
         for token in () if chats else text:
-            decoder.add(token)  # what goes on with a text keeps its first space
+            decoder.add(token)  # a continuation keeps its leading space
         with self._alone():
             try:
-                while len(made.tokens) < n and len(text) <= self.ctx:
+                while len(state.tokens) < n and len(text) <= self.ctx:
                     logits = self._generator.prefill(text)
-                    if made.is_closed:
+                    if state.is_closed:
                         break
                     token = sampling.choose(logits, text)
                     if token in self.tokenizer.ends:
-                        made.finish_reason = "stop"
+                        state.finish_reason = "stop"
                         break
                     text.append(token)
-                    made.tokens.append(token)
+                    state.tokens.append(token)
                     if piece := decoder.add(token):
                         yield piece
                 else:
-                    made.finish_reason = "length" if len(made.tokens) >= n else "context"
+                    state.finish_reason = "length" if len(state.tokens) >= n else "context"
                 if piece := decoder.end():
                     yield piece
             finally:
-                made.finish_reason = made.finish_reason or "closed"
+                state.finish_reason = state.finish_reason or "closed"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """An answer may be waiting for who reads it, maybe this very thread: so a second one is
-        refused instead of kept waiting.
+        """Hold the chat for one answer, and refuse a second one.
+
+        The running answer may wait for its consumer, maybe for this thread, so waiting for it could
+        deadlock.
         """
         if not self._busy.acquire(blocking=False):
             raise VkschedError(
-                "[chat] expected one answer at a time, got a second while one is under way; try "
-                "to close the first, or a Chat of its own"
+                "[chat] another answer is being generated; close it, or create a second Chat"
             )
         try:
             yield

@@ -1,6 +1,6 @@
-"""Embedder: a language model that makes a vector of each text, several texts at a time.
+"""Embedder: computes embedding vectors of texts, in batches.
 
-texts -> tokens -> sorted by length -> batches of 8 of about one length -> vectors, in given order
+texts -> tokens -> sorted by length -> batches of up to 8 -> vectors, in the order of the texts
 """
 
 from __future__ import annotations
@@ -25,30 +25,43 @@ if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
 
 CONTEXT = 2048
-SHORTEST = 16
-"""Batches are as long as a power of two from here on: each length is a graph."""
-TEXTS = 8
-"""Of a batch; a text that is left alone is a batch of its own."""
+MIN_LENGTH = 16
+"""The minimum padded length. Longer batches are padded to powers of two; each length is one graph.
+"""
+BATCH_SIZE = 8
+"""The number of texts of a batch; a single remaining text is a batch of one."""
 
 
 class Embedder(OfProcess):
-    """A language model on the devices of a scheduler, that makes vectors of texts.
+    """A language model on the devices of a scheduler that computes embedding vectors.
 
-    model: of a GGUF file, by `vs.load`; an encoder, or any other. pooling: "mean" of the tokens'
-    vectors, that of the first one ("cls") or of the "last"; by default as the file says. ctx: how
-    many tokens a text may have; at most, and without it, 2,048 or the model's context where that is
-    less. placement, progress: as for `Scheduler.compile`.
+    Vectors are normalized to length 1, so their dot product is the cosine similarity. Methods are
+    thread-safe.
 
-    Vectors have length 1: their product is the cosine of the angle between them. Any thread may ask
-    for some.
+    Parameters
+    ----------
+    scheduler
+        The scheduler whose devices are used.
+    model
+        A model loaded from a GGUF file by `vs.load`: an encoder or any other model.
+    pooling
+        "mean", "cls" (the first token) or "last" (the last token); the file's default if None.
+    ctx
+        The maximum number of tokens of a text. The default is the model's context length, at most
+        2,048.
+    placement, progress
+        See `Scheduler.compile`.
 
-    Raises:
-        ModelFormatError: the file has no tokenizer, or one that is not known.
-        ShapeError: ctx is not a number of tokens that the model can read, or the file does not name
-            a pooling.
+    Raises
+    ------
+    ModelFormatError
+        The file has no tokenizer, or an unknown one.
+    ShapeError
+        `ctx` is not a valid number of tokens for the model, or neither the caller nor the file
+        names a pooling.
     """
 
-    _INSTEAD = "to send the path of the model, and to make it in each process"
+    _INSTEAD = "to send the path of the model, and to create it in each process"
 
     def __init__(
         self,
@@ -79,8 +92,8 @@ class Embedder(OfProcess):
         return self.model.hyper.width
 
     def close(self) -> None:
-        """Free its graphs, which otherwise stay until the scheduler is closed. Used again, it
-        makes them anew.
+        """Free the compiled graphs, which otherwise live until the scheduler is closed. The next
+        use compiles them again.
         """
         with self._compiling:
             for run in self._runs.values():
@@ -88,16 +101,25 @@ class Embedder(OfProcess):
             self._runs.clear()
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with those that the model wants to see around it."""
+        """Return the tokens of a text, with the special tokens that the model expects around it."""
         return self.tokenizer.encode(text, bos=True)
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> NDArray:
-        """Return the vectors of texts, (texts, width) of float32.
+        """Return the embedding vectors of texts, (texts, width) float32.
 
-        truncate: of a text that is too long, the first tokens and the last one are taken.
+        Parameters
+        ----------
+        texts
+            The texts.
+        truncate
+            Truncate texts that are too long to their first tokens and the last token.
 
-        Raises:
-            ShapeError: a text has no tokens, or too many. DTypeError: these are no texts.
+        Raises
+        ------
+        ShapeError
+            A text has no tokens, or too many.
+        DTypeError
+            A value is not a text.
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise DTypeError(f"[embed] expected a list of texts, got {shortened(texts)}")
@@ -107,7 +129,7 @@ class Embedder(OfProcess):
         for length, alike in groupby(by_length, lambda at: self._bucket(len(tokens[at]))):
             rest = list(alike)
             while rest:
-                batch, rest = rest[:TEXTS], rest[TEXTS:]
+                batch, rest = rest[:BATCH_SIZE], rest[BATCH_SIZE:]
                 out[batch] = self._vectors([tokens[at] for at in batch], length)
         return out
 
@@ -122,11 +144,11 @@ class Embedder(OfProcess):
         return tokens
 
     def _bucket(self, tokens: int) -> int:
-        """Return how long a batch is that texts of so many tokens belong to."""
-        return min(self.ctx, max(SHORTEST, 1 << (tokens - 1).bit_length()))
+        """Return the padded length of the batch for texts of `tokens` tokens."""
+        return min(self.ctx, max(MIN_LENGTH, 1 << (tokens - 1).bit_length()))
 
     def _vectors(self, batch: list[list[int]], length: int) -> NDArray:
-        rows = 1 if len(batch) == 1 else TEXTS
+        rows = 1 if len(batch) == 1 else BATCH_SIZE
         ids, counts = np.zeros((rows, length), np.int32), np.ones(rows, np.int32)
         for at, tokens in enumerate(batch):
             ids[at, : len(tokens)], counts[at] = tokens, len(tokens)

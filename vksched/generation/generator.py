@@ -1,10 +1,10 @@
-"""Reads texts with a language model: each token once, in steps of a few sizes.
+"""Generator: runs prefill and decode steps of a language model over a KV cache.
 
-text, as tokens --common beginning with what was read--> rest --steps of 128, 32, 8, 1--> logits
-                                                                   (on a card of 512, too)
-                                                                    |
-a device is lost, and keys and values with it --> layers are placed anew on what is left,
-                                                  all of the text again
+text, as tokens --skip the cached prefix--> rest --steps of 128, 32, 8, 1--> logits
+                                                    (on a card of 512, too)
+                                                    |
+a device is lost, with its KV cache --> layers are placed on the remaining devices,
+                                        and the whole text is prefilled again
 """
 
 from __future__ import annotations
@@ -41,41 +41,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SIZES = (1, 8, 32, 128)
-"""Of steps, in tokens. Each is a graph, compiled when it is first used."""
+"""The sizes of steps in tokens. Each is a graph, compiled at its first use."""
 WIDE = 512
-"""Of a step on one card, which takes all of the model: products of fewer rows do not fill a large
-card, and each step unpacks the weights anew.
+"""The size of the largest step if one card holds the whole model: GEMMs of fewer rows do not
+saturate a large card, and each step dequantizes the weights again.
 """
-NODES = 40
-"""Of a layer, or so."""
+NODES_PER_LAYER = 40
+"""The approximate number of nodes of a layer."""
 AUTO = "auto"
-"""A precision: on the CPU products by weights of few bits round their other operand to 8 bits."""
-LONGER = (4, 16)
-"""Parts of longer steps, each of as many tokens as the largest size: while one device reads a part,
-the next one reads the part before it.
+"""The precision mode in which quantized linear ops on the CPU quantize their activations to 8 bits.
+"""
+MICROBATCHES = (4, 16)
+"""The numbers of microbatches of longer steps, each of the largest size. Devices process them as a
+pipeline: the next device reads a part while this one reads the part after it.
 """
 
 
 def sizes_of(length: int) -> list[int]:
-    """Return the sizes of steps that fit into a text of so many tokens."""
+    """Return the sizes of steps that fit into a text of `length` tokens."""
     return [size for size in SIZES if size <= length]
 
 
 class CompilesCachedPlans(Protocol):
-    """What is used of a scheduler's graphs."""
+    """The interface of a graph registry that compiles cached plans."""
 
     @property
     def rewriting(self) -> str | None: ...
 
     def compile_cached_plan(
-        self, kept: CachedPlan, progress: Progress | None = None
+        self, cached: CachedPlan, progress: Progress | None = None
     ) -> CompiledGraph: ...
 
     def keep(self, plan: Plan) -> dict[str, Any] | None: ...
 
 
 class CompilingScheduler(LayerScheduler, Protocol):
-    """What is used of a scheduler."""
+    """The interface of a scheduler that the generator uses."""
 
     @property
     def devices(self) -> tuple[Device, ...]: ...
@@ -101,11 +102,12 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
 
 class Generator:
-    """A text and what follows it; a text that begins like the one before goes on from there.
+    """A sequence and its KV cache; a text with a common prefix continues from the cached tokens.
 
-    tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
-    the user gives; None: where layers take least, decided before the first step is compiled. kv:
-    how keys and values are kept, "f32" or "f16". precision: a word, AUTO, or None: the scheduler's.
+    tokens: the tokens in the KV cache. length: the capacity of the cache in tokens. placement: the
+    user's placement; None selects the fastest one before the first step is compiled. cache_type:
+    the element type of the KV cache, "f32" or "f16". precision: a precision mode, AUTO, or None for
+    the scheduler's.
     """
 
     def __init__(
@@ -125,39 +127,37 @@ class Generator:
         self._scheduler = scheduler
         self._model = model
         self._cache = model.cache(length, cache_type)
-        self._given = self.placement = placement
+        self._user_placement = self.placement = placement
         self._progress = progress
         self._asked = precision
         self._precision: Precision | None = None
-        """What steps are compiled with, once it is decided where layers lie."""
+        """The placement of all steps, once it is decided."""
         self._is_decided = False
         self._sizes: list[int] = []
-        """Of the steps, once it is decided where layers lie."""
+        """The sizes of steps, once the placement is decided."""
         self._parts: dict[int, int] = {}
-        """Of longer steps, by size."""
+        """The numbers of microbatches of longer steps, by size."""
         self.away = 0
-        """Layers whose experts are on the CPU, and not with their keys and values."""
+        """The number of layers whose experts are on the CPU but whose KV cache is not."""
         self._without: set[str] = set()
-        """Devices that had failed by then."""
+        """The devices that had failed when the placement was decided."""
         self._full: set[str] = set()
-        """Devices that turned out to have no room."""
+        """The devices that ran out of memory."""
         self._runs: dict[int, CompiledGraph] = {}
         model.file.read_ahead()
         self._background_task = self._start_background_tasks()
 
     def _start_background_tasks(self) -> BackgroundTask | None:
-        """Has weights made ready from now on, where it is clear for which device."""
+        """Start to repack weights in the background if their device is known."""
         first, *others = self._scheduler.devices
         if not others:
             return WeightRepackThread(self._model.weights.held())
-        if isinstance(first, PrefetchesWeights) and self._is_alone():
+        if isinstance(first, PrefetchesWeights) and self._fits_one_device():
             return first.prefetch_weights(list(self._model.weights.words().items()))
         return None
 
     def prepare(self, tokens: int | None = None) -> None:
-        """CompilingScheduler steps now: all of them, or those that read a text of so many
-        tokens.
-        """
+        """Compile the steps that a text of `tokens` tokens needs, or all steps if None."""
         self._retry_if_lost(lambda: self._prepare(tokens))
 
     def _prepare(self, tokens: int | None) -> None:
@@ -168,7 +168,7 @@ class Generator:
 
     @property
     def layers(self) -> dict[str, int]:
-        """How many layers have their keys and values on each device, once a step is compiled."""
+        """The number of layers whose KV cache is on each device, once a step is compiled."""
         if not self._runs:
             return {}
         plan = next(iter(self._runs.values())).plan
@@ -176,19 +176,19 @@ class Generator:
         return dict(Counter(map(plan.device_of, keys)))
 
     def prefill(self, text: Sequence[int]) -> NDArray:
-        """Return the logits of what follows a text, (vocabulary,).
+        """Return the logits of the next token of a text, (vocabulary,).
 
-        Where devices fail, or have no memory left, layers are placed anew, and the text is read
-        again.
+        If a device fails or runs out of memory, layers are placed again and the whole text is
+        prefilled again.
         """
         gone = set(self._scheduler.failed_devices)
-        if self._given is None and self._sizes and gone != self._without:
+        if self._user_placement is None and self._sizes and gone != self._without:
             self.forget()
         return self._retry_if_lost(lambda: self._prefill(text))
 
     def _retry_if_lost(self, work: Callable[[], T]) -> T:
-        """Returns what comes of some work, done again without what a device took along or has no
-        memory for.
+        """Return the result of `work`, repeated after a device with states was lost or ran out of
+        memory.
         """
         for _ in self._scheduler.devices:
             try:
@@ -197,15 +197,15 @@ class Generator:
                 self.forget()
             except OutOfMemory as error:
                 name = error.holder
-                if self._given is not None or not name or name in self._full:
+                if self._user_placement is not None or not name or name in self._full:
                     raise
-                warn_user(f"[chat] {name} gets no layers any more: {error}")
+                warn_user(f"[chat] {name} gets no more layers: {error}")
                 self._full.add(name)
                 self.forget()
         return work()
 
     def _prefill(self, text: Sequence[int]) -> NDArray:
-        del self.tokens[min(_shared(self.tokens, text), len(text) - 1) :]
+        del self.tokens[min(_common_prefix(self.tokens, text), len(text) - 1) :]
         self._decide()
         logits: Any = None
         while (start := len(self.tokens)) < len(text):
@@ -219,38 +219,40 @@ class Generator:
         return np.asarray(logits[0])
 
     def _sizes_for(self, end: int) -> Iterator[int]:
-        """Yield the sizes of the steps that read a text of so many tokens."""
+        """Yield the sizes of the steps that prefill a text of `end` tokens."""
         start = 0
         while start < end:
             yield (size := self._size(start, end))
             start += size
 
     def _size(self, start: int, end: int) -> int:
-        """Return the size of the step that reads on from a token of a text of so many."""
+        """Return the size of the next step from token `start` of a text of `end` tokens."""
         room = self.length - start
         return max(size for size in self._sizes if self._suits(size, end - start, room))
 
     def _suits(self, size: int, rest: int, room: int) -> bool:
-        """Whether a step is good for what is left of a text: half of it at least is text, or some
-        of its last part; and what it writes behind the text fits as well.
+        """Return True if a step fits the rest of a text.
+
+        At least half of it, or a part of its last microbatch, must be text, and the rows that it
+        writes must fit into the cache.
         """
         part = SIZES[-1]
-        least = size - part + 1 if size > part else size / 2
-        return least <= rest and size <= room
+        min_tokens = size - part + 1 if size > part else size / 2
+        return min_tokens <= rest and size <= room
 
     def _decide(self) -> None:
-        """Find where layers lie, where that is open, and which steps there are."""
+        """Decide the placement of layers, unless it is set, and the sizes of steps."""
         if self._sizes:
             return
         self._without = set(self._scheduler.failed_devices)
         self._sizes = sizes_of(self.length)
-        if self._given is None:
+        if self._user_placement is None:
             about = self._scheduler, self._model, self._cache, self._sizes
             layer_placement = place_layers(*about, self._full)
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
-            longer = (n for n in LONGER if n * part <= self.length)
+            longer = (n for n in MICROBATCHES if n * part <= self.length)
             flowing = [
                 n for n in longer if layer_placement and layer_placement.flows(n, self.length)
             ]
@@ -258,11 +260,13 @@ class Generator:
             if not flowing and self.length >= WIDE and self._has_a_card():
                 self._parts = {WIDE: 1}
             self._sizes += self._parts
-        if not self._is_decided:  # once: where a device is lost, answers go on with the same tokens
-            self._precision, self._is_decided = self._words(), True
+        if not self._is_decided:  # once: the cached tokens stay valid after a device loss
+            self._precision, self._is_decided = self._precision_by_name(), True
 
-    def _words(self) -> Precision | None:
-        """Return the precision of all, or that of names: of what the CPU has, in AUTO."""
+    def _precision_by_name(self) -> Precision | None:
+        """Return the precision of all nodes, or for AUTO the precision of the layers on the CPU by
+        name.
+        """
         if self._asked != AUTO:
             return self._asked
         specs = self._scheduler.topology.devices
@@ -276,23 +280,25 @@ class Generator:
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:
             self._runs[size] = self._compiled(size, self._parts.get(size, 1))
-            self._make_no_more()  # the device has them
+            self._stop_background_tasks()  # the device holds the weights
         return self._runs[size]
 
     def _compiled(self, size: int, parts: int) -> CompiledGraph:
-        """Return a run of a step: of a graph that is kept, or that is written now."""
-        rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
+        """Return a compiled step, from the graph cache or built now."""
+        rewriting = (
+            self._scheduler.graphs.rewriting if parts == 1 and self._fits_one_device() else None
+        )
         if rewriting is not None and self._precision is not None:
             rewriting += repr(self._precision)
         file = CachedStepGraph(self._model, self._cache, size, rewriting)
-        with resting_collector(NODES * self._model.hyper.layers * parts):
-            kept, run = file.read(), None
-            if kept is not None:
+        with resting_collector(NODES_PER_LAYER * self._model.hyper.layers * parts):
+            cached, run = file.read(), None
+            if cached is not None:
                 try:
-                    run = self._scheduler.graphs.compile_cached_plan(kept, self._progress)
-                except DamagedPlan as error:  # then its graph is not trusted, either
+                    run = self._scheduler.graphs.compile_cached_plan(cached, self._progress)
+                except DamagedPlan as error:  # a damaged plan makes its graph untrusted, too
                     file.set_aside(error)
-                    kept = None
+                    cached = None
             if run is None:
                 step = self._model.step(self._cache, size, parts)
                 run = self._scheduler.compile(
@@ -302,37 +308,39 @@ class Generator:
                     updates=step.updates,
                     precision=self._precision,
                 )
-        if rewriting is not None and not (kept and kept.taken):
+        if rewriting is not None and not (cached and cached.taken):
             plan = self._scheduler.graphs.keep(run.plan)
-            if kept is None or plan is not None:
+            if cached is None or plan is not None:
                 file.write(run.plan.graph, plan)
         return run
 
-    def _is_alone(self) -> bool:
-        """Whether one device takes all, whatever its plan costs."""
+    def _fits_one_device(self) -> bool:
+        """Return True if one device holds the whole model without a search for a placement."""
         if self.placement:
             return False
         cpu_alone = len(self._scheduler.devices) == 1
         return cpu_alone or takes_all(self._scheduler, self._model, self._cache)
 
     def _has_a_card(self) -> bool:
-        """Whether one device takes all, and is no driver on the CPU."""
+        """Return True if one device holds the whole model and is not a CPU driver."""
         spec = self._scheduler.topology.devices[0]
-        return spec.kind == "vulkan" and not spec.limits.software and self._is_alone()
+        return spec.kind == "vulkan" and not spec.limits.software and self._fits_one_device()
 
-    def _make_no_more(self) -> None:
+    def _stop_background_tasks(self) -> None:
         if self._background_task is not None:
             self._background_task.close()
             self._background_task = None
 
     def close(self) -> None:
-        """Free all; what is read next may go to devices again that had no room."""
+        """Free everything; devices that were out of memory are considered again."""
         self._full.clear()
         self.forget()
 
     def forget(self) -> None:
-        """Free all that was compiled, with keys and values; what is read next is read anew."""
-        self._make_no_more()
+        """Free the compiled steps and the KV cache; the next text is prefilled from its first
+        token.
+        """
+        self._stop_background_tasks()
         for run in self._runs.values():
             run.close()
         for state in self._cache.states.values():
@@ -343,9 +351,10 @@ class Generator:
         self._parts.clear()
 
 
-def _shared(known: list[int], text: Sequence[int]) -> int:
-    """Return how many tokens two texts begin with alike. One comparison finds all that are known,
-    as an answer grows.
+def _common_prefix(known: list[int], text: Sequence[int]) -> int:
+    """Return the length of the common prefix of two token sequences.
+
+    One comparison suffices if all cached tokens match, as they do while an answer grows.
     """
     if known == list(text[: len(known)]):
         return len(known)

@@ -1,27 +1,26 @@
-"""Kept steps: the graphs and plans of a language model's steps on disk, so that later starts of it
-neither write, nor rewrite, nor plan them.
+"""Graph cache: stores the rewritten graphs and plans of a language model's steps on disk, so that
+later starts skip building, passes and planning.
 
     first start    model.step --> graph --passes--> graph --> plan
                                                       '--------'--> file: nodes, names of weights
     later starts   file, weights, states -----------> graph, plan
 
-    <cache>/steps/<hash of all that decides>.step: a line with the digest of all behind it; a line
-    with the graph, its plan and the code that made them as JSON; the bytes of its constants
+    <cache>/steps/<hash of the inputs>.step: a line with the digest of the rest; a line of JSON
+    with the graph, its plan and the code that built them; the bytes of the constants
 
-The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
-the size of the step, native modules and numpy's version, the variables of vksched, and what the
-scheduler tells of how it rewrites: whatever changes has another file. The code are the modules that
-were loaded then: a file that was written by other ones is of no use, and none is written where one
-of them has changed since it was loaded. Whether the plan is still the right one is seen when it is
-asked for (planner/plan_cache.py). Nothing here is needed: a file that is damaged, of another
-format, or does not fit the weights means that the step is written; so does a folder that cannot be
-found or written.
+The hash covers the model's files as they were opened, its hyperparameters, the KV cache, the size
+of the step, the native modules, numpy's version, vksched's environment variables and the
+scheduler's pass options; any change selects another file. The code is the list of modules that were
+loaded: a file written by other modules is ignored, and no file is written if a module has changed
+since it was loaded. The planner checks the plan when it is used (planner/plan_cache.py). The cache
+is optional: if a file is damaged, has another format or does not fit the weights, or if the folder
+cannot be read or written, the step is built from the model.
 
-The digest tells a file that was damaged, not one that was made to mislead: whoever may write in the
-folder may compute one. So types are checked, the graph and the plan are verified as those of a
-stranger are, and a file says of itself which question it answers. What does not hold is set aside
-with a warning. Numbers that the graph computes with are as the file has them: whoever may write
-there decides on answers, as whoever may write the package does.
+The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
+Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
+names the request that it answers. An invalid file is set aside with a warning. Constants are used
+as stored: whoever can write to the folder can change results, as with the package itself.
+
 Examples: tests/generation/test_graph_cache.py.
 """
 
@@ -70,14 +69,14 @@ if TYPE_CHECKING:
 
 FORMAT = 6
 MIN_LAYERS = 12
-"""Of a model whose steps take long enough to write."""
+"""The minimum number of layers of a model whose steps are worth a file."""
 MAX_FILES = 32
-"""Then those written first are removed."""
+"""The maximum number of files; the oldest are removed first."""
 SUFFIX = ".step"
 MAX_BYTES = 8 << 20
-"""Of the constants of a graph that is kept."""
+"""The maximum bytes of constants of a cached graph."""
 ALIGN = 64
-"""Bytes of which a constant begins at a multiple, as the line before them does not."""
+"""The alignment of constants in bytes."""
 STEP = {
     "key": str,
     "code": [Row((str, int, int))],
@@ -90,13 +89,16 @@ STEP = {
     "backed_up_states": [int],
     "aliases": Table(int),
 }
-"""key: of the question that the step answers. nodes: op, inputs, and positions of attributes and
-type, and name. leaves: node, kind, and name or place of what it holds. The rest: as in `Graph`.
+"""The fields of a document. `key` is the key of the plan request. A node is its op, inputs, indices
+of attributes and type, and name. A leaf is its node, kind, and the name or offset of its data. The
+rest is as in `Graph`.
 """
 
 
 class CachedStepGraph:
-    """The file of one step. rewriting: what the scheduler tells of it; None: nothing is kept."""
+    """The file of one cached step. rewriting: the scheduler's pass options; None disables the
+    cache.
+    """
 
     def __init__(
         self, model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str | None
@@ -111,8 +113,8 @@ class CachedStepGraph:
         self._path = None if key is None or folder is None else folder / f"{key}{SUFFIX}"
 
     def read(self) -> CachedPlan | None:
-        """Return the graph of the step as it was rewritten, with this model's weights and the
-        states of this cache, and its plan; None where none is kept.
+        """Return the rewritten graph of the step with this model's weights and this cache's states,
+        and its plan; None if there is no valid file.
         """
         if self._path is None:
             return None
@@ -123,50 +125,50 @@ class CachedStepGraph:
         try:
             document = _document_of(self._content)
             if document.fields["key"] != self._key:
-                raise ValueError("it is of another model, or of a step of another size")
+                raise ValueError("it has another key")
             if not is_code(document.fields["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
-            kept = CachedPlan(graph, document.fields["plan"])
+            cached = CachedPlan(graph, document.fields["plan"])
             self._read = document
-            return kept
+            return cached
         except NONSENSE as error:
             self.set_aside(error)
             return None
 
     def set_aside(self, why: BaseException) -> None:
-        """Rename the file that was read, which makes no sense, and warns."""
+        """Rename an invalid file, with a warning."""
         self._read = None
         if self._path is not None:
             set_aside(self._path, self._content)
             warn(
                 f"[steps] {self._path} is not used: {type(why).__name__}: {why}; it is set aside "
-                "as .damaged, and made anew"
+                "as .damaged, and built again"
             )
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
-        """Keep the graph of a step that was compiled, or read. plan: its own, where that can be
-        kept.
+        """Write the graph of a step that was compiled or read. plan: its plan, if it can be
+        cached.
         """
         if self._path is None:
             return
         document, code = self._read or _document(graph, self._model, self._cache), loaded_code()
         if document is None or code is None:
             return
-        # those that made a graph that was read, and those that made a plan of it
-        made_by = sorted({*map(tuple, document.fields.get("code", ())), *code})
-        fields = {**document.fields, "key": self._key, "plan": plan, "code": made_by}
+        # modules that built the cached graph, and modules that planned it
+        modules = sorted({*map(tuple, document.fields.get("code", ())), *code})
+        fields = {**document.fields, "key": self._key, "plan": plan, "code": modules}
         whole = replace(document, fields=fields)
         with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))
-                remove_old(self._path.parent, MAX_FILES, "*.*")  # of older formats, too
+                remove_old(self._path.parent, MAX_FILES, "*.*")  # files of older formats, too
 
 
 def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
-    """Return a hash of all that decides what graph a step has; None where that is not known, as
-    the model is in memory, or as native modules were built anew since they were loaded.
+    """Return a hash of all inputs of a step's graph; None if the model is in memory or native
+    modules were rebuilt since they were loaded.
     """
     native = getattr(native_kernels.native, "__file__", None)
     about = about_loaded(native) if native else None
@@ -188,7 +190,7 @@ def cache_key(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: 
 
 @dataclass(frozen=True)
 class Document:
-    """A graph as plain data, and the bytes of its constants, one behind the other."""
+    """A graph as plain data, and the concatenated bytes of its constants."""
 
     fields: Mapping[str, Any]
     constants: bytes | memoryview
@@ -196,14 +198,14 @@ class Document:
 
 def _bytes_of(document: Document) -> bytes:
     text = json.dumps(document.fields, separators=(",", ":")).encode()
-    before = len(_digest(b"")) + len(text) + 2  # both ends of lines
+    before = len(_digest(b"")) + len(text) + 2  # two newlines
     text += b" " * (-before % ALIGN)
     content = b"".join([text, b"\n", document.constants])
     return b"\n".join([_digest(content), content])
 
 
 def _document_of(content: bytes) -> Document:
-    """Raise one of NONSENSE where a file is not as it was written."""
+    """Return the document of a file; raise one of NONSENSE if the file is invalid."""
     whole, size = memoryview(content), len(_digest(b""))
     if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
@@ -218,8 +220,8 @@ def _digest(content: bytes | memoryview) -> bytes:
 
 
 def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Document | None:
-    """Return a graph with names for weights and states; None where it has others, too much data of
-    its own, or asked for the memory of devices.
+    """Return a document that refers to weights and states by name; None if the graph has other
+    leaves, too many constants, or allocates device memory of its own.
     """
     weights: dict[object, Any] = dict(model.weights.leaves())  # type: ignore[arg-type]
     states: dict[object, Any] = {
@@ -272,8 +274,10 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
 def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Graph:
     """Return the graph of a document.
 
-    Raises:
-        One of NONSENSE: it does not fit the model.
+    Raises
+    ------
+    NONSENSE
+        One of these exceptions, if the document does not fit the model.
     """
     fields = document.fields
     attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in fields["attrs"]]
@@ -287,19 +291,19 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
     data: dict[int, ArrayLike] = {}
     keys: dict[int, object] = {}
     initial: dict[int, NDArray] = {}
-    for node_id, kind, given in fields["leaves"]:
-        wanted = nodes[node_id].type
+    for node_id, kind, value in fields["leaves"]:
+        expected = nodes[node_id].type
         if kind == "constant":
-            data[node_id] = _array_of(document.constants, given, wanted)
+            data[node_id] = _array_of(document.constants, value, expected)
             keys[node_id] = object()
             continue
-        name, *how = given
+        name, *how = value
         if kind == "weight":
             leaf = model.weights.leaf(name, tuple(how[0]), how[1])
         else:
             leaf = cache.state(name, *how)
-        if leaf.type != wanted or leaf.held is None:
-            raise ValueError(f"{name}: expected {wanted}, got {leaf.type}")
+        if leaf.type != expected or leaf.held is None:
+            raise ValueError(f"{name}: expected {expected}, got {leaf.type}")
         keys[node_id] = leaf
         if kind == "weight":
             data[node_id] = leaf.held
@@ -307,14 +311,14 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
             initial[node_id] = as_array(leaf.held)
     outputs = tuple((name, node_id) for name, node_id in fields["outputs"])
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    kept, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
-    return Graph(nodes, outputs, *maps, kept, merged).verify()
+    backed_up, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
+    return Graph(nodes, outputs, *maps, backed_up, merged).verify()
 
 
 def _attr(value: Any) -> AttrValue:
     return tuple(map(_attr, value)) if isinstance(value, list) else value
 
 
-def _array_of(constants: bytes | memoryview, start: int, wanted: TensorType) -> NDArray:
-    flat = np.frombuffer(constants, numpy_dtype(wanted.dtype), wanted.size, start)
-    return flat.reshape(wanted.shape)  # read-only, as constants are
+def _array_of(constants: bytes | memoryview, start: int, expected: TensorType) -> NDArray:
+    flat = np.frombuffer(constants, numpy_dtype(expected.dtype), expected.size, start)
+    return flat.reshape(expected.shape)  # read-only, like all constants

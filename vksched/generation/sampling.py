@@ -1,9 +1,9 @@
-"""Chooses the next token of a text from the scores a model gave.
+"""Sampling: chooses the next token from a model's logits.
 
-    logits -> repeat penalty -> top-k -> top-p -> min-p -> temperature -> a draw
+    logits -> repeat penalty -> top-k -> top-p -> min-p -> temperature -> draw
 
-The order is llama.cpp's. A draw depends on the seed and the token's place alone, so a text that is
-gone on with after a fault is the same text.
+The order is llama.cpp's. A draw depends only on the seed and the position of the token, so a text
+that is continued after a device failure does not change.
 """
 
 from __future__ import annotations
@@ -21,14 +21,25 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen.
+    """The sampling parameters.
 
-    temperature: 0 takes the largest score. top_k: of so many tokens, 0 for all. top_p: of the most
-    likely ones that have this probability together. min_p: of those with this part of the largest
-    probability. repeat_penalty: divides the scores of the last `repeat_last_n` tokens; 1 for none.
+    Parameters
+    ----------
+    temperature
+        The softmax temperature; 0 selects the largest logit (greedy).
+    top_k
+        The number of most likely tokens to keep; 0 keeps all.
+    top_p
+        Keep the smallest set of most likely tokens with at least this total probability.
+    min_p
+        Drop tokens below this fraction of the top probability.
+    repeat_penalty
+        The divisor of the logits of the last `repeat_last_n` tokens; 1 disables it.
 
-    Raises:
-        SamplingError: a number is outside of its range, or not whole where it counts something.
+    Raises
+    ------
+    SamplingError
+        A number is out of range, or not an integer where one is required.
     """
 
     temperature: float = 0.8
@@ -60,33 +71,43 @@ class Sampling:
     def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
         """Return the next token.
 
-        logits: (tokens,), one score for each. tokens: the text so far; its length is the place of
-            the draw.
+        Parameters
+        ----------
+        logits
+            The logits of all tokens, 1-D.
+        tokens
+            The text until now; its length is the position of the draw.
 
-        Raises:
-            SamplingError: scores are NaN or all -inf, or there are no such tokens.
+        Raises
+        ------
+        SamplingError
+            A logit is NaN, all are -inf, or there are none.
         """
         scores = np.asarray(logits, np.float64).copy()
         if scores.ndim != 1 or not scores.max(initial=-np.inf) > -np.inf:
             raise SamplingError(
-                "[sampling] expected one score for each token, one over -inf and none NaN; "
-                "weights of the model may be damaged, or keys and values too large for float16"
+                "[sampling] expected 1-D logits without NaN, at least one of them finite; the "
+                "weights may be damaged, or keys and values too large for float16"
             )
         self._penalize(scores, tokens)
         if self.temperature == 0:
             return int(np.argmax(scores))
         ids = _largest(scores, self.top_k or len(scores))
-        kept = scores[ids]
+        candidates = scores[ids]
         if self.top_p < 1:
-            reached = np.cumsum(_softmax(kept)) >= self.top_p
-            kept = kept[: int(np.argmax(reached)) + 1 if reached.any() else len(kept)]
+            reached = np.cumsum(_softmax(candidates)) >= self.top_p
+            candidates = candidates[
+                : int(np.argmax(reached)) + 1 if reached.any() else len(candidates)
+            ]
         if self.min_p > 0:
-            kept = kept[kept >= kept[0] + np.log(self.min_p)]
+            candidates = candidates[candidates >= candidates[0] + np.log(self.min_p)]
         with np.errstate(over="ignore", invalid="ignore"):
-            warmed = np.where(kept == kept[0], 0.0, (kept - kept[0]) / self.temperature)
+            warmed = np.where(
+                candidates == candidates[0], 0.0, (candidates - candidates[0]) / self.temperature
+            )
         chances = np.cumsum(_softmax(warmed))
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
-        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(kept) - 1)])
+        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(candidates) - 1)])
 
     def _penalize(self, scores: Floats, tokens: Sequence[int]) -> None:
         if self.repeat_penalty == 1 or not self.repeat_last_n:
@@ -102,8 +123,9 @@ class Sampling:
 
 
 def _largest(scores: Floats, count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the indexes of the largest scores, these first, of equal ones the lower index first.
-    Only what may be among them is sorted, as vocabularies are large.
+    """Return the indices of the largest logits in descending order, ties by index.
+
+    Only candidates are sorted, because vocabularies are large.
     """
     ids = np.arange(len(scores))
     if count < len(scores):
@@ -119,5 +141,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def _uniform(seed: int, place: int) -> float:
-    """Return a number below 1 that depends on both alone, by Philox (Salmon et al., 2011)."""
+    """Return a number in [0, 1) that depends only on the seed and the position, by Philox (Salmon
+    et al., 2011).
+    """
     return float(np.random.Generator(np.random.Philox(key=seed, counter=place)).random())

@@ -1,4 +1,6 @@
-"""Importers: model files as graphs of vksched ops. Each format needs an extra: `onnx` or `gguf`."""
+"""Importers: load model files as graphs of vksched ops. Each format needs an extra: `onnx` or
+`gguf`.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,25 @@ def load(
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Model | LanguageModel:
-    """Read an ONNX or a GGUF model, whose weights stay in the file until they are used.
+    """Load an ONNX or a GGUF model; its weights stay in the file until they are used.
 
-    source: a path, the bytes of a file, or an onnx.ModelProto; the other parts of a GGUF model in
-        parts are only found for a path.
-    folder: where the external data of an ONNX model lies that is given without a path; with one it
-        lies in the folder of the model.
+    Parameters
+    ----------
+    source
+        A path, the bytes of a file, or an onnx.ModelProto. The other parts of a split GGUF model
+        are found only for a path.
+    progress
+        Called while an ONNX model is read.
+    folder
+        Folder of the external data of an ONNX model without a path; with a path, it is in the
+        model's folder.
 
-    Raises:
-        ModelFormatError: it is no valid model; the message names the node, key or tensor that is
-            wrong.
-        VkschedError: the package of the format is missing.
+    Raises
+    ------
+    ModelFormatError
+        The model is invalid; the message names the node, key or tensor.
+    VkschedError
+        The package of the format is not installed.
     """
     if not is_gguf(source):
         return load_onnx(source, progress, folder)
@@ -42,13 +52,13 @@ def load(
             "try load without folder"
         )
     model = load_gguf(source)
-    if progress is not None:  # it is open; its weights are read as they are used
+    if progress is not None:  # the file is open; its weights are read when they are used
         progress("load", model.file.file_bytes, model.file.file_bytes)
     return model
 
 
 def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
-    """Read a GGUF model, as `load` does; other files are refused."""
+    """Load a GGUF model, as `load` does; reject other files."""
     require_gguf()
     from .gguf.model import LanguageModel
     from .gguf.read.loader import read_gguf
@@ -61,7 +71,7 @@ def load_onnx(
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Model:
-    """Read an ONNX model, as `load` does; other files are refused."""
+    """Load an ONNX model, as `load` does; reject other files."""
     require_onnx()
     from .onnx.model import Model
     from .onnx.read.loader import read_onnx
@@ -70,7 +80,7 @@ def load_onnx(
 
 
 def require_onnx() -> None:
-    """Raise VkschedError where the onnx package is missing."""
+    """Raise VkschedError if the onnx package is not installed."""
     try:
         import onnx  # noqa: F401
     except ImportError as error:
@@ -80,7 +90,7 @@ def require_onnx() -> None:
 
 
 def require_gguf() -> None:
-    """Raise VkschedError where the gguf package is missing."""
+    """Raise VkschedError if the gguf package is not installed."""
     try:
         import gguf  # noqa: F401
     except ImportError as error:
@@ -90,7 +100,7 @@ def require_gguf() -> None:
 
 
 def is_gguf(source: object) -> TypeGuard[str | os.PathLike[str] | bytes]:
-    """Whether `load` takes a model as GGUF: by its first bytes, or as it is called so."""
+    """Return True if `load` treats a source as GGUF, by its first bytes or its file name."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source[:4]) == b"GGUF"
     if not isinstance(source, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""What every importer gives a scheduler."""
+"""Base class of imported models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import ClassVar
 
 
 class ImportedModel:
-    """What a scheduler compiles besides tensors: a model of a file. format: that of the file."""
+    """A model that a scheduler can compile; `format` is that of its file."""
 
     format: ClassVar[str]

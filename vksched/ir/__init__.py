@@ -1,1 +1,1 @@
-"""What every op is made of: declaration, tensor, lowering, variants."""
+"""Intermediate representation: tensors, graphs, op declarations and their attributes."""

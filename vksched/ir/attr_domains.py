@@ -1,12 +1,12 @@
-"""Domains of attributes: which values an attribute of an op may have, as its declaration says.
+"""Domains: the valid values of op attributes.
 
     Op("cumsum", ..., attrs={"axis": Axis(), "exclusive": Flag(), "reverse": Flag()})
 
-`infer` checks each new call against them (checks.py), wherever the call comes from: builders,
-passes, files, other computers. A domain is about one attribute, maybe in the light of the operands;
-what several attributes have to do with each other is for the op's rule. Kernels, native programs
-and references take it that both hold. Domains hold the form that builders make: sorted axes that
-count from the front, one number for each spatial axis. Examples: tests/ir/test_attr_domains.py.
+`infer` checks the attributes of each new call (check_call.py), whether it comes from a builder, a
+pass, a file or another host. A domain covers one attribute and may depend on the operands.
+Relations between attributes are checked by the op's type rule. Kernels, native programs and
+references assume valid attributes. Domains describe the canonical form that builders create:
+sorted, non-negative axes, and one number per spatial axis. Examples: tests/ir/test_attr_domains.py.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ..common.errors import DTypeError, ShapeError, VkschedError
 from .attrs import Attrs, AttrValue
 
 WORD = 2**31 - 1
-"""The largest integer of a push constant."""
+"""Maximum integer in a push constant."""
 LONG = 2**63 - 1
 LARGEST = float(np.finfo(np.float32).max)
 MANY = 1 << 20
-"""Operands of an op that takes any number of them."""
+"""Maximum number of operands of a variadic op."""
 MAX_SHOWN = 80
-"""Characters of a value in an error."""
+"""Maximum length of a value in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +51,34 @@ class Asked:
     attrs: Attrs
 
     def rank(self, operand: int) -> int:
-        """Return the rank of an operand, 0 where there is none."""
+        """Return the rank of an operand, or 0 if it is absent."""
         return self.inputs[operand].rank if operand < len(self.inputs) else 0
 
 
 class Domain(ABC):
-    """The values that an attribute may have."""
+    """Base class of the domains of attributes."""
 
     is_optional = False
-    """Whether a call may lack the attribute."""
+    """True if calls may omit the attribute."""
 
     @property
     def error(self) -> type[VkschedError]:
-        """The error of a value outside."""
+        """Return the error class for a value outside of the domain."""
         return ShapeError
 
     @abstractmethod
     def expected(self, value: AttrValue, call: Asked) -> str:
-        """Return "" where a value is in the domain, else which values are."""
+        """Return "" if a value is valid, else a description of the valid values."""
 
     def check(self, name: str, value: AttrValue, call: Asked) -> None:
-        """Raise ShapeError or DTypeError unless a value is in the domain."""
+        """Raise ShapeError or DTypeError if a value is invalid."""
         expected = self.expected(value, call)
         if expected:
             raise self.error(f"[{call.op}] expected {expected} as {name}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it."""
+    """Format a value for error messages."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
@@ -100,7 +100,7 @@ class Flag(Domain):
 
 @dataclass(frozen=True)
 class Whole(Domain):
-    """An integer from low to high; a bool is none."""
+    """Integer from low to high; a bool is not accepted."""
 
     low: int = -WORD - 1
     high: int = WORD
@@ -115,7 +115,7 @@ class Whole(Domain):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """A finite number that float32 holds, from low to high."""
+    """Finite float32 number from low to high."""
 
     low: float = -LARGEST
     high: float = LARGEST
@@ -131,7 +131,7 @@ class Real(Domain):
 
 @dataclass(frozen=True)
 class Value(Domain):
-    """An element of operand 0, or of the element type that attribute `dtype` names."""
+    """Element of operand 0, or of the dtype in attribute `dtype`."""
 
     has_nan: bool = True
 
@@ -142,7 +142,7 @@ class Value(Domain):
     def expected(self, value: AttrValue, call: Asked) -> str:
         dtype = call.inputs[0].dtype if call.inputs else call.attrs.get("dtype")
         if dtype not in (*DTYPES, *NARROW):
-            return ""  # that of `dtype` says so
+            return ""  # the domain of `dtype` reports it
         if dtype == BOOL:
             return "" if type(value) is bool else "True or False"
         held = numpy_dtype(str(dtype))
@@ -161,7 +161,7 @@ class Value(Domain):
 
 @dataclass(frozen=True)
 class OneOf(Domain):
-    """One of a few values."""
+    """One of several values."""
 
     choices: tuple[AttrValue, ...]
     is_dtype: bool = False
@@ -176,19 +176,25 @@ class OneOf(Domain):
 
 
 def one_of(*choices: AttrValue) -> OneOf:
-    """Return the domain of these values."""
+    """Return the domain of several values."""
     return OneOf(choices)
 
 
 def dtype_of(*dtypes: str) -> OneOf:
-    """Return the domain of the names of element types, by default all but those of weights."""
+    """Return the domain of dtype names, by default all except the weight-only dtypes."""
     return OneOf(dtypes or DTYPES, True)
 
 
 @dataclass(frozen=True)
 class Axis(Domain):
-    """An axis of an operand, counted from the front. more: axes that the op adds. of_scalar: where
-    there is none it is 0.
+    """Axis of an operand, non-negative.
+
+    Parameters
+    ----------
+    more
+        Number of axes that the op adds.
+    of_scalar
+        Accept 0 for an operand without axes.
     """
 
     of: int = 0
@@ -206,17 +212,17 @@ class Axis(Domain):
 
 
 def rank_of(operand: int = 0) -> Count:
-    """Return a count: the axes of an operand."""
+    """Return a count equal to the rank of an operand."""
     return lambda call: call.rank(operand)
 
 
 def spatial(call: Asked) -> int:
-    """The axes of operand 0 behind those of batch and channels."""
+    """Return the number of spatial axes of operand 0, which exclude batch and channels."""
     return max(call.rank(0) - 2, 0)
 
 
 def as_many_as(name: str) -> Count:
-    """Return a count: as many as another attribute has."""
+    """Return a count equal to the length of another attribute."""
 
     def count(call: Asked) -> int:
         other = call.attrs.get(name)
@@ -227,8 +233,12 @@ def as_many_as(name: str) -> Count:
 
 @dataclass(frozen=True)
 class Each(Domain):
-    """A tuple, each of its values in one domain. count: how many values there are; None: from least
-    to most.
+    """Tuple of values of one domain.
+
+    Parameters
+    ----------
+    count
+        Number of values; None accepts from `least` to `most`.
     """
 
     of: Domain
@@ -237,24 +247,24 @@ class Each(Domain):
     most: int = MAX_RANK
 
     def expected(self, value: AttrValue, call: Asked) -> str:
-        least, most = self.least, self.most
+        minimum, maximum = self.least, self.most
         if self.count is not None:
-            least = most = self.count if isinstance(self.count, int) else self.count(call)
-        if not isinstance(value, tuple) or not least <= len(value) <= most:
-            number = str(least) if least == most else f"{least} to {most}"
+            minimum = maximum = self.count if isinstance(self.count, int) else self.count(call)
+        if not isinstance(value, tuple) or not minimum <= len(value) <= maximum:
+            number = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
             return f"a tuple of {number} values"
         wrong = next(filter(None, (self.of.expected(each, call) for each in value)), "")
         return wrong and f"{wrong} each"
 
 
 def wholes(low: int, high: int = WORD, count: Count | int | None = None) -> Each:
-    """Return the domain of integers from low to high."""
+    """Return the domain of tuples of integers from low to high."""
     return Each(Whole(low, high), count)
 
 
 @dataclass(frozen=True)
 class Dims(Domain):
-    """A shape; low: its least size, -1 where one may stand for what is left."""
+    """Shape with sizes of at least `low`; -1 allows one inferred size."""
 
     rank: int | None = None
     low: int = 0
@@ -267,8 +277,14 @@ class Dims(Domain):
 
 @dataclass(frozen=True)
 class Axes(Domain):
-    """Axes of operand 0, each once. in_order: from the first to the last one. every: no axis
-    is left out.
+    """Distinct axes of operand 0.
+
+    Parameters
+    ----------
+    in_order
+        Axes must be sorted.
+    every
+        All axes must be present.
     """
 
     in_order: bool = True
@@ -292,7 +308,7 @@ class Axes(Domain):
 
 @dataclass(frozen=True)
 class Nullable(Domain):
-    """None, or a value of a domain."""
+    """None, or a value of another domain."""
 
     of: Domain
 
@@ -307,7 +323,7 @@ class Nullable(Domain):
 
 @dataclass(frozen=True)
 class Optional(Domain):
-    """A value of a domain, of an attribute that calls may lack."""
+    """Value of another domain, of an attribute that calls may omit."""
 
     of: Domain
     is_optional = True
@@ -321,6 +337,6 @@ class Optional(Domain):
 
 
 def leaf_attrs(dtypes: tuple[str, ...] = DTYPES) -> Domains:
-    """Return the attributes of what comes from outside: its type, maybe the bounds of integers."""
+    """Return the attributes of leaves: the type, and optional bounds of integers."""
     end = Optional(Whole(-LONG - 1, LONG))
     return {"shape": Dims(), "dtype": dtype_of(*dtypes), "low": end, "high": end}

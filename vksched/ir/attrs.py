@@ -1,7 +1,7 @@
-"""Attrs: the attributes of a node, frozen and hashable.
+"""Frozen, hashable attributes of nodes.
 
-Graphs of many nodes have few different ones, and compare and hash them often: so there is one
-object of each, and comparing and hashing it costs nothing. Examples: tests/ir/test_attrs.py.
+Large graphs have few distinct attribute sets, which are often compared and hashed. Equal attributes
+are interned as one object: comparison and hashing are O(1). Examples: tests/ir/test_attrs.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _PLAIN = {type(None), bool, int, float, str}
 
 
 class Attrs(Mapping[str, AttrValue]):
-    """The attributes of a node: a frozen, hashable, sorted mapping.
+    """Frozen, hashable mapping of attributes, sorted by name.
 
-    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not. They are the same
-    object. Names are identifiers, so that no others are written alike.
+    Two mappings are equal if their text is equal, and are then one object. Thus 0.0 and -0.0, or 1
+    and True, differ.
 
-    Raises:
-        ShapeError: a name is none, or a value is no number, name or tuple of them.
+    Raises
+    ------
+    ShapeError
+        A name is not an identifier, or a value is not a number, a name or a tuple of them.
     """
 
     __slots__ = ("__weakref__", "_items", "_text")
@@ -39,7 +41,7 @@ class Attrs(Mapping[str, AttrValue]):
         plain = [(name, _plain(value)) for name, value in items.items()] if items else []
         plain.sort()
         if not all(name.isidentifier() for name, _ in plain):
-            # `a=1, b` would be written as two attributes are
+            # reject `a=1, b`, which reads like two attributes
             names = str([name[:80] for name, _ in plain if not name.isidentifier()])
             raise ShapeError(f"[attrs] expected names of attributes, got {names[:200]}")
         text = ", ".join([f"{name}={value!r}" for name, value in plain])
@@ -47,9 +49,9 @@ class Attrs(Mapping[str, AttrValue]):
             known = _known.get(text)
             if known is not None:
                 return known
-            made = super().__new__(cls)
-            made._items, made._text = tuple(plain), text
-            return _known.setdefault(text, made)
+            attrs = super().__new__(cls)
+            attrs._items, attrs._text = tuple(plain), text
+            return _known.setdefault(text, attrs)
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
@@ -102,7 +104,7 @@ class Attrs(Mapping[str, AttrValue]):
     def as_ints(self, key: str) -> tuple[int, ...]:
         value = self[key]
         if isinstance(value, tuple) and set(map(type, value)) <= _INTS:
-            return cast(tuple[int, ...], value)  # as it is: this is asked in each run
+            return cast(tuple[int, ...], value)  # no copy: called in each run
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
             raise _refused(key, "integers", value)
         return tuple(int(v) for v in value if isinstance(v, int))
@@ -113,7 +115,7 @@ def _refused(key: str, expected: str, value: AttrValue) -> ShapeError:
 
 
 _known: weakref.WeakValueDictionary[str, Attrs] = weakref.WeakValueDictionary()
-"""By what they are written as."""
+"""Interned attributes by their text."""
 _making = threading.RLock()
 
 
@@ -124,7 +126,7 @@ def _after_fork() -> None:
 
 
 def _plain(value: object) -> AttrValue:
-    """Return a value with numpy's scalars as Python's."""
+    """Convert numpy scalars in a value to Python scalars."""
     if type(value) in _PLAIN:
         return cast(AttrValue, value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""build_graph: freezes the tensors a user wrote as a Graph."""
+"""Conversion of tensors to a frozen Graph."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 
 Updates = Mapping[Tensor, Tensor]
-"""States to their next values."""
+"""Next values of states."""
 
 
 def build_graph(
     outputs: Outputs, updates: Updates | None = None
 ) -> tuple[Graph, dict[Tensor, int]]:
-    """Freeze all that the outputs need; returns the graph and the node of each Tensor.
+    """Build the graph that computes some outputs, and return the node id of each Tensor.
 
-    updates: states to their next values. Names given by the user must be unique; the others are
-    numbered.
+    Parameters
+    ----------
+    updates
+        Next values of states.
 
-    Raises:
-        GraphError: no outputs, a name given twice, or an update of what is no state. ShapeError,
-            DTypeError: a next value of another type than its state.
+    Names from the user must be unique; other nodes are numbered.
+
+    Raises
+    ------
+    GraphError
+        There is no output, a name is repeated, or an updated tensor is not a state.
+    ShapeError, DTypeError
+        The type of a next value differs from that of its state.
     """
     named = _name_outputs(outputs)
     ends = [tensor for _, tensor in named] + (_assignments(updates) if updates else [])
@@ -44,11 +51,11 @@ def build_graph(
     initial = {i: as_array(array) for i, array in held.items() if nodes[i].op == "state"}
     data = {i: array for i, array in held.items() if i not in initial}
     result = tuple((name, ids[t]) for name, t in named)
-    kept = tuple(
+    backed_up = tuple(
         n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
     )
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    graph = Graph(nodes, result, *maps, kept)
+    graph = Graph(nodes, result, *maps, backed_up)
     return graph.verify(), ids
 
 
@@ -82,33 +89,33 @@ def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
 
 def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
     names: dict[Tensor, str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for tensor in order:
         if tensor.named:
-            if tensor.name in taken:
+            if tensor.name in used_names:
                 more = ", or another name= for one of two optimizers"
                 raise GraphError(
                     f"[graph] two tensors are named {tensor.name!r}; try another name"
                     + more * (tensor.op == "state")
                 )
-            taken.add(tensor.name)
+            used_names.add(tensor.name)
             names[tensor] = tensor.name
     counters: dict[str, int] = {}
     for tensor in order:
         if not tensor.named:
             name = tensor.name
-            while name in taken:
+            while name in used_names:
                 counters[tensor.name] = counters.get(tensor.name, 0) + 1
                 name = f"{tensor.name}_{counters[tensor.name]}"
-            taken.add(name)
+            used_names.add(name)
             names[tensor] = name
     return names
 
 
 def assign(held: Tensor, value: Tensor) -> Tensor:
-    """The node that puts a state's next value in its place; made by `build_graph`.
+    """Create the node that writes the next value of a state; used by `build_graph`.
 
-    A next value that is another state's memory is copied first: that may get a next value, too.
+    A next value that aliases another state is copied first, because that state may be updated too.
     """
     source = value
     while source.op != "state" and source.inputs:

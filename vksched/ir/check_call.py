@@ -1,7 +1,4 @@
-"""The check of a new call before its op's rule: its operands' number and its attributes' domains.
-
-`infer` asks once for each call. Examples: tests/ir/test_attr_domains.py.
-"""
+"""Validation of the operand count and the attributes of a call, before the op's type rule."""
 
 from __future__ import annotations
 
@@ -15,34 +12,32 @@ from .op import Op
 from .precision import PRECISION, PRECISIONS
 
 UNIVERSAL: dict[str, Domain] = {PRECISION: Optional(OneOf(PRECISIONS))}
-"""Of all ops whose operands meet in products (`Op.roundable_operands`)."""
+"""Attributes of all ops with roundable operands (`Op.roundable_operands`)."""
 
 
 def domains_of(op: Op) -> Mapping[str, Domain]:
-    """Return the attributes that calls of an op may have; of an opaque op none are known."""
+    """Return the domains of an op's attributes; empty for an opaque op."""
     own = op.attrs or {}
     return {**own, **UNIVERSAL} if op.roundable_operands else own
 
 
 def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
-    """Raise ShapeError or DTypeError unless a call has as many operands as its op takes, and the
-    attributes that its op declares, each within its domain.
-    """
-    least, most = op.operands
-    if not least <= len(inputs) <= most:
-        number = str(least) if least == most else f"{least} to {most}"
+    """Raise ShapeError or DTypeError if the operand count or an attribute is invalid."""
+    minimum, maximum = op.operands
+    if not minimum <= len(inputs) <= maximum:
+        number = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
         raise ShapeError(f"[{op.name}] expected {number} operands, got {len(inputs)}")
     if op.attrs is None:
         return
     known, call = domains_of(op), Asked(op.name, inputs, attrs)
-    given = dict(attrs.items())
+    rest = dict(attrs.items())
     for name, domain in known.items():
-        if name in given:
-            domain.check(name, given.pop(name), call)
+        if name in rest:
+            domain.check(name, rest.pop(name), call)
         elif not domain.is_optional:
             raise ShapeError(f"[{op.name}] expected an attribute {name}, got none")
-    if given:
+    if rest:
         raise ShapeError(
             f"[{op.name}] expected attributes {', '.join(known) or 'none'}, got "
-            f"{shown(', '.join(given))}"
+            f"{shown(', '.join(rest))}"
         )

@@ -1,6 +1,4 @@
-"""How numpy runs a call well: into memory that it is given, in pieces that fit a cache and may go
-to several threads.
-"""
+"""CPU kernels: numpy implementations that write preallocated memory in cache-sized pieces."""
 
 from __future__ import annotations
 
@@ -18,65 +16,69 @@ if TYPE_CHECKING:
     from .attrs import Attrs
 
 BLOCK = 1 << 18
-"""Elements of one piece. Between the passes over it a thread waits for the interpreter lock, some
-10 us where another one holds it: a pass has to take longer, though the last cache holds the piece
-and not the second one.
+"""Elements of one piece. Between numpy passes a thread waits for the interpreter lock, about 10 us
+if another thread holds it. A pass has to take longer, so a piece fits the last-level cache, not L2.
 """
 
 LONG = 1 << 23
-"""Operations of a call that several threads share, though it has few elements: some 0.1 ms."""
+"""Minimum operations of a call with few elements that is split across threads, about 0.1 ms."""
 
 SHARES = 2 * usable_cores() if usable_cores() > 1 else 1
-"""Pieces at most of a call of which each piece reads all of an operand anew."""
+"""Maximum number of pieces of a call if each piece reads a whole operand again."""
 
-LONG_ROW = 1 << 12
-"""Values of a row beyond which a plain sum in float32 loses digits that one in pairs keeps."""
+MIN_PAIRWISE_ROW = 1 << 12
+"""Row length above which naive float32 summation loses digits that pairwise summation keeps."""
 
 Piece = tuple[tuple[NDArray, ...], NDArray]
-"""Parts of the operands, and the part of the result that they make."""
+"""Slices of the operands, and the slice of the result that they produce."""
 Compute = Callable[[tuple[NDArray, ...], "Attrs", NDArray], None]
 Cut = Callable[[tuple[NDArray, ...], "Attrs", NDArray], Iterator[Piece]]
 
 
 def is_small(inputs: tuple[NDArray, ...], out: NDArray) -> bool:
-    """Whether a call is one piece."""
+    """Return True if a call is not split."""
     return max([out.size, *[x.size for x in inputs]]) <= BLOCK
 
 
 def rows_of_piece(rows: int, elements: int) -> int:
-    """Return how many rows make a piece, of so many rows with so many elements in all; pieces are
-    of one size, as threads end together then.
-    """
+    """Return the number of rows per piece; pieces have equal sizes, so threads finish together."""
     pieces = -(-elements // BLOCK)
     return max(1, -(-rows // max(1, pieces)))
 
 
 def sum_rows(x: NDArray) -> NDArray:
-    """Return the sums over the last axis, which keeps a size of 1: of short rows as a product, the
-    fastest way, of long ones in pairs, as a product adds one value after the other.
+    """Return sums over the last axis, with keepdims.
+
+    Short rows use a matmul, which is the fastest but sums sequentially. Long rows use pairwise
+    summation.
     """
-    if x.shape[-1] > LONG_ROW:
+    if x.shape[-1] > MIN_PAIRWISE_ROW:
         return np.asarray(np.add.reduce(x, axis=-1, keepdims=True))
     return np.asarray(np.matmul(x, np.ones((x.shape[-1], 1), x.dtype)))
 
 
 def whole(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """One piece: what is not worth cutting."""
+    """Yield the whole call as one piece."""
     yield inputs, out
 
 
 @dataclass(frozen=True, slots=True)
 class CpuKernel:
-    """How numpy runs an op, where it can do better than its reference.
+    """CPU implementation of an op that is faster than its reference.
 
-    compute: (operands, attributes, result) -> None writes all of the result, which shares no memory
-        with the operands; as exact as the reference, whatever the pieces are.
-    cut: (operands, attributes, result) -> the pieces, independent of each other, that together make
-        the call.
-    least: elements of the largest operand, or of the result, up to which a call is not cut.
-    fused: as `compute`, with the epilogue that the attributes name, whose residual is the last
-        operand; returns False, with nothing written, where its steps have to follow. Then `cut`
-        cuts calls with an epilogue, too. None: there never is.
+    Parameters
+    ----------
+    compute
+        (operands, attributes, result) -> None. Writes the whole result, which does not overlap the
+        operands. As accurate as the reference for any split into pieces.
+    cut
+        (operands, attributes, result) -> independent pieces that together compute the call.
+    least
+        Number of elements, of the largest operand or the result, up to which a call is not split.
+    fused
+        As `compute`, with the epilogue in the attributes, whose residual is the last operand.
+        Returns False, without any write, if the epilogue must run separately. `cut` then also
+        splits calls with an epilogue. None: not available.
     """
 
     compute: Compute
@@ -86,7 +88,7 @@ class CpuKernel:
 
 
 def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Cut an elementwise call, whose operands broadcast to the result."""
+    """Split an elementwise call, whose operands broadcast to the result."""
     if all(x.shape == out.shape and x.flags.c_contiguous for x in inputs):
         flat, line = tuple(x.reshape(-1) for x in inputs), out.reshape(-1)
         step = rows_of_piece(line.size, line.size)
@@ -98,8 +100,8 @@ def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Ite
 
 
 def cut_leading(inputs: tuple[NDArray, ...], out: NDArray, axes: int) -> Iterator[Piece]:
-    """Cuts along the first `axes` axes, which all operands have as the result has them, as far as
-    pieces stay near a block; they keep their rank.
+    """Split along the first `axes` axes, which operands and result share, into pieces of about
+    BLOCK elements and unchanged rank.
     """
     inner = [math.prod(out.shape[axis + 1 :]) for axis in range(axes)]
     axis = next((axis for axis in range(axes) if inner[axis] <= BLOCK), axes - 1)
@@ -114,7 +116,7 @@ def cut_leading(inputs: tuple[NDArray, ...], out: NDArray, axes: int) -> Iterato
 
 
 def in_pieces(reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]) -> CpuKernel:
-    """The reference of an elementwise op, on pieces."""
+    """Return a CPU kernel that applies the reference of an elementwise op to pieces."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         out[...] = reference(inputs, attrs)

@@ -12,7 +12,7 @@ from .op import Op
 from .precision import round_operands, round_result
 
 MAX_CALLS = 1 << 12
-"""Whose result types are remembered."""
+"""Maximum number of cached result types."""
 
 
 _HALF = np.dtype(np.float16)
@@ -22,18 +22,20 @@ _inferred: dict[tuple[str, tuple[TensorType, ...], Attrs], tuple[Op, TensorType]
 
 
 def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """Return the result type of a call, once its operands and attributes are as its op declares.
-    Layers are alike, so the last calls are remembered.
+    """Return the result type of a call, after a check of its operands and attributes.
 
-    An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
-    float operands are, int64 where all integers are but those that hold positions.
+    Repeated layers make equal calls, so recent results are cached. Type rules are written for
+    float32 and int32. Other widths are derived: float16 and float64 if all float operands have that
+    type, int64 if all integer operands except indices do.
 
-    Raises:
-        ShapeError, DTypeError: the op does not take such operands.
+    Raises
+    ------
+    ShapeError, DTypeError
+        The op does not support these operands.
     """
     key = op.name, inputs, attrs
     found = _inferred.get(key)
-    if found is not None and found[0] is op:  # an op may be declared anew
+    if found is not None and found[0] is op:  # an op may be redeclared
         return found[1]
     result = _infer(op, inputs, attrs)
     if len(_inferred) >= MAX_CALLS:
@@ -55,28 +57,29 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
     wide: dict[str, str] = {}
     for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
-        given = data & {known, *widths}
-        if len(given) > 1:
+        dtypes = data & {known, *widths}
+        if len(dtypes) > 1:
             raise DTypeError(
-                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(given))}; "
+                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(dtypes))}; "
                 "try vs.cast"
             )
-        if given & widths:
-            wide[known] = given.pop()
+        if dtypes & widths:
+            wide[known] = dtypes.pop()
     narrow = {dtype: known for known, dtype in wide.items()}
     positions = {INT64: INT32}
-    seen = tuple(
+    operand_types = tuple(
         t.as_dtype((positions if i in op.indices else narrow).get(t.dtype, t.dtype))
         for i, t in enumerate(inputs)
     )
-    result = op.infer(seen, attrs)
+    result = op.infer(operand_types, attrs)
     return result.as_dtype(wide.get(result.dtype, result.dtype))
 
 
 def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """Return the result of the op's numpy reference, which may be a view of an input.
 
-    float16 is computed in float32 and rounded once. Factors are rounded as their precision says.
+    float16 is computed in float32 and rounded once. Operands are rounded according to the
+    precision.
     """
     if op.roundable_operands:
         inputs = round_operands(op, inputs, attrs)
@@ -89,7 +92,7 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Write a call's result by the op's CPU kernel.
+    """Write the result of a call with the op's CPU kernel.
 
     float16 is computed in float32 and rounded once.
     """
@@ -98,7 +101,7 @@ def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
         op.cpu.compute(inputs, attrs, out)
         return
     wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out
-    given = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
-    op.cpu.compute(given, attrs, wide)
+    wide_inputs = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
+    op.cpu.compute(wide_inputs, attrs, wide)
     if wide is not out:
         out[...] = wide

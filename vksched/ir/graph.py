@@ -1,4 +1,4 @@
-"""Graph: the frozen form of what the user wrote, nodes in topological order."""
+"""Graph: a frozen computation graph with its nodes in topological order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from .tensor import Tensor
 from .value_range import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 
 FEW = 1 << 16
-"""Weights of up to so many integers are searched for their bounds, those of int64 all."""
+"""Maximum number of elements of a weight that is scanned for its bounds; int64 weights always are.
+"""
 
 INLINE_BYTES = 1024
-"""Constants up to this size are compared by what they hold."""
+"""Maximum size of constants that are compared by content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value: an input, a weight, a constant or the result of an op."""
+    """A value: an input, a weight, a constant or the result of an op."""
 
     id: int
     op: str
@@ -49,12 +50,18 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """nodes: operands before users. outputs: (name, node id), in the caller's order.
+    """Frozen computation graph.
 
-    data: the arrays of weights and constants by node id. initial: what states start with. keys: for
-    each of all these an object that is the same, or equal, where two graphs share it.
-    backed_up_states: next values of states that the host keeps a copy of. aliases: names of nodes
-    that a pass has made part of another, or the same, to the node that stands for them.
+    Attributes
+    ----------
+    nodes, outputs
+        Nodes, operands before users; (name, node id) in the caller's order.
+    data, initial
+        Arrays of weights and constants; initial values of states. By node id.
+    keys
+        Identity of each array; equal in two graphs that share the array.
+    backed_up_states, aliases
+        Next values of states that are also copied to the CPU; nodes that replace merged names.
     """
 
     nodes: tuple[Node, ...]
@@ -74,14 +81,14 @@ class Graph:
         return tuple(n for n in self.nodes if n.op == "weight")
 
     def arrays(self) -> dict[int, NDArray]:
-        """Returns what its weights and constants hold, all of it made."""
+        """Return the arrays of weights and constants, materialized."""
         return {node_id: as_array(held) for node_id, held in self.data.items()}
 
     @cached_property
     def key(self) -> object:
-        """What two graphs have in common that compute the same from the same weights and states.
+        """Return a key that is equal for graphs with equal computations, weights and states.
 
-        Small constants count by what they hold, other arrays by whose they are.
+        Small constants are compared by content, other arrays by identity.
         """
         nodes = tuple((n.op, n.inputs, n.attrs, n.type, n.name) for n in self.nodes)
         held: list[object] = []
@@ -93,53 +100,51 @@ class Graph:
 
     @cached_property
     def states(self) -> Mapping[int, int]:
-        """For each node that reads or writes a state the node that reads it."""
+        """Map each node that reads or writes a state to the node that reads it."""
         out = {n.id: n.id for n in self.nodes if n.op == "state"}
         out.update((n.id, n.inputs[0]) for n in self.nodes if n.op == "assign")
         return MappingProxyType(out)
 
     @cached_property
     def ops(self) -> tuple[Node, ...]:
-        """The nodes that compute or view something: all but the leaves."""
+        """Return the nodes that compute or view a value, i.e. all except the leaves."""
         leaves = self._leaves
         return tuple([n for n in self.nodes if n.id not in leaves])
 
     @cached_property
     def signatures(self) -> tuple[int, ...]:
-        """For each node the number of its call: nodes of the same op, operand types, attributes and
-        result type share one, so what is asked of types, or of time, need be asked once for all of
-        them.
+        """Return the signature number of each node; equal calls share one.
+
+        Type checks and cost estimates are done once per signature.
         """
         types: dict[TensorType, int] = {}
         kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
         over, calls = self.overwritten, dict[tuple[object, ...], int]()
-        asked = (
+        call_keys = (
             (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
             for n in self.nodes
         )
-        return tuple(calls.setdefault(each, len(calls)) for each in asked)
+        return tuple(calls.setdefault(each, len(calls)) for each in call_keys)
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
-        """Nodes that change a part of a state and are its next value, and nothing else: where the
-        state lies they need no copy of it.
-        """
+        """Return nodes that partially update a state, in place if they run on its device."""
         reads = Counter(i for node in self.nodes for i in node.inputs)
         reads.update((*self.backed_up_states, *(i for _, i in self.outputs)))
-        found = set[int]()
+        result = set[int]()
         for node_id, state in self.states.items():
             if node_id == state:
                 continue
             value = self.nodes[self.nodes[node_id].inputs[1]]
             how = value.declaration.in_place
-            kept = [position for position, i in enumerate(value.inputs) if i == state]
-            if how is not None and kept == [how.kept] and reads[value.id] == 1:
-                found.add(value.id)
-        return frozenset(found)
+            positions = [position for position, i in enumerate(value.inputs) if i == state]
+            if how is not None and positions == [how.kept] and reads[value.id] == 1:
+                result.add(value.id)
+        return frozenset(result)
 
     @cached_property
     def calls(self) -> tuple[Node, ...]:
-        """The first node of each signature, by its number."""
+        """Return the first node of each signature, by signature number."""
         first: dict[int, Node] = {}
         for call, node in zip(self.signatures, self.nodes, strict=True):
             first.setdefault(call, node)
@@ -147,9 +152,7 @@ class Graph:
 
     @cached_property
     def views(self) -> Mapping[int, tuple[int, int]]:
-        """For each node that is a view of another node's memory: (that node, word offset within
-        it).
-        """
+        """Map each view to (base node, word offset within it)."""
         out: dict[int, tuple[int, int]] = {}
         offsets = [
             None
@@ -166,29 +169,29 @@ class Graph:
 
     @cached_property
     def view_bases(self) -> tuple[int, ...]:
-        """For each node the one whose memory it is part of; itself where it is no view."""
+        """Return for each node the base of a view, or the node itself."""
         views = self.views
         return tuple(views[i][0] if i in views else i for i in range(len(self.nodes)))
 
     @cached_property
     def words(self) -> tuple[int, ...]:
-        """For each node the words that its value takes on a device."""
+        """Return the number of device words of each node."""
         of_call = [node.type.words for node in self.calls]
         return tuple([of_call[call] for call in self.signatures])
 
     @cached_property
     def bounds(self) -> tuple[Bounds | None, ...]:
-        """For each node the least and largest value it can hold; None where that is not known."""
+        """Return the bounds of each node's values, or None if they are unknown."""
         out: list[Bounds | None] = []
         for node in self.nodes:
             if node.id in self.data:
-                wanted = node.type.dtype == INT64 or node.type.size <= FEW
-                found = bounds_of_data(as_array(self.data[node.id])) if wanted else None
-                out.append(found or OF_DTYPE.get(node.type.dtype))
+                is_scanned = node.type.dtype == INT64 or node.type.size <= FEW
+                scanned = bounds_of_data(as_array(self.data[node.id])) if is_scanned else None
+                out.append(scanned or OF_DTYPE.get(node.type.dtype))
             elif node.declaration.leaf or node.op == "state":
                 low, high = node.attrs.get("low"), node.attrs.get("high")
-                told = isinstance(low, int) and isinstance(high, int)
-                out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
+                is_bounded = isinstance(low, int) and isinstance(high, int)
+                out.append((low, high) if is_bounded else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
             else:
                 known, types = tuple(out[i] for i in node.inputs), self.input_types(node)
                 op = node.declaration
@@ -196,7 +199,7 @@ class Graph:
         return tuple(out)
 
     def unsupported(self, node: Node) -> str | None:
-        """Return why a node's int64 values cannot be held in 32 bits, or None when they can."""
+        """Return the reason why a node's int64 values do not fit 32 bits, or None if they do."""
         if not self._has_int64:
             return None
         for value in (*node.inputs, node.id):
@@ -219,29 +222,29 @@ class Graph:
 
     @cached_property
     def stands_for(self) -> Mapping[int, tuple[str, ...]]:
-        """For each node that stands for others beside itself the names of these."""
+        """Map each node to the names of the nodes that were merged into it."""
         out: dict[int, list[str]] = {}
         for name, node_id in self.aliases.items():
             out.setdefault(node_id, []).append(name)
         return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
     def view_base(self, node_id: int) -> int:
-        """Return the node whose memory a view is part of; the node itself when it is no view."""
+        """Return the base of a view, or the node itself."""
         return self.view_bases[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
-        """Return the leaves that a node reads, as they are or through views."""
+        """Return the leaves that a node reads, directly or through views."""
         roots, leaves = self.view_bases, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
     def transitive_leaves(self, node: Node) -> tuple[int, ...]:
-        """Return the leaves and states that a node reads, and those that are widened for it."""
-        found: list[int] = []
+        """Return the leaves and states that a node reads, including through dequantize nodes."""
+        result: list[int] = []
         for operand in node.inputs:
             root = self.nodes[self.view_bases[operand]]
             read = root.inputs if root.declaration.is_dequantize else (root.id,)
-            found += [self.view_bases[i] for i in read]
-        return tuple([i for i in found if i in self._leaves or self.states.get(i) == i])
+            result += [self.view_bases[i] for i in read]
+        return tuple([i for i in result if i in self._leaves or self.states.get(i) == i])
 
     @cached_property
     def _leaves(self) -> frozenset[int]:
@@ -250,24 +253,27 @@ class Graph:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """For each node the number of its kind: a device can run all nodes of a kind or none, and
-        for the same reason. Nodes of a kind are the same call, on leaves of the same
-        types, and fit 32 bits alike.
+        """Return the kind of each node: a device supports all nodes of a kind or none.
+
+        Nodes of a kind have equal signatures, equal leaf types, and equal results of the 32-bit
+        check.
         """
         numbers: dict[tuple[object, ...], int] = {}
         calls, roots, leaves = self.signatures, self.view_bases, self._leaves
         out: list[int] = []
         for node in self.nodes:
             read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
-            told = self.unsupported(node) if self._has_int64 else None
-            out.append(numbers.setdefault((calls[node.id], told, *read), len(numbers)))
+            reason = self.unsupported(node) if self._has_int64 else None
+            out.append(numbers.setdefault((calls[node.id], reason, *read), len(numbers)))
         return tuple(out)
 
     def verify(self) -> Graph:
-        """Return the graph after checking order, ids, names, types and data.
+        """Check order, ids, names, types and data, and return the graph.
 
-        Raises:
-            GraphError: the first thing that is wrong.
+        Raises
+        ------
+        GraphError
+            The first violation.
         """
         names: set[str] = set()
         for position, node in enumerate(self.nodes):
@@ -279,7 +285,7 @@ class Graph:
             for i in node.inputs:
                 if not 0 <= i < position:
                     raise GraphError(f"[graph] {node.name} reads a value that comes later")
-        _verify_held(self)
+        _verify_arrays(self)
         for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
@@ -287,7 +293,8 @@ class Graph:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
-        for node in (n for n in self.calls if n.op in ("state", "assign")):  # all rules hold now
+        # type rules hold from here on
+        for node in (n for n in self.calls if n.op in ("state", "assign")):
             self._verify_state(node)
         if not self.outputs and not self.states:
             raise GraphError("[graph] expected at least one output")
@@ -327,7 +334,7 @@ class Graph:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the graph as plain data, without the arrays."""
+        """Return the graph as plain data, without its arrays."""
         nodes = [
             {
                 "id": n.id,
@@ -343,8 +350,8 @@ class Graph:
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
 
 
-def _verify_held(graph: Graph) -> None:
-    """Nodes that hold something are leaves and states, and none else; others are there."""
+def _verify_arrays(graph: Graph) -> None:
+    """Check that exactly the leaves and states have arrays."""
     others = (*graph.backed_up_states, *graph.aliases.values())
     if others and not 0 <= min(others) <= max(others) < len(graph.nodes):
         raise GraphError(f"[graph] backed-up states or aliases {sorted(others)} are not all there")
@@ -377,9 +384,14 @@ def _verify_held(graph: Graph) -> None:
 def topological_order(
     outputs: Sequence[Tensor], stop: Collection[Tensor] = frozenset()
 ) -> list[Tensor]:
-    """Returns what outputs are made of, operands before users, by depth-first postorder without
-    recursion: graphs are deeper than Python's stack. stop: tensors left out, with what only they
-    are made of.
+    """Return the ancestors of outputs in topological order.
+
+    Depth-first postorder without recursion, because graphs are deeper than Python's stack.
+
+    Parameters
+    ----------
+    stop
+        Tensors to exclude, with ancestors that only they need.
     """
     order: list[Tensor] = []
     done: set[Tensor] = set(stop)

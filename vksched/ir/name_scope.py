@@ -1,6 +1,4 @@
-"""Scopes: prefixes of the names of values, by which placements and configs speak of them; and
-turns, the places of values in an order.
-"""
+"""Name scopes for placements and configs, and pipeline positions."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from typing import Any, TypeVar, cast
 from ..common.errors import VkschedError
 
 BACKWARD = "backward"
-"""The innermost scope of what `grad` makes."""
+"""Innermost name scope of the nodes that `grad` creates."""
 
-RESERVED = {"pipeline": "is a key of configs", BACKWARD: "is what grad makes"}
-"""Names that no signal has, and why."""
+RESERVED = {"pipeline": "is a key of configs", BACKWARD: "is the scope of gradients"}
+"""Names that are not allowed for signals, with the reason."""
 
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("vksched_scopes", default=())
 
@@ -27,18 +25,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def current_scope() -> str:
-    """Return the prefix of names that are made now: "" or one that ends in a dot."""
+    """Return the current name prefix: "" or a prefix that ends with a dot."""
     return "".join(f"{name}." for name in _scopes.get())
 
 
 class name_scope:
-    """Prefixes the names of what is made inside, so that placement patterns can address it.
+    """Context manager that prefixes the names of values, for use in placement patterns.
 
-    `with vs.name_scope("layer.0"):` names a weight "w" made inside "layer.0.w". A scope may be
-    entered again, and may decorate a function.
+    `with vs.name_scope("layer.0"):` names a weight "w" created inside "layer.0.w". A scope may be
+    entered repeatedly, and may decorate a function.
 
-    Raises:
-        VkschedError: the name is empty, or it decorates what makes nothing while it is called.
+    Raises
+    ------
+    VkschedError
+        The name is empty, or it decorates a class, a generator function or a coroutine function.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,7 +50,7 @@ class name_scope:
         _scopes.set((*_scopes.get(), self.name))
 
     def __exit__(self, *_: object) -> None:
-        # a generator may end after what was entered later: the innermost of this name goes
+        # a generator may exit after scopes that were entered later: remove its innermost name
         names = _scopes.get()
         if self.name in names:
             at = len(names) - 1 - names[::-1].index(self.name)
@@ -60,7 +60,7 @@ class name_scope:
         lazy = isgeneratorfunction(function) or isasyncgenfunction(function)
         if isclass(function) or lazy or iscoroutinefunction(function):
             raise VkschedError(
-                f"[name_scope] expected a function that makes values while it is called, got "
+                f"[name_scope] expected a function that creates values when it is called, got "
                 f"{function!r}; try `with` inside it"
             )
 
@@ -73,15 +73,16 @@ class name_scope:
 
 
 class signal(name_scope):
-    """A name scope that a config may refer to (docs/guides/sharding-and-pipelines.md); without a
-    config, a plain name scope.
+    """Name scope that a config may refer to (docs/guides/sharding-and-pipelines.md).
 
-    `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
-    may decorate a function.
+    Without a config it is a plain name scope. `with vs.signal("encoder.0"):` names a value "h"
+    created inside "encoder.0.h". Signals nest, and may decorate a function.
 
-    Raises:
-        VkschedError: a name that a config could not tell from others: empty, with *, ? or [, with
-            a dot at an end, "pipeline", or with a part that is "backward".
+    Raises
+    ------
+    VkschedError
+        The name is ambiguous in a config: it is empty, contains *, ? or [, starts or ends with a
+        dot, is "pipeline", or has "backward" as a component.
     """
 
     def __init__(self, name: str) -> None:
@@ -101,15 +102,16 @@ class signal(name_scope):
 
 
 def current_turn() -> int | None:
-    """Return the turn of what is computed now; None where it has none."""
+    """Return the current pipeline position, or None."""
     return _turn.get()
 
 
 @contextmanager
 def turn(number: int) -> Iterator[None]:
-    """Give what is computed inside a turn: each device carries out turns in their order, and hands
-    on what others need of one before it begins the next one. So parts of a graph that each go
-    through several devices flow as a pipeline.
+    """Assign a pipeline position to the values computed inside.
+
+    Each device executes positions in order, and sends the results of one before it starts the next.
+    Parts of a graph that use several devices thus form a pipeline.
     """
     token = _turn.set(number)
     try:
@@ -120,8 +122,8 @@ def turn(number: int) -> Iterator[None]:
 
 @contextmanager
 def backward_scope(name: str) -> Iterator[None]:
-    """Name what is made inside as the backward pass of a tensor of that name: that of "layer.0.h"
-    is made in the scope "layer.0.backward", wherever `grad` is called.
+    """Return the scope of the backward pass of a tensor: "layer.0.backward" for "layer.0.h",
+    independent of the scope in which `grad` is called.
     """
     inside = name.rpartition(".")[0]
     token = _scopes.set((inside, BACKWARD) if inside else (BACKWARD,))

@@ -1,10 +1,10 @@
-"""Native programs: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one
-call from Python.
+"""Native programs: calls as native loops (native/cpu_kernels/program/table.cpp). Many loops run in
+one call from Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
 
-A loop reads and writes values that lie without gaps, of float32 but where its op says otherwise.
-An op gives a native program where its loops compute what its CPU kernel does; without the native
+A loop reads and writes contiguous values, of float32 unless its op specifies another type. An op
+defines a native program if its loops compute the result of its CPU kernel. Without the native
 module there are no native programs. Examples: tests/ops/native/test_native_programs.py.
 """
 
@@ -22,16 +22,27 @@ if TYPE_CHECKING:
 
 
 ROWS_PIECE, ROWS_WORK = 1 << 14, 4
-"""Values of rows that make a piece at least, some 10 us; and the work of each value."""
+"""Minimum values per piece of rows, about 10 us, and the work of each value."""
 GEMM = "gemm"
-"""The loop that calls the library of numpy's products."""
+"""The loop that calls BLAS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
-    native/cpu_kernels/ says. pieces: parts that several threads may take. work: of all pieces,
-    in values that are read or multiplied.
+    """One loop of a native program.
+
+    Parameters
+    ----------
+    operands
+        Registers.
+    elements
+        Number of elements of the result.
+    int_params, float_params
+        Parameters of the loop, as defined in native/cpu_kernels/.
+    pieces
+        Number of pieces that threads may share.
+    work
+        Values read or multiplied, of all pieces together.
     """
 
     name: str
@@ -51,14 +62,12 @@ class NativeProgram:
 
     @property
     def calls_blas(self) -> bool:
-        """Whether a loop calls the library of numpy's products."""
+        """Return True if a loop calls BLAS."""
         return any(loop.name == GEMM for loop in self.loops)
 
 
 NativeProgramRule = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], NativeProgram | None]
-"""(types of operands, result type, attributes) -> the call's native program, None where it has
-none.
-"""
+"""(operand types, result type, attributes) -> the call's native program, or None."""
 
 
 def one_loop(
@@ -69,9 +78,13 @@ def one_loop(
     float_params: tuple[float, ...] = (),
     rows: int = 1,
 ) -> NativeProgram | None:
-    """Return the native program of a call on float32 that is one loop, None of one that is large:
-    numpy takes such a call in pieces, on several threads. rows: of the result, which pieces of the
-    loop share.
+    """Return the native program of a float32 call that is one loop, or None if the call is large:
+    numpy splits large calls into pieces for several threads.
+
+    Parameters
+    ----------
+    rows
+        Rows of the result, which the pieces of the loop share.
     """
     if any(t.dtype != FLOAT32 or t.size > BLOCK for t in (*inputs, output)):
         return None
@@ -85,12 +98,16 @@ def one_loop(
 def with_native_epilogue(
     first: NativeProgram, epilogue: NativeProgram, own: int, count: int
 ) -> NativeProgram:
-    """Return the native program of `own` operands and one of its result and the rest of `count` as
-    one.
+    """Concatenate two native programs.
+
+    The epilogue reads the result of the first program, which has `own` operands, and the other
+    ones.
     """
     result = count + len(first.loops) - 1
     of_first = [*range(own), *range(count, result)]
     of_epilogue = [result, *range(own, count), *range(result + 1, result + len(epilogue.loops))]
-    made = [replace(e, operands=tuple(of_first[r] for r in e.operands)) for e in first.loops]
-    made += [replace(e, operands=tuple(of_epilogue[r] for r in e.operands)) for e in epilogue.loops]
-    return NativeProgram(tuple(made))
+    loops = [replace(e, operands=tuple(of_first[r] for r in e.operands)) for e in first.loops]
+    loops += [
+        replace(e, operands=tuple(of_epilogue[r] for r in e.operands)) for e in epilogue.loops
+    ]
+    return NativeProgram(tuple(loops))

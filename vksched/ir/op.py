@@ -1,6 +1,4 @@
-"""What an op is: one declaration with its type rule, numpy reference, kernel and cost, kept in one
-registry.
-"""
+"""Op: declaration of type rule, numpy reference, kernel and cost, and the registry of ops."""
 
 from __future__ import annotations
 
@@ -18,21 +16,22 @@ from .native_program import NativeProgramRule
 OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""
 STATUS = -2
-"""Operand index of the submission's status word: a kernel that meets bad data sets it (see
-`IndexOutOfRange`).
-"""
+"""Operand index of the submission's status word, set on invalid data (see `IndexOutOfRange`)."""
 SCRATCH = -3
-"""Operand index of a kernel's first scratch buffer; SCRATCH - i is the one numbered i."""
+"""Operand index of a kernel's first scratch buffer; buffer i has the index SCRATCH - i."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShaderProgram:
-    """What the runtime writes into the module of a fused elementwise op or an epilogue
-    (runtime/vulkan/spirv_patch.py).
+    """Program that the runtime inserts into a fused elementwise op or an epilogue (spirv_patch.py).
 
-    calls: the shader function of each step and the registers that are its operands: from 0 on what
-        goes in, from REGISTERS on the words, then the results of the steps.
-    words: constants and parameters.
+    Parameters
+    ----------
+    calls
+        For each step its shader function and operand registers: inputs from 0 on, words from
+        REGISTERS on, then the results of the steps.
+    words
+        Constants and parameters.
     """
 
     calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -40,29 +39,35 @@ class ShaderProgram:
 
 
 REGISTERS = 6
-"""Of what goes into a fused elementwise op, whether it takes as much or not."""
+"""Number of input registers of a fused elementwise op, whether they are used or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
     """One kernel launch, as data.
 
-    operands: for each binding 0..n-1 of the shader the tensor bound there: an input's index,
-        OUTPUT, STATUS or SCRATCH - i.
-    push: the push constants after the word offsets of the operands (which come first, in binding
-        order, and are filled in by the runtime); the names are those of the shader's push block,
-        arrays as tuples.
-    constants: specialisation constants by the shader's own names; what is not named keeps its
-        default.
-    shifts: words added to the operands' offsets, for a dispatch that covers a part of its tensors.
-    barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
-        one read or wrote.
-    apart: it copies the operand that the op keeps (see `InPlace`) to the result; where the two are
-        one place it is left out.
-    partial: its results are parts of sums, to which later dispatches add.
-    steps: those of the fused elementwise op or epilogue that the shader carries.
-    subgroup: the size that its subgroups are to have, all of them full, where it relies on one; 0:
-        any.
+    Parameters
+    ----------
+    operands
+        The tensor of each shader binding 0..n-1: an input's index, OUTPUT, STATUS or SCRATCH - i.
+    push
+        Push constants by the names in the shader's push block, arrays as tuples. The runtime
+        prepends the word offsets of the operands, in binding order.
+    constants
+        Specialization constants by name; others have their defaults.
+    shifts
+        Words to add to the operands' offsets, for a dispatch that covers a part of its tensors.
+    barrier
+        This dispatch has a data hazard with an earlier dispatch of its node.
+    apart
+        This dispatch copies the operand that the op updates (see `InPlace`) to the result; it is
+        omitted if both are one memory range.
+    partial
+        The results are partial sums, to which later dispatches add.
+    steps
+        Steps of the fused elementwise op or epilogue in the shader.
+    subgroup
+        Required subgroup size, with full subgroups; 0: any.
     """
 
     shader: str
@@ -79,14 +84,17 @@ class Dispatch:
 
 
 EPILOGUE = "epilogue"
-"""The attribute of a product or convolution that says what follows in its kernel: epilogue.py."""
+"""Attribute of a matmul or convolution with the fused epilogue: epilogue.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The types and attributes of one use of an op on a device with these limits.
+    """Types and attributes of one use of an op on a device with these limits.
 
-    variant: which of the kernel's variants runs it; "" leaves that to `lower`, which sets it.
+    Parameters
+    ----------
+    variant
+        The kernel variant to run; "" lets `lower` choose.
     """
 
     inputs: tuple[TensorType, ...]
@@ -97,7 +105,7 @@ class Call:
 
     @property
     def without_epilogue(self) -> Call:
-        """The same without what follows it."""
+        """Return this call without its epilogue."""
         epilogue = self.attrs.get(EPILOGUE)
         if not isinstance(epilogue, tuple):
             return self
@@ -107,45 +115,53 @@ class Call:
 
 
 def no_scratch(call: Call) -> tuple[int, ...]:
-    """No scratch buffers."""
+    """Return no scratch buffers."""
     return ()
 
 
 def no_u32(call: Call) -> Call | None:
-    """Float16 is always converted."""
+    """Return None: float16 is always converted."""
     return None
 
 
 def no_fp16(call: Call) -> tuple[int, ...]:
-    """Float16 is always converted."""
+    """Return no operands: float16 is always converted."""
     return ()
 
 
 def fp16_operands(call: Call) -> tuple[int, ...]:
-    """Return the operands of a call that are float16, OUTPUT for its result."""
+    """Return the float16 operands of a call, with OUTPUT for the result."""
     types = (*enumerate(call.inputs), (OUTPUT, call.output))
     return tuple(operand for operand, type_ in types if type_.dtype == FLOAT16)
 
 
 def no_variants(call: Call) -> tuple[str, ...]:
-    """Nothing to choose."""
+    """Return no variants: there is nothing to choose."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How a device runs an op: the shader variants it may use and the rule that chooses among them.
+    """Device implementation of an op: its shader variants and the rule that chooses among them.
 
-    lower: Call -> dispatches; empty for an empty result that needs no work. Raises UnsupportedOp
-        with the reason when this device cannot run this call.
-    scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
-        any content that only the dispatches of this call see.
-    as_u32: a call that moves float16 -> the same on words of two, or None where pairs are parted.
-    takes_fp16: Call -> those of `fp16_operands` that the kernel reads or writes packed; lower and
-        scratch see float16 there, and float32 in place of the others.
-    variants: Call -> the names of the algorithms that can run this call on this device, the best
-        guess first; empty where there is nothing to choose. The others see one in `call.variant`.
-        Asked with the types of the call; the others see what float16 becomes.
+    Parameters
+    ----------
+    lower
+        Call -> dispatches; empty for an empty result. Raises UnsupportedOp with the reason if the
+        device does not support the call.
+    scratch
+        Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): uninitialized
+        memory that is private to the dispatches of this call.
+    as_u32
+        A call that moves float16 -> an equivalent call on 32-bit words, or None if it splits a
+        word.
+    takes_fp16
+        Call -> the subset of `fp16_operands` that the kernel reads or writes packed. lower and
+        scratch see these as float16, the others as float32.
+    variants
+        Call -> names of the algorithms that support this call on this device, the best guess first;
+        empty if there is no choice. The other rules read `call.variant`. This rule gets the
+        original types; the others get the types after float16 conversion.
     """
 
     shaders: tuple[str, ...]
@@ -158,9 +174,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call costs: arithmetic operations and bytes moved.
+    """Cost of a call: arithmetic operations and bytes moved.
 
-    rounds: steps that one invocation takes one after the other, where that is what takes the time.
+    Parameters
+    ----------
+    rounds
+        Sequential iterations of one invocation, if they dominate the time.
     """
 
     flops: float
@@ -169,20 +188,24 @@ class Work:
 
 
 def elementwise_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """One operation per result; every operand read once, the result written once."""
+    """Return the cost of one operation per result, with all operands and the result moved once."""
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
     return Work(float(output.size), float(moved))
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """How the result of an op may lie where an operand does. Nothing of such an op can fail.
+    """In-place execution: the result of an op may overwrite an operand. The op must not fail.
 
-    kept: the operand of which all that the op does not write stays as it is; no other one may lie
-        there. None: any operand of the result's shape, as each element of the result needs that
-        element alone of those, and kernels read it before they write.
-    write: (operands, attrs, array) -> None: how numpy writes the result into an array that holds
-        operand `kept`, without memory of its own. None: numpy cannot.
+    Parameters
+    ----------
+    kept
+        The operand that the op updates partially; no other operand can be overwritten. None: any
+        operand of the result's shape, because each result element only depends on the operand
+        elements at its position, which kernels read before they write.
+    write
+        (operands, attrs, array) -> None: writes the result into an array that holds operand `kept`,
+        without an allocation. None: not supported by numpy.
     """
 
     kept: int | None = None
@@ -191,16 +214,21 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op, declared once.
+    """Declaration of an op.
 
-    infer: (input types, attrs) -> result type; raises ShapeError or DTypeError. It sees calls whose
-        operands and attributes are as `operands` and `attrs` say, and checks what these have to do
-        with each other.
-    reference: (input arrays, attrs) -> array; numpy: the CPU fallback and the oracle of the tests.
-        It may return a view of an input; it must not write to one.
-    kernel: None means that only the CPU runs the op.
-    view: (input types, attrs) -> first element of the result within input 0 when the result is that
-        input's memory unchanged, else None. An op whose calls are always views needs no kernel.
+    Parameters
+    ----------
+    infer
+        (input types, attrs) -> result type. Raises ShapeError or DTypeError. The operand count and
+        the domains of attributes were checked before; this rule checks relations between them.
+    reference
+        (input arrays, attrs) -> array, in numpy: the CPU fallback and the oracle of the tests. It
+        may return a view of an input, and must not write to one.
+    kernel
+        Device implementation; None for an op that only the CPU supports.
+    view
+        (input types, attrs) -> offset of the result in input 0 in elements, if the result is a view
+        of it, else None. An op whose calls are always views needs no kernel.
     """
 
     name: str
@@ -208,49 +236,50 @@ class Op:
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]
     kernel: Kernel | None
     attrs: Mapping[str, Domain] | None = field(kw_only=True, hash=False, compare=False)
-    """The domain of each attribute; None for an opaque op, which checks its own."""
+    """Domain of each attribute; None for an opaque op, which checks its own attributes."""
     operands: tuple[int, int] = field(kw_only=True)
-    """The least and the largest number of operands."""
+    """Minimum and maximum number of operands."""
     view: Callable[[tuple[TensorType, ...], Attrs], int | None] | None = None
     work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
     leaf: bool = False
-    """A value that comes from outside: input, weight, constant."""
+    """True for inputs, weights and constants."""
     stateful: bool = False
-    """It reads or writes memory that outlives the run, and computes nothing."""
+    """True if the op reads or writes memory that outlives the run, and computes nothing."""
     roundable_operands: tuple[int, ...] = ()
-    """Operands whose elements meet in products: those that a `precision` lets devices round."""
+    """Operands of the contraction, which a `precision` permits devices to round."""
     indices: tuple[int, ...] = ()
-    """Operands that hold positions: int32 or int64, whatever the type of the others."""
+    """Operands with indices: int32 or int64, independent of the other operands."""
     any_dtype: bool = False
-    """It moves elements or names its own types: rule and reference see every dtype as it is. Those
-    of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
+    """True if the op only moves elements or computes its own result type.
+
+    Rule and reference then get the original dtypes. For other ops float16 is converted to float32,
+    and the rule sees float64 as float32 and int64 as int32.
     """
     accepts_int8_weights: bool = False
-    """It reads weights of 8 and 16 bits, which others refuse."""
+    """True if the op accepts weights of 8 and 16 bits."""
     is_dequantize: bool = False
-    """Its result is operand 0 for those who read it, in more bits: it is placed where that lies."""
+    """True if the result is operand 0 in a wider type; it is placed on the device of operand 0."""
     opaque: bool = False
-    """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
+    """True for ops that an importer declares for nodes of a file without an equivalent; CPU only.
+    """
     cpu: CpuKernel | None = None
-    """How the CPU backend runs it, where that can be better than the reference."""
+    """CPU kernel, if one is faster than the reference."""
     native_program: NativeProgramRule | None = None
-    """How native loops run it, or write it where an operand lies (`InPlace.write`)."""
+    """Native loops of the call, or of its in-place write (`InPlace.write`)."""
     in_place: InPlace | None = None
-    """Whether the result may lie where an operand does."""
+    """In-place execution, or None if the result cannot overwrite an operand."""
     cpu_only_reason: str = ""
-    """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
+    """Reason why only the CPU supports the op; empty if it has a kernel or all calls are views."""
 
 
 _REGISTRY: dict[str, Op] = {}
 
 VIEW_ALIGN_WORDS = 4
-"""Every tensor, views too, starts at a multiple of this many words, so kernels may read 16 bytes at
-once.
-"""
+"""Alignment of all tensors, including views, in words: kernels may load 16 bytes at once."""
 
 
 def register(op: Op) -> Op:
-    """Add an op to the registry and returns it."""
+    """Add an op to the registry and return it."""
     if op.name in _REGISTRY:
         raise VkschedError(f"[register] op {op.name!r} is declared twice")
     _REGISTRY[op.name] = op
@@ -266,18 +295,18 @@ def get_op(name: str) -> Op:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Return the names of our own ops that compute something, sorted."""
+    """Return the names of built-in ops that compute a result, sorted."""
     left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.opaque]
     return tuple(sorted(_REGISTRY.keys() - set(left_out)))
 
 
 def all_ops() -> dict[str, Op]:
-    """Return every op by name."""
+    """Return all ops by name."""
     return dict(_REGISTRY)
 
 
 def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """Return the word in input 0 at which the result lies when the call is a view, else None."""
+    """Return the word offset of a view's result within input 0, or None for other calls."""
     offset = op.view(inputs, attrs) if op.view is not None else None
     if offset is None:
         return None

@@ -1,19 +1,19 @@
-"""Sharding rules: the ways in which a call can be computed in parts, op by op.
+"""Sharding rules: how the call of an op can be split into shards.
 
     y = matmul(x, w)         x: (m, k)  w: (k, n)  y: (m, n)
 
-    factor   x      w      y
-    m        axis 0 whole  axis 0         rows of x give rows of y
-    k        axis 1 axis 0 terms          the parts of y add up to y
-    n        whole  axis 1 axis 1         columns of w give columns of y
+    factor   x          w          y
+    m        axis 0     replicate  axis 0       rows of x give rows of y
+    k        axis 1     axis 0     partial sum  the sum of the shards is y
+    n        replicate  axis 1     axis 1       columns of w give columns of y
 
-A factor is one way. It says for each operand which of its axes is cut, and how the results of the
-parts make up the result. Parts are consecutive, of any sizes. What a rule does not offer is
-computed whole. `vksched.parallel` chooses among the factors, and brings operands into the form that
-one needs. Each factor of each case is proven by `tests/ir/test_sharding_rules.py`: the
-reference on the parts gives the parts of the reference.
+A factor is one way to shard a call. It specifies the sharded axis of each operand, and how shards
+combine to the result. Shards are contiguous and may have different sizes. A call without a factor
+is replicated. `vksched.parallel` chooses among the factors and reshards operands.
+`tests/ir/test_sharding_rules.py` checks each factor of each case: the reference on the shards gives
+the shards of the reference.
 
-The idea of factors is that of Shardy's sharding rules (openxla.org/shardy).
+Factors follow Shardy's sharding rules (openxla.org/shardy).
 """
 
 from __future__ import annotations
@@ -29,18 +29,16 @@ from .op import EPILOGUE
 
 
 class ShardingForm(Enum):
-    """What a part holds of an operand or result that is not cut along an axis."""
+    """Content of a shard of an operand or result that is not split along an axis."""
 
     REPLICATE = "replicate"
-    """All of it."""
+    """The whole value."""
     PARTIAL_SUM = "partial_sum"
-    """A value of the same type; the sum over the parts is the operand or result."""
+    """A term; the sum over shards is the operand or result."""
     PARTIAL_MEAN = "partial_mean"
-    """Of a result: a value of the same type; the mean over the parts, each weighted by its size,
-    is the result.
-    """
+    """A mean of a result; the mean over shards, weighted by their sizes, is the result."""
     ANY = "any"
-    """Of an operand: its values do not matter, so each part reads what it has."""
+    """Irrelevant content of an operand, so each shard reads its local value."""
 
 
 REPLICATE, PARTIAL_SUM, PARTIAL_MEAN, ANY = ShardingForm
@@ -48,7 +46,7 @@ REPLICATE, PARTIAL_SUM, PARTIAL_MEAN, ANY = ShardingForm
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """The call that a rule is asked about."""
+    """The call that is sharded."""
 
     inputs: tuple[TensorType, ...]
     output: TensorType
@@ -56,19 +54,26 @@ class Sharded:
 
 
 def unchanged_attrs(start: int, size: int) -> Mapping[str, AttrValue]:
-    """The attributes of each part are those of the call."""
+    """Return no changed attributes: all shards have the attributes of the call."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One way to compute a call in parts.
+    """One way to shard a call.
 
-    operands: for each operand the axis that is cut, from 0, or its form. result: likewise.
-    units: into how many equal pieces at most these axes can be cut: a part is a run of units. An
-        axis may be a multiple of it, as where one unit is a head of several columns. 0 where no
-        axis is cut: then there may be any number of parts.
-    attrs: (first unit, units) of a part -> the attributes in which it differs from the call.
+    Parameters
+    ----------
+    operands
+        For each operand the sharded axis, from 0, or its form.
+    result
+        The sharded axis or form of the result.
+    units
+        Maximum number of equal shards; a shard is a range of units. An axis may be a multiple of
+        it, e.g. if one unit is a head of several columns. 0 without a sharded axis: any number of
+        shards.
+    attrs
+        (first unit, units) of a shard -> the attributes in which it differs from the call.
     """
 
     operands: tuple[int | ShardingForm, ...]
@@ -84,7 +89,7 @@ _REASONS: dict[str, str] = {}
 
 
 def sharding(*ops: str) -> Callable[[Rule], Rule]:
-    """Declare the decorated function as the sharding rule of ops."""
+    """Return a decorator that declares a function as the sharding rule of ops."""
 
     def declare(rule: Rule) -> Rule:
         for op in ops:
@@ -96,7 +101,7 @@ def sharding(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def no_sharding(reason: str, *ops: str) -> None:
-    """Declare that ops are computed whole, and why: a clause that follows the op's name."""
+    """Declare that ops are not sharded, with the reason as a clause that follows the op's name."""
     for op in ops:
         _declare(op)
         _REASONS[op] = reason
@@ -108,9 +113,9 @@ def _declare(op: str) -> None:
 
 
 def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
-    """Return the ways to compute a call in parts, those that cut into two parts and more."""
+    """Return the factors of a call that allow at least two shards."""
     rule = _RULES.get(op)
-    if rule is None or EPILOGUE in call.attrs:  # what follows in its kernel came after all cutting
+    if rule is None or EPILOGUE in call.attrs:  # epilogues are fused after sharding
         return ()
     return tuple(f for f in rule(call) if f.units > 1 or not _is_sharded(f))
 
@@ -120,36 +125,34 @@ def _is_sharded(factor: Factor) -> bool:
 
 
 def has_sharding(op: str) -> bool:
-    """Return whether an op has a rule."""
+    """Return True if an op has a sharding rule."""
     return op in _RULES
 
 
 def why_no_sharding(op: str) -> str:
-    """Return why an op is computed whole; "" where it has a rule or nothing is declared."""
+    """Return the reason why an op is not sharded; "" if it has a rule or no reason is declared."""
     return _REASONS.get(op, "")
 
 
-# -- what rules are made of ----------------------------------------------------------------------
+# -- building blocks of rules ----------------------------------------------------------------------
 
 
 def broadcast_factors(call: Sharded) -> Iterable[Factor]:
-    """Yield a factor for each axis of the result of an elementwise op; what an operand repeats
-    along it is whole.
-    """
+    """Yield a factor for each axis of an elementwise result; broadcast operands are replicated."""
     for axis, size in enumerate(call.output.shape):
         yield Factor(tuple(aligned(t, call.output, axis) for t in call.inputs), axis, size)
 
 
 def aligned(operand: TensorType, result: TensorType, axis: int) -> int | ShardingForm:
-    """Return the axis of an operand that is broadcast into an axis of the result."""
+    """Return the operand's axis that corresponds to a result axis, REPLICATE if it broadcasts."""
     own = axis - (result.rank - operand.rank)
     cut = own >= 0 and operand.shape[own] == result.shape[axis] != 1
     return own if cut else REPLICATE
 
 
 def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
-    """Yield for each named operand the factor in which it may be terms, all others whole: the op
-    is linear in it.
+    """Yield a factor for each named operand in which the op is linear: that operand is a partial
+    sum and the others are replicated.
     """
     for each in operands:
         forms = tuple(PARTIAL_SUM if i == each else REPLICATE for i in range(len(call.inputs)))
@@ -157,13 +160,14 @@ def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
 
 
 def all_partial_sums(call: Sharded) -> Factor:
-    """Return the factor in which all operands are terms: the op is linear in all together."""
+    """Return the factor in which all operands are partial sums: the op is jointly linear."""
     return Factor((PARTIAL_SUM,) * len(call.inputs), PARTIAL_SUM)
 
 
 def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
-    """Yield a factor for each of some axes that the first operand and the result share; the other
-    operands are whole.
+    """Yield a factor for each axis that the first operand and the result share.
+
+    The other operands are replicated.
     """
     rest = (REPLICATE,) * (len(call.inputs) - 1)
     for axis in axes:
@@ -173,7 +177,7 @@ def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
 def with_size(
     shape: Shape, axis: int, scale: int = 1
 ) -> Callable[[int, int], Mapping[str, AttrValue]]:
-    """Return the attributes of parts of a result whose shape is an attribute."""
+    """Return a function that sets the shape attribute of shards."""
 
     def attrs(start: int, units: int) -> Mapping[str, AttrValue]:
         return {"shape": (*shape[:axis], units * scale, *shape[axis + 1 :])}

@@ -1,6 +1,4 @@
-"""Tensor: a value in a graph that is being written. Pure math: nothing runs and nothing is placed
-here.
-"""
+"""Tensor: a symbolic value in a graph under construction."""
 
 from __future__ import annotations
 
@@ -41,10 +39,10 @@ IDENTITY_HINT = (
 
 
 class Tensor:
-    """The result of an op, an input or a weight. Compared and hashed by identity."""
+    """Result of an op, an input or a weight. Compared and hashed by identity."""
 
     __slots__ = ("__weakref__", "_named", "attrs", "held", "inputs", "name", "op", "turn", "type")
-    __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
+    __array_ufunc__ = None  # makes numpy defer `array + tensor` to __radd__
 
     def __init__(
         self,
@@ -66,12 +64,12 @@ class Tensor:
 
     @property
     def named(self) -> bool:
-        """The name was given by the user, so it must stay unique in a graph."""
+        """True if the user chose the name, which must then be unique in a graph."""
         return self._named
 
     @property
     def data(self) -> NDArray | None:
-        """What a leaf holds; None of all else."""
+        """Return the array of a leaf, None for other tensors."""
         return None if self.held is None else as_array(self.held)
 
     @property
@@ -88,7 +86,7 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
-        """The rank, as numpy calls it."""
+        """The rank, under numpy's name."""
         return self.type.rank
 
     @property
@@ -97,7 +95,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """All axes in reverse order."""
+        """The transpose: all axes reversed."""
         return self.transpose()
 
     def __len__(self) -> int:
@@ -228,15 +226,15 @@ class Tensor:
         raise VkschedError("[Tensor] cannot be iterated; try indexing with x[i] or vs.slice")
 
     def reshape(self, *shape: Any) -> Tensor:
-        """As `vs.reshape`."""
+        """Call `vs.reshape`."""
         return _method("reshape", self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """As `vs.transpose`."""
+        """Call `vs.transpose`."""
         return _method("transpose", self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
     def astype(self, dtype: object) -> Tensor:
-        """As `vs.cast`."""
+        """Call `vs.cast`."""
         return _method("cast", self, dtype)
 
 
@@ -244,7 +242,7 @@ _methods: dict[str, Callable[..., Tensor]] = {}
 
 
 def register_method(name: str, builder: Callable[..., Tensor]) -> None:
-    """Give Tensor the builder of a family that is declared after it: matmul, reshape, getitem."""
+    """Add the builder of an op family that is declared later as a method, e.g. matmul, reshape."""
     _methods[name] = builder
 
 
@@ -258,9 +256,7 @@ def apply(
     attrs: Mapping[str, AttrValue] | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Make a node. Errors of the type rule are raised here, with the node's name and operand
-    types.
-    """
+    """Create a node. Errors of the type rule include the node's name and operand types."""
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
     declared, frozen = get_op(op), Attrs(attrs)
@@ -274,14 +270,14 @@ def apply(
 
 
 def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
-    """Return a Tensor as it is, another value as a constant.
+    """Return a Tensor unchanged, another value as a constant.
 
-    Python's and numpy's scalars, and sequences of them, take `like`'s element type where that loses
-    no more than digits; arrays keep theirs. A bool is no number: it is most likely the result of
-    `==`.
+    Python and numpy scalars, and sequences of them, are converted to the element type of `like`,
+    unless that loses more than digits; arrays keep theirs. A Python bool is rejected, because it is
+    most likely the result of `==`.
 
     Raises:
-        DTypeError: it does not fit beside `like`, or is a bool of Python's on its own.
+        DTypeError: the value does not fit the type of `like`, or is a Python bool.
     """
     if isinstance(value, Tensor):
         return value
@@ -300,7 +296,7 @@ def _holds_bool(value: object) -> bool:
 
 
 def convert(what: str, value: object, dtype: str) -> NDArray:
-    """Return scalars or sequences of them as an array of an element type.
+    """Convert scalars or sequences of them to an array of an element type.
 
     Raises:
         DTypeError: they are not numbers of one shape, or lose more than digits.
@@ -329,7 +325,7 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
 
 
 def one_value(op: str, value: object, dtype: str) -> NDArray:
-    """Return one number as an array of an element type; for bool it may be 0 or 1."""
+    """Return a number as an array of one element; bool accepts 0 and 1."""
     if dtype == BOOL and isinstance(value, (int, float, np.integer)) and value in (0, 1):
         value = bool(value)
     array = convert(op, value, dtype)
@@ -339,7 +335,7 @@ def one_value(op: str, value: object, dtype: str) -> NDArray:
 
 
 def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Make a node of two operands; one may be a Python or numpy value."""
+    """Create a node with two operands; one of them may be a Python or numpy value."""
     if isinstance(a, Tensor):
         return apply(op, (a, as_tensor(b, like=a)), name=name)
     right = as_tensor(b)
@@ -347,7 +343,7 @@ def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Te
 
 
 def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """The type of what comes from outside is among its attributes."""
+    """Return the type of a leaf, which is an attribute."""
     type_ = TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
     if "low" in attrs or "high" in attrs:
         check_bounds("input", (attrs.get("low"), attrs.get("high")), type_)
@@ -355,8 +351,8 @@ def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """What comes from outside is not computed."""
-    raise VkschedError("[leaf] what comes from outside has no rule of its own")
+    """Raise an error: leaves are not computed."""
+    raise VkschedError("[leaf] leaves have no reference")
 
 
 for _name in ("input", "weight", "constant"):
@@ -396,10 +392,10 @@ def input(
     dtype: object = FLOAT32,
     bounds: tuple[int, int] | None = None,
 ) -> Tensor:
-    """A value that the caller gives to every run, by name. Its name takes no scope prefix.
+    """Declare an input of the graph, passed by name to every run. Name scopes do not prefix it.
 
-    bounds: the least and largest value of an integer input; every run is checked. An int64 input
-    needs them to be used on a device, which holds 32 bits.
+    bounds: minimum and maximum of an integer input, checked in every run. An int64 input needs
+    bounds to run on a device, which has 32-bit integers.
     """
     if not isinstance(name, str) or not name:
         raise VkschedError(f"[input] expected a name, got {name!r}")
@@ -413,7 +409,7 @@ def input(
 def bounds_attrs(
     op: str, bounds: tuple[int, int] | None, type_: TensorType
 ) -> dict[str, AttrValue]:
-    """Return the attributes for the least and largest value of an integer from outside."""
+    """Return the attributes for the bounds of an integer leaf."""
     if bounds is None:
         return {}
     ends = as_ints(op, "bounds", bounds)
@@ -422,11 +418,10 @@ def bounds_attrs(
 
 
 def weight(array: Any, name: str | None = None) -> Tensor:
-    """A fixed array that lives on a device: uploaded once, shared by every graph that uses this
-    Tensor.
+    """Create a weight: a constant array that is uploaded once and shared by all graphs.
 
-    The array is not copied when it is C-contiguous; do not change it afterwards. Integers of 8 and
-    16 bits are held as they are, for `vs.dequantize_linear` alone to read.
+    A C-contiguous array is not copied; do not change it afterwards. Integers of 8 and 16 bits are
+    stored unchanged, for `vs.dequantize_linear` only.
     """
     if isinstance(array, LazyArray):
         return _leaf("weight", TensorType(array.shape, canonical_dtype(array.dtype)), name, array)
@@ -434,14 +429,12 @@ def weight(array: Any, name: str | None = None) -> Tensor:
 
 
 def constant(value: Any, name: str | None = None) -> Tensor:
-    """A small fixed array, copied and kept on every device that uses it; Python floats become
-    float32, ints int32.
-    """
+    """Create a small constant; Python floats become float32, ints int32."""
     return from_array("constant", value, name)
 
 
 def _is_fixed(value: object) -> bool:
-    """Whether an array is meant to stay as it is: it is read-only, and a view of no other one."""
+    """Return True if an array is read-only and owns its memory."""
     return isinstance(value, np.ndarray) and value.flags.owndata and not value.flags.writeable
 
 
@@ -451,8 +444,10 @@ def from_array(
     name: str | None,
     more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
-    """Make a leaf that holds an array: not copied for a weight, as these are large, nor where it
-    is read-only, nor for a state that has one value everywhere. more: further attributes.
+    """Create a leaf from an array.
+
+    The array is not copied for a weight, if it is read-only, or for a state with one uniform value.
+    more: further attributes.
     """
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")

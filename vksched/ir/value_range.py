@@ -1,7 +1,7 @@
-"""Bounds: the least and largest value an integer tensor can hold, as far as its graph tells.
+"""Value ranges of integer tensors, derived from their graph.
 
-A device holds int64 in 32 bits, so an int64 node runs there only when all its values are known to
-fit. One rule per op; an op without one tells nothing, and its int64 stays on the CPU.
+A device stores int64 in 32 bits, so an int64 node runs there only if all its values are known to
+fit. Each op has one rule; without a rule the range is unknown and int64 stays on the CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2*
 
 
 def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
-    """Raise DTypeError unless these are the least and the largest value of an integer type."""
+    """Raise DTypeError if bounds are not the minimum and maximum of an integer type."""
     match ends:
         case int(low), int(high) if low <= high and type_.dtype in (INT32, UINT32, INT64):
             return
@@ -34,7 +34,7 @@ def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
 
 
 def bounds_of_data(array: NDArray) -> Bounds | None:
-    """Return the bounds of a weight or constant; of nothing (0, 0), of floats None."""
+    """Return the bounds of a weight or constant: (0, 0) if it is empty, None for floats."""
     if array.dtype.kind not in "iub":
         return None
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
@@ -43,7 +43,7 @@ def bounds_of_data(array: NDArray) -> Bounds | None:
 def bounds_of_result(
     op: Op, known: Known, inputs: tuple[TensorType, ...], result: TensorType, attrs: Attrs
 ) -> Bounds | None:
-    """Return the bounds of an op's result from those of its operands; None where unknown."""
+    """Return the bounds of a result from the bounds of the operands, or None if unknown."""
     widest = INT64_BOUNDS if result.dtype == INT64 else OF_DTYPE.get(result.dtype)
     if widest is None:
         return None
@@ -51,17 +51,17 @@ def bounds_of_result(
     found = rule(known, inputs, attrs) if rule is not None else None
     if found is not None and fits(found, widest):
         return found
-    return OF_DTYPE.get(result.dtype)  # unknown, or it may wrap
+    return OF_DTYPE.get(result.dtype)  # unknown, or it may overflow
 
 
 def fits(inner: Bounds | None, outer: Bounds = INT32_BOUNDS) -> bool:
-    """Return whether all values are known to lie within bounds."""
+    """Return True if the inner bounds are known and within the outer bounds."""
     return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _union(given: Sequence[Bounds | None]) -> Bounds | None:
-    known = [b for b in given if b is not None]
-    if not known or len(known) != len(given):
+def _union(ranges: Sequence[Bounds | None]) -> Bounds | None:
+    known = [b for b in ranges if b is not None]
+    if not known or len(known) != len(ranges):
         return None
     return min(low for low, _ in known), max(high for _, high in known)
 
@@ -74,7 +74,7 @@ def _moved(op: Op) -> Rule:
 
 
 def _corners(compute: Callable[[int, int], int]) -> Rule:
-    """A function of two integers, monotonic in each: its extremes are at the corners."""
+    """Return the rule of a function that is monotonic in both operands: extremes are at corners."""
 
     def rule(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
         a, b = known[0], known[1]
@@ -87,26 +87,26 @@ def _corners(compute: Callable[[int, int], int]) -> Rule:
 
 
 def _each(compute: Callable[[int, int], Bounds]) -> Rule:
-    """A function of one operand's bounds."""
+    """Return the rule of a function of one operand's bounds."""
     return lambda known, inputs, attrs: compute(*known[0]) if known[0] is not None else None
 
 
 def _divided(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None:
         return None
-    most = max(abs(v) for v in known[0])
-    return -most, most
+    maximum = max(abs(v) for v in known[0])
+    return -maximum, maximum
 
 
 def _remainder(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[1] is None:
         return None
-    most = max(abs(v) for v in known[1])
-    return -most, most
+    maximum = max(abs(v) for v in known[1])
+    return -maximum, maximum
 
 
 def _positions(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
-    """Positions along an axis, or in all of a tensor."""
+    """Return the bounds of indices along an axis, or in the whole tensor."""
     return 0, max(0, inputs[0].size - 1)
 
 
@@ -120,13 +120,16 @@ def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
 
 
 def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
-    """Positions along any axis, or what stands where none is."""
+    """Return the bounds of indices along any axis, with the fill value."""
     fill = attrs.as_int("fill_value")
     return min(0, fill), max(fill, *inputs[0].shape, 0)
 
 
 def _pooled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    """A window of padding alone gives the least integer, which is another one in 32 bits."""
+    """Return None for windows of padding only, whose result is the minimum integer.
+
+    The minimum differs in 32 bits.
+    """
     padded = any((*attrs.as_ints("begin"), *attrs.as_ints("end")))
     return None if padded else known[0]
 
@@ -136,17 +139,17 @@ def _absolute(low: int, high: int) -> Bounds:
 
 
 def _square(low: int, high: int) -> Bounds:
-    least, most = _absolute(low, high)
-    return least**2, most**2
+    minimum, maximum = _absolute(low, high)
+    return minimum**2, maximum**2
 
 
 def _bitwise(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    """As many bits as the longest operand has, and a sign where one of them has."""
+    """Return the range with the bits of the widest operand, signed if one of them is."""
     ends = [v for bounds in known[:2] if bounds is not None for v in bounds]
     if len(ends) < 4:
         return None
-    most = (1 << max((v if v >= 0 else ~v).bit_length() for v in ends)) - 1
-    return (0 if min(ends) >= 0 else -1 - most), most
+    maximum = (1 << max((v if v >= 0 else ~v).bit_length() for v in ends)) - 1
+    return (0 if min(ends) >= 0 else -1 - maximum), maximum
 
 
 def _clipped(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -168,7 +171,7 @@ def _with_zero(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
 
 
 def _scattered(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    """Of "add" as if all updates met in one element; of "mul" nothing is known."""
+    """Return the bounds of a scatter: "add" as if all updates hit one element, "mul" None."""
     data, updates = known[0], known[2]
     if data is None or updates is None or attrs["reduction"] == "mul":
         return None
@@ -206,12 +209,12 @@ def _size(bounds: Bounds) -> int:
 
 
 def _products(known: Known, terms: int) -> Bounds | None:
-    """Sums of so many products of two operands, and a bias."""
+    """Return the bounds of a sum of `terms` products and a bias."""
     if any(bounds is None for bounds in known):
         return None
     sizes = [_size(bounds) for bounds in known if bounds is not None]
-    most = terms * sizes[0] * sizes[1] + sum(sizes[2:])
-    return -most, most
+    maximum = terms * sizes[0] * sizes[1] + sum(sizes[2:])
+    return -maximum, maximum
 
 
 def _multiplied(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -228,11 +231,11 @@ def _spread(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
 
 
 def _power(base: Bounds | None, exponent: int) -> Bounds | None:
-    """Up to so many factors; beyond 64 bits it is not worth the digits."""
+    """Return the bounds of a power, or None beyond 64 bits."""
     if base is None or exponent * max(_size(base), 2).bit_length() > 4096:
         return None
-    most = max(1, _size(base)) ** max(0, exponent)
-    return (0 if base[0] >= 0 else -most), most
+    maximum = max(1, _size(base)) ** max(0, exponent)
+    return (0 if base[0] >= 0 else -maximum), maximum
 
 
 def _raised(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
@@ -248,8 +251,8 @@ def _factors(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Boun
 def _shifted(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None or known[1] is None:
         return None
-    most = _size(known[0]) << min(63, max(0, known[1][1]))
-    return (0 if known[0][0] >= 0 else -most), most
+    maximum = _size(known[0]) << min(63, max(0, known[1][1]))
+    return (0 if known[0][0] >= 0 else -maximum), maximum
 
 
 RULES: dict[str, Rule] = {

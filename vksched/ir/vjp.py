@@ -1,12 +1,12 @@
-"""Gradient rules: how the gradient of a result becomes those of the operands, op by op.
+"""Vector-Jacobian products: gradient rules of the ops.
 
     x, w -> y = op(x, w) -> ... -> loss          forward, as the user wrote it
-    dx, dw <- rule(x, w, y, dy) <- ... <- 1      backward, made of the same ops
+    dx, dw <- rule(x, w, y, dy) <- ... <- 1      backward, built of the same ops
 
-A rule stands below the declaration of its op and returns tensors. So gradients are placed, fused,
-explained and run like all others, and gradients of gradients need nothing more. It is built for
-each call once, in time that does not depend on sizes. The walk from the loss to the operands is
-`vksched.autograd`; `vksched ops grad` compares each rule with central differences.
+A rule follows the declaration of its op and returns tensors. Gradients are thus placed, fused,
+explained and executed like other nodes, and can be differentiated again. A rule runs once per call,
+in time that does not depend on sizes. `vksched.autograd` walks from the loss to the operands;
+`vksched ops grad` compares each rule with central differences.
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from .tensor import Tensor, apply
 
 @dataclass(frozen=True, slots=True)
 class VjpContext:
-    """What a rule sees: one call and the gradient of its result.
+    """Arguments of a gradient rule: one call and the gradient of its result.
 
-    inputs: the operands. output: the result. grad: the gradient of the loss by the result; its
-    type is that of the result. wanted: for each operand whether its gradient is used. through: the
-    walk back from the result, made once more of operands by other ops, to these operands.
+    Attributes
+    ----------
+    inputs
+        Operands.
+    output
+        Result.
+    grad
+        Gradient of the loss with respect to the result, in its type.
+    wanted
+        For each operand True if its gradient is used.
+    through
+        Differentiates another expression of the result with respect to these operands.
     """
 
     inputs: tuple[Tensor, ...]
@@ -38,9 +47,7 @@ class VjpContext:
 
 
 VjpResult = tuple[Tensor | None, ...]
-"""For each operand the gradient of the loss by it, of the operand's type; None where the result
-does not depend on it smoothly, as on positions or masks of bools.
-"""
+"""Gradient of the loss for each operand, in its type; None if it is not differentiable."""
 Rule = Callable[[VjpContext], VjpResult]
 
 _RULES: dict[str, Rule] = {}
@@ -48,7 +55,7 @@ _REASONS: dict[str, str] = {}
 
 
 def gradient(*ops: str) -> Callable[[Rule], Rule]:
-    """Declare the decorated function as the gradient rule of ops."""
+    """Return a decorator that declares a function as the gradient rule of ops."""
 
     def declare(rule: Rule) -> Rule:
         for op in ops:
@@ -60,8 +67,8 @@ def gradient(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def no_gradient(reason: str, *ops: str) -> None:
-    """Declare that ops have no gradient, and why: a clause that follows the op's name in errors,
-    such as "gives positions". A gradient stops there.
+    """Declare that ops have no gradient, with the reason as a clause that follows the op's name,
+    e.g. "gives positions". A gradient stops there.
     """
     for op in ops:
         _declare(op)
@@ -79,22 +86,20 @@ def rule_of(op: str) -> Rule | None:
 
 
 def why_no_gradient(op: str) -> str:
-    """Return why a gradient stops at an op; "" where the op has a rule or nothing is declared."""
+    """Return the reason why a gradient stops at an op; "" if it has a rule or no reason."""
     return _REASONS.get(op, "")
 
 
-# -- what rules are made of ----------------------------------------------------------------------
+# -- building blocks of rules ----------------------------------------------------------------------
 
 
 def is_smooth(tensor: Tensor) -> bool:
-    """Return whether a tensor can have a gradient: floats can, integers and bools cannot."""
+    """Return True if a tensor can have a gradient: floats can, integers and bools cannot."""
     return tensor.dtype in FLOATS
 
 
 def sum_to(grad: Tensor, shape: Shape) -> Tensor:
-    """Return the gradient of an operand that was broadcast from a shape: the sum over what was
-    repeated.
-    """
+    """Return the gradient of a broadcast operand: the sum over the repeated axes."""
     if grad.shape == shape:
         return grad
     lead = grad.rank - len(shape)

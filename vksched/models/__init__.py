@@ -1,1 +1,1 @@
-"""A model of several segments, with steps of the host between them."""
+"""Compiled models of several graph segments, with CPU steps between them."""

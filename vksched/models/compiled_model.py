@@ -1,4 +1,4 @@
-"""CompiledModel: an ONNX model on a scheduler, compiled for the shapes it is called with.
+"""CompiledModel: an ONNX model on a scheduler, compiled for the shapes of its calls.
 
 model = vs.load("model.onnx")
 with vs.Scheduler() as sched:
@@ -37,10 +37,10 @@ from .segments import CLOSED, CompiledSegment, SegmentCache
 
 
 class CompiledModel(OfProcess):
-    """A model that is ready to run: call it with arrays by name, as often as you like.
+    """A compiled model: call it with arrays by name, any number of times.
 
-    Each new set of shapes is compiled at its first call and kept; the one not used for longest is
-    closed when there are more than `limit`, or when a device has no room for the next.
+    Each new set of shapes is compiled at its first call and cached. The least recently used one is
+    closed if there are more than `limit`, or if a device has no memory for the next.
     """
 
     _INSTEAD = "to send the path of the model, and to compile it in each process"
@@ -74,7 +74,7 @@ class CompiledModel(OfProcess):
         self._closed = False
         self._direct: Direct | None = None
         self._looked_at: object = None
-        """The types of the inputs that `_direct` is for, or that it is None for."""
+        """The input types for which `_direct` was looked up."""
 
     @property
     def inputs(self) -> tuple[ModelValue, ...]:
@@ -85,11 +85,14 @@ class CompiledModel(OfProcess):
         return self.model.outputs
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, CpuValue]:
-        """Run once and returns the outputs by name.
+        """Run once and return the outputs by name.
 
-        Raises:
-            ModelFormatError: the model is wrong; the message names the node. ShapeError,
-            DTypeError, GraphError: the inputs are not what it takes.
+        Raises
+        ------
+        ModelFormatError
+            The model is invalid; the message names the node.
+        ShapeError, DTypeError, GraphError
+            The inputs do not match the model.
         """
         if unnamed:
             hint = call_text(value.name for value in self.inputs)
@@ -106,28 +109,28 @@ class CompiledModel(OfProcess):
                 return direct.run(inputs, self._history)
             except PlanError:
                 if direct.segment is self._cache.newest:
-                    raise  # else another thread has closed it
+                    raise  # otherwise another thread has closed it
         types = types_of(inputs)
         with self._history.one_run():
             arrays = self.model.check_inputs(inputs)
             program = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))
             found = program(arrays)
-            given = [a for value in arrays.values() for a in _arrays(value)]
-            made = {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
+            owned = [a for value in arrays.values() for a in _arrays(value)]
+            results = {v.name: _owned(a, owned) for v, a in zip(self.outputs, found, strict=True)}
         if types is not None and (direct is not None or types != self._looked_at):
             segment = program.whole(arrays)
             self._direct = None if segment is None else Direct(types, segment, self.outputs)
             self._looked_at = types
-        return made
+        return results
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, CpuValue]]:
-        """Start a run and returns at once; runs that were submitted go one after the other."""
+        """Start a run and return its future at once; submitted runs execute in order."""
         self._require_open()
         copied = {name: _copied(value) for name, value in inputs.items()}
         with self._lock:
             self._require_open()
             if self._worker is None:
-                workers = self._workers  # a running thread keeps what it was started with
+                workers = self._workers  # a running thread keeps its reference
                 self._worker = ThreadPoolExecutor(
                     1, "vksched-model", initializer=lambda: workers.add(get_ident())
                 )
@@ -137,15 +140,15 @@ class CompiledModel(OfProcess):
         return future
 
     def synchronize(self) -> None:
-        """Wait until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until all submitted runs have finished or failed; their futures hold the results."""
         self._owner.require("the compiled model")
         with self._lock:
             submitted = list(self._submitted)
         wait(submitted)
 
     def prepare(self, **shapes: Any) -> None:
-        """Compile for inputs of given shapes, by name, without running, as far as that can be done
-        without their elements.
+        """Compile for input shapes by name without a run, as far as no shape depends on the inputs'
+        elements.
         """
         self._require_open()
         with contextlib.suppress(NeedsInputs):  # then at the first run
@@ -153,29 +156,29 @@ class CompiledModel(OfProcess):
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans of all compiled graphs, the one used last at the end."""
+        """The plans of all compiled graphs, the most recently used one last."""
         return tuple(s.run.plan for s in self._cache.segments if s.run is not None)
 
     @property
     def segments(self) -> tuple[CompiledSegment, ...]:
-        """All segments that are kept, those without a graph too."""
+        """All cached segments, including those without a graph."""
         return self._cache.segments
 
     @property
     def plan(self) -> Plan:
-        """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
+        """The plan of the most recently used compiled graph: `print(run.plan.explain())`."""
         plans = self.plans
         if not plans:
             raise self._nothing_yet()
         return plans[-1]
 
     def explain(self) -> str:
-        """Return as text what the last run did, or what is prepared: the plans of its segments in
-        order, and what the host does between them, with the reasons.
+        """Return a text about the last run, or about the prepared segments: their plans in order,
+        and the CPU steps between them with the reasons.
         """
         with self._cache.lock, self._lock:
-            kept = self._cache.segments
-            age = {segment: number for number, segment in enumerate(kept)}
+            segments = self._cache.segments
+            age = {segment: number for number, segment in enumerate(segments)}
             used = [
                 (age[segment], program.start)
                 for program in self._programs.values()
@@ -184,36 +187,46 @@ class CompiledModel(OfProcess):
             ]
             if not used:
                 raise self._nothing_yet()
-            return explain_segments(max(used, key=lambda pair: pair[0])[1], kept)
+            return explain_segments(max(used, key=lambda pair: pair[0])[1], segments)
 
     @property
     def trace(self) -> Tape:
-        """The events of all graphs of the model and of the host's steps between them, as the
-        scheduler's tape has them: `run.trace.save("t.json")`.
+        """The events of all graphs of the model and of its CPU steps, as recorded on the
+        scheduler's tape: `run.trace.save("t.json")`.
 
-        Raises:
-            PlanError: the scheduler has no tape.
+        Raises
+        ------
+        PlanError
+            The scheduler has no tape.
         """
         return self._history.trace
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
-        """Return where the time of the last runs of the model went, as medians: all graphs that a
-        run goes through, and what the host does between them. See `CompiledGraph.report`.
+        """Return a report of the last runs of the model, as medians over all graphs and CPU steps
+        of a run. See `CompiledGraph.report`.
 
-        runs: how many at most. None: all that are remembered, 32 through the same plans or fewer.
-            Runs that had to compile count only where there are no others. advice: see there.
+        Parameters
+        ----------
+        runs
+            The maximum number of runs. None: all recorded ones, up to 32 with one set of plans.
+            Runs that had to compile count only if there are no others.
+        advice
+            Simulate other devices, too.
 
-        Raises:
-            PlanError: there was no run yet.
+        Raises
+        ------
+        PlanError
+            There was no run yet.
         """
         return report_last(self._history.history, runs, advice)
 
     def close(self) -> None:
-        """Wait for its runs, those submitted too, and frees its memory on the devices; safe to
-        call twice. What a run calls when it is done may call it, too: then later ones are dropped.
-        In a forked child it does nothing.
+        """Wait for all runs, including submitted ones, and free the device memory; idempotent.
+
+        A callback of a future may call it, too; runs that have not begun are then dropped. In a
+        forked child it does nothing.
         """
-        if self._owner.forked:  # the lock may be held for ever
+        if self._owner.forked:  # the parent's lock may never be released
             return
         with self._lock:
             self._closed = True
@@ -234,20 +247,20 @@ class CompiledModel(OfProcess):
             raise PlanError(CLOSED)
         self._owner.require("the compiled model")
 
-    def _program_of(self, given: frozenset[str]) -> Program:
-        """Return the program in which these initializers are inputs."""
+    def _program_of(self, initializers: frozenset[str]) -> Program:
+        """Return the program that has these initializers as inputs."""
         with self._lock:
-            if given not in self._programs:
-                frame = self.model.frame(given)
-                self._programs[given] = Program(
+            if initializers not in self._programs:
+                frame = self.model.frame(initializers)
+                self._programs[initializers] = Program(
                     self.model.context, frame, self._compiler, self._cache
                 )
-            return self._programs[given]
+            return self._programs[initializers]
 
 
 class Direct:
-    """A model's run with inputs of given types that is a run of one graph. types: as `types_of`
-    tells them.
+    """A run of the model that is one run of one graph, for fixed input types. types: as returned by
+    `types_of`.
     """
 
     def __init__(
@@ -263,7 +276,7 @@ class Direct:
         self._wanted = [v.name for v in outputs]
 
     def fits(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether inputs are of these types."""
+        """Return True if the inputs have these types."""
         if len(inputs) != len(self._types):
             return False
         for name, dtype, shape in self._types:
@@ -273,7 +286,7 @@ class Direct:
         return True
 
     def run(self, inputs: Mapping[str, Any], history: RunHistoryRecorder) -> dict[str, CpuValue]:
-        """Run once; what others drop meanwhile is closed when this has ended."""
+        """Run once; segments that other threads drop meanwhile are closed at the end."""
         start_s = history.now()
         read = inputs if self._reads_all else {name: inputs[name] for name in self._reads}
         found, cost = self._run.run_with_stats(read)
@@ -290,22 +303,22 @@ def _arrays(value: CpuValue) -> list[NDArray]:
     return [value] if isinstance(value, np.ndarray) else []
 
 
-def _owned(value: CpuValue, given: list[NDArray]) -> CpuValue:
-    """Return a result that shares no memory with what the caller gave, with other results or with
-    what the model keeps. given: what it must not share, to which it is added.
+def _owned(value: CpuValue, owned: list[NDArray]) -> CpuValue:
+    """Return a result that shares no memory with the inputs, with other results or with the model's
+    constants. owned: arrays whose memory it must not share; the result is appended.
     """
     if isinstance(value, list):
-        return [_owned(item, given) for item in value]
+        return [_owned(item, owned) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    if not value.flags.writeable or any(_shares(value, other) for other in given):
+    if not value.flags.writeable or any(_shares(value, other) for other in owned):
         value = value.copy()
-    given.append(value)
+    owned.append(value)
     return value
 
 
 def _shares(a: NDArray, b: NDArray) -> bool:
-    if a.base is None and b.base is None:  # each owns what it shows
+    if a.base is None and b.base is None:  # each owns its memory
         return a is b
     return np.may_share_memory(a, b)
 

@@ -1,7 +1,7 @@
-"""Control flow: what the host does between the segments of a program.
+"""Control flow: runs the CPU steps between the segments of a program.
 
-A node without subgraphs is evaluated; the body of a loop is a program of its own, run turn by turn,
-whose segments are kept beside those of the model.
+A node without subgraphs is evaluated directly. The body of a loop is a program of its own, run once
+for each iteration; its segments are cached with those of the model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from .segments import AnyProgram, CpuStepFunction, StepFn
 
 
 def make_step(program: AnyProgram, step: CpuStep) -> CpuStepFunction:
-    """Returns what a step computes.
+    """Return the function that executes a CPU step.
 
-    Raises:
-        ModelFormatError: the node has subgraphs, and nothing is known of its op.
+    Raises
+    ------
+    ModelFormatError
+        The node has subgraphs, and its op is unknown.
     """
     node = step.node
     if not subgraphs(node):
@@ -50,8 +52,8 @@ def _evaluation(program: AnyProgram, step: CpuStep) -> StepFn:
 
 
 class _Body:
-    """A subgraph as a program: its slots are its inputs, and what it captures that runs may differ
-    in.
+    """A subgraph as a program: its slots are its inputs and the captured values that may differ
+    between runs.
     """
 
     def __init__(self, program: AnyProgram, graph: GraphProto, step: CpuStep) -> None:
@@ -76,43 +78,47 @@ class _Body:
 
 
 def _loop(node: NodeProto, body: _Body) -> StepFn:
-    """Run a Loop, or its last turns where the first ones are part of the graph already."""
+    """Return a function that runs a Loop, or its remaining iterations if the first ones are part of
+    the graph.
+    """
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
     scans = len(body.graph.output) - 1 - carried
     first, limit = attributes.get("turn", 0), attributes.get("count")
 
     def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
-        given = list(inputs) + [None] * (2 + carried - len(inputs))
+        operands = list(inputs) + [None] * (2 + carried - len(inputs))
         count = limit
         if limit is None:
-            count = -1 if given[0] is None else max(0, int(_one(given.pop(0), node)))
-            given = given[1:] if count < 0 and len(given) > 1 + carried else given
-        keep = given[0] is None or bool(_one(given[0], node))
-        states = given[1 : 1 + carried]
-        before = given[1 + carried :]
-        made = [list(before[k::scans]) for k in range(scans)]
+            count = -1 if operands[0] is None else max(0, int(_scalar(operands.pop(0), node)))
+            operands = operands[1:] if count < 0 and len(operands) > 1 + carried else operands
+        keep = operands[0] is None or bool(_scalar(operands[0], node))
+        states = operands[1 : 1 + carried]
+        before = operands[1 + carried :]
+        scan_outputs = [list(before[k::scans]) for k in range(scans)]
         turn = first
         while keep and turn != count:
             found = body([np.array(turn, np.int64), np.array(True), *states], captured)
-            keep, states = bool(_one(found[0], node)), found[1 : 1 + carried]
-            for line, value in zip(made, found[1 + carried :], strict=True):
+            keep, states = bool(_scalar(found[0], node)), found[1 : 1 + carried]
+            for line, value in zip(scan_outputs, found[1 + carried :], strict=True):
                 line.append(value)
             turn += 1
         start = 1 + carried
-        return states + [_stacked(line, body, start + k, 0) for k, line in enumerate(made)]
+        return states + [_stacked(line, body, start + k, 0) for k, line in enumerate(scan_outputs)]
 
     return run
 
 
-def _one(value: CpuValue, node: NodeProto) -> NDArray:
+def _scalar(value: CpuValue, node: NodeProto) -> NDArray:
     if not isinstance(value, np.ndarray) or value.size != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: expected one number, got {value!r}")
     return value.reshape(())
 
 
 def _stacked(line: Sequence[CpuValue], body: _Body, index: int, axis: int) -> NDArray:
-    """Returns what all turns gave to a scan output; after no turns, sizes not declared are 0."""
+    """Return a scan output, stacked over all iterations; without iterations, undeclared sizes are
+    0.
+    """
     output = body.graph.output[index]
     if line:
         try:
@@ -122,7 +128,8 @@ def _stacked(line: Sequence[CpuValue], body: _Body, index: int, axis: int) -> ND
     tensor = output.type.tensor_type
     if not tensor.elem_type:
         raise ModelFormatError(
-            f"[onnx] output {output.name!r} of a loop: expected a type, as it took no turn"
+            f"[onnx] output {output.name!r} of a loop: expected a declared type, because "
+            "the loop had no iterations"
         )
     shape = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)
@@ -142,27 +149,29 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
     out_axes = attributes.get("scan_output_axes", (0,) * scans)
     out_backward = attributes.get("scan_output_directions", (0,) * scans)
     batched = len(node.input) == 1 + carried + count
-    """Opset 8: lengths first, and the first axis of all operands is that of the batches."""
+    """Return a function that runs a Scan. Opset 8 has lengths as the first operand, and a batch
+    axis first in all others.
+    """
 
     def once(
         inputs: Sequence[CpuValue], length: int | None, captured: Mapping[str, CpuValue]
     ) -> list[CpuValue]:
         states = list(inputs[:carried])
         lines = [
-            _line(node, value, axis, length, bool(back))
+            _slices(node, value, axis, length, bool(back))
             for value, axis, back in zip(inputs[carried:], axes, backward, strict=True)
         ]
         if len({len(line) for line in lines}) > 1:
             raise ModelFormatError(f"[onnx] {describe(node)}: scans inputs of different lengths")
-        made: list[list[CpuValue]] = [[] for _ in range(scans)]
+        scan_outputs: list[list[CpuValue]] = [[] for _ in range(scans)]
         for items in zip(*lines, strict=True):
             found = body([*states, *items], captured)
             states = found[:carried]
-            for line, value in zip(made, found[carried:], strict=True):
+            for line, value in zip(scan_outputs, found[carried:], strict=True):
                 line.append(value)
         return states + [
             _stacked(line[::-1] if out_backward[k] else line, body, carried + k, out_axes[k])
-            for k, line in enumerate(made)
+            for k, line in enumerate(scan_outputs)
         ]
 
     def run(inputs: Sequence[CpuValue], captured: Mapping[str, CpuValue]) -> list[CpuValue]:
@@ -177,14 +186,14 @@ def _scan(node: NodeProto, body: _Body) -> StepFn:
         ]
         outs = zip(*batches, strict=True)
         return [
-            np.stack([_filled(v, steps) if i >= carried else v for v in values])
+            np.stack([_padded(v, steps) if i >= carried else v for v in values])
             for i, values in enumerate(outs)
         ]
 
     return run
 
 
-def _line(
+def _slices(
     node: NodeProto, value: CpuValue, axis: int, length: int | None, backward: bool
 ) -> list[NDArray]:
     """Return the slices of an array along an axis, without it."""
@@ -196,8 +205,8 @@ def _line(
     return list(rows[::-1] if backward else rows)
 
 
-def _filled(array: NDArray, steps: int) -> NDArray:
-    """Return an array with zeros up to a number of steps."""
+def _padded(array: NDArray, steps: int) -> NDArray:
+    """Return an array padded with zeros to a number of steps."""
     out = np.zeros((steps, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out

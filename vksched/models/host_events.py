@@ -1,10 +1,9 @@
-"""Between: what is told of the host's work between the segments of a program.
+"""Host events: reports the CPU steps between the segments of a program.
 
-    segment 1 | Unique: a warning once per kind, an event with its time, a line in explain() |
-    segment 2
+    segment 1 | Unique: a warning per kind, an event, a line in explain() | segment 2
 
-Control flow is not warned of, nor is what the host does with a few numbers that no device had.
-Examples: tests/models/test_host_events.py.
+Control flow is not reported, nor is CPU work on a few numbers that no device computed. Examples:
+tests/models/test_host_events.py.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from ..trace import Event, Trace
 from .segments import BranchPoint, CompiledSegment
 
 SLOTS = 6
-"""Slots that the text names, of a segment."""
+"""The maximum number of slots of a segment that the text names."""
 
 
 def step_kind(step: CpuStep) -> str:
-    """Return the kind of a step, named as host nodes of a graph are."""
+    """Return the kind of a step, in the form of a graph's CPU nodes."""
     domain = f"{step.node.domain}." if step.node.domain else ""
     return f"onnx.{domain}{step.node.op_type}"
 
 
 def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
-    """Emit the event of a step that ends now. plan: the number of that of the segment before."""
+    """Emit the event of a step that ends now. plan: the plan number of the segment before it."""
     fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
     trace.emit(Event("host_op", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
@@ -42,7 +41,7 @@ def emit_step(trace: Trace, step: CpuStep, start_s: float, plan: int) -> None:
 def warn_of_step(
     segment: CompiledSegment, step: CpuStep, values: Sequence[CpuValue], warned: set[str]
 ) -> None:
-    """Warn of a kind of steps that is not yet in `told`, and adds it.
+    """Warn of a kind of steps that is not yet in `warned`, and add it there.
 
     values: the operands and results.
     """
@@ -52,8 +51,9 @@ def warn_of_step(
     warned.add(kind)
     warn_user(
         f"[fallback] the host runs {step_kind(step).removeprefix('onnx.')} (node "
-        f"{scope_name(step.node)!r}) between two segments, as {step.reason}; the second one waits "
-        "for it, and is planned for the shapes that come out; try print(run.explain())"
+        f"{scope_name(step.node)!r}) on the CPU, because {step.reason}; the graph is split there, "
+        "and the second segment is compiled once its input shapes are known; try "
+        "print(run.explain())"
     )
 
 
@@ -66,7 +66,7 @@ def _is_few(value: CpuValue) -> bool:
 
 
 def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
-    """Return whether a device has computed an operand in this segment."""
+    """Return True if a device has computed an operand in this segment."""
     if segment.run is None:
         return False
     plan = segment.run.plan
@@ -81,12 +81,12 @@ def _from_device(segment: CompiledSegment, step: CpuStep) -> bool:
 # -- as text -------------------------------------------------------------------------------------
 
 
-def explain_segments(start: BranchPoint, kept: Iterable[CompiledSegment]) -> str:
-    """Return the segments that were used last, in their order, with the steps between them.
+def explain_segments(start: BranchPoint, segments: Iterable[CompiledSegment]) -> str:
+    """Return a text about the most recently used segments in order, with the steps between them.
 
-    kept: all segments, the one used last at the end.
+    segments: all cached segments, the most recently used one last.
     """
-    age = {segment: number for number, segment in enumerate(kept)}
+    age = {segment: number for number, segment in enumerate(segments)}
     return "\n".join(_lines(start, age, ""))
 
 
@@ -103,11 +103,11 @@ def _lines(start: BranchPoint, age: Mapping[CompiledSegment, int], prefix: str) 
             if s in age
         ]
         if not found:
-            return [*out, f"{name}: not made yet; a run plans it for the shapes it meets"]
+            return [*out, f"{name}: not compiled yet; a run compiles it for its shapes"]
         key, segment = max(found, key=lambda pair: age[pair[1]])
         assert isinstance(key, tuple)
         types = dict(zip(branch_point.frame.slots, key, strict=True))
-        out += [f"{name}{_made_for(types, segment.lowered.guards)}"]
+        out += [f"{name}{_key_text(types, segment.lowered.guards)}"]
         out += [segment.run.plan.explain() if segment.run else "nothing to compute", ""]
         if segment.then is not None:
             out += _between(segment, age, name)
@@ -119,7 +119,7 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
     step, then = segment.lowered.step, segment.lowered.then
     if step is None:
         node = f" of {describe(then.nodes[0])}" if then and then.nodes else ""
-        return [f"after {name}: its results decide on the shapes{node}", ""]
+        return [f"after {name}: its results determine the shapes{node}", ""]
     what = "goes through" if segment.step and segment.step.programs else "runs"
     out = [f"after {name}: the host {what} {describe(step.node)}, as {step.reason}", ""]
     for program in segment.step.programs if segment.step else ():
@@ -127,13 +127,13 @@ def _between(segment: CompiledSegment, age: Mapping[CompiledSegment, int], name:
     return out
 
 
-def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
-    """Return for which slots a segment was made, and for which elements of them."""
+def _key_text(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
+    """Return a text of a segment's key: the types of slots, and the elements of guarded ones."""
     shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
     more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
-    given = f", for {', '.join([*shown, *more])}" if shown else ""
+    shapes = f", for {', '.join([*shown, *more])}" if shown else ""
     held = [f"{slot} = {_elements(array)}" for slot, array in guards.items()]
-    return f"{given}{', where ' if held else ''}{', '.join(held)}:"
+    return f"{shapes}{', where ' if held else ''}{', '.join(held)}:"
 
 
 def _type(kind: TypeKey) -> str:
@@ -145,4 +145,4 @@ def _type(kind: TypeKey) -> str:
 
 
 def _elements(array: NDArray) -> str:
-    return str(array.tolist()) if array.size <= FEW_ELEMENTS else f"{array.size} given elements"
+    return str(array.tolist()) if array.size <= FEW_ELEMENTS else f"{array.size} fixed elements"

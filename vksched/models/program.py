@@ -1,13 +1,11 @@
-"""Program: an ONNX graph as segments on the scheduler, with steps of the host between them.
+"""Program: executes an ONNX graph as compiled segments with CPU steps between them.
 
-    frame --lower for the types seen--> segment 1 --host step--> frame --> segment 2 --> ... -->
-    results
-                                         |  other types, or other elements of a guard
-                                         +-> segment 1' ...
+    frame --lower for the types--> segment 1 --CPU step--> frame --> segment 2 --> ... --> results
+                                   |  other types, or other elements of a guard
+                                   +-> segment 1' ...
 
-A branch_point stands before each frame and keeps the segments lowered so far. A second run that
-meets the same types and guards lowers, plans and allocates nothing. Examples:
-tests/models/test_program.py.
+A branch point precedes each frame and caches its lowered segments. A run with cached types and
+guards lowers, plans and allocates nothing. Examples: tests/models/test_program.py.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ from .segments import BranchPoint, CompiledSegment, CpuStepFunction, SegmentCach
 
 @dataclass(frozen=True)
 class SegmentCompiler:
-    """Compiles the graphs of a model's segments, and tells of the host's work between them.
+    """Compiles the graphs of a model's segments, and reports the CPU steps between them.
 
-    placement, precision: may mean names of some segments only. warned: what a warning was given of;
-    None where the host is all there is. history: is told what each part of a run took.
+    placement, precision: may contain names that only some segments have. warned: kinds that were
+    warned about; None if only the CPU is used. history: records the time of each part of a run.
     """
 
     graphs: Graphs
@@ -59,7 +57,7 @@ class SegmentCompiler:
         return self.graphs.preparing.trace
 
     def compile(self, outputs: Mapping[str, Tensor]) -> CompiledGraph:
-        """Return a run of one segment's outputs."""
+        """Return the compiled graph of one segment's outputs."""
         placement, precision = self.placement, self.precision
         if placement or isinstance(precision, Mapping):
             names = NameIndex(build_graph(outputs)[0], "placement")
@@ -71,16 +69,16 @@ class SegmentCompiler:
         return run
 
 
-def _of_segment(given: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
-    """Returns what is said of the values of one segment."""
-    return {k: v for k, v in given.items() if not isinstance(k, str) or names.matches(k)}
+def _of_segment(options: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
+    """Return the options whose patterns or tensors match values of one segment."""
+    return {k: v for k, v in options.items() if not isinstance(k, str) or names.matches(k)}
 
 
 class Program:
-    """A function of host values that an ONNX graph describes.
+    """A function over host arrays that an ONNX graph describes.
 
-    context: of the model. frame: the graph; its slots are the program's inputs. cache: keeps the
-    segments, of subgraphs too.
+    context: the model's context. frame: the graph; its slots are the program's inputs. cache: holds
+    the segments, including those of subgraphs.
     """
 
     def __init__(
@@ -92,11 +90,11 @@ class Program:
         self.start = BranchPoint(frame)
 
     def of(self, frame: Frame) -> Program:
-        """Return a program of another frame whose segments are kept beside those of this one."""
+        """Return a program of another frame whose segments share this program's cache."""
         return Program(self.context, frame, self.compiler, self.cache)
 
     def __call__(self, arrays: Mapping[str, CpuValue]) -> list[CpuValue]:
-        """Run once; returns the results in order.
+        """Run once and return the results in order.
 
         arrays: by slot, in their ONNX element types.
         """
@@ -106,7 +104,7 @@ class Program:
     def _run(self, held: dict[str, CpuValue]) -> list[CpuValue]:
         branch_point = self.start
         while True:
-            segment = self._take(branch_point, held)
+            segment = self._acquire(branch_point, held)
             try:
                 held = self._advance(segment, held)
                 if segment.then is None:
@@ -115,13 +113,13 @@ class Program:
             except WrongShape as wrong:
                 if not self._leave_to_cpu(wrong, segment):
                     raise
-                self.cache.forget(segment)  # and lower again, without what inference says of it
+                self.cache.forget(segment)  # lower again, without the inferred shapes of this node
             finally:
                 self.cache.release(segment)
 
     def _leave_to_cpu(self, wrong: WrongShape, segment: CompiledSegment) -> bool:
-        """Notes a node that inference is wrong about; returns whether a segment did not know
-        that.
+        """Mark a node whose inferred shape is wrong; return True if the segment was lowered before
+        that was known.
         """
         if wrong.node is None:
             return False
@@ -131,48 +129,54 @@ class Program:
             return segment.doubted < len(doubted)
 
     def whole(self, arrays: Mapping[str, CpuValue]) -> CompiledSegment | None:
-        """Return the segment that is all of a run with arrays of these types, whatever they hold;
-        None where there is none such.
+        """Return the segment that is a complete run for arrays of these types, whatever their
+        elements are; None if there is none.
         """
-        given = [arrays[slot] for slot in self.start.frame.slots]
-        if any(not isinstance(a, np.ndarray) or to_storage(a) is not a for a in given):
+        operands = [arrays[slot] for slot in self.start.frame.slots]
+        if any(not isinstance(a, np.ndarray) or to_storage(a) is not a for a in operands):
             return None
-        if any(a.dtype == np.int64 for a in given):  # their size is part of the type
+        if any(a.dtype == np.int64 for a in operands):  # their elements are part of the key
             return None
         with self.cache.lock:
-            segments = self.start.segments.get(tuple(map(type_of, given)), [])
+            segments = self.start.segments.get(tuple(map(type_of, operands)), [])
         return segments[0] if len(segments) == 1 and segments[0].is_all else None
 
     def prepare(self, types: Mapping[str, CpuValueType]) -> CompiledSegment:
-        """Lower and compiles the first segment for given types.
+        """Lower and compile the first segment for these types.
 
-        Raises:
-            NeedsInputs: it depends on the elements of an input, too.
+        Raises
+        ------
+        NeedsInputs
+            The segment also depends on the elements of an input.
         """
         with self.cache.one_run():
             key = tuple(types[slot] for slot in self.start.frame.slots)
-            segment = self._find_or_make(self.start, key, None)
+            segment = self._find_or_compile(self.start, key, None)
             self.cache.release(segment)
         return segment
 
-    def _take(self, branch_point: BranchPoint, held: Mapping[str, CpuValue]) -> CompiledSegment:
+    def _acquire(self, branch_point: BranchPoint, held: Mapping[str, CpuValue]) -> CompiledSegment:
         key = tuple([type_of(held[slot]) for slot in branch_point.frame.slots])
-        return self._find_or_make(branch_point, key, held)
+        return self._find_or_compile(branch_point, key, held)
 
-    def _find_or_make(
+    def _find_or_compile(
         self,
         branch_point: BranchPoint,
         key: tuple[TypeKey, ...],
         held: Mapping[str, CpuValue] | None,
     ) -> CompiledSegment:
-        """Return a segment, in use until it is given back. Others that are kept run meanwhile.
+        """Return a segment, marked as in use until it is released. Other cached segments can run
+        meanwhile.
+
         key: the types of the frame's slots.
         """
         found = self.cache.find(branch_point, key, held or {})
         if found is not None:
             return found
         with self.cache.making:
-            found = self.cache.find(branch_point, key, held or {})  # made by another thread by now
+            found = self.cache.find(
+                branch_point, key, held or {}
+            )  # another thread may have added it
             return found or self._make(branch_point, key, held)
 
     def _make(
@@ -186,7 +190,7 @@ class Program:
         doubted = len(self.context.not_inferable)
         lowered = FrameLowering(self.context, branch_point.frame, types, held).run()
         run = self._compiled(lowered.outputs) if lowered.outputs else None
-        made = dict(lowered.outputs)
+        results = dict(lowered.outputs)
         handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]
         handed += [slot for value in lowered.results for slot in slots_of(value)]
         later = set(lowered.step.node.output) if lowered.step else set()
@@ -196,7 +200,7 @@ class Program:
             make_step(self, lowered.step) if lowered.step else None,
             BranchPoint(lowered.then) if lowered.then else None,
             tuple(node.name for node in run.plan.graph.inputs) if run else (),
-            tuple(s for s in dict.fromkeys(handed) if s not in made and s not in later),
+            tuple(s for s in dict.fromkeys(handed) if s not in results and s not in later),
             doubted,
         )
         self.cache.add(branch_point, key, segment)
@@ -208,12 +212,12 @@ class Program:
         except OutOfMemory:
             if not self.cache.close_idle():
                 raise
-            return self.compiler.compile(outputs)  # in the room of what was kept for other shapes
+            return self.compiler.compile(outputs)  # in the memory of segments for other shapes
 
     def _advance(
         self, segment: CompiledSegment, held: Mapping[str, CpuValue]
     ) -> dict[str, CpuValue]:
-        """Run one segment and its step; returns what the slots hold then."""
+        """Run one segment and its step; return the values of all slots afterwards."""
         lowered = segment.lowered
         out = {slot: held[slot] for slot in segment.keeps}
         if segment.run is not None:
@@ -224,10 +228,10 @@ class Program:
             out.update({s: from_storage(a, lowered.elem_types[s]) for s, a in found.items()})
         if segment.step is not None and lowered.step is not None:
             step = lowered.step
-            given = [None if v is None else cpu_value_of(v, out) for v in step.inputs]
+            operands = [None if v is None else cpu_value_of(v, out) for v in step.inputs]
             captured = {name: cpu_value_of(v, out) for name, v in step.captured.items()}
-            made = self._run_step(segment, segment.step, step, given, captured)
-            named = zip(step.node.output, made, strict=False)
+            results = self._run_step(segment, segment.step, step, operands, captured)
+            named = zip(step.node.output, results, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out
 
@@ -236,20 +240,20 @@ class Program:
         segment: CompiledSegment,
         run: CpuStepFunction,
         step: CpuStep,
-        given: Sequence[CpuValue],
+        operands: Sequence[CpuValue],
         captured: Mapping[str, CpuValue],
     ) -> Sequence[CpuValue]:
-        """Run a step, and tells of it unless it is control flow."""
+        """Run a step, and report it unless it is control flow."""
         trace, warned = self.compiler.trace, self.compiler.warned
         start_s = trace.clock.now()
-        made = run.run(given, captured)
+        results = run.run(operands, captured)
         if not run.programs:
             self.compiler.history.add_step(step_kind(step), start_s)
             if trace.active:
                 emit_step(trace, step, start_s, segment.run.plan_numbers[-1] if segment.run else -1)
             if warned is not None:
-                warn_of_step(segment, step, [*given, *made], warned)
-        return made
+                warn_of_step(segment, step, [*operands, *results], warned)
+        return results
 
 
 def _step_slots(step: CpuStep | None) -> list[str]:
@@ -260,7 +264,7 @@ def _step_slots(step: CpuStep | None) -> list[str]:
 
 
 def flatten(arrays: Mapping[str, CpuValue]) -> dict[str, CpuValue]:
-    """Return host values by slot, with the items of sequences beside the sequences."""
+    """Return host values by slot, with the items of sequences as further slots."""
     out: dict[str, CpuValue] = {}
     for name, value in arrays.items():
         out[name] = value
@@ -270,7 +274,7 @@ def flatten(arrays: Mapping[str, CpuValue]) -> dict[str, CpuValue]:
 
 
 def cpu_value_of(value: Value, held: Mapping[str, CpuValue]) -> CpuValue:
-    """Return a known value, or what its slot holds."""
+    """Return a constant value, or the value of its slot."""
     if value.items is not None:
         return [cpu_value_of(item, held) for item in value.items]
     if value.slot is not None:

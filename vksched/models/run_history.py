@@ -1,9 +1,10 @@
-"""Run history: what was measured of a model's runs: its graphs, and the host's steps between them.
+"""Run history: records the timings of a model's runs: its graphs and the CPU steps between them.
 
     run of the model  | segment 1 | Unique | segment 2 |       one WholeRun, when it is done
 
-A run of a model stays on the thread that asked for it, bodies of loops and branches too, so each
-thread writes on a entries of its own. A run that fails leaves nothing.
+A run of a model stays on the calling thread, including the bodies of loops and branches, so each
+thread has its own entries. A run that fails leaves no record.
+
 Complexity: O(1) for each entry. Examples: tests/models/test_model_report.py.
 """
 
@@ -26,7 +27,7 @@ class _RunEntries:
 
 
 class _OneRun:
-    """Is entered for each run, so it takes no generator."""
+    """The context manager of one run; a class, because a generator would be slower."""
 
     __slots__ = ("_before", "_history", "_entries", "_start_s", "_thread", "_trace")
 
@@ -48,51 +49,49 @@ class _OneRun:
 
 
 class RunHistoryRecorder:
-    """The runs of one model that are done, and those under way."""
+    """The finished runs of one model, and those in progress."""
 
     def __init__(self, trace: Trace) -> None:
         self.history = RunHistory()
         self._plans: list[Sequence[int]] = []
-        """Of each graph so far the numbers of its plans, which grow."""
+        """The lists of plan numbers of all graphs until now; they grow."""
         self._trace = trace
         self.now = trace.clock.now
         self._thread = threading.local()
 
     def one_run(self) -> _OneRun:
-        """Keep what is added inside as one run."""
+        """Record all entries inside the context as one run."""
         return _OneRun(self._thread, self._trace, self.history)
 
     def add_alone(self, start_s: float, run: GraphRun | None) -> None:
-        """Add a run of the model that was one graph and nothing else, and is done."""
+        """Add a finished run of the model that consisted of one graph."""
         graphs = (run,) if run is not None else ()
         self.history.add(WholeRun(start_s, self._trace.clock.now(), graphs))
 
     def add_graph(self, run: GraphRun | None) -> None:
-        """Add a graph that has run; None: nothing is known of it."""
+        """Add a graph run; None if nothing was recorded."""
         entries = self._entries
         if entries is not None and run is not None:
             entries.graphs.append(run)
 
     def add_step(self, op: str, start_s: float) -> None:
-        """Add what the host did until now."""
+        """Add a CPU step that ends now."""
         entries = self._entries
         if entries is not None:
             entries.steps.append(CpuStepTime(op, start_s, self._trace.clock.now()))
 
     @property
     def trace(self) -> Tape:
-        """The events of the model's graphs and of the steps between them; see
-        `CompiledGraph.trace`.
-        """
+        """The events of the model's graphs and of its CPU steps; see `CompiledGraph.trace`."""
         plans = [number for numbers in self._plans.copy() for number in numbers]
         return find_tape(self._trace).of_plans(plans)
 
     def add_plans(self, numbers: Sequence[int]) -> None:
-        """Notes the numbers of a graph's plans."""
+        """Add the list of a graph's plan numbers."""
         self._plans.append(numbers)
 
     def add_compiled(self) -> None:
-        """Notes that a segment had to be made."""
+        """Record that a segment was compiled in this run."""
         entries = self._entries
         if entries is not None:
             entries.first = True

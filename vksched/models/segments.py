@@ -1,4 +1,4 @@
-"""Segments: compiled graphs of a model between steps of the host, and how long they are kept.
+"""Segments: caches the compiled graphs of a model between its CPU steps.
 
 Examples: tests/models/test_program.py.
 """
@@ -24,25 +24,25 @@ from ..importers.onnx.nodes.values import CpuValue
 
 
 class AnyProgram(Protocol):
-    """A function of host values that a graph of the file describes: see program.py."""
+    """A function over host arrays that a graph of the file describes; see program.py."""
 
     context: ModelContext
     start: BranchPoint
 
     def of(self, frame: Frame) -> AnyProgram:
-        """Return a program of another frame, whose segments are kept beside those of this one."""
+        """Return a program of another frame whose segments share this program's cache."""
 
     def __call__(self, arrays: Mapping[str, CpuValue]) -> list[CpuValue]:
-        """Run once; returns the results in order."""
+        """Run once and return the results in order."""
 
 
 StepFn = Callable[[Sequence[CpuValue], Mapping[str, CpuValue]], Sequence[CpuValue]]
-"""What a step computes, as a function of its operands and of what it captures."""
+"""The computation of a step, as a function of its operands and captured values."""
 
 
 @dataclass(frozen=True)
 class CpuStepFunction:
-    """What the host does between two segments.
+    """A CPU step between two segments.
 
     programs: its subgraphs.
     """
@@ -53,9 +53,9 @@ class CpuStepFunction:
 
 @dataclass(eq=False)
 class CompiledSegment:
-    """A segment that is ready to run. run: None when its graph computes nothing. reads: the slots
-    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes
-    shape inference was known to be wrong about, when this was lowered.
+    """A compiled segment. run: None if its graph computes nothing. reads: the slots that are its
+    inputs. keeps: the slots that it passes on unchanged. doubted: the number of nodes with known
+    wrong shape inference when the segment was lowered.
     """
 
     lowered: Lowered
@@ -68,9 +68,10 @@ class CompiledSegment:
 
     @property
     def is_all(self) -> bool:
-        """Whether a run of the model is a run of this graph, whatever is in its inputs: nothing
-        comes after it, and each result is made by it, for that result alone, in its own element
-        type.
+        """Return True if a run of the model is one run of this graph, whatever the inputs hold.
+
+        No step may follow it, and each result must be its own output of the graph, in the result's
+        element type.
         """
         lowered = self.lowered
         if self.run is None or self.step or self.then or lowered.guards:
@@ -82,7 +83,7 @@ class CompiledSegment:
         return all(stored[slot] == numpy_of(lowered.elem_types[slot]) for slot in slots)
 
     def fits(self, arrays: Mapping[str, CpuValue]) -> bool:
-        """Return whether the guards hold; where nothing is known of a slot they do not."""
+        """Return True if all guards hold; unknown slots fail."""
         guards = self.lowered.guards
         return not guards or all(_same(arrays.get(slot), array) for slot, array in guards.items())
 
@@ -95,15 +96,15 @@ class BranchPoint:
     segments: dict[object, list[CompiledSegment]] = field(default_factory=dict)
 
 
-LIGHTER = 16
-"""How much less a segment without a compiled graph weighs."""
+GRAPHLESS_FACTOR = 16
+"""The weight of a segment without a compiled graph is 1 / GRAPHLESS_FACTOR."""
 CLOSED = "[run] the model or its scheduler is closed; compile it again"
-MOST = 64
-"""So many compiled graphs that a single run uses are kept for each set of shapes."""
+MAX_GRAPHS = 64
+"""The maximum number of compiled graphs of a single run that are cached for each set of shapes."""
 
 
 class _OneRun:
-    """Is entered for each run, so it takes no generator."""
+    """The context manager of one run; a class, because a generator would be slower."""
 
     __slots__ = ("_cache", "_inner")
 
@@ -119,19 +120,19 @@ class _OneRun:
 
 
 class SegmentCache:
-    """The segments of a model that are kept, the one not used for longest first.
+    """The cached segments of a model, the least recently used one first.
 
-    limit: how many times the compiled graphs of one run are kept. A run uses several where it has
-    several segments, or where shapes grow in a loop; the run that used most counts. Of segments
-    without a graph, LIGHTER times as many are kept. A segment in use stays.
+    limit: the number of runs whose compiled graphs are cached. A run uses several graphs if it has
+    several segments, or if shapes grow in a loop; the largest number of a run counts. Segments
+    without a graph may be GRAPHLESS_FACTOR times as many. A segment in use is not evicted.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.RLock()
-        """Held for moments."""
+        """The lock of the tables; held briefly."""
         self.making = threading.RLock()
-        """Held while a segment is lowered and compiled; taken before the other."""
+        """Held while a segment is lowered and compiled; acquired before the other lock."""
         self._segments: OrderedDict[CompiledSegment, tuple[BranchPoint, object]] = OrderedDict()
         self._users: Counter[CompiledSegment] = Counter()
         self._runs = threading.local()
@@ -140,17 +141,19 @@ class SegmentCache:
         self._closing = False
         self._most_used = 1
         self.newest: CompiledSegment | None = None
-        """The segment that a run took last; None where that was dropped since."""
+        """The most recently used segment; None if it was evicted."""
 
     def one_run(self) -> _OneRun:
-        """Count what is used inside as used by one run; runs inside one are a part of it."""
+        """Count segments used inside the context as used by one run; nested runs are part of it."""
         return _OneRun(self)
 
     def begin(self) -> bool:
-        """Notes that a run begins; returns whether it is part of another one.
+        """Begin a run; return True if it is nested in another one.
 
-        Raises:
-            PlanError: all is closed, maybe by another thread a moment ago.
+        Raises
+        ------
+        PlanError
+            The cache is closed, maybe by another thread.
         """
         if self._is_inside:
             return True
@@ -162,7 +165,7 @@ class SegmentCache:
         return False
 
     def end(self) -> None:
-        """Notes that a run ends that is part of no other."""
+        """End an outermost run."""
         self._runs.used = None
         with self.lock:
             self._active -= 1
@@ -171,13 +174,13 @@ class SegmentCache:
 
     @property
     def _is_inside(self) -> bool:
-        """Whether the caller is itself part of a run."""
+        """Return True if the calling thread is inside a run."""
         return getattr(self._runs, "used", None) is not None
 
     def find(
         self, branch_point: BranchPoint, key: object, arrays: Mapping[str, CpuValue]
     ) -> CompiledSegment | None:
-        """Return a segment that serves a run, in use until it is given back."""
+        """Return a segment that matches the arrays, marked as in use until it is released."""
         with self.lock:
             for segment in branch_point.segments.get(key, ()):
                 if segment.fits(arrays):
@@ -187,7 +190,7 @@ class SegmentCache:
         return None
 
     def add(self, branch_point: BranchPoint, key: object, segment: CompiledSegment) -> None:
-        """Keep a new segment, in use until it is given back."""
+        """Add a new segment, marked as in use until it is released."""
         with self.lock:
             branch_point.segments.setdefault(key, []).append(segment)
             self._segments[segment] = (branch_point, key)
@@ -199,41 +202,41 @@ class SegmentCache:
         used: set[CompiledSegment] | None = getattr(self._runs, "used", None)
         if used is not None and segment.run is not None:
             used.add(segment)
-            self._most_used = max(self._most_used, min(len(used), MOST))
+            self._most_used = max(self._most_used, min(len(used), MAX_GRAPHS))
 
     def release(self, segment: CompiledSegment) -> None:
-        """End a use; closes what is too much."""
+        """End a use, and close evicted segments."""
         gone: list[CompiledSegment] = []
         with self.lock:
             self._users[segment] -= 1
             if not self._users[segment]:
                 del self._users[segment]
                 if segment not in self._segments:
-                    gone.append(segment)  # dropped while it was in use
+                    gone.append(segment)  # evicted while it was in use
             if len(self._segments) > self.limit * self._most_used:
                 gone += self._drop_oldest()
         _close(gone)
 
     def _drop_oldest(self) -> list[CompiledSegment]:
-        """Forget what is too much, as far as nobody uses it; returns what is to be closed."""
+        """Evict unused segments over the limit; return those to close."""
         gone: list[CompiledSegment] = []
         compiled = [s for s in self._segments if s.run is not None]
         without = [s for s in self._segments if s.run is None]
-        most = self.limit * self._most_used
-        for segments, limit in ((compiled, most), (without, LIGHTER * most)):
+        max_graphs = self.limit * self._most_used
+        for segments, limit in ((compiled, max_graphs), (without, GRAPHLESS_FACTOR * max_graphs)):
             idle = (s for s in segments if s not in self._users)
             for old in itertools.islice(idle, max(0, len(segments) - limit)):
                 gone += self._drop(old)
         return gone
 
     def forget(self, segment: CompiledSegment) -> None:
-        """Drop a segment that is in use, and all that come after it."""
+        """Remove a segment that is in use, and all that follow it."""
         with self.lock:
             gone = self._drop(segment)
         _close(gone)
 
     def _drop(self, segment: CompiledSegment) -> list[CompiledSegment]:
-        """Forget a segment and all that come after it; returns those that nobody uses."""
+        """Remove a segment and all that follow it; return those that are not in use."""
         out: list[CompiledSegment] = []
         todo = [segment]
         while todo:
@@ -255,12 +258,12 @@ class SegmentCache:
 
     @property
     def segments(self) -> tuple[CompiledSegment, ...]:
-        """The segments that are kept, the one used last at the end."""
+        """The cached segments, the most recently used one last."""
         with self.lock:
             return tuple(self._segments)
 
     def close_idle(self) -> bool:
-        """Close all that nobody uses now; returns whether a compiled graph was among it."""
+        """Close all unused segments; return True if one of them had a compiled graph."""
         with self.lock:
             idle = [s for s in self._segments if s not in self._users]
             gone = [old for segment in idle for old in self._drop(segment)]
@@ -268,7 +271,7 @@ class SegmentCache:
         return any(segment.run is not None for segment in gone)
 
     def close(self) -> None:
-        """Wait for runs under way and closes all compiled graphs."""
+        """Wait for runs in progress and close all compiled graphs."""
         with self._ended:
             self._closing = True
             self._ended.wait_for(lambda: self._active <= self._is_inside)
@@ -287,4 +290,4 @@ def _same(a: CpuValue, b: NDArray) -> bool:
         return False
     if a.dtype == object:
         return bool(np.array_equal(a, b))
-    return a.tobytes() == b.tobytes()  # NaN is the same NaN, -0 is not 0
+    return a.tobytes() == b.tobytes()  # bytes: equal NaNs match, -0 and 0 differ

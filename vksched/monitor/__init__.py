@@ -1,1 +1,1 @@
-"""What a process tells of its schedulers while they run: to `vksched top`, and to metrics."""
+"""Monitoring of schedulers: snapshots for `vksched top`, and metrics."""

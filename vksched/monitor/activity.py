@@ -1,12 +1,11 @@
-r"""Activity: what the last minute of a scheduler's runs was, by device, in bounded memory.
+r"""Activity: utilization by device in the last minute of a scheduler's runs, in bounded memory.
 
     run ends --ran--> short list --drain--> ticks:  busy  .  #  #  #  .     a minute
-                                            totals: runs, seconds, bytes    for ever
+                                            totals: runs, seconds, bytes    since the start
 
-Problem: a run must not pay for being watched. Method: it adds its stats to a list. Whoever looks,
-or finds the list full, counts all of them together, and spreads the time of each split over the
-ticks in which the device was at work. Complexity: O(splits) a run. Examples:
-tests/monitor/test_activity.py.
+Problem: monitoring must not slow runs. Method: a run appends its stats to a list. A reader, or a
+full list, aggregates all of them and adds the time of each split to the ticks in which the device
+was busy. Complexity: O(splits) per run. Examples: tests/monitor/test_activity.py.
 """
 
 from __future__ import annotations
@@ -23,38 +22,38 @@ from ..trace import Clock
 
 TICK_S = 0.5
 TICKS = 120
-"""A minute."""
+"""One minute."""
 RECENT = 4
-"""Ticks that rates are counted over."""
+"""Number of ticks that rates are averaged over."""
 PENDING = 64
-"""Runs in the list before somebody has to drain it. Of many more that stay there Python's collector
-of garbage would go through all, again and again.
+"""Maximum number of runs in the list. With many more, Python's garbage collector would traverse all
+of them repeatedly.
 """
 PLANS = 64
-"""So many plans are remembered with what their runs move."""
+"""Maximum number of plans with cached transfer amounts."""
 
 
 class Ticks:
-    """Amounts of the last TICKS stretches of TICK_S seconds."""
+    """Amounts per tick of the last TICKS ticks of TICK_S seconds."""
 
     def __init__(self) -> None:
         self._newest = -1
         self._values = [0.0] * TICKS
 
     def advance(self, now_s: float) -> None:
-        """Make room for the tick of a moment; moments before the newest change nothing."""
+        """Advance to the tick of a time; earlier times change nothing."""
         tick = int(now_s // TICK_S)
         for fresh in range(max(self._newest + 1, tick - TICKS + 1), tick + 1):
             self._values[fresh % TICKS] = 0.0
         self._newest = max(self._newest, tick)
 
     def add(self, at_s: float, amount: float) -> None:
-        """Add an amount at a moment."""
+        """Add an amount at a time."""
         self.advance(at_s)
         self._put(int(at_s // TICK_S), amount)
 
     def spread(self, begin_s: float, end_s: float) -> None:
-        """Add the seconds from one moment to another, each to its tick."""
+        """Add the seconds of an interval to its ticks."""
         self.advance(end_s)
         last = int(end_s // TICK_S)
         for tick in range(max(int(begin_s // TICK_S), last - TICKS + 1), last + 1):
@@ -66,7 +65,7 @@ class Ticks:
             self._values[tick % TICKS] += amount
 
     def values(self) -> list[float]:
-        """Return them, the oldest first."""
+        """Return the amounts, the oldest first."""
         cut = (self._newest + 1) % TICKS
         return [*self._values[cut:], *self._values[:cut]]
 
@@ -78,14 +77,14 @@ class Ticks:
 
 @dataclass(slots=True)
 class Moved:
-    """copies: values that go between a device and the host in a run. copied_bytes: theirs."""
+    """copies: transfers between a device and the host in a run. copied_bytes: their size."""
 
     copies: int = 0
     copied_bytes: int = 0
 
 
 class DeviceActivity:
-    """What one device did. runs: those that it took part in."""
+    """Activity of one device. runs: number of runs that used it."""
 
     def __init__(self) -> None:
         self.busy = Ticks()
@@ -94,7 +93,7 @@ class DeviceActivity:
         self._until_s = 0.0
 
     def work(self, spans: list[tuple[float, float]]) -> None:
-        """Take in when it was at work; what overlaps counts once."""
+        """Add busy intervals; overlaps count once."""
         spans.sort()
         until_s, tick, within = self._until_s, -1.0, 0.0
         for begin_s, end_s in spans:
@@ -103,7 +102,7 @@ class DeviceActivity:
             if end_s <= begin_s:
                 continue
             until_s = end_s
-            if begin_s // TICK_S == tick == end_s // TICK_S:  # as with most
+            if begin_s // TICK_S == tick == end_s // TICK_S:  # the common case
                 within += end_s - begin_s
                 continue
             if within:
@@ -120,7 +119,7 @@ class DeviceActivity:
         self.busy_s += seconds
 
     def move(self, tick: float, runs: int, moved: Moved) -> None:
-        """Take in what runs that ended in a tick moved to and from it, each of them."""
+        """Add the transfers of runs that ended in a tick."""
         amounts = runs, runs * moved.copies, runs * moved.copied_bytes
         self.runs += amounts[0]
         self.copies += amounts[1]
@@ -129,8 +128,8 @@ class DeviceActivity:
             ticks.add(tick * TICK_S, amount)
 
     def shares(self, now_s: float, since_s: float | None) -> tuple[list[float], float]:
-        """Return the busy share of each tick, and that of the last ones up to now. since_s: since
-        when it has had work whose end nobody has seen.
+        """Return the busy share of each tick, and of the most recent ones. since_s: start of
+        unfinished work.
         """
         busy = self.busy
         if since_s is not None and now_s > (begin_s := max(since_s, self._until_s)):
@@ -142,13 +141,13 @@ class DeviceActivity:
 
 
 def rate(values: list[float], now_s: float) -> float:
-    """Return an amount a second, of the last RECENT ticks; the last of them is not over."""
+    """Return an amount per second over the last RECENT ticks; the last tick is incomplete."""
     seconds = (RECENT - 1) * TICK_S + now_s % TICK_S
     return sum(values[-RECENT:]) / seconds
 
 
 class Activity:
-    """What the devices of one scheduler did."""
+    """Activity of the devices of one scheduler."""
 
     def __init__(self, clock: Clock, devices: Iterable[str]) -> None:
         self.clock = clock
@@ -157,17 +156,17 @@ class Activity:
         self.lately = Ticks()
         self._pending: deque[tuple[PlanValue, RunStats]] = deque()
         self.lock = threading.RLock()
-        """Held while anything above is changed or read."""
+        """Guards all attributes above."""
         self._moved: dict[int, tuple[weakref.ref[PlanValue], dict[str, Moved]]] = {}
 
     def ran(self, plan: PlanValue, stats: RunStats) -> None:
-        """Take in a run that is done."""
+        """Record a finished run."""
         self._pending.append((plan, stats))
         if len(self._pending) >= PENDING:
             self.drain()
 
     def drain(self) -> None:
-        """Count all runs that are done."""
+        """Aggregate all finished runs."""
         with self.lock:
             spans: dict[str, list[tuple[float, float]]] = {name: [] for name in self.devices}
             before: tuple[PlanValue, float] | None = None
@@ -191,10 +190,10 @@ class Activity:
     def _count(self, plan: PlanValue, tick: float, runs: int) -> None:
         self.runs += runs
         self.lately.add(tick * TICK_S, runs)
-        for name, moved in self._moved_by(plan).items():
+        for name, moved in self._count_transfers(plan).items():
             self.devices[name].move(tick, runs, moved)
 
-    def _moved_by(self, plan: PlanValue) -> dict[str, Moved]:
+    def _count_transfers(self, plan: PlanValue) -> dict[str, Moved]:
         known = self._moved.get(id(plan))
         if known is not None and known[0]() is plan:
             return known[1]
@@ -206,8 +205,8 @@ class Activity:
 
 
 def moved_by(plan: PlanValue) -> dict[str, Moved]:
-    """Returns what a run of a plan moves between each device that works and the host: inputs,
-    results, what crosses, streamed weights. Nothing moves between numpy and the host.
+    """Return the transfers of a run between each device and the host: inputs, results, cross-device
+    transfers, streamed weights. The CPU has none.
     """
     out: dict[str, Moved] = {}
     for split in plan.splits:

@@ -1,9 +1,10 @@
-"""Client: reads what processes of this user tell of themselves.
+"""Client: read the snapshots of this user's processes.
 
-    folder of sockets --appear, go--> Connection, ... --lines--> ProcessNow, the newest of each
+    folder of sockets --appear, vanish--> Connection, ... --lines--> ProcessNow, the latest of each
 
-It believes nothing: a line is bounded, and one that makes no sense ends its connection. Examples:
-tests/monitor/test_client.py.
+Snapshots are untrusted: the length of a line is bounded, and an invalid one closes its connection.
+
+Examples: tests/monitor/test_client.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ READ_BYTES = 1 << 16
 
 
 class Connection:
-    """One process. newest: what it told last. problem: why it tells nothing more, or ""."""
+    """A connection to one process. newest: its last snapshot. problem: why it is closed, or ""."""
 
     def __init__(self, pid: int, path: Path) -> None:
         self.pid = pid
@@ -40,18 +41,18 @@ class Connection:
         self.socket.close()
 
     def read(self) -> None:
-        """Take what is there; whatever is wrong ends the connection."""
+        """Read available bytes; an error closes the connection."""
         try:
-            given = self.socket.recv(READ_BYTES)
+            received = self.socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
             self._end(f"process {self.pid}: {error.strerror}")
             return
-        if not given:
+        if not received:
             self._end("")
             return
-        self._text += given
+        self._text += received
         *lines, rest = self._text.split(b"\n")
         self._text = bytearray(rest)
         try:
@@ -68,24 +69,22 @@ class Connection:
 
 
 class Client:
-    """All processes of this user that tell of themselves, or one.
-
-    problems: what was wrong with processes that are not among them, the newest last.
+    """Connections to all monitored processes of this user, or to one. problems: errors of other
+    processes, the newest last.
     """
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = pid
         self._connections: dict[int, Connection] = {}
         self._bad: set[tuple[int, int]] = set()
-        """Processes with their sockets that are not asked again."""
+        """Processes, with their sockets, that are not connected again."""
         self.problems: list[str] = []
         self.selector = selectors.DefaultSelector()
 
     def look_for_new(self) -> None:
-        """Connect to processes that have appeared.
+        """Connect to new processes.
 
-        Raises:
-            VkschedError: others may write to the folder; or the one process is not there.
+        Raise VkschedError if other users may write to the folder, or the only process is missing.
         """
         if self._pid is not None:
             if not self._connections:
@@ -114,18 +113,16 @@ class Client:
         self.problems = [*self.problems[-7:], problem]
 
     def read(self, timeout_s: float) -> bool:
-        """Read what is there, or comes within a time; returns whether something else that is in
-        the selector is ready.
-        """
+        """Read lines until a timeout; return True if another file in the selector is ready."""
         other = False
         for key, _ in self.selector.select(max(0.0, timeout_s)):
             if isinstance(key.data, Connection):
-                self._take(key.data)
+                self._handle(key.data)
             else:
                 other = True
         return other
 
-    def _take(self, connection: Connection) -> None:
+    def _handle(self, connection: Connection) -> None:
         number = connection.socket.fileno()
         connection.read()
         if not connection.open:
@@ -136,12 +133,12 @@ class Client:
                 self._note(connection.problem)
 
     def processes(self) -> list[ProcessNow]:
-        """Returns what each process told last, by its number."""
-        told = (found.newest for _, found in sorted(self._connections.items()))
-        return [each for each in told if each is not None]
+        """Return the last snapshot of each process, by process id."""
+        newest = (found.newest for _, found in sorted(self._connections.items()))
+        return [each for each in newest if each is not None]
 
     def wait_for_all(self, limit_s: float) -> list[ProcessNow]:
-        """Returns what all processes tell; those that say nothing within a time are left out."""
+        """Return the snapshots of all processes that send one before a timeout."""
         self.look_for_new()
         end_s = time.monotonic() + limit_s
         while len(self.processes()) < len(self._connections) and time.monotonic() < end_s:

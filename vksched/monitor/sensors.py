@@ -1,8 +1,8 @@
-"""Sensors: how warm a card is, where Linux tells. Nothing is guessed.
+"""Sensors: GPU temperatures from Linux hwmon.
 
     0000:03:00.0 -> /sys/bus/pci/devices/0000:03:00.0/hwmon/hwmon4/temp1_input -> 41000 -> 41.0
 
-Drivers that are part of Linux (amdgpu, nouveau, xe) tell there. Examples:
+Drivers of the Linux kernel (amdgpu, nouveau, xe) report them. Examples:
 tests/monitor/test_sensors.py.
 """
 
@@ -14,13 +14,12 @@ from pathlib import Path
 DEVICES = Path("/sys/bus/pci/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 COLDEST_C, HOTTEST_C = -50.0, 200.0
-"""What is outside is no temperature of a card."""
+"""Values outside this range are rejected."""
 
 
 def temperature_c(pci: str) -> float | None:
-    """Return the first temperature of a card by its address on the bus; None where nobody tells.
-
-    The first one is that of the chip; others are of its hottest place and its memory.
+    """Return the first temperature of a GPU by its PCI address, or None if it has no sensor. The
+    first sensor is the chip's; others are its hot spot and memory.
     """
     if not _ADDRESS.fullmatch(pci):
         return None

@@ -1,13 +1,13 @@
-"""Server: one thread that tells of this process's schedulers to whoever of this user connects.
+"""Server: one thread that sends snapshots of this process's schedulers to clients of this user.
 
     Scheduler(monitor=True) --start--> Watch --.     twice a second      .--> client 1
     Scheduler(monitor=True) --start--> Watch --+--> one line of JSON ----+--> client 2
                                                                          '--> slow: misses lines
 
-Problem: a client that is slow, stuck or hostile must cost a run nothing. Method: runs never meet
-clients. The thread writes without waiting. A client has at most one line on its way; one that does
-not take it in time is cut off, and so is one that says anything. A forked child closes its copies
-and tells of nothing until it opens a scheduler of its own. Examples: tests/monitor/test_server.py.
+Problem: a slow, stuck or hostile client must not slow runs. Method: runs never interact with
+clients. The thread writes without blocking. A client has at most one pending line; one that does
+not read it in time, or that sends anything, is disconnected. A forked child closes its copies and
+serves nothing until it opens a scheduler. Examples: tests/monitor/test_server.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .watch import Watch
 
 CLIENTS = 8
 STUCK_S = 10.0
-"""How long a client may leave a line lying."""
+"""Maximum seconds for which a line may stay pending."""
 JOIN_S = 2.0
 
 _STARTED_S = time.time()
@@ -42,7 +42,7 @@ _STARTED_S = time.time()
 
 @dataclass(slots=True)
 class _Client:
-    """left: of the line on its way. since_s: when that began."""
+    """left: unsent rest of the current line. since_s: time when its transmission began."""
 
     socket: socket.socket
     left: bytes = b""
@@ -50,7 +50,7 @@ class _Client:
 
 
 class Server:
-    """The socket of this process, and the thread behind it."""
+    """The socket of this process and its thread."""
 
     def __init__(self, watches: Iterable[Watch] = ()) -> None:
         self.watches = list(watches)
@@ -64,11 +64,11 @@ class Server:
 
     @property
     def works(self) -> bool:
-        """Whether the thread has not ended."""
+        """Return True if the thread is running."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread and removes the socket."""
+        """Stop the thread and remove the socket."""
         self._ending = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
@@ -77,13 +77,13 @@ class Server:
             self._path.unlink()
 
     def abandon(self) -> None:
-        """In a forked child: closes its copies; the parent's go on."""
+        """Close the copies in a forked child; those of the parent continue."""
         for each in (self._listening, self._wake, self._woken):
             each.close()
         for client in self._clients.values():
             client.socket.close()
 
-    # -- on the thread -----------------------------------------------------------------------------
+    # -- server thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
@@ -91,7 +91,7 @@ class Server:
                 selector.register(self._listening, selectors.EVENT_READ)
                 selector.register(self._woken, selectors.EVENT_READ)
                 self._serve(selector)
-        except Exception as error:  # the runs go on
+        except Exception as error:  # runs continue
             warn(f"[monitor] it ended: {error!r}")
         finally:
             for each in (self._listening, self._wake, self._woken):
@@ -107,7 +107,8 @@ class Server:
                 if key.fileobj is self._listening:
                     self._accept(selector)
                 elif key.fd in self._clients and events & selectors.EVENT_READ:
-                    self._drop(selector, key.fd)  # it hung up, or talks, which nobody asked for
+                    # it disconnected, or sent something, which is not allowed
+                    self._drop(selector, key.fd)
                 elif key.fd in self._clients:
                     self._send(selector, key.fd)
             if time.monotonic() >= next_s:
@@ -132,7 +133,8 @@ class Server:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             own, _ = self._listening.accept()
-        except OSError:  # it hung up already, or there are no more files, for a while: till a tick
+        # it disconnected already, or no file descriptors are left: retry at the next tick
+        except OSError:
             selector.unregister(self._listening)
             return
         if len(self._clients) >= CLIENTS or not socket_dir.is_mine(own):
@@ -161,18 +163,18 @@ class Server:
         client.socket.close()
 
     def _line(self) -> bytes:
-        """Returns what there is to tell; made anew once in a tick at most, whoever connects."""
+        """Return the current line; it is updated at most once per tick."""
         now_s = time.monotonic()
         if now_s - self._line_cache[0] > TICK_S / 2 or not self._line_cache[1]:
-            looks = map(_look, list(self.watches)[:SCHEDULERS])
-            told = tuple(look for look in looks if look is not None)
+            looks = map(_snapshot, list(self.watches)[:SCHEDULERS])
+            snapshots = tuple(look for look in looks if look is not None)
             about = os.getpid(), _program(), _STARTED_S, time.time(), TICK_S
-            self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, told))
+            self._line_cache = now_s, encode(ProcessNow(FORMAT, __version__, *about, snapshots))
         return self._line_cache[1]
 
 
-def _look(watch: Watch) -> SchedulerNow | None:
-    """Returns what a scheduler does; None where it cannot be told now, as it is being closed."""
+def _snapshot(watch: Watch) -> SchedulerNow | None:
+    """Return the snapshot of a scheduler, or None if it is being closed."""
     try:
         return watch.look()
     except Exception:
@@ -180,7 +182,7 @@ def _look(watch: Watch) -> SchedulerNow | None:
 
 
 def _program() -> str:
-    """Returns what was started, as `python -m` and scripts have it."""
+    """Return the name of this program, as in `python -m` or a script."""
     name, *words = sys.argv or [""]
     if name in ("", "-c"):
         name = "python"
@@ -189,26 +191,26 @@ def _program() -> str:
     return text(" ".join([os.path.basename(name), *words[:1]]))
 
 
-# -- of this process -----------------------------------------------------------------------------
+# -- process-wide server ---------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _server: Server | None = None
 
 
 def start(watch: Watch) -> None:
-    """Has a scheduler told of. Where that cannot be, it is a warning: no run depends on it."""
+    """Start to publish a scheduler. A failure is only a warning, because no run depends on it."""
     global _server
     try:
         with _lock:
             if _server is None or not _server.works:
                 _server = Server(() if _server is None else _server.watches)
             _server.watches.append(watch)
-    except (VkschedError, OSError, RuntimeError) as error:  # no socket, no thread
-        warn(f"[monitor] the scheduler is not told of: {error}")
+    except (VkschedError, OSError, RuntimeError) as error:  # no socket or thread
+        warn(f"[monitor] the scheduler is not monitored: {error}")
 
 
 def stop(watch: Watch) -> None:
-    """Tells of a scheduler no more; the socket ends with the last one."""
+    """Stop to publish a scheduler; the socket ends with the last one."""
     global _server
     with _lock:
         if _server is None:
@@ -216,7 +218,7 @@ def stop(watch: Watch) -> None:
         left = [each for each in _server.watches if each is not watch and not each.gone]
         _server.watches = left
         if not left:
-            _server.close()  # before another one may begin, whose socket has the same name
+            _server.close()  # before another server, whose socket has an equal name, may start
             _server = None
 
 

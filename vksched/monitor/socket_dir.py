@@ -1,11 +1,12 @@
-"""Place: the folder of the sockets, one for each process that tells of itself, and who may use it.
+"""Socket folder: one socket per monitored process, with access control.
 
-    $XDG_RUNTIME_DIR/vksched/  drwx------      or, where the system has no such folder,
+    $XDG_RUNTIME_DIR/vksched/  drwx------      or, if the system has no such folder,
         4711.sock              srw-------      vksched-UID in the folder for temporary files
 
-Problem: other users of the computer must neither read what a process tells nor pass for one.
-Method: the folder and the sockets are this user's alone, links are not followed, and both ends ask
-the system who is at the other end. What a killed process left behind is removed by the next one.
+Problem: other users of the host must neither read snapshots nor impersonate a process. Method: only
+this user has access to the folder and the sockets, links are not followed, and both ends query the
+peer's user id. Sockets of killed processes are removed by the next process.
+
 Examples: tests/monitor/test_place.py.
 """
 
@@ -28,25 +29,24 @@ from ..common.errors import VkschedError
 
 SUFFIX = ".sock"
 PATH_BYTES = 100
-"""Systems take paths of sockets of 103 bytes or more."""
+"""Systems accept socket paths shorter than about 103 bytes."""
 ASK_S = 0.2
-"""How long an end that is asked whether anybody is there may take."""
+"""Timeout of the check whether a socket has a listener, in seconds."""
 BEGUN_S = 60.0
-"""A socket whose process is about to listen is not refused for longer than that."""
+"""Age in seconds after which a socket without a listener counts as abandoned."""
 
 
 def available() -> str | None:
-    """Return why this system has no sockets of this kind; None where it has."""
+    """Return why this system has no Unix sockets, or None if it has."""
     if hasattr(socket, "AF_UNIX") and hasattr(os, "geteuid"):
         return None
     return "it needs Unix sockets, which Python has on Linux and macOS only"
 
 
 def folder(make: bool = False) -> Path:
-    """Return the folder of the sockets, made where asked to.
+    """Return the folder of the sockets, created if requested.
 
-    Raises:
-        VkschedError: somebody else may write to it, or it cannot be made.
+    Raise VkschedError if other users may write to it, or it cannot be created.
     """
     missing = available()
     if missing is not None:
@@ -64,16 +64,16 @@ def folder(make: bool = False) -> Path:
     if not stat.S_ISDIR(found.st_mode) or not _private(found):
         raise VkschedError(
             f"[monitor] expected {path} to be a folder of this user's alone (mode 700), got "
-            f"{_about(found)}; try removing it, or setting XDG_RUNTIME_DIR to such a folder"
+            f"{_describe(found)}; try removing it, or setting XDG_RUNTIME_DIR to such a folder"
         )
     return path
 
 
 def _system_folder() -> Path | None:
-    """Return the folder below the user's runtime directory, where there is one of the user's."""
+    """Return the folder below the user's runtime directory, if there is one."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of platformdirs: that there is none is no fault
+            warnings.simplefilter("ignore")  # from platformdirs: a missing folder is no error
             path = platformdirs.user_runtime_path("vksched", appauthor=False)
         parent = os.stat(path.parent)
     except (OSError, RuntimeError, KeyError):
@@ -86,22 +86,20 @@ def _private(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
-def _about(found: os.stat_result) -> str:
+def _describe(found: os.stat_result) -> str:
     kind = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFSOCK: "a socket"}
     what = kind.get(stat.S_IFMT(found.st_mode), "a file")
     return f"{what} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
 
 
 def socket_path(pid: int) -> Path:
-    """Return where a process tells of itself."""
+    """Return the socket path of a process."""
     return folder() / f"{pid}{SUFFIX}"
 
 
 def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
-    """Return a socket that waits for clients, which appears in the folder once it does.
-
-    Raises:
-        VkschedError: it cannot be made there.
+    """Return a listening socket, which appears in the folder once it listens. Raise VkschedError on
+    failure.
     """
     home = folder(make=True)
     path, before = home / f"{pid}{SUFFIX}", home / f"{pid}.new"
@@ -114,7 +112,7 @@ def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         before.unlink(missing_ok=True)
-        own.bind(str(before))  # in a folder that nobody else enters
+        own.bind(str(before))  # in a folder that no other user can enter
         before.chmod(0o600)
         own.listen(clients)
         own.setblocking(False)
@@ -130,20 +128,19 @@ def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
 def connect(path: Path) -> socket.socket:
     """Return a connection to a process of this user.
 
-    Raises:
-        VkschedError: nobody is there, or it is not this user's.
+    Raise VkschedError if there is no listener, or it belongs to another user.
     """
     folder()
     try:
         found = os.lstat(path)
     except OSError as error:
         raise VkschedError(
-            f"[top] expected a process that tells of itself at {path}, got none; try "
+            f"[top] expected a monitored process at {path}, got none; try "
             "VKSCHED_MONITOR=1 or vs.Scheduler(monitor=True) there"
         ) from error
     if not stat.S_ISSOCK(found.st_mode) or not _private(found):
         raise VkschedError(
-            f"[top] expected {path} to be a socket of this user's alone, got {_about(found)}"
+            f"[top] expected {path} to be a socket of this user's alone, got {_describe(found)}"
         )
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -155,7 +152,7 @@ def connect(path: Path) -> socket.socket:
         if error.errno == errno.ECONNREFUSED:  # its process was killed
             with contextlib.suppress(OSError):
                 path.unlink()
-        raise VkschedError(f"[top] nobody answers at {path}: {error.strerror}") from error
+        raise VkschedError(f"[top] no process listens at {path}: {error.strerror}") from error
     if not is_mine(own):
         own.close()
         raise VkschedError(f"[top] expected a process of this user at {path}, got another's")
@@ -163,25 +160,24 @@ def connect(path: Path) -> socket.socket:
 
 
 def is_mine(own: socket.socket) -> bool:
-    """Return whether this user is at the other end, as far as the system tells: Linux does; where
-    it does not, the modes of folder and socket alone keep others out.
+    """Return True if the peer is this user, as far as the system reports it; Linux does. Elsewhere
+    only the modes of folder and socket protect.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     size = struct.calcsize("3i")
     try:
-        told = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        credentials = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     except OSError:
         return False
-    _, uid, _ = struct.unpack("3i", told)
+    _, uid, _ = struct.unpack("3i", credentials)
     return bool(uid == os.geteuid())
 
 
 def sockets() -> dict[int, Path]:
-    """Return the sockets in the folder by their processes; some may be abandoned.
+    """Return the sockets in the folder by process id; some may be abandoned.
 
-    Raises:
-        VkschedError: others may write to the folder.
+    Raise VkschedError if other users may write to the folder.
     """
     try:
         names = sorted(folder().iterdir())
@@ -191,8 +187,9 @@ def sockets() -> dict[int, Path]:
 
 
 def clean() -> None:
-    """Remove what processes that were killed left in the folder. Processes that start at the same
-    time have names there on which they do not listen yet: only old ones are abandoned.
+    """Remove the sockets of killed processes.
+
+    A starting process has a socket that does not listen yet, so only old ones count as abandoned.
     """
     home = folder()
     for path in (*home.glob(f"*{SUFFIX}"), *home.glob("*.new")):

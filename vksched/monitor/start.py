@@ -1,4 +1,4 @@
-"""Opening: whether a scheduler is told of, and what begins then. Imports little until it is."""
+"""Start of monitoring. Imports little unless it is enabled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ SWITCH = "VKSCHED_MONITOR"
 
 
 def watch(graphs: Graphs, policy: str, wanted: bool | None) -> Callable[[], None]:
-    """Has a scheduler told of, where that is wanted; returns what ends that.
+    """Publish a scheduler if enabled; return a function that stops it.
 
-    wanted: None leaves it to the variable VKSCHED_MONITOR.
-
-    Raises:
-        VkschedError: the variable is neither on nor off.
+    wanted: None uses the variable VKSCHED_MONITOR. Raise VkschedError if the variable is neither on
+    nor off.
     """
     if not (is_on(SWITCH) if wanted is None else wanted):
         return lambda: None

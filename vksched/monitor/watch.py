@@ -1,10 +1,10 @@
-"""Watch: one scheduler as the monitor sees it: what its runs did, and what goes on at this moment.
+"""Watch: the monitor's view of one scheduler: finished runs and current work.
 
-    Activity (what is done) ---.
-    GraphExecutionState (under way) ------+--> SchedulerNow
-    devices (memory, pci) -----'
+    Activity (finished runs) -------------.
+    GraphExecutionState (in progress) ----+--> SchedulerNow
+    devices (memory, pci) ----------------'
 
-Nothing here waits for a run, and nothing of a scheduler is kept alive. Examples:
+It never waits for a run and holds only weak references to a scheduler. Examples:
 tests/monitor/test_watch.py.
 """
 
@@ -25,14 +25,14 @@ from .activity import Activity, rate
 from .top.snapshot import DEVICES, TEXT, DeviceNow, SchedulerNow
 
 GAUGE_TICKS = 2
-"""Drivers and sensors are asked at every second snapshot only."""
+"""Drivers and sensors are queried in every second snapshot only."""
 OPS = 3
 
 _numbers = itertools.count(1)
 
 
 class Watch:
-    """Looks at one scheduler. number: among those of the process."""
+    """The watch of one scheduler. number: its index in the process."""
 
     def __init__(self, graphs: Graphs, policy: str) -> None:
         preparing = graphs.preparing
@@ -46,11 +46,11 @@ class Watch:
 
     @property
     def gone(self) -> bool:
-        """Whether its scheduler is."""
+        """Return True if the scheduler has been garbage-collected."""
         return self._graphs() is None
 
     def look(self) -> SchedulerNow | None:
-        """Returns what the scheduler does now; None where it is gone."""
+        """Return the snapshot of the scheduler, or None if it is gone."""
         graphs = self._graphs()
         if graphs is None:
             return None
@@ -96,8 +96,9 @@ class Watch:
             kind=preparing.specs[name].kind,
             problem=preparing.quarantine.reasons.get(name, "")[:TEXT],
             busy=busy,
-            history=tuple(round(100 * share) for share in history[:-1]),  # that one is not over
-            now=_words(min(at_work, key=lambda each: each.since_s)) if at_work else "",
+            # excludes an unfinished one
+            history=tuple(round(100 * share) for share in history[:-1]),
+            now=_describe(min(at_work, key=lambda each: each.since_s)) if at_work else "",
             queue=len(at_work),
             memory_used_bytes=None if usage.used_bytes is None else max(0, usage.used_bytes),
             memory_total_bytes=usage.total_bytes,
@@ -115,16 +116,16 @@ class Watch:
 
 
 def _memory_usage(device: Device) -> tuple[MemoryUsage, float | None]:
-    """Returns what a device tells, and how warm it is."""
+    """Return a device's memory use and temperature."""
     try:
         usage = device.memory_usage() if isinstance(device, ReportsMemory) else MemoryUsage()
-    except DeviceError:  # closed, or lost
+    except DeviceError:  # closed or lost
         usage = MemoryUsage()
     return usage, sensors.temperature_c(usage.pci)
 
 
-def _words(work: InFlightSplit) -> str:
-    """Returns what a device works on, as a person reads it."""
+def _describe(work: InFlightSplit) -> str:
+    """Return a description of a device's current work."""
     ops = ", ".join(work.ops[:OPS]) + (", ..." if len(work.ops) > OPS else "")
     nodes = "1 node" if work.nodes == 1 else f"{work.nodes} nodes"
     return f"run {work.run}, split {work.split}: {ops} ({nodes})"[:TEXT]

@@ -1,15 +1,13 @@
-"""onnxruntime's interface, so that existing code changes one import, or nothing at all.
+"""onnxruntime's interface: existing programs change one import, or nothing.
 
     import vksched.onnxruntime as ort                  # was: import onnxruntime as ort
     session = ort.InferenceSession("model.onnx", providers=["VulkanExecutionProvider"])
     scores, = session.run(["scores"], {"x": batch})
 
-    python -m vksched.onnxruntime program.py           # a program that imports onnxruntime,
-    unchanged
+    python -m vksched.onnxruntime program.py           # for an unchanged program
 
-What is set here for onnxruntime's own machinery (threads, memory arenas, graph optimizations) is
-accepted and has no effect. The onnx package is needed once a session is made.
-docs/guides/onnxruntime-drop-in.md tells more.
+Settings of onnxruntime's own implementation (threads, memory arenas, graph optimizations) are
+accepted and ignored. Sessions need the onnx package. See docs/guides/onnxruntime-drop-in.md.
 """
 
 from __future__ import annotations
@@ -70,7 +68,9 @@ from .version import (
 )
 
 __version__ = version
-"""The version of onnxruntime whose interface this is; vksched's own is vksched.__version__."""
+"""The version of onnxruntime that this interface implements; vksched's own is
+vksched.__version__.
+"""
 
 __all__ = [
     "ExecutionMode",

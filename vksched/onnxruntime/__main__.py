@@ -12,7 +12,7 @@ from .imports import install
 
 
 def main() -> None:
-    """Read the arguments and becomes the program."""
+    """Parse the arguments and run the program."""
     parser = argparse.ArgumentParser(
         "python -m vksched.onnxruntime",
         description="Runs a program with vksched as its onnxruntime.",
@@ -25,20 +25,20 @@ def main() -> None:
     )
     parser.add_argument("program", help="a file, or the name of a module after -m")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="what the program gets")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        install(None if given.vulkan is None else given.vulkan.split(","))
+        install(None if options.vulkan is None else options.vulkan.split(","))
     except VkschedError as error:
         parser.error(str(error))
-    sys.argv = [given.program, *given.args]
-    if given.module:
-        runpy.run_module(given.program, run_name="__main__", alter_sys=True)
-    elif os.path.exists(given.program):
-        if not getattr(sys.flags, "safe_path", False):  # as Python does for a program
-            sys.path[0] = os.path.dirname(os.path.realpath(given.program))
-        runpy.run_path(given.program, run_name="__main__")
+    sys.argv = [options.program, *options.args]
+    if options.module:
+        runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+    elif os.path.exists(options.program):
+        if not getattr(sys.flags, "safe_path", False):  # as Python does for a script
+            sys.path[0] = os.path.dirname(os.path.realpath(options.program))
+        runpy.run_path(options.program, run_name="__main__")
     else:
-        parser.error(f"[session] expected a program, got no file at {given.program!r}")
+        parser.error(f"[session] expected a program, got no file at {options.program!r}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""IOBinding: inputs and outputs named once, for many runs."""
+"""IOBinding: inputs and outputs that are bound once for many runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .ort_value import OrtValue, dtype_of, fill, plain
 
 
 class Named(Protocol):
-    """What tells the names of its inputs and outputs: a session."""
+    """An object with input and output names: a session."""
 
     def get_inputs(self) -> Sequence[Any]: ...
 
@@ -27,8 +27,9 @@ class Named(Protocol):
 
 
 class IOBinding:
-    """What a run reads and where its results go. Values are in host memory; a bound array is read
-    when the session runs, not before.
+    """Bound inputs and outputs of a run.
+
+    Values are in host memory; a bound array is read when the session runs.
     """
 
     def __init__(self, session: Named) -> None:
@@ -40,16 +41,16 @@ class IOBinding:
         self._targets: dict[str, NDArray | None] = {}
         self._results: list[Any] = []
 
-    # -- what is bound ---------------------------------------------------------------------------
+    # -- bindings ----------------------------------------------------------------------------------
 
     @translated()
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Give an input an array."""
+        """Bind an input to an array."""
         self._require(name, self._inputs_known, "input")
         self._inputs[name] = plain(arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Give an input an OrtValue, or what else has numpy()."""
+        """Bind an input to an OrtValue, or to another object with numpy()."""
         self.bind_cpu_input(name, ortvalue)
 
     @translated()
@@ -62,7 +63,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Give an input an array in place of device_type, or the memory at buffer_ptr."""
+        """Bind an input to an array, passed as device_type, or to the memory at buffer_ptr."""
         if isinstance(device_type, str):
             self.bind_cpu_input(name, _memory(device_type, element_type, shape, buffer_ptr))
         else:
@@ -78,7 +79,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output; with buffer_ptr it is written there, else to new memory."""
+        """Bind an output to the memory at buffer_ptr, or to new memory."""
         self._require(name, self._outputs_known, "output")
         OrtDevice.make(device_type, device_id)
         wanted = buffer_ptr is not None
@@ -87,7 +88,7 @@ class IOBinding:
 
     @translated()
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Ask for an output, which is written to the memory of an OrtValue."""
+        """Bind an output to the memory of an OrtValue."""
         self._require(name, self._outputs_known, "output")
         self._targets[name] = plain(ortvalue)
 
@@ -99,22 +100,22 @@ class IOBinding:
         self._results.clear()
 
     def synchronize_inputs(self) -> None:
-        """Return at once: values are in host memory."""
+        """Do nothing: values are in host memory."""
 
     def synchronize_outputs(self) -> None:
-        """Return at once: results are there when the run returns."""
+        """Do nothing: results are complete when the run returns."""
 
     # -- results ---------------------------------------------------------------------------------
 
     def get_outputs(self) -> list[OrtValue]:
-        """Return the results of the last run, in the order in which outputs were bound."""
+        """Return the results of the last run, in the order of bound outputs."""
         return [OrtValue(value) for value in self._results]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return the results of the last run as arrays."""
         return list(self._results)
 
-    # -- for the session -------------------------------------------------------------------------
+    # -- called by the session ---------------------------------------------------------------------
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class IOBinding:
 
     @translated()
     def put(self, results: Sequence[Any]) -> None:
-        """Take the results of a run, in the order of `outputs`."""
+        """Store the results of a run, in the order of `outputs`."""
         held: list[Any] = []
         for (name, target), value in zip(self._targets.items(), results, strict=True):
             if target is not None:

@@ -1,11 +1,11 @@
-"""A session's model, compiled on the devices of its providers.
+"""The model of a session, compiled for the devices of its providers.
 
     parent:  Opened --compile--> run ------------------------------> runs
                  \\ fork
-    child:        the first use compiles again: threads, locks and memory of its own   (CPU alone)
+    child:        first use: compile again, with new threads, locks and memory      (CPU only)
 
-Drivers and their devices stay with the parent: a session that has any is refused in a child. The
-model and its weights are read once; children share them. Examples: tests/runtime/test_fork.py.
+Drivers and devices belong to the parent: a session with a GPU is rejected in a child. The model and
+its weights are read once and shared by children. Examples: tests/runtime/test_fork.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..models.compiled_model import CompiledModel
 
 _again = threading.Lock()
-"""Held while a child compiles what its parent had compiled."""
+"""Held while a child recompiles a model of its parent."""
 
 
 @in_child
@@ -34,10 +34,14 @@ def _renew_lock() -> None:
 
 
 class Opened:
-    """A model on devices of its own; see `choose_devices`.
+    """A model compiled on its own devices; see `choose_devices`.
 
-    Raises:
-        DeviceError: there is no such device. ModelFormatError: the model cannot be compiled.
+    Raises
+    ------
+    DeviceError
+        A device does not exist.
+    ModelFormatError
+        The model cannot be compiled.
     """
 
     def __init__(
@@ -46,14 +50,16 @@ class Opened:
         self.chosen = chosen
         self._model, self._recorder, self._optimize = model, recorder, optimize
         gpus = [name for name in chosen.devices or () if name != "cpu"]
-        self._open(gpus or chosen.devices)  # beside GPUs the CPU takes what they cannot run
+        self._open(gpus or chosen.devices)  # the CPU runs ops that GPUs do not support
 
     @property
     def run(self) -> CompiledModel:
-        """The compiled model; in a forked child, one of its own.
+        """The compiled model; a forked child compiles its own.
 
-        Raises:
-            DeviceError: this is a forked child, and the session has other devices than the CPU.
+        Raises
+        ------
+        DeviceError
+            This process is a forked child, and the session uses devices other than the CPU.
         """
         if self._owner.forked and self._finalizer.alive:
             with _again:
@@ -88,12 +94,14 @@ class Opened:
         keep_for_ever(parents)
 
     def close(self) -> None:
-        """Wait for runs under way and frees the devices; safe to call twice."""
+        """Wait for active runs and free the devices. May be called twice."""
         self._finalizer()
 
 
 def _close(run: CompiledModel, scheduler: Scheduler) -> None:
-    """Free what a session held, also when it is collected: then nobody would see an error."""
+    """Free the resources of a session, also on garbage collection, when nobody would see an
+    error.
+    """
     try:
         run.close()
     finally:

@@ -1,9 +1,9 @@
-"""Configuration entries of options, and which of onnxruntime's mean something here.
+"""Configuration entries of options: which ones of onnxruntime have an effect.
 
-entry --honoured--------> the session reads it
-      --speed alone-----> taken without a word: results are the same
-      --switched off----> taken without a word: it would do nothing in onnxruntime either
-      --any other-------> one warning, as the caller would miss what it does
+entry --supported------> the session uses it
+      --speed only-----> ignored silently: results do not change
+      --disabled-------> ignored silently: the value has no effect in onnxruntime either
+      --other----------> one warning: an effect is missing
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from .warn_once import say_once
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The folder of external data for a model that is given as bytes."""
+"""Folder of the external data of a model that is passed as bytes."""
 HONOURED = frozenset((DATA_FOLDER,))
 OF_SPEED = (
     *("session.inter_op.", "session.intra_op.", "session.intra_op_thread_affinities"),
@@ -31,8 +31,8 @@ OF_SPEED = (
     *("memory.enable_memory_arena_shrinkage", "disable_synchronize_execution_providers"),
     *("gpu_graph_id", "qnn."),
 )
-"""Names, or their beginnings, of entries that change how fast and in how much memory onnxruntime
-computes, or let it round less exactly than by default: nobody misses that.
+"""Names or prefixes of entries that change only onnxruntime's speed and memory, or allow it to
+round less exactly than by default: ignoring them is safe.
 """
 OFF = {
     "session.load_model_format": ("", "ONNX"),
@@ -40,12 +40,18 @@ OFF = {
     "session.allow_released_opsets_only": ("", "1"),
     "session.gqa_value_layout": ("",),
 }
-"""Values by which entries do nothing in onnxruntime; for those that are not here `NOTHING`."""
+"""Values with which entries have no effect in onnxruntime; `NOTHING` for entries not listed."""
 NOTHING = ("", "0")
 
 
 def note_entry(kind: str, key: str, value: str) -> None:
-    """Warn of an entry whose effect the caller would miss, the first time. kind: of options."""
+    """Warn once about an entry whose effect is missing.
+
+    Parameters
+    ----------
+    kind
+        "session" or "run", for the message.
+    """
     if key in HONOURED or key.startswith(OF_SPEED) or value in OFF.get(key, NOTHING):
         return
     say_once(f"the entry {key!r} of {kind}")

@@ -1,4 +1,4 @@
-"""Devices as onnxruntime's users name them: OrtDevice for memory, OrtEpDevice for providers."""
+"""Devices in onnxruntime's terms: OrtDevice for memory, OrtEpDevice for execution providers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .version import version
 
 
 class OrtDeviceVendorId(enum.IntEnum):
-    """PCI numbers of vendors."""
+    """PCI vendor ids."""
 
     NONE = 0x0000
     AMD = 0x1002
@@ -37,7 +37,7 @@ class OrtDeviceMemoryType(enum.IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(enum.IntEnum):
-    """PREFER_CPU and MIN_OVERALL_POWER mean the cpu, the others the default devices."""
+    """PREFER_CPU and MIN_OVERALL_POWER select the CPU, the others the default devices."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -77,11 +77,11 @@ _TYPES: Mapping[str, tuple[int, int]] = {
     "npu": (3, OrtDeviceVendorId.NONE),
     "cann": (3, OrtDeviceVendorId.HUAWEI),
 }
-"""By name the number of a device type, and its vendor."""
+"""Number of each device type, and its vendor, by name."""
 
 
 class OrtDevice:
-    """Where a value lies. Here it is a name only: values of sessions are in host memory."""
+    """Memory location of a value. It is a label only: values of sessions are in host memory."""
 
     def __init__(self, device_type: int, memory: int, *vendor_and_id: int) -> None:
         self._type, self._memory = int(device_type), int(memory)
@@ -90,10 +90,12 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Return the device of a name, as "cpu" or "cuda".
+        """Return the device with a name, for instance "cpu" or "cuda".
 
-        Raises:
-            DeviceError: there is no such name.
+        Raises
+        ------
+        DeviceError
+            There is no such name.
         """
         if ort_device_name not in _TYPES:
             raise DeviceError(
@@ -129,7 +131,7 @@ class OrtDevice:
 
 @dataclass(frozen=True, slots=True)
 class OrtMemoryInfo:
-    """What memory an allocator gives."""
+    """The memory of an allocator."""
 
     name: str
     allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_DEVICE_ALLOCATOR
@@ -141,7 +143,7 @@ class OrtMemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class OrtHardwareDevice:
-    """A processor. device_id: its number among the devices here."""
+    """A processor; `device_id` is its index among the devices."""
 
     type: OrtHardwareDeviceType
     vendor: str
@@ -152,7 +154,7 @@ class OrtHardwareDevice:
 
 @dataclass(frozen=True, slots=True)
 class OrtEpDevice:
-    """A device that a session can use; `SessionOptions.add_provider_for_devices` takes it."""
+    """A device for sessions; an argument of `SessionOptions.add_provider_for_devices`."""
 
     ep_name: str
     ep_vendor: str
@@ -162,7 +164,7 @@ class OrtEpDevice:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Return the default devices: the Vulkan devices, and the cpu."""
+    """Return the default devices: the Vulkan devices and the CPU."""
     found: list[OrtEpDevice] = []
     for info in device_probe.list_devices():
         cpu = info.name == "cpu"

@@ -1,7 +1,7 @@
-"""What onnxruntime offers beside sessions: messages, telemetry, threads, allocators.
+"""Module functions of onnxruntime: logging, telemetry, threads, allocators.
 
-Nothing here sends anything anywhere, and the memory and the threads are vksched's own: most of this
-is accepted and has no effect.
+Nothing is sent anywhere. vksched manages memory and threads itself, so most functions are accepted
+and have no effect.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Set the level of the logger "vksched": 0 for all messages to 4 for fatal ones. Warnings are
-    Python's, and have Python's filters.
+    """Set the level of the logger "vksched", from 0 (all messages) to 4 (fatal).
 
-    Raises:
-        GraphError: it is another number. DTypeError: it is none.
+    Warnings use Python's warnings module and its filters.
+
+    Raises
+    ------
+    GraphError
+        The number is out of range.
+    DTypeError
+        The severity is not a number.
     """
     if not isinstance(severity, int):
         raise both(DTypeError, InvalidArgument)(
@@ -42,7 +47,7 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Has no effect: there is one kind of debug message."""
+    """Has no effect: there is only one level of debug messages."""
 
 
 def set_default_logger_callback(callback: Callable[..., Any] | None, severity: int = 2) -> None:
@@ -52,37 +57,37 @@ def set_default_logger_callback(callback: Callable[..., Any] | None, severity: i
 
 
 def disable_telemetry_events() -> None:
-    """Return at once: nothing is ever sent."""
+    """Do nothing: no telemetry is sent."""
 
 
 def enable_telemetry_events() -> None:
-    """Return at once: nothing is ever sent."""
+    """Do nothing: no telemetry is sent."""
 
 
 def set_seed(seed: int) -> None:
-    """Has no effect: random ops without a seed of their own draw other numbers in every run."""
+    """Has no effect: random ops without their own seed differ in every run."""
     say_once("set_seed")
 
 
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """Has no effect: vksched chooses its threads."""
+    """Has no effect: vksched manages its threads."""
 
 
 def has_collective_ops() -> bool:
-    """Return False: there are none."""
+    """Return False: collective ops are not supported."""
     return False
 
 
 def create_and_register_allocator(memory: OrtMemoryInfo, config: Any = None) -> None:
-    """Has no effect: the memory is vksched's own."""
+    """Has no effect: vksched manages its memory."""
 
 
 def create_and_register_allocator_v2(
     provider: str, memory: OrtMemoryInfo, options: Mapping[str, str], config: Any = None
 ) -> None:
-    """Has no effect: the memory is vksched's own."""
+    """Has no effect: vksched manages its memory."""
 
 
 def register_execution_provider_library(name: str, path: str) -> NoReturn:
@@ -97,7 +102,7 @@ def unregister_execution_provider_library(name: str) -> NoReturn:
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copies values to others of the same shapes."""
+    """Copy values to others with equal shapes."""
     for source, target in zip(src, dst, strict=True):
         target.update_inplace(source)
 
@@ -105,11 +110,11 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Return at once: there are no libraries to load."""
+    """Do nothing: there are no libraries to load."""
 
 
 def print_debug_info() -> None:
-    """Print what a report of a fault needs."""
+    """Print information for a bug report."""
     print(f"{package_name} version: {version} ({get_build_info()})")
     print(f"platform: {platform.platform()}, Python {sys.version.split()[0]}")
     print(f"providers: {', '.join(get_available_providers())}")

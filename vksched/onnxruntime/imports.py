@@ -1,13 +1,13 @@
-"""install: programs that import onnxruntime get vksched, unchanged.
+"""install: make vksched replace onnxruntime in programs that import it.
 
     import vksched.onnxruntime
     vksched.onnxruntime.install()
     import program_that_imports_onnxruntime
 
-    python -m vksched.onnxruntime program.py           # the same from a shell
+    python -m vksched.onnxruntime program.py           # equivalent command line
 
-A finder in front of Python's own answers for "onnxruntime" and the modules in it. It also answers
-importlib.metadata, where programs look for the version.
+A meta path finder in front of Python's own finds "onnxruntime" and its submodules. It also serves
+importlib.metadata, with which programs look up the version.
 """
 
 from __future__ import annotations
@@ -34,14 +34,19 @@ _OURS = __name__.rpartition(".")[0]
 
 
 def install(vulkan: Sequence[str] | None = None) -> None:
-    """Make every later `import onnxruntime` of this process give vksched; safe to call twice.
+    """Make later imports of onnxruntime in this process return vksched. May be called twice.
 
-    vulkan: providers as "cuda" and "cpu" that are offered to programs and stand for the Vulkan
-    devices; None for what the variable VKSCHED_PROVIDERS says. It is kept in that variable, so that
-    processes which this one starts have it too.
+    Parameters
+    ----------
+    vulkan
+        Providers, for instance "cuda" and "cpu", that are offered to programs and stand for the
+        Vulkan devices; None for those in VKSCHED_PROVIDERS. The value is stored in that environment
+        variable for child processes.
 
-    Raises:
-        VkschedError: onnxruntime itself is imported already, or a provider is unknown.
+    Raises
+    ------
+    VkschedError
+        onnxruntime is already imported, or a provider is unknown.
     """
     loaded = sys.modules.get(NAME)
     if loaded is not None and not isinstance(loaded.__loader__, _Finder):
@@ -54,7 +59,7 @@ def install(vulkan: Sequence[str] | None = None) -> None:
     if vulkan is not None:
         os.environ[SWITCH] = ",".join(vulkan)
     try:
-        offered()  # an unknown name is told here, not in the midst of the program
+        offered()  # raise for an unknown name here, not later in the program
     except VkschedError:
         if before is None:
             os.environ.pop(SWITCH, None)
@@ -66,7 +71,7 @@ def install(vulkan: Sequence[str] | None = None) -> None:
 
 
 class _Finder(DistributionFinder, Loader):
-    """Finds and loads "onnxruntime" and what is in it, and tells its version."""
+    """Find and load "onnxruntime" and its submodules, and provide its distribution."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -95,7 +100,7 @@ class _Finder(DistributionFinder, Loader):
             (name, value) for name, value in own.items() if not isinstance(value, types.ModuleType)
         )
         for name, value in own.items():
-            if isinstance(value, types.ModuleType):  # capi, and the modules in it
+            if isinstance(value, types.ModuleType):  # capi and its modules
                 setattr(module, name, importlib.import_module(f"{module.__name__}.{name}"))
         if module.__name__ == NAME:
             module.__dict__["__getattr__"] = lambda name: refuse(NAME, name)
@@ -104,11 +109,11 @@ class _Finder(DistributionFinder, Loader):
         names = [NAME, *([_GPU] if "CUDAExecutionProvider" in offered() else [])]
         asked = getattr(context, "name", None)
         wanted = None if asked is None else asked.lower().replace("_", "-")
-        return [_Told(name) for name in names if wanted in (None, name)]
+        return [_OrtDistribution(name) for name in names if wanted in (None, name)]
 
 
-class _Told(Distribution):
-    """The package as importlib.metadata shows it."""
+class _OrtDistribution(Distribution):
+    """The distribution that importlib.metadata returns."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -123,7 +128,7 @@ class _Told(Distribution):
 
 
 def _source(rest: str) -> types.ModuleType | None:
-    """Return the module of vksched behind one of onnxruntime: "" or as "capi._pybind_state"."""
+    """Return the vksched module of a submodule of onnxruntime: "" or "capi._pybind_state"."""
     if rest and rest.partition(".")[0] != "capi":
         return None
     try:

@@ -1,4 +1,4 @@
-"""InferenceSession: a model on devices of its own, behind onnxruntime's interface."""
+"""InferenceSession: a model on its own devices, with onnxruntime's interface."""
 
 from __future__ import annotations
 
@@ -45,13 +45,19 @@ if TYPE_CHECKING:
     from ..models.compiled_model import CompiledModel
 
 NO_EFFECT = frozenset(("disabled_optimizers", "enable_fallback"))
-"""Further arguments of sessions that change no result."""
+"""Additional arguments of sessions that do not change results."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output. shape: sizes, names, and None where nothing is said. type: as in
-    "tensor(float)".
+    """An input or output.
+
+    Attributes
+    ----------
+    shape
+        Sizes, names, and None for unknown dimensions.
+    type
+        For instance "tensor(float)".
     """
 
     name: str
@@ -61,7 +67,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What the file says of itself."""
+    """Metadata in the model file."""
 
     producer_name: str
     graph_name: str
@@ -73,17 +79,25 @@ class ModelMetadata:
 
 
 class InferenceSession(OfProcess):
-    """A model that runs on vksched's devices; the interface is that of onnxruntime's class.
+    """A model on vksched's devices, with the interface of onnxruntime's class.
 
-    path_or_bytes: a file, or its bytes. providers: see `choose_devices`; None stands for the
-    default devices. Keyword arguments of onnxruntime that are not named here have no effect.
+    In a forked child, a session that uses only the CPU compiles again at its first use there;
+    others are rejected. A session holds the memory of its weights until `close()`, the end of a
+    `with` block, or garbage collection. `run` is thread-safe. Unknown arguments are ignored.
 
-    In a forked child a session on the CPU alone compiles again at its first use there; any other is
-    refused. Its devices are freed by `close()`, at the end of a `with`, or when it is garbage;
-    until then a session holds the memory of its weights. `run` may be called from any thread.
+    Parameters
+    ----------
+    path_or_bytes
+        A file, or its bytes.
+    providers
+        See `choose_devices`; None selects the default devices.
 
-    Raises:
-        ModelFormatError: the model is not valid. DeviceError: there is no such device.
+    Raises
+    ------
+    ModelFormatError
+        The model is invalid.
+    DeviceError
+        A device does not exist.
     """
 
     _INSTEAD = (
@@ -121,23 +135,23 @@ class InferenceSession(OfProcess):
         providers: Sequence[Provider] | None,
         provider_options: Sequence[Mapping[str, Any]] | None,
     ) -> Opened:
-        """Return the model ready on the devices that providers stand for."""
+        """Return the model compiled for the devices of the providers."""
         level = self._sess_options.graph_optimization_level
         optimize = level != GraphOptimizationLevel.ORT_DISABLE_ALL
         chosen = choose_devices(providers, provider_options)
         return Opened(self._model, chosen, self._recorder, optimize)
 
-    # -- what the model says ---------------------------------------------------------------------
+    # -- model metadata ----------------------------------------------------------------------------
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that a run needs."""
+        """Return the required inputs of a run."""
         return [self._arg(value) for value in self._model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         return [self._arg(value) for value in self._model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the inputs that have a value already, and may be given another."""
+        """Return the inputs with a default value, which a run may override."""
         return [self._arg(value) for value in self._model.defaults.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -157,7 +171,7 @@ class InferenceSession(OfProcess):
         return NodeArg(value.name, shape, value.type)
 
     @property
-    def _inputs_meta(self) -> list[NodeArg]:  # programs read it
+    def _inputs_meta(self) -> list[NodeArg]:  # programs read this attribute
         return self.get_inputs()
 
     @property
@@ -172,10 +186,12 @@ class InferenceSession(OfProcess):
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """Run once and returns the outputs asked for, in that order; all for None.
+        """Run once and return the requested outputs in order; all outputs for None.
 
-        Raises:
-            GraphError, ShapeError, DTypeError: names or arrays do not fit the model.
+        Raises
+        ------
+        GraphError, ShapeError, DTypeError
+            Names or arrays do not fit the model.
         """
         with translated():
             names = self._names(output_names)
@@ -192,9 +208,7 @@ class InferenceSession(OfProcess):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Start a run and returns at once. callback: called with the results, user_data and a
-        message, which is empty unless the run failed.
-        """
+        """Start a run, then call `callback(results, user_data, error)`; error is "" on success."""
 
         def done(future: Future[dict[str, Any]]) -> None:
             error = future.exception()
@@ -215,7 +229,7 @@ class InferenceSession(OfProcess):
         input_dict_ort_values: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Run once, with OrtValues in and out."""
+        """Run once, with OrtValues as inputs and outputs."""
         found = self.run(output_names, input_dict_ort_values, run_options)
         return [OrtValue(value) for value in found]
 
@@ -225,7 +239,7 @@ class InferenceSession(OfProcess):
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Run once with what is bound; the results are in the binding then."""
+        """Run once with bound inputs, and store the results in the binding."""
         names = iobinding.outputs
         iobinding.put(self.run(names, iobinding.inputs, run_options) if names else [])
 
@@ -237,25 +251,21 @@ class InferenceSession(OfProcess):
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Return a value to be written to."""
+        """Return an uninitialized value."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
-    def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a run is given, as arrays.
-
-        Raises:
-            GraphError: names are missing or unknown.
-        """
+    def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a run as arrays; raise GraphError for missing or unknown names."""
         known = [value.name for value in self._model.inputs]
         empty = {value.name: None for value in self._model.inputs if value.kind == "optional"}
-        missing = [name for name in known if name not in given and name not in empty]
-        unknown = [name for name in given if name not in known and name not in self._model.defaults]
+        missing = [name for name in known if name not in feeds and name not in empty]
+        unknown = [name for name in feeds if name not in known and name not in self._model.defaults]
         if missing or unknown:
             raise GraphError(
-                f"[session] expected inputs {known}, got {list(given)}; try session.run(None, "
+                f"[session] expected inputs {known}, got {list(feeds)}; try session.run(None, "
                 f"{dict_text(known)})"
             )
-        return {**empty, **{name: plain(value) for name, value in given.items()}}
+        return {**empty, **{name: plain(value) for name, value in feeds.items()}}
 
     def _names(self, wanted: Sequence[str] | None) -> list[str]:
         known = [value.name for value in self._model.outputs]
@@ -273,15 +283,17 @@ class InferenceSession(OfProcess):
         return self._opened.run
 
     def get_providers(self) -> list[str]:
-        """Returns what the session runs on: "VulkanExecutionProvider" where it has a Vulkan device,
-        also where another GPU provider was asked for, and "CPUExecutionProvider". Which devices
-        these are, and what they stand for, is in `get_provider_options()`.
+        """Return the names of the providers in use: "VulkanExecutionProvider" if the session has a
+        Vulkan device, also if another GPU provider was requested, and "CPUExecutionProvider". See
+        `get_provider_options()` for their devices.
         """
         return list(self.get_provider_options())
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return by provider its devices, and the providers asked for that it stands for. What
-        the user offers for Vulkan (VKSCHED_PROVIDERS) goes by the name that was asked for.
+        """Return, for each provider, its devices and the requested providers that it replaces.
+
+        Vulkan devices that replace a provider in VKSCHED_PROVIDERS have the name of the requested
+        provider.
         """
         chosen = self._opened.chosen
         gpus = [name for name in self._opened.devices if name != "cpu"]
@@ -299,14 +311,14 @@ class InferenceSession(OfProcess):
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Move the model to the devices of other providers, after the runs under way."""
+        """Move the model to the devices of other providers, after active runs have finished."""
         before = self._opened
         with translated(loading=True):
             self._opened = self._open(providers, provider_options)
         before.close()
 
     @property
-    def _providers(self) -> list[str]:  # programs read it
+    def _providers(self) -> list[str]:  # programs read this attribute
         return self.get_providers()
 
     @property
@@ -314,15 +326,15 @@ class InferenceSession(OfProcess):
         return self.get_provider_options()
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Return for each input that it is read from host memory."""
+        """Return, for each input, host memory."""
         return [OrtMemoryInfo("Cpu") for _ in self._model.inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Return for each output that it is written to host memory."""
+        """Return, for each output, host memory."""
         return [OrtMemoryInfo("Cpu") for _ in self._model.outputs]
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
-        """Return for each input the cpu, which hands it to the devices."""
+        """Return, for each input, the CPU, which uploads it to the devices."""
         return [get_ep_devices()[-1] for _ in self._model.inputs]
 
     def get_session_options(self) -> SessionOptions:
@@ -338,9 +350,7 @@ class InferenceSession(OfProcess):
         return self._started_ns
 
     def end_profiling(self) -> str:
-        """Write the trace so far in Chrome's format and returns the name of the file; "" where
-        profiling was not enabled.
-        """
+        """Write the trace in Chrome's format and return the file name, or "" without profiling."""
         if self._recorder is None:
             return ""
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")
@@ -349,10 +359,10 @@ class InferenceSession(OfProcess):
         self._recorder.events.clear()
         return path
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- close -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for runs under way and frees its devices; safe to call twice."""
+        """Wait for active runs and free the devices. May be called twice."""
         self._opened.close()
 
     def __enter__(self) -> InferenceSession:
@@ -368,11 +378,14 @@ class InferenceSession(OfProcess):
 
 
 def _load(source: Any, path: str | None, options: SessionOptions) -> Model:
-    """Read a model.
+    """Load a model.
 
-    Raises:
-        ModelFormatError: it is none. VkschedError: the onnx package is missing, or the load was
-            cancelled.
+    Raises
+    ------
+    ModelFormatError
+        The model is invalid.
+    VkschedError
+        The onnx package is not installed, or the load was cancelled.
     """
     if path is not None and not os.path.exists(path):
         raise both(ModelFormatError, NoSuchFile)(
@@ -393,7 +406,7 @@ def _load(source: Any, path: str | None, options: SessionOptions) -> Model:
 
 
 def _sized(model: Model, sizes: Mapping[str, int]) -> Model:
-    """Return a model with sizes for named dimensions, and warns of names that it does not have."""
+    """Return a model with sizes for named dimensions, and warn about unknown names."""
     known = {d for value in model.inputs for d in value.dims or () if isinstance(d, str)}
     for name in sizes.keys() - known:
         say_once(f"a size for the dimension {name!r}, which no input has,")

@@ -1,6 +1,4 @@
-"""Options of sessions and runs: what people set for onnxruntime, and which settings mean
-something here.
-"""
+"""Options of sessions and runs: onnxruntime's settings, and those that have an effect here."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from .warn_once import say_once
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """Has no effect but for ORT_DISABLE_ALL: the planner decides."""
+    """Has no effect, except ORT_DISABLE_ALL: the planner decides."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -29,7 +27,7 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class ExecutionMode(enum.IntEnum):
-    """Has no effect: independent parts on different devices run at the same time."""
+    """Has no effect: independent parts on different devices run in parallel."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -44,12 +42,13 @@ class ExecutionOrder(enum.IntEnum):
 
 
 class _Options:
-    """Attributes that may be set, those in _MISSED with a warning; any other is an AttributeError,
-    as a misspelt option would be lost without a word.
+    """Attributes that may be set; those in _MISSED cause a warning.
+
+    Any other attribute is an AttributeError, because a misspelled option would be ignored silently.
     """
 
     _MISSED: frozenset[str] = frozenset()
-    """Attributes whose effect the caller would miss, as they do something besides speed."""
+    """Attributes with an effect other than speed, which is missing here."""
 
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
@@ -82,10 +81,12 @@ def _attributes(kind: type[_Options]) -> list[str]:
 
 
 def _fitting(what: str, default: Any, value: Any) -> Any:
-    """Return a value as one of the default's type.
+    """Convert a value to the type of the default.
 
-    Raises:
-        DTypeError: it is none.
+    Raises
+    ------
+    DTypeError
+        The value cannot be converted.
     """
     wanted = type(default)
     try:
@@ -101,10 +102,19 @@ def _fitting(what: str, default: Any, value: Any) -> Any:
 
 
 class SessionOptions(_Options):
-    """Of a session. enable_profiling: keeps a trace that `end_profiling` writes, to a file whose
-    name starts with profile_file_prefix. Free dimensions that are overridden are shown in
-    `get_inputs()` and compiled when the session is made. With the level ORT_DISABLE_ALL graphs run
-    as they are in the file. The rest has no effect, or none but on speed.
+    """Options of a session. Attributes that are not listed are ignored, or change only speed.
+
+    Free dimensions with an override have their size in `get_inputs()` and are compiled with the
+    session.
+
+    Attributes
+    ----------
+    enable_profiling
+        Record a trace, which `end_profiling` writes.
+    profile_file_prefix
+        Prefix of the trace's file name.
+    graph_optimization_level
+        With ORT_DISABLE_ALL, graphs run unoptimized.
     """
 
     _MISSED = frozenset(("optimized_model_filepath",))
@@ -133,21 +143,23 @@ class SessionOptions(_Options):
         self._is_cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry. `entries.py` tells which ones have an effect; one warning names another
-        one that would be missed.
+        """Store an entry; see `config_entries.py` for the ones with an effect. Warn about others
+        whose effect is missing.
         """
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
         """Return an entry.
 
-        Raises:
-            MissingEntry: there is none.
+        Raises
+        ------
+        MissingEntry
+            There is no such entry.
         """
         return self._entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Give a named dimension of the inputs a size."""
+        """Set the size of a named dimension of the inputs."""
         self._dimensions[_fitting("a name", "", name)] = _fitting(f"the size of {name}", 0, size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
@@ -157,19 +169,19 @@ class SessionOptions(_Options):
     # -- providers -------------------------------------------------------------------------------
 
     def add_provider(self, name: str, options: Mapping[str, str] | None = None) -> None:
-        """Add a provider for a session that is given none."""
+        """Add a provider, used by sessions without a providers argument."""
         self._providers.append((name, dict(options or {})))
 
     def add_provider_for_devices(
         self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
     ) -> None:
-        """Add devices that `get_ep_devices()` lists, for a session that is given none."""
+        """Add devices of `get_ep_devices()`, used by sessions without a providers argument."""
         for device in devices:
             number = {} if device.ep_name == CPU else {"device_id": device.device.device_id}
             self._providers.append((device.ep_name, {**options, **number}))
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Choose the cpu or the default devices for a session that is given no provider."""
+        """Select the CPU or the default devices, for sessions without a providers argument."""
         policies = OrtExecutionProviderDevicePolicy
         on_cpu = policy in (policies.PREFER_CPU, policies.MIN_OVERALL_POWER)
         self._providers = [CPU] if on_cpu else []
@@ -177,10 +189,10 @@ class SessionOptions(_Options):
     def has_providers(self) -> bool:
         return bool(self._providers)
 
-    # -- what vksched does not have --------------------------------------------------------------
+    # -- unsupported -------------------------------------------------------------------------------
 
     def set_load_cancellation_flag(self, value: bool) -> None:
-        """Has sessions that are loaded with these options give up before they compile."""
+        """Cancel the load of sessions with these options before they compile."""
         self._is_cancelled = bool(value)
 
     def register_custom_ops_library(self, path: str) -> NoReturn:
@@ -199,8 +211,12 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """Of one run. terminate: has a run raise Fail in place of results: at once where it is set
-    before, else when the run has ended. The rest has no effect.
+    """Options of one run. Attributes that are not listed are ignored.
+
+    Attributes
+    ----------
+    terminate
+        Raise Fail in place of results: immediately if it is set before the run, else at its end.
     """
 
     log_severity_level: int = -1
@@ -210,21 +226,23 @@ class RunOptions(_Options):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry. One warning names one whose effect would be missed."""
+        """Store an entry; warn if its effect is missing."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
         """Return an entry.
 
-        Raises:
-            MissingEntry: there is none.
+        Raises
+        ------
+        MissingEntry
+            There is no such entry.
         """
         return self._entry(key)
 
 
 def check_terminate(options: RunOptions | None) -> None:
-    """Raise RunCancelled where a run is to be terminated; DTypeError where these are no options
-    of a run.
+    """Raise RunCancelled if a run is to be terminated, or DTypeError if the argument is not
+    RunOptions.
     """
     if options is None:
         return
@@ -237,22 +255,22 @@ def check_terminate(options: RunOptions | None) -> None:
 
 
 def free_dimensions(options: SessionOptions) -> Mapping[str, int]:
-    """Return the sizes given to named dimensions."""
+    """Return the sizes of named dimensions."""
     return options._dimensions
 
 
 def data_folder(options: SessionOptions) -> str | None:
-    """Return the folder of external data for a model that is given as bytes, or None."""
+    """Return the folder of the external data of a model passed as bytes, or None."""
     return options._entries.get(DATA_FOLDER) or None
 
 
 def is_cancelled(options: SessionOptions) -> bool:
-    """Whether a session that is loaded with these options gives up."""
+    """Return True if the load of sessions with these options is cancelled."""
     return options._is_cancelled
 
 
 def chosen_providers(options: SessionOptions) -> Sequence[Provider] | None:
-    """Return the providers that options name, or None."""
+    """Return the providers in the options, or None."""
     return options._providers or None
 
 

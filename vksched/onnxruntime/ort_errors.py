@@ -1,7 +1,7 @@
-"""Errors by two names: a session raises vksched's errors, and each is one of onnxruntime's as well.
+"""Errors with two base classes: vksched's errors, raised as errors of onnxruntime, too.
 
 `except vs.ModelFormatError` and `except onnxruntime.capi.onnxruntime_pybind11_state.InvalidGraph`
-both catch a model that is not valid.
+both catch an invalid model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EngineError(Exception):
 
 
 class Fail(Exception):
-    """What no other class says."""
+    """Any other failure."""
 
 
 class InvalidArgument(Exception):
@@ -45,11 +45,11 @@ class InvalidArgument(Exception):
 
 
 class InvalidGraph(Exception):
-    """The model is not valid."""
+    """The model is invalid."""
 
 
 class InvalidProtobuf(Exception):
-    """The bytes are no model."""
+    """The bytes are not a model."""
 
 
 class ModelLoadCanceled(Exception):
@@ -69,7 +69,7 @@ class NoModel(Exception):
 
 
 class NoSuchFile(Exception):
-    """There is no model file."""
+    """The model file does not exist."""
 
 
 class NotFound(Exception):
@@ -77,15 +77,15 @@ class NotFound(Exception):
 
 
 class NotImplemented(Exception):
-    """An op or a part of the interface that vksched does not have."""
+    """An unsupported op or part of the interface."""
 
 
 class RuntimeException(Exception):
-    """A device has no memory left."""
+    """A device is out of memory."""
 
 
 class MissingEntry(VkschedError, RuntimeError):
-    """Options have no such entry."""
+    """The options have no such entry."""
 
 
 _KINDS: tuple[tuple[type[VkschedError], type[Exception]], ...] = (
@@ -100,24 +100,24 @@ _KINDS: tuple[tuple[type[VkschedError], type[Exception]], ...] = (
     (IndexOutOfRange, InvalidArgument),
     (VkschedError, Fail),
 )
-"""By class of ours what onnxruntime raises; the first that fits counts."""
+"""onnxruntime's exception for each class of vksched; the first match counts."""
 
 
-_made: dict[tuple[type[VkschedError], type[Exception]], type[VkschedError]] = {}
+_classes: dict[tuple[type[VkschedError], type[Exception]], type[VkschedError]] = {}
 
 
 def both(ours: type[VkschedError], theirs: type[Exception]) -> type[VkschedError]:
-    """Return a class that is one of ours and one of onnxruntime's; it shows the name of ours."""
+    """Return a class derived from both arguments, with the name of the first."""
     if issubclass(ours, theirs):
         return ours
-    if (ours, theirs) not in _made:
+    if (ours, theirs) not in _classes:
         body = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": _reduce}
-        _made[ours, theirs] = type(ours.__name__, (ours, theirs), body)
-    return _made[ours, theirs]
+        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), body)
+    return _classes[ours, theirs]
 
 
 def _reduce(error: VkschedError) -> tuple[Any, ...]:
-    """How pickle keeps an error of two names, whose class no module holds."""
+    """Support pickling of an error whose class is not a module attribute."""
     ours, theirs = type(error).__bases__
     return _make, (ours, theirs, error.args), error.__dict__
 
@@ -128,8 +128,12 @@ def _make(ours: type[VkschedError], theirs: type[Exception], args: tuple[Any, ..
 
 @contextmanager
 def translated(loading: bool = False) -> Iterator[None]:
-    """Raise errors of ours from inside as those of onnxruntime, too. loading: a model is opened;
-    what is wrong with a model in a run is a Fail there.
+    """Re-raise vksched's errors as errors of onnxruntime, too.
+
+    Parameters
+    ----------
+    loading
+        A model is being loaded; in a run, faults of the model are a Fail in onnxruntime.
     """
     try:
         yield
@@ -141,7 +145,7 @@ def translated(loading: bool = False) -> Iterator[None]:
 
 
 def named(error: VkschedError, theirs: type[Exception]) -> VkschedError:
-    """Return an error under a second name; itself where it has one already."""
+    """Return an error with a second base class, or the error itself if it has one."""
     if any(isinstance(error, kind) for _, kind in _KINDS):
         return error
     twin = both(type(error), theirs)(*error.args)

@@ -1,4 +1,4 @@
-"""OrtValue: a value in host memory, as onnxruntime's users hold it; DLPack hands it to others."""
+"""OrtValue: a value in host memory with onnxruntime's interface, exchangeable with DLPack."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class OrtValue:
     def ortvalue_from_numpy(
         numpy_obj: NDArray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Return an array as a value, without a copy; the devices' memory is vksched's own.
+        """Wrap an array without a copy; vksched manages device memory itself.
 
-        Raises:
-            DeviceError: there is no such type of a device.
+        Raises
+        ------
+        DeviceError
+            There is no such device type.
         """
         OrtDevice.make(device_type, device_id)
         return OrtValue(np.asarray(numpy_obj))
@@ -35,10 +37,12 @@ class OrtValue:
     @staticmethod
     @translated()
     def ortvalue_from_numpy_with_onnx_type(data: NDArray, onnx_element_type: int) -> OrtValue:
-        """Return the memory of an array as a value of another ONNX type of the same size.
+        """Return the memory of an array as a value of another ONNX type with equal element size.
 
-        Raises:
-            DTypeError: the sizes differ.
+        Raises
+        ------
+        DTypeError
+            The element sizes differ.
         """
         dtype = dtype_of(onnx_element_type)
         if dtype.itemsize != data.dtype.itemsize:
@@ -57,10 +61,12 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Return a value to be written to, in host memory as all are.
+        """Return an uninitialized value in host memory.
 
-        Raises:
-            DeviceError: there is no such type of a device.
+        Raises
+        ------
+        DeviceError
+            There is no such device type.
         """
         OrtDevice.make(device_type, device_id)
         return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
@@ -68,11 +74,20 @@ class OrtValue:
     @staticmethod
     @translated()
     def from_dlpack(data: Any) -> OrtValue:
-        """Return a tensor of another library as a value that shares its memory. data: what has
-        __dlpack__, as numpy's and torch's tensors have, or a capsule of DLPack.
+        """Return a value that shares the memory of another library's tensor.
 
-        Raises:
-            DTypeError: it is neither. GraphError: its memory cannot be shared.
+        Parameters
+        ----------
+        data
+            An object with __dlpack__, for instance a numpy array or a torch tensor, or a DLPack
+            capsule.
+
+        Raises
+        ------
+        DTypeError
+            It is neither.
+        GraphError
+            Its memory cannot be shared.
         """
         try:
             return OrtValue(np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data)))
@@ -94,10 +109,10 @@ class OrtValue:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a capsule of DLPack that shares this value's memory."""
+        """Return a DLPack capsule that shares this value's memory."""
         newer = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        given = {name: value for name, value in newer.items() if value is not None}
-        return self._value.__dlpack__(stream=stream, **given)
+        options = {name: value for name, value in newer.items() if value is not None}
+        return self._value.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, number = self._value.__dlpack_device__()
@@ -142,7 +157,7 @@ class OrtValue:
         return f"tensor({element_name(element_of(self._value))})"
 
     def element_type(self) -> int:
-        """Return ONNX's number of the element type."""
+        """Return the ONNX element type."""
         from ..importers.onnx.nodes.elements import element_of
 
         return element_of(self._value)
@@ -158,21 +173,23 @@ class OrtValue:
 
     @translated()
     def update_inplace(self, data: Any) -> None:
-        """Copy an array, or another value, into this value.
+        """Copy an array or another value into this value.
 
-        Raises:
-            ShapeError, DTypeError: it does not fit.
+        Raises
+        ------
+        ShapeError, DTypeError
+            It does not fit.
         """
         fill(self._value, plain(data), "the value")
 
 
 def _has_maps(value: Any) -> bool:
-    """Return whether a value is a map, or a sequence of maps."""
+    """Return True if a value is a map or a sequence of maps."""
     return isinstance(value[0] if isinstance(value, list) and value else value, dict)
 
 
 class _Capsule:
-    """A capsule of DLPack, as what numpy takes."""
+    """A DLPack capsule in the form that numpy accepts."""
 
     def __init__(self, capsule: Any) -> None:
         if type(capsule).__name__ != "PyCapsule":
@@ -187,11 +204,11 @@ class _Capsule:
 
 
 _HOST = (1, 0)
-"""DLPack's name for host memory; numpy looks into the capsule and refuses any other."""
+"""DLPack's device for host memory; numpy checks the capsule and rejects others."""
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
-    """Return a numpy dtype, given as such or as ONNX's number."""
+    """Return a numpy dtype from a dtype or an ONNX element type."""
     if isinstance(element_type, int):
         from ..importers.onnx.nodes.elements import numpy_of
 
@@ -201,7 +218,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as arrays: OrtValues, and what else has numpy(), are opened."""
+    """Convert a value to arrays, including OrtValues and other objects with numpy()."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, np.ndarray) or not hasattr(value, "numpy"):
@@ -212,8 +229,10 @@ def plain(value: Any) -> Any:
 def fill(target: NDArray, value: Any, what: str) -> None:
     """Copy a result into the caller's array.
 
-    Raises:
-        ShapeError, DTypeError: it does not fit.
+    Raises
+    ------
+    ShapeError, DTypeError
+        It does not fit.
     """
     array = np.asarray(value)
     if array.shape != target.shape:

@@ -1,4 +1,4 @@
-"""Providers: the devices that onnxruntime's execution providers stand for here."""
+"""Execution providers: the devices that onnxruntime's providers stand for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .ort_errors import InvalidArgument, both
 from .warn_once import say_once
 
 SWITCH = "VKSCHED_PROVIDERS"
-"""The variable that lists providers which `get_available_providers()` offers and which stand for
-the Vulkan devices, as "cuda,cpu": for programs that ask for no other.
+"""Environment variable with providers, for instance "cuda,cpu", that `get_available_providers()`
+lists and that stand for the Vulkan devices: for programs that only request these.
 """
 CPU = "CPUExecutionProvider"
 VULKAN = "VulkanExecutionProvider"
 ON_CPU = frozenset(
     (CPU, "AzureExecutionProvider", "DnnlExecutionProvider", "XnnpackExecutionProvider")
 )
-"""Providers that never meant a GPU."""
+"""Providers that run on the CPU."""
 _SUFFIX = "ExecutionProvider"
 _OTHERS = frozenset(
     f"{name}{_SUFFIX}"
@@ -31,7 +31,7 @@ _OTHERS = frozenset(
         *("OpenVINO", "QNN", "ROCM", "Rknpu", "Tensorrt", "VSINPU", "VitisAI", "WebGpu", "WebNN"),
     )
 )
-"""Providers of onnxruntime that mean a GPU or the like: Vulkan devices are taken in their place."""
+"""Providers of onnxruntime for GPUs and accelerators: Vulkan devices replace them."""
 _BY_SHORT = {name.removesuffix(_SUFFIX).lower(): name for name in _OTHERS | ON_CPU}
 
 Provider = str | tuple[str, Mapping[str, Any]]
@@ -39,9 +39,18 @@ Provider = str | tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """devices: as for vs.Scheduler. stands_for: providers of onnxruntime for which the default
-    Vulkan devices are taken. shown: those of them that the session says it runs on. policy,
-    objective, precision: as for vs.Scheduler.
+    """The devices and options that providers select.
+
+    Attributes
+    ----------
+    devices
+        Devices, as for vs.Scheduler.
+    stands_for
+        Providers of onnxruntime that the default Vulkan devices replace.
+    shown
+        Those of them that the session reports as its providers.
+    policy, objective, precision
+        As for vs.Scheduler.
     """
 
     devices: tuple[str, ...] | None
@@ -55,8 +64,10 @@ class Chosen:
 def provider_name(name: str) -> str:
     """Return the full name of a provider: "CUDAExecutionProvider" for "cuda".
 
-    Raises:
-        VkschedError: onnxruntime has no such provider.
+    Raises
+    ------
+    VkschedError
+        onnxruntime has no such provider.
     """
     short = name.lower().removesuffix(_SUFFIX.lower())
     if short not in _BY_SHORT:
@@ -68,27 +79,31 @@ def provider_name(name: str) -> str:
 
 
 def offered() -> tuple[str, ...]:
-    """Return the providers that the user wants to stand for Vulkan devices; see SWITCH."""
+    """Return the providers that stand for Vulkan devices; see SWITCH."""
     return tuple(dict.fromkeys(map(provider_name, names_in(SWITCH))))
 
 
 def choose_devices(
     providers: Sequence[Provider] | str | None, options: Sequence[Mapping[str, Any]] | None = None
 ) -> Chosen:
-    """Return the devices that providers stand for; None and an empty list for the default ones.
+    """Return the devices of providers; None and an empty list select the default devices.
 
-    "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
-    of its option device_id; "vulkan:1" and "cpu" name a device. The options policy and objective of
-    Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do;
-    the option precision, also of the cpu, says what products may round. Of several providers that
-    have an option the first one's counts. Another provider of onnxruntime stands for the default
-    Vulkan devices, and its options have no effect. Other names are skipped with a warning. Where
-    the user offers the cpu's provider for Vulkan, it stands for the default devices unless others
-    are named.
+    "CPUExecutionProvider" is the CPU. "VulkanExecutionProvider" is all default Vulkan devices, or
+    the one in its option device_id. "vulkan:1" and "cpu" name a device. Another provider of
+    onnxruntime stands for the default Vulkan devices, and its options are ignored. Other names are
+    skipped with a warning. If VKSCHED_PROVIDERS contains the CPU provider, it stands for the
+    default devices unless others are named.
 
-    Raises:
-        DeviceError: what is given are no providers. VkschedError: a Vulkan device or "cpu" has no
-            such option.
+    Vulkan providers have the options policy and objective of vs.Scheduler. The option precision,
+    which the CPU supports, too, allows rounding in products. If several providers have an option,
+    the first one applies.
+
+    Raises
+    ------
+    DeviceError
+        The arguments are not providers.
+    VkschedError
+        A Vulkan device or "cpu" has no such option.
     """
     if providers is None or not len(providers):
         return Chosen(None)
@@ -106,20 +121,20 @@ def choose_devices(
     aim: dict[str, Any] = {}
     for index, provider in enumerate(providers):
         name, own = provider if isinstance(provider, (tuple, list)) else (provider, {})
-        given = {**(options[index] if options is not None else {}), **own}
+        passed = {**(options[index] if options is not None else {}), **own}
         if not isinstance(name, str):
             raise DeviceError(f"[session] expected the name of a provider, got {name!r}")
         of_vulkan = name == VULKAN or name.startswith("vulkan:")
         if of_vulkan or name in (CPU, "cpu"):
             known = ("policy", "objective", "precision") if of_vulkan else ("precision",)
-            aim = {key: given[key] for key in known if key in given} | aim
-            _check_options(name, given, (*known, "device_id") if name == VULKAN else known)
+            aim = {key: passed[key] for key in known if key in passed} | aim
+            _check_options(name, passed, (*known, "device_id") if name == VULKAN else known)
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
             gpus[name] = None
         elif name == VULKAN:
-            gpus[f"vulkan:{given['device_id']}" if "device_id" in given else None] = None
+            gpus[f"vulkan:{passed['device_id']}" if "device_id" in passed else None] = None
         elif name in _OTHERS:
             gpus[None] = None
             foreign.append(name)
@@ -138,11 +153,11 @@ def choose_devices(
     return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
 
 
-def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse options that a provider of vksched does not have. For onnxruntime's own CPU provider
-    one warning names them: programs give it options of memory arenas.
+def _check_options(name: str, passed: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Reject unknown options of vksched's providers. For onnxruntime's CPU provider warn instead:
+    programs pass it options of memory arenas.
     """
-    for key in given:
+    for key in passed:
         if key in known:
             continue
         if name != CPU:
@@ -154,7 +169,7 @@ def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) ->
 
 
 def get_available_providers() -> list[str]:
-    """Return the providers that have a device here by default, with those the user offers."""
+    """Return the providers with a default device on this system, and those in VKSCHED_PROVIDERS."""
     if not any(info.default and info.name != "cpu" for info in device_probe.list_devices()):
         return [CPU]
     return [*(name for name in offered() if name not in ON_CPU), VULKAN, CPU]
@@ -166,5 +181,5 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """Return "GPU" where a Vulkan device is used by default, else "CPU"."""
+    """Return "GPU" if a Vulkan device is used by default, else "CPU"."""
     return "GPU" if VULKAN in get_available_providers() else "CPU"

@@ -1,4 +1,6 @@
-"""What of onnxruntime is left out on purpose, and why; a test compares both."""
+"""Intentionally unsupported names of onnxruntime, with reasons; a test compares them with
+onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ MISSING = {
     "OrtSyncStream": _STREAMS,
     "SessionIOBinding": "bindings are made by session.io_binding()",
 }
-"""Names of the module."""
+"""Names in the module."""
 
 MISSING_OF = {
     "InferenceSession": {
@@ -57,10 +59,10 @@ MISSING_OF = {
     },
     "RunOptions": {"add_active_adapter": _ADAPTERS},
 }
-"""Names of classes."""
+"""Names in classes."""
 
 
 def refuse(module: str, name: str) -> NoReturn:
-    """Raise what a module says of a name that it does not have."""
+    """Raise AttributeError for a name that a module does not have."""
     why = f"; {MISSING[name]}" if name in MISSING else ""
     raise AttributeError(f"module {module!r} has no attribute {name!r}{why}")

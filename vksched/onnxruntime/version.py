@@ -1,4 +1,4 @@
-"""Which onnxruntime the session imitates, and what it says of itself."""
+"""The emulated version of onnxruntime, and build information."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..common.version import __version__ as _own
 
 package_name = "onnxruntime"
 version = "1.32.0"
-"""The version whose interface this is."""
+"""The version of the interface."""
 cuda_version = ""
 
 
@@ -16,5 +16,5 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """Returns what this is; programs print it."""
+    """Return build information; programs print it."""
     return f"ORT Build Info: vksched={_own}, interface={version}, build type=Release"

@@ -1,4 +1,4 @@
-"""What is told once: a setting that does something in onnxruntime and nothing here."""
+"""Warn once about settings that have an effect in onnxruntime but not here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _warned: set[str] = set()
 
 
 def say_once(what: str) -> None:
-    """Warn that a setting has no effect, the first time."""
+    """Warn at the first use of a setting that has no effect."""
     if what not in _warned:
         _warned.add(what)
         warn_user(f"[session] {what} has no effect here")

@@ -1,10 +1,10 @@
-"""What training needs beside gradients: losses, first values, optimizers, rates over time, files.
+"""Training: losses, initializers, optimizers, learning rate schedules and checkpoint files.
 
     params (vs.state) ── model ── loss ── vs.grad ── optimizer ── updates for sched.compile
 
-All of it is made of the ops of the table. An optimizer is a function from parameters and gradients
-to the next values of states; it keeps what it needs (moments, a count of steps) in states of its
-own, so placement, faults and files treat that like the parameters themselves.
+All of it is built from graph ops. An optimizer is a function from parameters and gradients to the
+next values of states; its own data (moments, a step count) are states, too, so placement, device
+failures and checkpoint files treat them like parameters.
 """
 
 from __future__ import annotations

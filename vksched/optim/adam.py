@@ -1,4 +1,4 @@
-"""Adam, and AdamW, which takes weight decay apart from the gradient."""
+"""Adam, and AdamW with decoupled weight decay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .optimizer_state import (
     in_range,
     listed,
     two_betas,
-    zeros_beside,
+    zeros_for,
 )
 
 
@@ -29,10 +29,14 @@ def adam(
     *,
     name: str = "adam",
 ) -> Updates:
-    """The next values of parameters, as torch.optim.Adam: AdamW's, but weight decay is added to the
-    gradient, as in L2 regularisation. Arguments, result and errors as in `adamw`.
+    """Return the next values of parameters by Adam, as torch.optim.Adam.
 
-    Source: Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015.
+    Weight decay is added to the gradient, as in L2 regularization. Parameters, result and errors
+    are those of `adamw`.
+
+    References
+    ----------
+    Kingma and Ba, Adam: a method for stochastic optimization, ICLR 2015.
     """
     return _adam("adam", params, grads, lr, betas, eps, weight_decay, False, name)
 
@@ -47,22 +51,43 @@ def adamw(
     *,
     name: str = "adamw",
 ) -> Updates:
-    """The next values of parameters, as torch.optim.AdamW; t is the number of the step, from 1:
+    """Return the next values of parameters by AdamW, as torch.optim.AdamW; t is the step, from 1:
 
         m = beta1 * m + (1 - beta1) * grad
         v = beta2 * v + (1 - beta2) * grad^2
         p = p - lr * weight_decay * p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
-    params: float32 states, alone, in a sequence or in a dict; grads: in the same form. lr: a
-    number, a float32 scalar or a function of the number of steps done. name: of its own states.
+    Parameters
+    ----------
+    params
+        Float32 states: one, a sequence or a dict.
+    grads
+        Their gradients, with the structure of `params`.
+    lr
+        The learning rate: a number, a float32 scalar or a function of the number of completed
+        steps.
+    betas
+        The decay rates of both moments.
+    eps
+        Added to the denominator.
+    weight_decay
+        The coefficient of decoupled weight decay.
+    name
+        A prefix for the names of the optimizer's own states.
 
-    Returns:
-        updates for `sched.compile`, those of its own states among them.
+    Returns
+    -------
+    dict
+        Updates for `sched.compile`, including those of the optimizer's own states.
 
-    Raises:
-        GradientError, ShapeError, DTypeError: parameters and gradients that do not belong together.
+    Raises
+    ------
+    GradientError, ShapeError, DTypeError
+        The parameters and gradients do not match.
 
-    Source: Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019.
+    References
+    ----------
+    Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019.
     """
     return _adam("adamw", params, grads, lr, betas, eps, weight_decay, True, name)
 
@@ -75,27 +100,27 @@ def _adam(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
-    apart: bool,
+    decoupled: bool,
     name: str,
 ) -> Updates:
     first, second = two_betas(op, betas)
     least = in_range(op, "eps", eps, 0, inf)
     decay = in_range(op, "weight_decay", weight_decay, 0, inf)
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
-    # scalars, made once for all parameters; expm1 keeps the digits of 1 - beta^t
-    rate = steps.rate / _missing(first, steps.number) if first else steps.rate
-    widen = rsqrt(_missing(second, steps.number)) if second else 1.0
+    # scalars shared by all parameters; expm1 computes 1 - beta^t without cancellation
+    rate = steps.rate / _bias_correction(first, steps.number) if first else steps.rate
+    inverse_root = rsqrt(_bias_correction(second, steps.number)) if second else 1.0
     out: Updates = steps.updates
     for param, grad in pairs:
-        mean, power = (zeros_beside(param, f"{name}.{what}") for what in ("mean", "power"))
-        slope = grad + decay * param if decay and not apart else grad
+        mean, power = (zeros_for(param, f"{name}.{what}") for what in ("mean", "power"))
+        slope = grad + decay * param if decay and not decoupled else grad
         out[mean] = first * mean + (1.0 - first) * slope
         out[power] = second * power + (1.0 - second) * square(slope)
-        kept = param - (steps.rate * decay) * param if decay and apart else param
-        out[param] = kept - rate * out[mean] / (sqrt(out[power]) * widen + least)
+        decayed = param - (steps.rate * decay) * param if decay and decoupled else param
+        out[param] = decayed - rate * out[mean] / (sqrt(out[power]) * inverse_root + least)
     return out
 
 
-def _missing(beta: float, number: Tensor) -> Tensor:
-    """Return 1 - beta^t, the share of the steps so far in a mean that began with 0."""
+def _bias_correction(beta: float, number: Tensor) -> Tensor:
+    """Return 1 - beta^t, which corrects the bias of a moving average that began with 0."""
     return -expm1(number * math.log(beta))

@@ -1,4 +1,4 @@
-"""Clipping: gradients whose common norm is too large are made shorter together."""
+"""Gradient clipping by the global norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .optimizer_state import Params, in_range, sequence
 
 
 def global_norm(grads: Params) -> Tensor:
-    """The Euclidean norm of all elements of some tensors together: a scalar."""
+    """Return the Euclidean norm of all elements of some tensors as a scalar."""
     tensors = _listed("global_norm", grads)
     total = reduce_sum_square(tensors[0])
     for tensor in tensors[1:]:
@@ -29,20 +29,36 @@ def clip_by_global_norm(grads: Mapping[Any, Tensor], limit: float) -> dict[Any, 
 @overload
 def clip_by_global_norm(grads: Sequence[Tensor], limit: float) -> tuple[Tensor, ...]: ...
 def clip_by_global_norm(grads: Params, limit: float) -> Params:
-    """Gradients in the form that they come in, scaled so that their common norm is at most `limit`,
-    as torch.nn.utils.clip_grad_norm_: each times min(1, limit / (norm + 1e-6)).
+    """Scale gradients so that their global norm is at most `limit`, as
+    torch.nn.utils.clip_grad_norm_: each is multiplied by min(1, limit / (norm + 1e-6)).
 
-    Raises:
-        GradientError: there are none. ShapeError: a limit that is not above 0.
+    Parameters
+    ----------
+    grads
+        A tensor, a sequence or a dict of tensors.
+    limit
+        The maximum norm, above 0.
+
+    Returns
+    -------
+    Tensor, tuple or dict
+        The scaled gradients, with the structure of `grads`.
+
+    Raises
+    ------
+    GradientError
+        There are no gradients.
+    ShapeError
+        The limit is not above 0.
     """
     op = "clip_by_global_norm"
     most = in_range(op, "limit", limit, 1e-30, inf)
     tensors = _listed(op, grads)
     scale = minimum(most / (global_norm(tensors) + 1e-6), 1.0)
-    shorter = tuple(grad * scale for grad in tensors)
+    clipped = tuple(grad * scale for grad in tensors)
     if isinstance(grads, Tensor):
-        return shorter[0]
-    return dict(zip(grads, shorter, strict=True)) if isinstance(grads, Mapping) else shorter
+        return clipped[0]
+    return dict(zip(grads, clipped, strict=True)) if isinstance(grads, Mapping) else clipped
 
 
 def _listed(op: str, grads: Params) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
-"""First values of parameters: random, yet the same on every machine.
+"""Initializers: random initial values of parameters that are equal on every machine.
 
-The values of a parameter depend on the seed and on its name, and on nothing else: not on the device
-and not on what was made before. They come from the counter-based generator of the random ops
-(ops/creation/random.py), computed by numpy.
+The values of a parameter depend only on the seed and its name, not on the device or on other
+parameters. They come from the counter-based generator of the random ops (ops/creation/random.py),
+computed by numpy.
 
     w = vs.state(vs.init.kaiming_normal((64, 128), name="w", seed=1), "w")
 """
@@ -28,14 +28,38 @@ Sizes = int | Sequence[int]
 def normal(
     shape: Sizes, std: float = 1.0, mean: float = 0.0, *, name: str, seed: int = 0
 ) -> NDArray:
-    """Normally distributed float32 values. name: of the parameter; another one has other values."""
+    """Return normally distributed float32 values.
+
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    std, mean
+        The standard deviation and the mean.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
+    """
     return _values(random_normal(shape, mean, std, seed=seed, stream=_stream(name)))
 
 
 def uniform(
     shape: Sizes, low: float = -1.0, high: float = 1.0, *, name: str, seed: int = 0
 ) -> NDArray:
-    """Uniform float32 values in low..high. name: of the parameter; another one has other values."""
+    """Return uniformly distributed float32 values.
+
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    low, high
+        The bounds of the values.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
+    """
     return _values(random_uniform(shape, low, high, seed=seed, stream=_stream(name)))
 
 
@@ -47,11 +71,26 @@ def glorot_uniform(
     seed: int = 0,
     fans: tuple[int, int] | None = None,
 ) -> NDArray:
-    """Uniform values in -a..a with a = gain sqrt(6 / (fan in + fan out)), as
-    torch.nn.init.xavier_uniform_. fans: as in `kaiming_normal`.
+    """Return uniform values in -a..a with a = gain sqrt(6 / (fan in + fan out)), as
+    torch.nn.init.xavier_uniform_.
 
-    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
-    networks, AISTATS 2010.
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    gain
+        The gain of the nonlinearity.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
+    fans
+        Fan in and fan out, as in `kaiming_normal`.
+
+    References
+    ----------
+    Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks,
+    AISTATS 2010.
     """
     into, out_of = fans_of("glorot_uniform", shape, fans)
     end = as_float("glorot_uniform", "gain", gain) * math.sqrt(6.0 / (into + out_of))
@@ -66,29 +105,42 @@ def kaiming_normal(
     seed: int = 0,
     fans: tuple[int, int] | None = None,
 ) -> NDArray:
-    """Normal values with a deviation of gain / sqrt(fan in), as torch.nn.init.kaiming_normal_; the
-    gain is that of relu unless another is given.
+    """Return normal values with a deviation of gain / sqrt(fan in), as
+    torch.nn.init.kaiming_normal_.
 
-    fans: how many values go into each result and out of each operand. Weights of vs.linear and of
-        convolutions, (out, in, kernel ...), tell it; for w in x @ w give its (rows, columns).
+    Parameters
+    ----------
+    shape
+        The shape of the parameter.
+    gain
+        The gain of the nonlinearity, by default that of relu.
+    name
+        The name of the parameter, which selects its values.
+    seed
+        The seed of all parameters.
+    fans
+        Fan in and fan out. By default those of a weight of shape (out, in, kernel ...), as in
+        vs.linear and convolutions; for w in x @ w pass its (rows, columns).
 
-    Source: He, Zhang, Ren and Sun, Delving deep into rectifiers, ICCV 2015.
+    References
+    ----------
+    He, Zhang, Ren and Sun, Delving deep into rectifiers, ICCV 2015.
     """
     into, _ = fans_of("kaiming_normal", shape, fans)
     std = as_float("kaiming_normal", "gain", gain) / math.sqrt(into)
     return normal(shape, std, name=name, seed=seed)
 
 
-def fans_of(op: str, shape: Sizes, given: Sequence[int] | None = None) -> tuple[int, int]:
-    """Return fan in and fan out, as given or those of a weight (out, in, kernel ...).
+def fans_of(op: str, shape: Sizes, fans_arg: Sequence[int] | None = None) -> tuple[int, int]:
+    """Return the given fan in and fan out, or those of a weight of shape (out, in, kernel ...).
 
     Raises:
-        ShapeError: the shape does not tell them, or those given are not two of 1 or more.
+        ShapeError: the shape does not determine them, or they are not two positive integers.
     """
-    if given is not None:
-        fans = as_shape(given)
+    if fans_arg is not None:
+        fans = as_shape(fans_arg)
         if len(fans) != 2 or 0 in fans:
-            raise ShapeError(f"[{op}] expected fans as two numbers of 1 or more, got {given!r}")
+            raise ShapeError(f"[{op}] expected fans as two numbers of 1 or more, got {fans_arg!r}")
         return fans[0], fans[1]
     sizes = as_shape(shape)
     if len(sizes) < 2 or 0 in sizes:
@@ -98,7 +150,7 @@ def fans_of(op: str, shape: Sizes, given: Sequence[int] | None = None) -> tuple[
 
 
 def _stream(name: str) -> int:
-    """Return the number of a parameter's stream of random values, one of 2^63."""
+    """Return the random stream of a parameter, one of 2^63."""
     if not isinstance(name, str) or not name:
         raise ShapeError(f"[init] expected the parameter's name, got {name!r}")
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1

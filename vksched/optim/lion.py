@@ -1,4 +1,4 @@
-"""Lion: steps of one size, by the sign of a mean of gradients; one moment instead of Adam's two."""
+"""Lion: updates of a fixed size by the sign of an averaged gradient, with a single moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .optimizer_state import (
     in_range,
     listed,
     two_betas,
-    zeros_beside,
+    zeros_for,
 )
 
 
@@ -26,22 +26,40 @@ def lion(
     *,
     name: str = "lion",
 ) -> Updates:
-    """The next values of parameters:
+    """Return the next values of parameters by Lion:
 
         p = p - lr * (sign(beta1 * m + (1 - beta1) * grad) + weight_decay * p)
         m = beta2 * m + (1 - beta2) * grad
 
-    params: float32 states, alone, in a sequence or in a dict; grads: in the same form. lr: a
-    number, a float32 scalar or a function of the number of steps done; about a third to a tenth of
-    AdamW's. name: of its own states.
+    Parameters
+    ----------
+    params
+        Float32 states: one, a sequence or a dict.
+    grads
+        Their gradients, with the structure of `params`.
+    lr
+        The learning rate: a number, a float32 scalar or a function of the number of completed
+        steps. Typical rates are a third to a tenth of those of AdamW.
+    betas
+        The interpolation weight of the update, and the decay rate of the moment.
+    weight_decay
+        The coefficient of decoupled weight decay.
+    name
+        A prefix for the names of the optimizer's own states.
 
-    Returns:
-        updates for `sched.compile`, those of its own states among them.
+    Returns
+    -------
+    dict
+        Updates for `sched.compile`, including those of the optimizer's own states.
 
-    Raises:
-        GradientError, ShapeError, DTypeError: parameters and gradients that do not belong together.
+    Raises
+    ------
+    GradientError, ShapeError, DTypeError
+        The parameters and gradients do not match.
 
-    Source: Chen and others, Symbolic discovery of optimization algorithms, NeurIPS 2023.
+    References
+    ----------
+    Chen and others, Symbolic discovery of optimization algorithms, NeurIPS 2023.
     """
     op = "lion"
     first, second = two_betas(op, betas)
@@ -49,8 +67,8 @@ def lion(
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
     out: Updates = steps.updates
     for param, grad in pairs:
-        mean = zeros_beside(param, f"{name}.mean")
-        way = sign(first * mean + (1.0 - first) * grad)
-        out[param] = param - steps.rate * (way + decay * param if decay else way)
+        mean = zeros_for(param, f"{name}.mean")
+        update = sign(first * mean + (1.0 - first) * grad)
+        out[param] = param - steps.rate * (update + decay * param if decay else update)
         out[mean] = second * mean + (1.0 - second) * grad
     return out

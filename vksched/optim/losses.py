@@ -1,6 +1,6 @@
-"""Losses: how far predictions are from targets, as functions of tensors.
+"""Losses: differences between predictions and targets, as functions of tensors.
 
-Each takes `reduction`: "mean" over all, "sum", or "none", which keeps the losses apart.
+Each has a parameter `reduction`: "mean" or "sum" over all losses, or "none".
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ def _pair(op: str, predicted: TensorLike, target: TensorLike) -> tuple[Tensor, T
 
 
 def mse(predicted: TensorLike, target: TensorLike, *, reduction: str = "mean") -> Tensor:
-    """(predicted - target)^2, as torch.nn.functional.mse_loss. Both of one shape."""
+    """Return the squared error (predicted - target)^2, as torch.nn.functional.mse_loss.
+
+    Parameters
+    ----------
+    predicted, target
+        Values of one shape.
+    reduction
+        "mean", "sum" or "none".
+    """
     left, right = _pair("mse", predicted, target)
     return _reduced("mse", square(left - right), reduction)
 
@@ -45,41 +53,64 @@ def mse(predicted: TensorLike, target: TensorLike, *, reduction: str = "mean") -
 def huber(
     predicted: TensorLike, target: TensorLike, delta: float = 1.0, *, reduction: str = "mean"
 ) -> Tensor:
-    """Half the square of the distance d up to delta, delta (d - delta / 2) beyond, as
-    torch.nn.functional.huber_loss. Both of one shape; delta above 0.
+    """Return the Huber loss: half the square of the distance d up to delta, delta (d - delta / 2)
+    beyond, as torch.nn.functional.huber_loss.
+
+    Parameters
+    ----------
+    predicted, target
+        Values of one shape.
+    delta
+        The distance, above 0, from which on the loss is linear.
+    reduction
+        "mean", "sum" or "none".
     """
-    bend = as_float("huber", "delta", delta)
-    if not bend > 0:
+    threshold = as_float("huber", "delta", delta)
+    if not threshold > 0:
         raise ShapeError(f"[huber] expected a delta above 0, got {delta!r}")
     left, right = _pair("huber", predicted, target)
     distance = abs(left - right)
-    near = minimum(distance, bend)
+    near = minimum(distance, threshold)
     return _reduced("huber", near * (distance - 0.5 * near), reduction)
 
 
 def binary_cross_entropy(
     logits: TensorLike, target: TensorLike, *, reduction: str = "mean"
 ) -> Tensor:
-    """-(t log p + (1 - t) log(1 - p)) of p = sigmoid(logits), as
-    torch.nn.functional.binary_cross_entropy_with_logits, without overflow.
+    """Return -(t log p + (1 - t) log(1 - p)) for p = sigmoid(logits), computed without overflow, as
+    torch.nn.functional.binary_cross_entropy_with_logits.
 
-    target: floats 0..1 of the shape of the logits, or bools.
+    Parameters
+    ----------
+    logits
+        Scores.
+    target
+        Floats in 0..1 of the shape of the logits, or bools.
+    reduction
+        "mean", "sum" or "none".
     """
     left = as_tensor(logits)
-    given = as_tensor(target, like=left if not isinstance(target, Tensor) else None)
-    left, right = _pair("binary_cross_entropy", left, cast(given, left.dtype))
+    labels = as_tensor(target, like=left if not isinstance(target, Tensor) else None)
+    left, right = _pair("binary_cross_entropy", left, cast(labels, left.dtype))
     return _reduced("binary_cross_entropy", softplus(left) - left * right, reduction)
 
 
 def kl_div(
     log_probs: TensorLike, target: TensorLike, *, axis: int = -1, reduction: str = "mean"
 ) -> Tensor:
-    """The divergence of target from predicted probabilities, sum(t (log t - log p)) along an axis,
-    as torch.nn.functional.kl_div with "batchmean" for "mean" of matrices: the mean is over all axes
-    that are left.
+    """Return the divergence sum(t (log t - log p)) of targets from predictions along an axis, as
+    torch.nn.functional.kl_div.
 
-    log_probs: logarithms, such as log_softmax gives. target: probabilities of the same shape; where
-    one is 0 it adds nothing.
+    Parameters
+    ----------
+    log_probs
+        Logarithms of probabilities, as returned by log_softmax.
+    target
+        Probabilities of that shape; 0 adds nothing.
+    axis
+        The axis of the probabilities.
+    reduction
+        "mean" over all other axes ("batchmean" in torch for matrices), "sum" or "none".
     """
     left, right = _pair("kl_div", log_probs, target)
     at = normalize_axis("kl_div", axis, left.rank)
@@ -97,16 +128,29 @@ def cross_entropy(
     ignore: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-log of the probability that softmax gives the right class, as
+    """Return the negative log-probability of the target class, as
     torch.nn.functional.cross_entropy.
 
-    logits: (..., classes, ...) with the classes along an axis. target: int32 or int64 positions of
-    the shape without that axis, or floats of the logits' shape, a distribution for each.
-    smoothing: the share of the target that is spread over all classes. ignore: a position that does
-    not count, neither in the sum nor in the mean.
+    Parameters
+    ----------
+    logits
+        Scores of shape (..., classes, ...), with the classes along `axis`.
+    target
+        int32 or int64 class indices, of the shape of the logits without that axis, or floats of the
+        shape of the logits: a distribution over classes.
+    axis
+        The axis of the classes.
+    smoothing
+        The fraction of the target that is spread over all classes.
+    ignore
+        A class index that is excluded from the sum and the mean.
+    reduction
+        "mean", "sum" or "none".
 
-    Raises:
-        IndexOutOfRange: at a run, a position below 0 or beyond the last class.
+    Raises
+    ------
+    IndexOutOfRange
+        In a run, a class index is negative or too large.
     """
     op = "cross_entropy"
     x = as_tensor(logits)
@@ -118,7 +162,7 @@ def cross_entropy(
     wanted = as_tensor(target)
     if wanted.dtype in FLOATS:
         if ignore is not None:
-            raise DTypeError(f"[{op}] expected integer targets beside ignore, got {wanted.type}")
+            raise DTypeError(f"[{op}] expected integer targets with ignore, got {wanted.type}")
         _, wanted = _pair(op, x, wanted)
         found = reduce_sum(wanted * logs, at)
         return _reduced(op, -_smoothed(found, logs, at, share), reduction)
@@ -128,10 +172,10 @@ def cross_entropy(
             f"{x.dtype} {x.shape}, got {wanted.type}"
         )
     left_out = None if ignore is None else equal(wanted, as_int(op, "ignore", ignore))
-    with name_scope(op):  # so that the error of a class that is not there names the loss
+    with name_scope(op):  # so that the error of an invalid class names the loss
         legal = wanted
         low = wanted.attrs.get("low")
-        if not isinstance(low, int) or low < 0:  # -1 would be the last class
+        if not isinstance(low, int) or low < 0:  # -1 would index the last class
             legal = where(less(legal, 0), x.shape[at], legal)
         legal = legal if left_out is None else where(left_out, 0, legal)
         found = squeeze(take_along_axis(logs, expand_dims(legal, at), at), at)
@@ -145,7 +189,7 @@ def cross_entropy(
 
 
 def _smoothed(found: Tensor, logs: Tensor, axis: int, share: float) -> Tensor:
-    """Return the weighted logarithm when a share of the target is spread over all classes."""
+    """Return the expected log-probability with label smoothing."""
     if not share:
         return found
     return found * (1.0 - share) + reduce_mean(logs, axis) * share

@@ -1,8 +1,8 @@
-"""Learning rates over time: functions from the number of steps done, a float32 scalar, to a rate.
+"""Schedules of learning rates: functions of the number of completed steps, a float32 scalar.
 
-rate │   ╭──╮            warmup: in equal parts from 0 up to the peak
-     │  ╱    ╲           then cosine or linear, down to the last rate
-     │ ╱      ╰──────    which stays
+rate │   ╭──╮            warmup: linear from 0 to the peak
+     │  ╱    ╲           then cosine or linear decay to the last rate
+     │ ╱      ╰──────    then constant
      └─────────────── steps
 """
 
@@ -20,30 +20,58 @@ Schedule = Callable[[Tensor], Tensor]
 
 
 def constant(rate: float, warmup: int = 0) -> Schedule:
-    """A rate that stays, after `warmup` steps that lead up to it: the first has rate / warmup."""
+    """Return a constant schedule.
+
+    Parameters
+    ----------
+    rate
+        The learning rate.
+    warmup
+        The number of warmup steps, the first of which has rate / warmup.
+    """
     peak, rising = as_float("constant", "rate", rate), _steps("constant", "warmup", warmup)
-    return lambda done: _risen(done, rising) * peak
+    return lambda done: _warmup_factor(done, rising) * peak
 
 
 def linear(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
-    """A rate that falls evenly from `peak` to `last` within `steps`, those of the warmup among
-    them, and stays there.
+    """Return a schedule with linear decay.
+
+    Parameters
+    ----------
+    peak
+        The rate after the warmup.
+    steps
+        The number of steps, warmup included.
+    last
+        The rate after these steps.
+    warmup
+        The number of warmup steps.
     """
-    return _falling("linear", peak, steps, last, warmup, lambda part: 1.0 - part)
+    return _decay("linear", peak, steps, last, warmup, lambda part: 1.0 - part)
 
 
 def cosine(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
-    """A rate that falls along half a cosine from `peak` to `last` within `steps`, those of the
-    warmup among them, and stays there.
+    """Return a schedule with decay along half a cosine.
 
-    Source: Loshchilov and Hutter, SGDR, ICLR 2017.
+    Parameters
+    ----------
+    peak
+        The rate after the warmup.
+    steps
+        The number of steps, warmup included.
+    last
+        The rate after these steps.
+    warmup
+        The number of warmup steps.
+
+    References
+    ----------
+    Loshchilov and Hutter, SGDR, ICLR 2017.
     """
-    return _falling(
-        "cosine", peak, steps, last, warmup, lambda part: 0.5 + 0.5 * cos(part * math.pi)
-    )
+    return _decay("cosine", peak, steps, last, warmup, lambda part: 0.5 + 0.5 * cos(part * math.pi))
 
 
-def _falling(
+def _decay(
     op: str, peak: float, steps: int, last: float, warmup: int, shape: Callable[[Tensor], Tensor]
 ) -> Schedule:
     high, low = as_float(op, "peak", peak), as_float(op, "last", last)
@@ -53,13 +81,13 @@ def _falling(
 
     def rate(done: Tensor) -> Tensor:
         part = clip((done - float(rising)) * (1.0 / (whole - rising)), 0.0, 1.0)
-        return _risen(done, rising) * (low + (high - low) * shape(part))
+        return _warmup_factor(done, rising) * (low + (high - low) * shape(part))
 
     return rate
 
 
-def _risen(done: Tensor, rising: int) -> Tensor:
-    """Return the share of the peak that a warmup has reached."""
+def _warmup_factor(done: Tensor, rising: int) -> Tensor:
+    """Return the fraction of the peak that a warmup has reached."""
     return minimum((done + 1.0) * (1.0 / max(rising, 1)), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What optimizers share: parameters beside their gradients, the count of steps, the rate."""
+"""Common parts of optimizers: parameters with gradients, the step count, the learning rate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..ops.creation.state import state
 from ..ops.elementwise import add, cast
 
 Params = Tensor | Sequence[Tensor] | Mapping[Any, Tensor]
-"""States, and their gradients in the same form."""
+"""States, or their gradients with an equal structure."""
 Updates = dict[Tensor, Tensor]
-"""States to their next values, as `sched.compile(..., updates=)` takes them."""
+"""States to their next values, as in `sched.compile(..., updates=)`."""
 Rate = float | Tensor | Callable[[Tensor], Tensor]
 """A learning rate: a number, a float32 scalar such as an input, or a function from the number of
-steps done so far, a float32 scalar, to one.
+completed steps, a float32 scalar, to a float32 scalar.
 """
 
 
@@ -29,8 +29,9 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
     """Return each parameter with its gradient.
 
     Raises:
-        GradientError: not of the same form, none, or a parameter that is no state or comes twice.
-        ShapeError, DTypeError: a gradient of another type than its parameter, or not float32.
+        GradientError: the structures differ, there are no parameters, or one is no state or occurs
+            twice.
+        ShapeError, DTypeError: a gradient has another type than its parameter, or is not float32.
     """
     if isinstance(params, Tensor):
         params, grads = (params,), (grads,) if isinstance(grads, Tensor) else grads
@@ -43,13 +44,13 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
         pairs = [(params[key], grads[key]) for key in params]
     else:
         found = sequence(op, "params", params)
-        given = () if isinstance(grads, (Tensor, Mapping)) else sequence(op, "grads", grads)
-        if len(found) != len(given):
+        listed_grads = () if isinstance(grads, (Tensor, Mapping)) else sequence(op, "grads", grads)
+        if len(found) != len(listed_grads):
             raise GradientError(
                 f"[{op}] expected a sequence of {len(found)} gradients, one for each parameter; "
                 "try vs.grad(loss, params)"
             )
-        pairs = list(zip(found, given, strict=True))
+        pairs = list(zip(found, listed_grads, strict=True))
     if not pairs:
         raise GradientError(f"[{op}] expected parameters, got none")
     for param, grad in pairs:
@@ -69,10 +70,10 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
 
 
 def sequence(op: str, what: str, values: object) -> tuple[Any, ...]:
-    """Returns what an iterable has. what: names it in the error.
+    """Return the elements of an iterable. what: its name in the error.
 
     Raises:
-        GradientError: it is none.
+        GradientError: it is not iterable.
     """
     if isinstance(values, Iterable):
         return tuple(values)
@@ -81,17 +82,17 @@ def sequence(op: str, what: str, values: object) -> tuple[Any, ...]:
     )
 
 
-def zeros_beside(param: Tensor, what: str) -> Tensor:
-    """Return a state of zeros that belongs to a parameter, kept by the host if that is."""
-    made = state(np.zeros(param.shape, np.float32), what, backup=bool(param.attrs["backup"]))
-    made.name = f"{param.name}.{what}"  # beside the parameter, whatever the scope is here
-    return made
+def zeros_for(param: Tensor, what: str) -> Tensor:
+    """Return a state of zeros for a parameter, backed up on the host if the parameter is."""
+    moment = state(np.zeros(param.shape, np.float32), what, backup=bool(param.attrs["backup"]))
+    moment.name = f"{param.name}.{what}"  # independent of the current name scope
+    return moment
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The count of steps: held, the state; number, that of this step as float32, 1 the first; rate,
-    the learning rate of this step, one tensor for all parameters.
+    """The step count: `held` is its state, `number` the current step as float32, from 1, and `rate`
+    the learning rate of this step, shared by all parameters.
     """
 
     held: Tensor
@@ -100,15 +101,17 @@ class Steps:
 
     @property
     def updates(self) -> Updates:
+        """The next value of the step count."""
         return {self.held: add(self.held, 1)}
 
 
 def count_steps(op: str, rate: Rate, name: str) -> Steps:
-    """Return a new count of steps, and the rate that belongs to it.
+    """Return a new step count with its learning rate.
 
     Raises:
-        DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one; or it is
-            a number below 0. GraphError: the name is empty, or no text.
+        DTypeError, ShapeError: the rate is neither a number of 0 or more, nor a float32 scalar, nor
+            a function that returns one.
+        GraphError: the name is empty or no str.
     """
     if not isinstance(name, str) or not name:
         raise GraphError(f"[{op}] expected text as name, got {name!r}")
@@ -118,7 +121,7 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
 
 
 def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
-    """Return a learning rate as a float32 scalar. done: steps before this one."""
+    """Return a learning rate as a float32 scalar. done: the number of completed steps."""
     if callable(rate) and not isinstance(rate, Tensor):
         rate = rate(done)
     if isinstance(rate, Tensor):
@@ -129,10 +132,10 @@ def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
 
 
 def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
-    """Return a number of low..high, high left out.
+    """Return a number in low..high, without high.
 
     Raises:
-        DTypeError: it is no number. ShapeError: it lies elsewhere.
+        DTypeError: it is no number. ShapeError: it is out of range.
     """
     number = as_float(op, what, value)
     if not low <= number < high:
@@ -142,10 +145,10 @@ def in_range(op: str, what: str, value: object, low: float, high: float) -> floa
 
 
 def two_betas(op: str, values: object) -> tuple[float, float]:
-    """Return the two weights of moments.
+    """Return the two decay rates of moments.
 
     Raises:
-        DTypeError: they are no numbers. ShapeError: they are not two, or not of 0..1, 1 left out.
+        DTypeError: they are no numbers. ShapeError: they are not two, or not in 0..1, without 1.
     """
     numbers = as_floats(op, "betas", values)
     if len(numbers) != 2:

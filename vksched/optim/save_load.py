@@ -1,7 +1,7 @@
-"""States in files: what a training has reached, whole or not at all.
+"""Checkpoint files: save and load states atomically.
 
-A file is written beside its name, synced, and then takes that name in one step, so that a program
-that is stopped meanwhile leaves the older one. Format: safetensors, a state under its name.
+A file is written under a temporary name, synced, and renamed, so that an interrupted program leaves
+the previous file. Format: safetensors, with a tensor for each state by its name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUFFIX = ".safetensors"
 OTHERS = frozenset(
     (".npz", ".npy", ".pt", ".pth", ".pkl", ".pickle", ".h5", ".hdf5", ".onnx", ".gguf", ".zip")
 )
-"""Ends of names that tell of other formats."""
+"""File name suffixes of other formats."""
 _KINDS = {
     b"\x93NUMPY": "an .npy file of numpy, which holds one array without a name",
     b"\x80": "a pickle",
@@ -39,7 +39,7 @@ _CONVERT = "safetensors.numpy.save_file({name: array, ...}, path)"
 
 
 class Holder(Protocol):
-    """What holds states, such as a Scheduler."""
+    """An object that holds states, such as a Scheduler."""
 
     def read(self, state: Tensor) -> NDArray: ...
 
@@ -49,21 +49,33 @@ class Holder(Protocol):
 
 
 States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
-"""Updates, or states alone: one, some, or those of a dict."""
+"""Updates, or states: one, an iterable, or those of a dict."""
 
 
 def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
-    """Write the present values of states to a safetensors file; an older one is replaced once the
-    new one is whole. All are of one moment: runs submitted so far end first. No other thread may
-    submit some meanwhile.
+    """Write the current values of states to a safetensors file.
 
-    sched: the Scheduler that keeps them. states: the updates that a graph was compiled with, or
-    states alone: one, a sequence, or a dict of them. Their names have to differ.
+    An existing file is replaced atomically. All values are of one moment: submitted runs complete
+    first. No other thread may submit runs meanwhile.
 
-    Raises:
-        GraphError: two of one name, or none; or a path whose end tells of another format.
-        StateLost: a value was on a device that failed.
-        OSError: the file cannot be written; an older one is as it was.
+    Parameters
+    ----------
+    path
+        The file, with the suffix .safetensors.
+    sched
+        The Scheduler that holds the states.
+    states
+        The updates that a graph was compiled with, or states: one, a sequence, or a dict of them.
+        Their names have to differ.
+
+    Raises
+    ------
+    GraphError
+        Two states have one name, there are none, or the suffix is that of another format.
+    StateLost
+        A value was on a device that failed.
+    OSError
+        The file cannot be written; an existing one is unchanged.
     """
     _check_holder("save", sched)
     named, library = _named("save", states), _safetensors()
@@ -73,7 +85,7 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
             f"[save] expected a path that ends in {SUFFIX}, the format of the file, got "
             f"{os.fspath(path)!r}; try {str(Path(path).with_suffix(SUFFIX))!r}"
         )
-    target = Path(os.path.realpath(path))  # where a link leads to; the link stays
+    target = Path(os.path.realpath(path))  # write to the target of a link, and keep the link
     if target.is_dir():
         raise IsADirectoryError(f"[save] expected the path of a file, got the folder {target}")
     if target.exists() and not target.is_file():
@@ -81,32 +93,44 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"[save] expected a path in a folder, there is no {target.parent}")
     sched.synchronize()
-    # row by row: the library writes memory as it lies
+    # in C order: the library writes raw memory
     arrays = {name: np.asarray(sched.read(state), order="C") for name, state in named.items()}
     content = library.numpy.save(arrays, metadata={"format": FORMAT})
-    beside = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileNotFoundError):  # who may read the older file may read the new one
-            beside.chmod(stat.S_IMODE(target.stat().st_mode))
-        os.replace(beside, target)
+        with suppress(FileNotFoundError):  # keep the permissions of the existing file
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
-    """Give states the values that `save` wrote, all of them or, where a file does not fit, none.
-    Runs submitted so far end first.
+    """Set states to the values in a file that `save` wrote; none of them if the file does not
+    match.
 
-    Raises:
-        ModelFormatError: it is no such file, or its names, shapes or types are others than those of
-            the states. IndexOutOfRange: a value lies outside the bounds of its state. OSError: it
-            cannot be read. DeviceError: a device failed on the way; some states have their new
-            value by then, so load again.
+    Submitted runs complete first.
+
+    Parameters
+    ----------
+    path, sched, states
+        As in `save`.
+
+    Raises
+    ------
+    ModelFormatError
+        It is not a safetensors file, or its names, shapes or types differ from those of the states.
+    IndexOutOfRange
+        A value is outside the bounds of its state.
+    OSError
+        It cannot be read.
+    DeviceError
+        A device failed meanwhile; some states may have their new value, so load again.
     """
     _check_holder("load", sched)
     named = _named("load", states)
@@ -137,17 +161,15 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def _kind_of(content: bytes, path: str | os.PathLike[str]) -> str:
-    """Return which other format a file has, and how its arrays become safetensors; "" if that is
-    not known.
-    """
+    """Return the name of another file format with a conversion; "" if unknown."""
     name = os.fspath(path)
     if content.startswith(b"PK\x03\x04"):
         if b".npy" in content[:256]:
-            made = str(Path(name).with_suffix(SUFFIX))
+            converted = str(Path(name).with_suffix(SUFFIX))
             arrays = f"dict(numpy.load({name!r}))"
             return (
                 f"{name}, an .npz archive of numpy; try safetensors.numpy.save_file({arrays}, "
-                f"{made!r})"
+                f"{converted!r})"
             )
         return f"{name}, a zip archive such as a checkpoint of PyTorch; try {_CONVERT}"
     for begin, kind in _KINDS.items():

@@ -1,1 +1,1 @@
-"""One computation on several devices: in which order microbatches go through stages."""
+"""Parallel execution: shard values over devices, and run microbatches through pipeline stages."""

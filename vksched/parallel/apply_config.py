@@ -1,9 +1,9 @@
-"""A config applied to a graph: what it says of names becomes devices, parts and an order of nodes.
+"""Apply a config to a graph: turn its sections into devices, shards and an order of nodes.
 
-    graph + config --pipeline--> microbatches, stages, turns --shard--> parts on devices
+    graph + config --pipeline--> microbatches, stages, positions --shard--> shards on devices
 
-The result computes the same. It is a graph like any other, with a device for each node that the
-config speaks of; plans, passes and checks know nothing of it. Examples:
+The result computes equal results. It is an ordinary graph, with a device for each node that the
+config names; plans, passes and checks need no knowledge of it. Examples:
 tests/parallel/test_shard.py.
 """
 
@@ -23,30 +23,42 @@ from .sharding.choose_sharding import Sharder
 from .sharding.config_axes import check_axes, idle_shards, where_of
 from .sharding.cost_oracle import CostOracle
 from .sharding.device_order import find_steps
-from .sharding.sharded_values import made_of_parameters
+from .sharding.sharded_values import input_independent_nodes
 from .sharding.sharding_strategy import Devices, ShardedAxis
 
-TRIED: tuple[Shard | None, ...] = (
+CANDIDATE_SHARDS: tuple[Shard | None, ...] = (
     None,
     Shard(axis=0, ratio=AUTO),
     Shard(axis=1, ratio=AUTO),
     Shard(weights="columns", ratio=AUTO),
     Shard(weights="rows", ratio=AUTO),
 )
-"""What `shard: auto` chooses from."""
-FEW = 4
-"""Sections that `auto` weighs one by one; of more all take the same."""
+"""The candidates of `shard: auto`."""
+MAX_SECTIONS = 4
+"""Maximum number of `auto` sections that are chosen one by one; beyond that all get one choice."""
 
 Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
-"""States that have a layout already, by node: None for those that lie whole."""
+"""States that have a layout already, by node; None for replicated ones."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """graph: what is to be planned. overrides: node id to device name. pipeline_order: by node
-    name, their position in the order of a pipeline. notes: what was done. warnings: by names of the
-    config that have no effect on this graph. all_reduce_nodes: names of nodes that are terms or
-    results of sums over devices.
+    """A graph with a config applied.
+
+    Parameters
+    ----------
+    graph
+        The graph to plan.
+    overrides
+        Pairs of node id and device name.
+    pipeline_order
+        The position of nodes in the pipeline, by name.
+    notes
+        The choices, as text.
+    warnings
+        By names of the config that have no effect on this graph, the reason.
+    all_reduce_nodes
+        Names of nodes that are operands or results of sums over devices.
     """
 
     graph: Graph
@@ -65,42 +77,59 @@ def apply_config(
     shown: Collection[str] = (),
     pieces: Pieces | None = None,
 ) -> Applied:
-    """Return a graph of the same results for what a config says.
+    """Return an equivalent graph that follows a config.
 
-    topology: where it will run; devices that are out of use still take part. shown: names of nodes
-    that somebody wants to see whole, beside the outputs. pieces: layouts of states.
+    Parameters
+    ----------
+    graph, config
+        The graph and the config.
+    topology
+        The machine that will run it; disabled devices count as present.
+    oracle
+        The costs of nodes and runs.
+    shown
+        Names of nodes whose full values are needed, besides the outputs.
+    pieces
+        The layouts of existing states.
 
-    Raises:
-        PlanError: a device that is not there, or an axis that does not divide.
+    Raises
+    ------
+    PlanError
+        A device does not exist, or an axis is not divisible.
     """
     names = [node.name for node in graph.nodes]
     warnings = unmatched(names, config)
     wanted = [node.id for node in graph.nodes if node.name in shown]
-    found = _in_time(graph, config, topology, oracle, wanted)
+    found = _pipelined(graph, config, topology, oracle, wanted)
     notes: list[str] = []
     if found is None:
         work = _Work(graph, topology, oracle, wanted, pieces or {}, {})
         sections = [_resolved(section, topology) for section in sections_of(names, config)]
     else:
-        work = _after(found.made, graph, topology, oracle, wanted, pieces or {})
-        sections, ignored = _placed(found.made, config, topology)
+        work = _after(found.result, graph, topology, oracle, wanted, pieces or {})
+        sections, ignored = _placed(found.result, config, topology)
         warnings |= ignored
         notes.append(found.note)
-    check_axes(work.graph, sections, made_of_parameters(work.graph), config)
-    chosen, told = _choose(work, sections)
+    check_axes(work.graph, sections, input_independent_nodes(work.graph), config)
+    chosen, choices = _choose(work, sections)
     sharder = work.sharder(chosen)
-    made = work.made_by(sharder)
+    result = work.built_by(sharder)
     warnings |= idle_shards(chosen, sharder.shard, config)
-    overrides = tuple(made.pinned_devices.items())
+    overrides = tuple(result.pinned_devices.items())
     return Applied(
-        made.graph, overrides, made.pipeline_order, (*notes, *told), warnings, made.all_reduce_nodes
+        result.graph,
+        overrides,
+        result.pipeline_order,
+        (*notes, *choices),
+        warnings,
+        result.all_reduce_nodes,
     )
 
 
-def _in_time(
+def _pipelined(
     graph: Graph, config: Config, topology: Topology, oracle: CostOracle, shown: list[int]
 ) -> Arranged | None:
-    """Return the graph as a pipeline, if the config has one for it."""
+    """Return the graph as a pipeline; None if the config has none for it."""
     pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
     if pipeline is None:
         return None
@@ -115,32 +144,32 @@ def _in_time(
 
 
 def _after(
-    made: BuildResult,
+    batched: BuildResult,
     old: Graph,
     topology: Topology,
     oracle: CostOracle,
     shown: list[int],
     pieces: Pieces,
 ) -> _Work:
-    """Returns what is to be done with a graph of microbatches, in its own ids."""
-    graph = made.graph
+    """Return the remaining work on a graph of microbatches, in its own node ids."""
+    graph = batched.graph
     by_name = {node.name: node.id for node in graph.nodes} | dict(graph.aliases)
     by_key = {old.keys[node]: layout for node, layout in pieces.items()}
-    lie = {n: by_key[graph.keys[n]] for n in graph.initial if graph.keys[n] in by_key}
+    layouts = {n: by_key[graph.keys[n]] for n in graph.initial if graph.keys[n] in by_key}
     wanted = [by_name[old.nodes[n].name] for n in shown]
-    return _Work(graph, topology, oracle, wanted, lie, made.pipeline_order)
+    return _Work(graph, topology, oracle, wanted, layouts, batched.pipeline_order)
 
 
 def _placed(
-    made: BuildResult, config: Config, topology: Topology
+    batched: BuildResult, config: Config, topology: Topology
 ) -> tuple[list[Section | None], dict[str, str]]:
-    """Return the sections of a graph of microbatches: a node stays on the device of its stage,
-    unless its section cuts it; and a warning for each section whose devices have no effect so.
+    """Return the sections of a graph of microbatches, in which a node stays on the device of its
+    stage unless its section shards it, and a warning for each section whose devices have no effect.
     """
-    nodes, ignored = made.graph.nodes, {}
+    nodes, ignored = batched.graph.nodes, {}
     found = sections_of([node.name for node in nodes], config)
     out = [_resolved(section, topology) for section in found]
-    for node, device in made.pinned_devices.items():
+    for node, device in batched.pinned_devices.items():
         section = out[node]
         if section is None or section.shard is None:
             name = section.name if section else config.source
@@ -156,6 +185,8 @@ def _placed(
 
 @dataclass(frozen=True)
 class _Work:
+    """A graph to shard, with its context."""
+
     graph: Graph
     topology: Topology
     oracle: CostOracle
@@ -167,18 +198,18 @@ class _Work:
         return self.oracle.seconds(self.graph, node, device)
 
     def shard(self, sections: list[Section | None]) -> BuildResult:
-        return self.made_by(self.sharder(sections))
+        return self.built_by(self.sharder(sections))
 
     def sharder(self, sections: list[Section | None]) -> Sharder:
         return Sharder(self.graph, sections, self.topology, self, self.pieces, self.pipeline_order)
 
-    def made_by(self, sharder: Sharder) -> BuildResult:
-        made = sharder.run(self.shown)
-        return replace(made, pipeline_order=find_steps(made))
+    def built_by(self, sharder: Sharder) -> BuildResult:
+        result = sharder.run(self.shown)
+        return replace(result, pipeline_order=find_steps(result))
 
 
 def _resolved(section: Section | None, topology: Topology) -> Section | None:
-    """Return a section whose devices are there; all but the CPU where it names none."""
+    """Return a section after checking its devices; by default all devices except the CPU."""
     if section is None:
         return None
     known = [spec.name for spec in topology.devices]
@@ -197,12 +228,12 @@ def _check_devices(name: str, devices: Iterable[str], known: Sequence[str]) -> N
 
 
 def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section | None], list[str]]:
-    """Return sections in which nothing is auto, and notes on what was found best."""
+    """Return sections without `auto`, and notes on the choices."""
     open_ = [s.name for s in dict.fromkeys(sections) if s and s.shard and s.shard.auto]
     if not open_:
         return sections, []
     chosen: dict[str, Shard | None] = {}
-    groups = [[name] for name in open_] if len(open_) <= FEW else []
+    groups = [[name] for name in open_] if len(open_) <= MAX_SECTIONS else []
     for group in [open_, *groups]:
         chosen |= dict.fromkeys(group, _best(work, sections, chosen, group))
     notes = [f"shard: auto of {name}: {_describe(shard)}" for name, shard in chosen.items()]
@@ -212,25 +243,23 @@ def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section |
 def _best(
     work: _Work, sections: list[Section | None], chosen: dict[str, Shard | None], group: list[str]
 ) -> Shard | None:
-    """Returns what is best for some sections, all others as they are chosen so far."""
+    """Return the best shard of some sections, with others as chosen; None for none."""
     found: list[tuple[float, int]] = []
-    for position, shard in enumerate(TRIED):
+    for position, shard in enumerate(CANDIDATE_SHARDS):
         try:
-            made = work.shard(_with(sections, chosen | dict.fromkeys(group, shard)))
-        except PlanError:  # an axis that does not divide
-            if shard is None:  # of another section
+            result = work.shard(_with(sections, chosen | dict.fromkeys(group, shard)))
+        except PlanError:  # an indivisible axis
+            if shard is None:  # the error is of another section
                 raise
             continue
-        found.append((work.oracle.run_seconds(made), position))
-    return TRIED[min(found)[1]]
+        found.append((work.oracle.run_seconds(result), position))
+    return CANDIDATE_SHARDS[min(found)[1]]
 
 
 def _with(
     sections: list[Section | None], chosen: Mapping[str, Shard | None]
 ) -> list[Section | None]:
-    """Return sections with what was chosen; one that is not cut runs anywhere among its devices,
-    and those that nothing was chosen for likewise.
-    """
+    """Return sections with the choices; those without a shard run anywhere."""
     out: list[Section | None] = []
     for section in sections:
         if section is None or section.shard is None or not section.shard.auto:

@@ -1,26 +1,26 @@
-"""Passes: each takes a graph, and returns one of the same results that takes less work.
+"""Graph passes: rewrites that return an equivalent graph with less work.
 
-    simplify: folds constants, makes equal calls one, drops nodes without effect or readers
-    fuse_patterns: makes one op of small ones: attention, norms, activations, a bias; convolutions
-    take
-        scale and shift of their channels into weights and bias
-    convert_weights_to_fp16: holds weights as float16 for products of few rows whose precision
-    allows it fuse_dequantize: lets products and look-ups read weights of few bits as they are
-    fuse_sibling_linears: makes one of products of one row that read the same, with what comes
-    before them convolve: gives convolutions with known weights the form that takes fewest products
-    fuse_chains: makes one node of elementwise ops behind each other fuse_epilogues: makes
-    elementwise ops behind a product or convolution a part of it
+    simplify               fold constants, merge equal calls, remove dead nodes and no-ops
+    fuse_patterns          fuse attention, norms, activations and biases; fold a scale and a shift
+                           per channel into convolution weights and bias
+    convert_weights_to_fp16
+                           store weights as float16 for matmuls of few rows, if their precision
+                           mode allows it
+    fuse_dequantize        let matmuls and gathers read quantized weights directly
+    fuse_sibling_linears   merge single-row matmuls of one input, with their norm and activation
+    convolve               compute 3 x 3 convolutions by Winograd's algorithm
+    fuse_elementwise_ops   fuse consecutive elementwise ops
+    fuse_epilogues         fuse elementwise ops into the matmul or convolution before them
 
 A pass is a function (graph, constraints) -> graph. Each node of the new graph has the name of the
-node whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
-overrides, `explain` and errors still find them. Time is linear in the nodes; of layers that are all
-alike only a few are looked at (layers.py).
+node whose value it computes. `Graph.aliases` maps the names of removed nodes to their replacements,
+so that overrides, `explain` and errors still find them. Time is linear in the nodes. Repeated
+layers are collapsed first (collapse_layers.py).
 
-Results are those of the graph as it was written up to rounding, with two exceptions, in which they
-are nearer to the real numbers: a fused elementwise op of float16, or a product with what follows
-it, is computed in float32 and rounded once at its end, and recognised attention takes a hidden key,
-or one of weight 0, for not there, even if it is NaN or infinite. `Scheduler(optimize=False)` runs
-the graph as it was written.
+Results equal those of the original graph up to rounding, with two exceptions, both of which are
+more accurate: a fused elementwise op of float16, or a matmul with an epilogue, computes in float32
+and rounds once at the end; fused attention ignores a masked key, or one of weight 0, even if it is
+NaN or infinite. `Scheduler(optimize=False)` disables all passes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
     "Rule",
     "Rules",
     "RewriteConstraints",
-    "fuse_chains",
+    "fuse_elementwise_ops",
     "fuse_epilogues",
     "optimize",
     "rewrite",
@@ -71,18 +71,18 @@ PATTERNS: Rules = {
     "attention_with_kvcache": (fold_transpose_into_attention,),
     "transpose": (fold_output_transpose,),
 }
-"""By the op at the end of each pattern, the rules that look for it."""
+"""The rules of each pattern, by the last op of the pattern."""
 
 
 def simplify(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Folds constants, makes equal calls one, and leaves out what changes nothing."""
-    # ops of importers come and go, and are never folded
+    """Fold constants, merge equal calls, and remove ops without effect."""
+    # custom ops of importers are never folded
     rules = {name: (fold_constants, *SIMPLER.get(name, ())) for name in all_ops()}
     return rewrite(graph, rules, constraints)
 
 
 def fuse_patterns(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Make one op of the small ops by which files write it out."""
+    """Fuse the small ops that model files write attention, norms and activations as."""
     return rewrite(graph, PATTERNS, constraints)
 
 
@@ -96,18 +96,26 @@ PASSES: tuple[Pass, ...] = (
     fuse_elementwise_ops,
     fuse_epilogues,
 )
-"""In the order in which they run."""
+"""The passes in the order in which they run."""
 
 
 def optimize(graph: Graph, constraints: RewriteConstraints | None = None) -> Graph:
-    """Return a graph of the same outputs, inputs and states that takes less work.
+    """Return an equivalent graph that takes less work.
 
-    One with epilogues has been here, and stays as it is: rules take an op's result for its own.
+    A graph that already has epilogues is returned unchanged, because rules assume that the result
+    of a node is that of its op.
+
+    Parameters
+    ----------
+    graph
+        The graph to optimize.
+    constraints
+        Nodes to preserve, and the limits of devices; by default none.
     """
     if any(EPILOGUE in node.attrs for node in graph.nodes):
         return graph
-    made = _through_passes(graph, constraints or RewriteConstraints())
-    return made if made is graph else made.verify()
+    result = _through_passes(graph, constraints or RewriteConstraints())
+    return result if result is graph else result.verify()
 
 
 def _through_passes(graph: Graph, constraints: RewriteConstraints) -> Graph:
@@ -117,7 +125,7 @@ def _through_passes(graph: Graph, constraints: RewriteConstraints) -> Graph:
             whole = collapsed.expand(_through_passes(collapsed.graph, constraints))
             if whole is not None:
                 return whole
-    wanted, made = constraints.propagate_pins(graph), graph
-    for each in PASSES:
-        made = each(made, wanted)
-    return made
+    propagated, result = constraints.propagate_pins(graph), graph
+    for apply_pass in PASSES:
+        result = apply_pass(result, propagated)
+    return result

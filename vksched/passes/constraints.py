@@ -1,4 +1,4 @@
-"""Rewrite constraints: the names of nodes that passes must leave as the user asked."""
+"""Rewrite constraints: user requests that passes must respect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from ..topology.limits import Limits
 
 @dataclass(frozen=True)
 class RewriteConstraints:
-    """observed: names of values that the user wants to see: each stays a value of its own.
-    pinned_devices: names of nodes that the user has put on a device to that device; only nodes
-    pinned to one device
-        become one. limits: what every device allows that may run the graph; None where that is
-        numpy alone. memory_bytes: of the least of these devices.
+    """Names of nodes that passes must not fuse, and the limits of the candidate devices.
+
+    Parameters
+    ----------
+    observed
+        Names of values that the user observes; they are not fused into other nodes.
+    pinned_devices
+        Device names by the names of nodes that the user has pinned. Only nodes pinned to one
+        device are fused.
+    limits
+        The common kernel limits of all candidate devices, or None if only the CPU is a candidate.
+    memory_bytes
+        Memory of the smallest candidate device.
     """
 
     observed: frozenset[str] = frozenset()
@@ -24,8 +32,9 @@ class RewriteConstraints:
     memory_bytes: int = 0
 
     def propagate_pins(self, graph: Graph) -> RewriteConstraints:
-        """Return the same with the homes of the ops that read what has one, of views, and of what
-        only ops pinned to one device read: the planner will put it beside them.
+        """Return a copy in which pins are propagated to (a) ops whose heaviest pinned leaf has a
+        pin, (b) views of pinned values and (c) ops whose users are all pinned to one device. The
+        planner places those ops there anyway.
         """
         if not self.pinned_devices:
             return self

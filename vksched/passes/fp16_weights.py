@@ -1,13 +1,12 @@
-"""Halves: weights of products that may be rounded are held as floats of 16 bits where kernels read
-that.
+"""Convert weights to fp16: store weights of matmuls as 16-bit floats if their precision allows it.
 
-    matmul(x, w float32) {precision: mixed}     ->  quantized_linear(x, words of w) {format: f16}
-    matmul(x, w float32) {precision: bfloat16}  ->  quantized_linear(x, words of w) {format: bf16}
+    matmul(x, w float32) {precision: mixed}     ->  quantized_linear(x, fp16 w) {format: f16}
+    matmul(x, w float32) {precision: bfloat16}  ->  quantized_linear(x, bf16 w) {format: bf16}
 
-A product of few rows does little with each weight, so it takes half as long with weights of half
-the size. With more rows GPUs read them in tiles as they lie; CPU drivers would unpack them first,
-so there these stay. A weight stays as it is if somebody else reads it, as it would be there
-twice, or if its format does not hold it. x is not rounded. Examples:
+A matmul of few rows is bound by the bandwidth of its weights, so weights of half the size double
+its speed. Matmuls of more rows are converted for GPUs, whose kernels load 16-bit tiles, but not for
+CPU drivers, whose kernels would dequantize the weights first. A weight is not converted if another
+op reads it, which would store it twice, or if it overflows the format. x is not rounded. Examples:
 tests/passes/test_fp16_weights.py.
 """
 
@@ -36,25 +35,24 @@ from .constraints import RewriteConstraints
 from .rewrite import Rewriter, rewrite
 
 FORMATS = {MIXED: "f16", HALF: "f16", BRAIN: "bf16"}
-"""By the word of a product."""
+"""The storage format of the weights, by precision mode."""
 MAX_ROWS = 8
-"""Of a result, on CPU drivers: kernels for more unpack weights first."""
+"""Maximum rows of a result on CPU drivers; kernels for more rows dequantize the weights first."""
 MIN_BYTES = 1 << 16
-"""Of a weight: less is read at once."""
+"""Minimum size of a weight; smaller ones load in negligible time."""
 MIN_LANES = 8
-"""CPU drivers of fewer lanes (SwiftShader) take longer to widen float16 than to read float32."""
-LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38}
+"""CPU drivers with smaller subgroups (SwiftShader) convert float16 slower than they load float32.
+"""
+MAX_VALUE = {"f16": 65504.0, "bf16": 3.3895313892515355e38}
 
 _Words = dict[tuple[str, bool], NDArray]
 _words: weakref.WeakKeyDictionary[object, _Words] = weakref.WeakKeyDictionary()
-"""By the key of a weight, its format, and whether it is turned, as long as the weight is there:
-graphs share them.
-"""
+"""Converted weights by weight key, format, and whether they are transposed; graphs share them."""
 
 
 def convert_weights_to_fp16(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Holds weights as float16 for products whose precision allows it."""
-    limits = constraints.limits  # numpy alone does what a precision says, and no more
+    """Store weights as 16-bit floats for matmuls whose precision allows it."""
+    limits = constraints.limits  # the CPU backend rounds exactly as the precision says
     if limits is None:
         return graph
     return rewrite(graph, {"matmul": (partial(_product, limits),)}, constraints)
@@ -72,26 +70,28 @@ def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:
     weight = r[w]
     if weight.op != "weight" or weight.type.rank != 2 or not (r.is_free(w) and r.has_single_use(w)):
         return None
-    turned = not node.attrs.as_bool("transpose_b")
-    columns = weight.type.shape[0 if turned else 1]
+    transposed = not node.attrs.as_bool("transpose_b")
+    columns = weight.type.shape[0 if transposed else 1]
     if weight.type.device_bytes < MIN_BYTES or columns % format_of(format).step:
         return None
-    words = _pack_u32(r, w, format, turned)
+    words = _pack_u32(r, w, format, transposed)
     if words is None:
         return None
-    made = r.constant(words, (format, turned, r.key(w)), "weight")
-    given: dict[str, AttrValue] = {"format": format, **kept_precision(node.attrs)}
-    return r.emit("quantized_linear", (x, made, *bias), given)
+    converted = r.constant(words, (format, transposed, r.key(w)), "weight")
+    new_attrs: dict[str, AttrValue] = {"format": format, **kept_precision(node.attrs)}
+    return r.emit("quantized_linear", (x, converted, *bias), new_attrs)
 
 
-def _pack_u32(r: Rewriter, w: int, format: str, turned: bool) -> NDArray | None:
-    """Return the words of a weight, rows along k; None where its format does not hold it."""
-    made, key = _words.setdefault(r.key(w), {}), (format, turned)
-    if key not in made:
+def _pack_u32(r: Rewriter, w: int, format: str, transposed: bool) -> NDArray | None:
+    """Return a converted weight as uint32 words, rows along k; None if it overflows the format."""
+    cached, key = _words.setdefault(r.key(w), {}), (format, transposed)
+    if key not in cached:
         values = r.data(w)
-        if values is None or not np.abs(values).max(initial=0) <= LARGEST[format]:  # NaN is not
+        if (
+            values is None or not np.abs(values).max(initial=0) <= MAX_VALUE[format]
+        ):  # False for NaN
             return None
-        lines = np.ascontiguousarray(values.T if turned else values)
+        lines = np.ascontiguousarray(values.T if transposed else values)
         fp16_lines = bfloat16_bits(lines) if format == FORMATS[BRAIN] else lines.astype(np.float16)
-        made[key] = np.asarray(pack_u32(format, fp16_lines.tobytes(), fp16_lines.shape))
-    return made[key]
+        cached[key] = np.asarray(pack_u32(format, fp16_lines.tobytes(), fp16_lines.shape))
+    return cached[key]

@@ -1,8 +1,8 @@
-"""Activations that a file writes out in small ops: GELU, by erf and by tanh, SiLU, hard swish.
+"""Fuse activations that model files write as small ops: GELU (erf and tanh), SiLU, hard swish.
 
     x -> mul 0.7071 -> erf -> add 1 -> mul x -> mul 0.5      is      x -> gelu
 
-Every order of the factors, and divisions in place of products with the inverse. Examples:
+Factors match in any order, and divisions match as multiplications by the inverse. Examples:
 tests/passes/test_patterns.py.
 """
 
@@ -16,11 +16,11 @@ from .pattern import factors, isclose, power_of, scaled, single_use
 from .rewrite import Rewriter
 
 TANH_CUBE = 0.044715
-"""Of the cube in GELU by tanh."""
+"""The coefficient of the cube in the tanh approximation of GELU."""
 
 
 def to_gelu(r: Rewriter, node: Node) -> int | None:
-    """0.5 x (1 + erf(x / sqrt(2))), and 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    """Match 0.5 x (1 + erf(x / sqrt(2))) and 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     if node.type.dtype != FLOAT32:
         return None
     number, others = factors(r, node)
@@ -33,12 +33,12 @@ def to_gelu(r: Rewriter, node: Node) -> int | None:
         shifted = None if one is None else factors(r, one, "add")
         if shifted is None or shifted[0] != 1.0 or len(shifted[1]) != 1:
             continue
-        bent = single_use(r, shifted[1][0], "erf", "tanh")
-        if bent is None:
+        curve = single_use(r, shifted[1][0], "erf", "tanh")
+        if curve is None:
             continue
-        if bent.op == "erf" and _is_scaled(r, bent.inputs[0], x, math.sqrt(0.5)):
+        if curve.op == "erf" and _is_scaled(r, curve.inputs[0], x, math.sqrt(0.5)):
             return r.emit("gelu", (x,))
-        if bent.op == "tanh" and _is_cubic(r, bent.inputs[0], x):
+        if curve.op == "tanh" and _is_cubic(r, curve.inputs[0], x):
             return r.emit("gelu_tanh", (x,))
     return None
 
@@ -49,26 +49,26 @@ def _is_scaled(r: Rewriter, node_id: int, x: int, wanted: float, exponent: int =
 
 
 def _is_cubic(r: Rewriter, node_id: int, x: int) -> bool:
-    """sqrt(2 / pi) (x + 0.044715 x^3), or with x before the bracket."""
+    """Return True for sqrt(2 / pi) (x + 0.044715 x^3), with or without x factored out."""
     product = single_use(r, node_id, "mul")
     number, others = (1.0, [node_id]) if product is None else factors(r, product)
     if not isclose(number, math.sqrt(2 / math.pi)):
         return False
-    taken_out = x in others
-    if taken_out:
+    factored = x in others
+    if factored:
         others.remove(x)
     bracket = single_use(r, others[0], "add") if len(others) == 1 else None
     if bracket is None:
         return False
     for one, cube in (bracket.inputs, reversed(bracket.inputs)):
-        first = r.scalar(one) == 1.0 if taken_out else one == x
-        if first and _is_scaled(r, cube, x, TANH_CUBE, 2 if taken_out else 3):
+        first = r.scalar(one) == 1.0 if factored else one == x
+        if first and _is_scaled(r, cube, x, TANH_CUBE, 2 if factored else 3):
             return True
     return False
 
 
 def to_silu(r: Rewriter, node: Node) -> int | None:
-    """x sigmoid(x)."""
+    """Match x sigmoid(x)."""
     for x, gate in (node.inputs, reversed(node.inputs)):
         curve = single_use(r, gate, "sigmoid")
         if curve is not None and curve.inputs[0] == x and r[x].type == node.type:
@@ -77,7 +77,7 @@ def to_silu(r: Rewriter, node: Node) -> int | None:
 
 
 def to_hard_swish(r: Rewriter, node: Node) -> int | None:
-    """x clip(x + 3, 0, 6) / 6, and x hard_sigmoid(x) of that slope."""
+    """Match x clip(x + 3, 0, 6) / 6 and x hard_sigmoid(x) with slope 1 / 6."""
     if node.type.dtype != FLOAT32:
         return None
     product, number = node, 1.0
@@ -99,13 +99,17 @@ def to_hard_swish(r: Rewriter, node: Node) -> int | None:
 
 
 def _slope(r: Rewriter, gate: int, x: int) -> float:
-    """Return c / 6 where a value is c clip(x + 3, 0, 6) / 6, and 0 of all else."""
-    if (bent := single_use(r, gate, "hard_sigmoid")) is not None:
-        slope, half = bent.attrs.as_float("alpha"), bent.attrs.as_float("beta")
-        return 1 / 6 if bent.inputs[0] == x and isclose(6 * slope, 1.0) and half == 0.5 else 0.0
-    cut = single_use(r, gate, "clip")
-    inner = None if cut is None else single_use(r, cut.inputs[0], "add")
-    if cut is None or inner is None or (cut.attrs["low"], cut.attrs["high"]) != (0.0, 6.0):
+    """Return c / 6 if a value is c clip(x + 3, 0, 6) / 6, else 0."""
+    if (sigmoid := single_use(r, gate, "hard_sigmoid")) is not None:
+        slope, half = sigmoid.attrs.as_float("alpha"), sigmoid.attrs.as_float("beta")
+        return 1 / 6 if sigmoid.inputs[0] == x and isclose(6 * slope, 1.0) and half == 0.5 else 0.0
+    clipped = single_use(r, gate, "clip")
+    inner = None if clipped is None else single_use(r, clipped.inputs[0], "add")
+    if (
+        clipped is None
+        or inner is None
+        or (clipped.attrs["low"], clipped.attrs["high"]) != (0.0, 6.0)
+    ):
         return 0.0
     number, others = factors(r, inner, "add")
     return 1.0 if number == 3.0 and others == [x] else 0.0

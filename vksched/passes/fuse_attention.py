@@ -1,10 +1,10 @@
-"""Attention that a file writes out as products around a softmax, and the transposes beside it.
+"""Fuse attention that model files write as matmuls around a softmax, with adjacent transposes.
 
     q, k -> matmul -> mul scale -> add mask -> softmax -> matmul v    is    q, k, v -> attention
 
-A kernel of attention reads and writes (b, heads, length, size) and (b, length, heads, size) alike,
-so the transposes between the two go. Where a mask hides all keys, softmax gives NaN, and so does
-this attention. Examples: tests/passes/test_patterns.py.
+Attention kernels read and write both (b, heads, length, size) and (b, length, heads, size), so
+transposes between the two are folded. A row whose keys are all masked gives NaN, as softmax does.
+Examples: tests/passes/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .pattern import scaled, single_use
 from .rewrite import Rewriter
 
 BUFFERS_OF_MASKED = 5
-"""That a kernel of attention with a mask binds."""
+"""Number of buffers that a kernel of masked attention binds."""
 SWAPPED = (0, 2, 1, 3)
 ROUNDS_TO_FINITE = float(np.finfo(np.float32).max) * (1 + 2.0**-26)
-"""What a sum of masks stays under: half a unit in the last place more would be infinite."""
+"""Upper bound of a sum of masks; half a unit in the last place more rounds to infinity."""
 MOVES = ("reshape", "expand", "transpose", "slice", "gather", "concat")
 
 
 def to_attention(r: Rewriter, node: Node) -> int | None:
-    """softmax(q k^T * scale + mask) v."""
+    """Match softmax(q k^T * scale + mask) v."""
     if len(node.inputs) != 2 or node.type.dtype != FLOAT32 or node.attrs["transpose_a"]:
         return None
     soft = single_use(r, node.inputs[0], "softmax")
@@ -64,9 +64,9 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past_len": 0, "left": -1}
     attrs |= {"right": -1, "is_bshd": (0, 0, 0, 0)}
     attrs |= kept_precision(node.attrs)
-    attrs["fully_masked_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
-    made = _emit(r, "attention", operands, attrs)
-    return r.emit("reshape", (made,), {"shape": node.type.shape}) if len(lead) == 1 else made
+    attrs["fully_masked_is_nan"] = soft.type.shape[-1] > 0  # an empty sum is 0
+    fused = _emit(r, "attention", operands, attrs)
+    return r.emit("reshape", (fused,), {"shape": node.type.shape}) if len(lead) == 1 else fused
 
 
 def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
@@ -87,7 +87,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
         return None
     if len(masks) > 1 and any(r[mask].type.dtype != FLOAT32 for mask in masks):
         return None
-    # large ones of both signs round otherwise when they are added to each other first
+    # large masks of opposite signs round differently if they are added to each other first
     if len(masks) > 1 and not sum(_largest(r, mask) for mask in masks) < ROUNDS_TO_FINITE:
         return None
     mask = masks[0]
@@ -97,7 +97,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
 
 
 def _unreplace(r: Rewriter, soft: Node) -> tuple[int, int] | None:
-    """Return the scores and the bool mask of where(mask, scores, -inf), or with the two turned."""
+    """Match `where(mask, scores, -inf)`, in either operand order, and return (scores, mask)."""
     chosen = single_use(r, soft.inputs[0], "where")
     if chosen is None or len(soft.type.shape) != 4 or not r.allows(BUFFERS_OF_MASKED):
         return None
@@ -115,14 +115,14 @@ def _makes_scores(r: Rewriter, total: Node, side: int) -> bool:
 
 
 MAX_MASK_NODES = 64
-"""Nodes that are looked at to learn how large the values of a mask may be."""
+"""Maximum number of nodes that are visited to bound the values of a mask."""
 
 
 def _largest(r: Rewriter, node_id: int) -> float:
-    """Returns what no value of a mask exceeds in magnitude; infinity where that is not known."""
-    largest, left, seen = 0.0, [node_id], set[int]()
-    while left:
-        at = left.pop()
+    """Return an upper bound of the absolute values of a mask; infinity if unknown."""
+    largest, pending, seen = 0.0, [node_id], set[int]()
+    while pending:
+        at = pending.pop()
         if at in seen:
             continue
         seen.add(at)
@@ -132,9 +132,9 @@ def _largest(r: Rewriter, node_id: int) -> float:
         if array is not None:
             largest = max(largest, float(np.abs(array).max(initial=0)))
         elif node.op == "where":
-            left += node.inputs[1:]
+            pending += node.inputs[1:]
         elif node.op in MOVES:
-            left += node.inputs if node.op == "concat" else node.inputs[:1]
+            pending += node.inputs if node.op == "concat" else node.inputs[:1]
         elif node.op == "cast" and r[node.inputs[0]].type.dtype == BOOL:
             largest = max(largest, 1.0)
         else:
@@ -145,7 +145,7 @@ def _largest(r: Rewriter, node_id: int) -> float:
 
 
 def _swap_last(r: Rewriter, node_id: int) -> int:
-    """A value with its last two axes swapped; through what can take that up."""
+    """Return a value with its last two axes swapped, merged with a preceding transpose."""
     node, rank = r[node_id], len(r[node_id].type.shape)
     source = node.inputs[0] if node.inputs else node_id
     if node.op == "reshape" and r.same_device(node_id):
@@ -168,33 +168,33 @@ def _with_heads(r: Rewriter, node_id: int) -> int:
 
 
 ATTENTION = ("attention", "attention_with_kvcache")
-"""Ops whose operands 0 to 2, and whose result, lie by heads or by length."""
+"""Ops whose operands 0 to 2 and result are (b, heads, length, size) or (b, length, heads, size)."""
 
 
 def _emit(r: Rewriter, op: str, operands: list[int], attrs: dict[str, AttrValue]) -> int:
-    """Attention that reads its operands from before they were transposed."""
-    turns = list(Attrs(attrs).as_ints("is_bshd"))
+    """Emit attention that reads its operands without their transposes."""
+    is_bshd = list(Attrs(attrs).as_ints("is_bshd"))
     for side in range(3):
         operand = r[operands[side]]
-        turned = operand.op == "transpose" and operand.attrs.as_ints("axes") == SWAPPED
-        if turned and r.same_device(operand.id):
+        transposed = operand.op == "transpose" and operand.attrs.as_ints("axes") == SWAPPED
+        if transposed and r.same_device(operand.id):
             operands[side] = operand.inputs[0]
-            turns[side] ^= 1
-    return r.emit(op, operands, attrs | {"is_bshd": tuple(turns)})
+            is_bshd[side] ^= 1
+    return r.emit(op, operands, attrs | {"is_bshd": tuple(is_bshd)})
 
 
 def fold_transpose_into_attention(r: Rewriter, node: Node) -> int | None:
-    """Attention behind transposes of heads and length."""
-    made = _emit(r, node.op, list(node.inputs), dict(node.attrs))
-    return made if r[made].inputs != node.inputs else None
+    """Fold transposes of heads and length into the attention that reads them."""
+    fused = _emit(r, node.op, list(node.inputs), dict(node.attrs))
+    return fused if r[fused].inputs != node.inputs else None
 
 
 def fold_output_transpose(r: Rewriter, node: Node) -> int | None:
-    """Attention before a transpose of heads and length."""
+    """Fold a transpose of heads and length into the attention before it."""
     found = (single_use(r, node.inputs[0], op) for op in ATTENTION)
-    made = next((one for one in found if one is not None), None)
-    if made is None or node.attrs.as_ints("axes") != SWAPPED:
+    attention = next((one for one in found if one is not None), None)
+    if attention is None or node.attrs.as_ints("axes") != SWAPPED:
         return None
-    *turns, last = made.attrs.as_ints("is_bshd")
-    attrs = dict(made.attrs) | {"is_bshd": (*turns, 1 - last)}
-    return r.emit(made.op, made.inputs, attrs)
+    *others, last = attention.attrs.as_ints("is_bshd")
+    attrs = dict(attention.attrs) | {"is_bshd": (*others, 1 - last)}
+    return r.emit(attention.op, attention.inputs, attrs)

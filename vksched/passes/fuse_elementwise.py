@@ -1,14 +1,13 @@
-"""Chains: elementwise ops behind each other become one node.
+"""Fuse elementwise: consecutive elementwise ops become one op.
 
     a -> add -> gelu -> mul -> ...        a, b, c -> fused_elementwise -> ...
          b             c
 
-Problem: which nodes become one. Method: from the results backwards, a node joins the fused op of
-its readers where all of them are in one, so that nobody else needs its value; it has their shape
-and home, and the fused elementwise op then fits the shaders and the buffers of every device. What
-it reads and is no member is an operand, of any shape that broadcasts; single numbers are constants
-of the fused elementwise op. Values that are observed or outputs stay, and so do integers, whose
-bounds are known op by op.
+Problem: choose the nodes to fuse. Method: visit the nodes from the results backwards. A node joins
+the fused op of its readers if all of them are in that op, if it has their shape and device, and if
+the result fits the shaders and buffers of every device. Operands of any shape that broadcasts
+become operands of the fused op; scalars become its constants. Observed values and outputs are not
+fused into their readers. Integer ops are not fused, because their value ranges are known per op.
 
 Complexity: O(nodes + edges). Examples: tests/passes/test_fuse_elementwise.py.
 """
@@ -39,21 +38,23 @@ from .constraints import RewriteConstraints
 from .rewrite import Rewriter, rewrite
 
 MIN_STEPS, MAX_VALUES = 8, 1 << 32
-"""A fused elementwise op is one dispatch, which drivers kill if it takes seconds: of large tensors
-it computes so many values at most, or so many steps.
+"""Limits the work of a fused op, which is one dispatch, because drivers kill dispatches that take
+seconds: large tensors get at most MAX_VALUES values times steps, or MIN_STEPS steps.
 """
 JUMPS = frozenset(
     "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
 )
-"""Of float16 they are no part of a fused elementwise op: a difference in the last digit of what
-they read, which a fused elementwise op does not round, makes another result.
+"""Ops that are not fused in float16, because they are discontinuous: a fused op does not round
+their operands to float16, and a difference in the last digit changes the result.
 """
 
 
 @dataclass
 class _Group:
-    """A fused elementwise op as it grows. dtype: of its floats. members: node ids, the last one
-    first. inputs: what they read and is no member.
+    """A fused elementwise op while it grows.
+
+    `dtype` is its float type, `members` are node ids, the last node first, and `inputs` are the
+    operands of members that are not members.
     """
 
     dtype: str
@@ -65,7 +66,7 @@ class _Group:
 
 
 def fuse_elementwise_ops(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Make elementwise ops behind each other one node."""
+    """Fuse consecutive elementwise ops."""
     groups = _Finder(graph, constraints).find()
     if not groups:
         return graph
@@ -79,29 +80,26 @@ def fuse_elementwise_ops(graph: Graph, constraints: RewriteConstraints) -> Graph
 
 
 class _Finder:
-    """Finds the fused ops of a graph."""
+    """Find the groups of elementwise ops to fuse."""
 
     def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
         self.graph = graph
         self.pinned_devices = constraints.pinned_devices
         self.most = _most_inputs(constraints.limits)
-        self.kept = {node_id for _, node_id in graph.outputs}
+        self.not_fused = {node_id for _, node_id in graph.outputs}
         if constraints.observed:
-            self.kept |= {n.id for n in graph.nodes if n.name in constraints.observed}
+            self.not_fused |= {n.id for n in graph.nodes if n.name in constraints.observed}
         calls = graph.calls
         dtypes = [_float_of(graph.input_types(n), n) for n in calls]
         self.dtypes = [dtypes[call] for call in graph.signatures]
 
     def find(self) -> Mapping[str, _Group]:
-        """Return the fused ops of two ops or more and an operand, by the names of their last
-        ones.
-        """
+        """Return the groups of two or more ops with an operand, by the name of their last op."""
         nodes, found = self.graph.nodes, list[_Group]()
         reader: dict[int, _Group | None] = {}
-        # of each value the fused elementwise op that reads it; None where it is no fused
-        # elementwise op, or not one alone
+        # maps a value to the group of all its readers; None if they are not in one group
         for node in reversed(nodes):
-            group = reader.get(node.id) if node.id not in self.kept else None
+            group = reader.get(node.id) if node.id not in self.not_fused else None
             dtype, pinned_device = self.dtypes[node.id], self.pinned_devices.get(node.name)
             if dtype is None:
                 group = None
@@ -122,7 +120,7 @@ class _Finder:
         return {nodes[g.members[0]].name: g for g in found if g.inputs and len(g.members) > 1}
 
     def _join(self, group: _Group, node: Node) -> bool:
-        """Take a node into a fused elementwise op, where both then fit."""
+        """Add a node to a group if the fused op fits the limits; return True if it was added."""
         nodes = self.graph.nodes
         inputs = {i: None for i in group.inputs if i != node.id}
         for operand in node.inputs:
@@ -140,7 +138,7 @@ class _Finder:
         return True
 
     def _is_far(self, value: int, group: _Group) -> bool:
-        """Whether a value comes from another device: what need not wait for it must not."""
+        """Return True if a value is transferred: fusing would delay independent ops."""
         node = self.graph.nodes[value]
         pinned_device = self.pinned_devices.get(node.name)
         return (
@@ -151,15 +149,13 @@ class _Finder:
 
 
 def _most_inputs(limits: Limits | None) -> int:
-    """Return the operands that a fused elementwise op may have on every device."""
+    """Return the maximum number of operands of a fused op that every device supports."""
     buffers = MAX_INPUTS + 1 if limits is None else limits.storage_buffers
     return max((n for n in range(MAX_INPUTS + 1) if shader_inputs(n, buffers)), default=0)
 
 
 def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
-    """Return the float type in which a fused elementwise op computes a node, or None where it
-    cannot.
-    """
+    """Return the float type in which a fused op computes a node; None if it cannot."""
     if node.declaration.leaf or node.op == "chain" or not node.type.size:
         return None
     seen = {t.dtype for t in (*types, node.type)}
@@ -174,7 +170,7 @@ def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
 
 
 def _is_number(graph: Graph, node: Node, operand: int) -> bool:
-    """Whether an operand is one number that the program can hold."""
+    """Return True if an operand is a scalar constant that the fused program can hold."""
     leaf = graph.nodes[operand]
     if leaf.op != "constant" or leaf.type.size != 1:
         return False
@@ -183,21 +179,19 @@ def _is_number(graph: Graph, node: Node, operand: int) -> bool:
 
 
 def _has_few_axes(inputs: Iterable[Shape], shape: Shape) -> bool:
-    given = [broadcast_strides(s, shape) for s in set(inputs) if s != shape]
-    if not given:
+    strides = [broadcast_strides(s, shape) for s in set(inputs) if s != shape]
+    if not strides:
         return True
-    given.append(broadcast_strides(shape, shape))
-    return len(collapse(shape, given)[0]) <= MAX_AXES
+    strides.append(broadcast_strides(shape, shape))
+    return len(collapse(shape, strides)[0]) <= MAX_AXES
 
 
 def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
-    """Return the fused elementwise op of some nodes, which stand in the new graph by themselves by
-    now.
-    """
+    """Emit the fused op of a group, whose members are already in the new graph as single nodes."""
     members = sorted(group.members)
     registers = {node_id: number for number, node_id in enumerate(group.inputs)}
     constants: dict[tuple[str, int], int] = {}
-    taken: list[tuple[Node, list[int | tuple[str, int]]]] = []
+    members_with_operands: list[tuple[Node, list[int | tuple[str, int]]]] = []
     for node_id in members:
         node = graph.nodes[node_id]
         operands: list[int | tuple[str, int]] = []
@@ -208,7 +202,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
                 number = word_of(as_array(graph.data[operand]))
                 constants.setdefault(number, len(registers) + len(constants))
                 operands.append(number)
-        taken.append((node, operands))
+        members_with_operands.append((node, operands))
     first = len(registers) + len(constants)
     registers.update((node_id, first + number) for number, node_id in enumerate(members))
     steps: list[Instr] = [
@@ -217,7 +211,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
             tuple(constants[o] if isinstance(o, tuple) else registers[o] for o in operands),
             tuple(node.attrs.items()),
         )
-        for node, operands in taken
+        for node, operands in members_with_operands
     ]
     return r.emit(
         "fused_elementwise", [r.of(i) for i in group.inputs], program_attrs(steps, list(constants))
@@ -225,7 +219,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
 
 
 def word_of(array: NDArray) -> tuple[str, int]:
-    """Return the element type and word of a number; of float16 as float32."""
+    """Return the element type of a scalar and its bits; float16 is widened to float32."""
     value = array.reshape(-1)[0]
     if array.dtype == np.float16:
         value = value.astype(np.float32)

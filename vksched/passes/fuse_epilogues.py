@@ -1,15 +1,15 @@
-"""Epilogues: elementwise ops behind a product or convolution become part of it.
+"""Fuse epilogues: elementwise ops after a matmul or convolution become part of its kernel.
 
     conv -> add residual -> relu        is        conv(x, w, bias, residual) {epilogue: add, relu}
 
-Nobody but the first of these ops may read the product, which has their shape and home; what else
-they read is numbers, and one value of the result's own type. Fused elementwise ops and single ops
-are taken whole or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer
-than the kernel has: where a device of the graph allows too few, only ops without one are taken.
-Every program with other numbers is a pipeline of its own, which CPU drivers compile for a second or
-two, so few are taken with numbers. numpy alone takes those that its native loops of convolutions
-know, and none without these: it would pass over the result just as often. Examples:
-tests/passes/test_epilogue.py.
+Only the first elementwise op may read the product, which has its shape and device. Its other
+operands are scalars and at most one value of the result's type, the residual. A fused elementwise
+op becomes an epilogue as a whole or not at all, so this pass runs after `fuse_elementwise_ops`. A
+residual binds one more buffer; epilogues with one are not fused if a device allows too few. Each
+program with other constants is a pipeline of its own, which CPU drivers compile for a second or
+two, so the number of programs with constants is limited. If only the CPU is a candidate, ops that
+its native convolution kernels support are fused, because numpy would need a pass over the result in
+any case. Examples: tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PRODUCTS = (*OF_MATRICES, "conv", "winograd_conv")
 OPS = frozenset(name.removesuffix("_float32") for name in FUNCTIONS)
 EXPONENTIAL = frozenset(("tanh", "sigmoid", "silu", "gelu", "gelu_tanh"))
 MIN_LANES = 8
-"""CPU drivers of fewer lanes (SwiftShader) take longer over exponentials in the kernel of a
-product, which has no registers left for them, than over a pass of their own.
+"""CPU drivers with smaller subgroups (SwiftShader) compute exponentials slower in the kernel of a
+matmul, which has no free registers, than in a kernel of their own.
 """
 MAX_PROGRAMS_WITH_CONSTANTS = 2
-"""Programs that differ in their steps or numbers, of those with numbers in a graph: the limits of
-its clips, the slope of its leaky ReLUs, but not a scale for each layer.
+"""Maximum number of distinct epilogue programs with constants in a graph. It suffices for the
+limits of clips or the slope of leaky ReLUs, but not for a scale for each layer.
 """
 ElementwiseParts = tuple[tuple[int, ...], tuple[Instr, ...], tuple[tuple[str, int], ...]]
-"""The values that elementwise ops read, their steps and constants, as of a fused elementwise op."""
+"""The operands, steps and constants of an elementwise program, as in a fused elementwise op."""
 
 
 def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Make elementwise ops part of the product or convolution that they follow."""
+    """Fuse elementwise ops into the matmul or convolution that they follow."""
     limits, most = constraints.limits, MAX_PROGRAMS_WITH_CONSTANTS
     ops: tuple[str, ...] = PRODUCTS
     few = limits is not None and limits.software and limits.subgroup_size < MIN_LANES
@@ -69,17 +69,18 @@ def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
         values, steps, constants = program
         if len(set(values)) > 2 or not all(op in taken for op, _, _ in steps):
             return None
-        numbers = (steps, constants) if constants or any(given for _, _, given in steps) else ()
+        numbers = (steps, constants) if constants or any(attrs for _, _, attrs in steps) else ()
         if numbers and numbers not in with_numbers and len(with_numbers) == most:
             return None
-        # the later value first: the other one is there by then
+        # the later value first: the other one is computed by then
         tried = (
-            _follow(r, node, own, program, ops, limits) for own in sorted(set(values), reverse=True)
+            _fuse(r, node, operand, program, ops, limits)
+            for operand in sorted(set(values), reverse=True)
         )
-        made = next((made for made in tried if made is not None), None)
-        if made is not None and numbers:
+        fused = next((fused for fused in tried if fused is not None), None)
+        if fused is not None and numbers:
             with_numbers.add(numbers)
-        return made
+        return fused
 
     return rewrite(
         graph, dict.fromkeys(("fused_elementwise", *taken), (rule,)), constraints, whole=True
@@ -87,10 +88,10 @@ def fuse_epilogues(graph: Graph, constraints: RewriteConstraints) -> Graph:
 
 
 def _program(r: Rewriter, node: Node) -> ElementwiseParts:
-    """Return a node as the steps of a fused elementwise op."""
+    """Return a node as an elementwise program."""
     if node.op == "fused_elementwise":
         program = program_of(node.attrs)
-        steps = tuple((op.name, at, tuple(given.items())) for op, at, given in program.steps)
+        steps = tuple((op.name, at, tuple(attrs.items())) for op, at, attrs in program.steps)
         return node.inputs, steps, program.constants
     words = {i: word_of(a) for i in node.inputs if (a := r.array(i)) is not None and a.size == 1}
     values = tuple(i for i in node.inputs if i not in words)
@@ -99,49 +100,49 @@ def _program(r: Rewriter, node: Node) -> ElementwiseParts:
     return values, (step,), tuple(words.values())
 
 
-def _follow(
+def _fuse(
     r: Rewriter,
     node: Node,
-    own: int,
+    product_id: int,
     program: ElementwiseParts,
     ops: tuple[str, ...],
     limits: Limits | None,
 ) -> int | None:
-    """Return a product, one of `ops`, that takes a node's steps, where it is one and can."""
+    """Return a product with the steps of a node as its epilogue; None if unsupported."""
     values, steps, constants = program
-    product, beside = r[own], tuple(set(values) - {own})
+    product, residual = r[product_id], tuple(set(values) - {product_id})
     if product.op not in ops or EPILOGUE in product.attrs or product.type != node.type:
         return None
-    if not r.is_read(own, values.count(own)):
+    if not r.is_read(product_id, values.count(product_id)):
         return None
-    if beside and not (_is_residual(r, node, *beside) and accepts_residual(product.op, node.type)):
+    if residual and not (
+        _is_residual(r, node, *residual) and accepts_residual(product.op, node.type)
+    ):
         return None
-    places = [int(i != own) for i in values]
+    places = [int(i != product_id) for i in values]
     moved = tuple(
-        (op, tuple(_moved(at, places, 1 + len(beside)) for at in registers), given)
-        for op, registers, given in steps
+        (op, tuple(_moved(at, places, 1 + len(residual)) for at in registers), step_attrs)
+        for op, registers, step_attrs in steps
     )
-    attrs = Attrs({**product.attrs, **epilogue_attrs(1 + len(beside), moved, constants)})
+    attrs = Attrs({**product.attrs, **epilogue_attrs(1 + len(residual), moved, constants)})
     try:
         shader_program_of(node.type, attrs)
         if (
-            beside and limits is not None
-        ):  # float16 takes scratch memory for it: the product must not go to numpy for that
-            types = tuple(r[i].type for i in (*product.inputs, *beside))
+            residual and limits is not None
+        ):  # float16 needs scratch memory: the op must not fall back to numpy for lack of it
+            types = tuple(r[i].type for i in (*product.inputs, *residual))
             lower(get_op(product.op), Call(types, node.type, attrs, limits))
     except UnsupportedOp:
         return None
-    return r.emit(product.op, (*product.inputs, *beside), attrs)
+    return r.emit(product.op, (*product.inputs, *residual), attrs)
 
 
 def _moved(register: int, places: Sequence[int], count: int) -> int:
-    """Return a register of steps whose operands were at other places, and are `count` now."""
+    """Return the new register of a step after its operands moved; `count` is their number."""
     return places[register] if register < len(places) else register - len(places) + count
 
 
 def _is_residual(r: Rewriter, node: Node, value: int) -> bool:
-    """Whether kernels may read a value beside the result; from another device, the product would
-    have to wait for it.
-    """
+    """Return True if a value may be a residual: of equal type and without a transfer."""
     near = r.same_device(value) or r[value].declaration.leaf
     return r[value].type == node.type and near and r.allows(BUFFERS)

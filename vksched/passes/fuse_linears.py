@@ -1,16 +1,16 @@
-"""Beside: what a token of a language model computes of the same row becomes one dispatch.
+"""Fuse sibling linears: matmuls of one token's activation become one dispatch.
 
     q = linear(norm(x), Wq)                           qkv = merged_linear(x, scale, Wq, Wk, Wv)
-    k = linear(norm(x), Wk)                     is    q, k, v are parts of it: views
+    k = linear(norm(x), Wk)                     is    q, k, v are slices of it: views
     v = linear(norm(x), Wv)
 
     silu(linear(x, Wg)) * linear(x, Wu)         is    merged_linear(x, Wg, Wu) {gate: silu}
-    rotary(q), rotary(k), from one product      is    parts of one rotary(q and k)
+    rotary(q), rotary(k), of one matmul         is    slices of one rotary(q and k)
 
-A GPU starts each dispatch, and runs empty at each barrier. Of a token these take longer than its
-arithmetic. A product of one row can make the norm before it again in each of its groups. So this is
-done for GPUs alone, of products of one row by weights of few bits. A norm that something else reads
-stays. Complexity: O(nodes). Examples: tests/passes/test_fuse_linears.py.
+A GPU spends time to start each dispatch, and idles at each barrier. When decoding one token, this
+takes longer than the arithmetic. A single-row matmul can recompute the norm before it in each
+workgroup. So GPUs merge single-row matmuls with quantized weights. A norm with other readers is not
+merged. Complexity: O(nodes). Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ ROTARY = "rotary_embedding"
 
 
 def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Make one of the products of one row that read the same, with what is around them."""
-    if not takes(constraints.limits):
+    """Fuse sibling matmuls of a single-row activation (Q/K/V, gate/up), with their norm and
+    activation, into one op.
+    """
+    if not is_supported(constraints.limits):
         return graph
     runs = list(_Finder(graph, constraints).products())
     if not runs:
@@ -43,27 +45,28 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
     return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), constraints)
 
 
-def takes(limits: Limits | None) -> bool:
-    """Whether devices gain by it, and have the kernel."""
+def is_supported(limits: Limits | None) -> bool:
+    """Return True if all devices have the fused kernel and benefit from it."""
     return limits is not None and not limits.software and limits.storage_buffers >= BESIDE_BUFFERS
 
 
 @dataclass(eq=False)
 class _Run:
-    """Nodes of a graph that become parts of one, along an axis of it. made: that one in the new
-    graph, -1 until the first of them is reached.
+    """Nodes that become slices of one merged node, along an axis of it.
+
+    `merged` is the id of the merged node in the new graph, -1 until the first member is visited.
     """
 
     members: tuple[int, ...]
     axis: int
-    made: int = -1
+    merged: int = -1
 
     def make(self, r: Rewriter, graph: Graph) -> int:
-        """Return the node of which they are parts."""
+        """Emit the merged node."""
         raise NotImplementedError
 
     def bounds(self, graph: Graph, member: int) -> tuple[int, int]:
-        """Return where one of them begins and ends."""
+        """Return the start and end of a member in the merged node."""
         sizes = [graph.nodes[i].type.shape[self.axis] for i in self.members]
         at = self.members.index(member)
         return sum(sizes[:at]), sum(sizes[: at + 1])
@@ -71,7 +74,7 @@ class _Run:
 
 @dataclass(eq=False)
 class _LinearRun(_Run):
-    """inputs: of the op, by their ids in the old graph. attrs: its attributes."""
+    """Matmuls to merge; `inputs` are ids in the old graph, `attrs` those of the new op."""
 
     inputs: tuple[int, ...] = ()
     attrs: Attrs = Attrs()
@@ -82,7 +85,7 @@ class _LinearRun(_Run):
 
 @dataclass(eq=False)
 class _RotaryRun(_Run):
-    """of: the products whose neighbouring parts are turned alike."""
+    """Rotary embeddings to merge; `of` is the run whose slices they rotate."""
 
     of: _LinearRun | None = None
 
@@ -90,7 +93,7 @@ class _RotaryRun(_Run):
         assert self.of is not None
         nodes = [graph.nodes[i] for i in self.members]
         bounds = [self.of.bounds(graph, graph.view_base(node.inputs[0])) for node in nodes]
-        flat = _cut(r, self.of.made, self.of.axis, bounds[0][0], bounds[-1][1])
+        flat = _cut(r, self.of.merged, self.of.axis, bounds[0][0], bounds[-1][1])
         batch, _, length, size = nodes[0].type.shape
         heads = sum(node.type.shape[1] for node in nodes)
         x = r.emit("reshape", (flat,), {"shape": (batch, heads, length, size)})
@@ -98,22 +101,22 @@ class _RotaryRun(_Run):
 
 
 def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
-    """Return the rule that puts a part of a run in place of each of its members."""
+    """Return the rule that replaces each member of a run by its slice of the merged node."""
     members = {graph.nodes[i].name: (run, i) for run in runs for i in run.members}
 
     def rule(r: Rewriter, node: Node) -> int | None:
         if node.name not in members:
             return None
         run, member = members[node.name]
-        if run.made < 0:
-            run.made = run.make(r, graph)
-        return _cut(r, run.made, run.axis, *run.bounds(graph, member))
+        if run.merged < 0:
+            run.merged = run.make(r, graph)
+        return _cut(r, run.merged, run.axis, *run.bounds(graph, member))
 
     return rule
 
 
 def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
-    """Return a part of a value, itself where that is all of it."""
+    """Return a slice of a value; the value itself if the slice is all of it."""
     if r[value].type.shape[axis] == end - start:
         return value
     attrs = {"axes": (axis,), "starts": (start,), "stops": (end,), "steps": (1,)}
@@ -121,7 +124,7 @@ def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
 
 
 class _Finder:
-    """Finds products that may become one."""
+    """Find matmuls that can be merged."""
 
     def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
         self._nodes = graph.nodes
@@ -133,7 +136,7 @@ class _Finder:
         self._ends = {i for _, i in graph.outputs} | set(graph.backed_up_states)
 
     def products(self) -> Iterator[_LinearRun]:
-        """Yield what may become one, where that saves something."""
+        """Yield the runs of matmuls whose merging saves a dispatch."""
         gates = list(filter(None, map(self._gate, self._nodes)))
         gated = {product.id for _, _, products in gates for product in products}
         alike: dict[tuple[int, Attrs, str | None], list[Node]] = defaultdict(list)
@@ -151,33 +154,35 @@ class _Finder:
     def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _LinearRun:
         first, norm = products[0], self._norm(products[0])
         inputs = norm.inputs if norm else first.inputs[:1]
-        told: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
-        told |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
+        options: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
+        options |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
-        return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(told))
+        return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(options))
 
     def _pinned_device(self, node: Node) -> str | None:
         return self._constraints.pinned_devices.get(node.name)
 
     def _is_on_host(self, node: Node) -> bool:
-        """Whether a CPU has a node: its native loops take each op by itself."""
+        """Return True if a node is pinned to a CPU, which has no merged kernel."""
         pinned_device = (self._pinned_device(node) or "").partition(" ")[
             0
-        ]  # a turn may stand behind
+        ]  # the pipeline position may follow
         return device_of(pinned_device) == CPU
 
     def _is_inner(self, node: Node, *readers: Node) -> bool:
-        """Whether a value is no result and is not observed, and has these readers alone, if any."""
+        """Return True if a value is neither output nor observed, and has exactly these readers."""
         free = node.name not in self._constraints.observed and node.id not in self._ends
         return free and (not readers or self._readers[node.id] == [*readers])
 
     def _is_row(self, node: Node) -> bool:
-        """Whether a node is a product of one row that the kernel takes."""
+        """Return True if a node is a single-row matmul that the merged kernel supports."""
         return (
             node.op == "quantized_linear"
             and len(node.inputs) == 2
-            and self._nodes[node.inputs[1]].declaration.leaf  # so it is there where a run is made
+            and self._nodes[
+                node.inputs[1]
+            ].declaration.leaf  # so that it exists when a run is merged
             and math.prod(node.type.shape[:-1]) == 1
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
@@ -187,7 +192,7 @@ class _Finder:
         )
 
     def _norm(self, product: Node) -> Node | None:
-        """Return the norm that a product reads, where all of its readers make it themselves."""
+        """Return the norm that a matmul reads if all readers can recompute it; else None."""
         x = self._nodes[product.inputs[0]]
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
@@ -196,9 +201,7 @@ class _Finder:
         return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
 
     def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
-        """Return a product of two products, one of which is a gate: itself, the activation, and
-        these.
-        """
+        """Match a product of a gate and an up matmul; return it, the activation and both."""
         if node.op != "mul" or node.name in self._constraints.observed:
             return None
         for gate, up in (node.inputs, node.inputs[::-1]):
@@ -221,8 +224,8 @@ class _Finder:
 def _rotary_runs(
     graph: Graph, products: Sequence[_LinearRun], constraints: RewriteConstraints
 ) -> Iterator[_RotaryRun]:
-    """Yield neighbouring parts of products that are turned alike, pinned to one device: as one
-    they lie as before.
+    """Yield adjacent matmul outputs that get the same rotary embedding on the same device. Their
+    merged output has the same memory layout.
     """
     runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
     alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)

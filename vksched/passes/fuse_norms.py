@@ -1,4 +1,5 @@
-"""Norms that a file writes out, scale and shift behind a norm, and a bias behind a product.
+"""Fuse norms that model files write as small ops, the scale and shift after a norm, and a bias
+after a matmul.
 
     x -> mean -> sub -> square -> mean -> add eps -> sqrt -> div      is      x -> layer_norm
 
@@ -16,7 +17,7 @@ from .rewrite import Rewriter
 
 
 def to_norm(r: Rewriter, node: Node) -> int | None:
-    """A quotient, or a product with an inverse, that is a layer norm or an RMS norm."""
+    """Match a quotient, or a product with an inverse, that is a layer norm or an RMS norm."""
     if node.type.dtype != FLOAT32 or not node.type.shape:
         return None
     sides = (node.inputs,) if node.op == "div" else (node.inputs, tuple(reversed(node.inputs)))
@@ -39,7 +40,7 @@ def to_norm(r: Rewriter, node: Node) -> int | None:
 
 
 def _rooted(r: Rewriter, node_id: int, inverse: bool) -> tuple[Node, float] | None:
-    """Return m and eps where a value is sqrt(m + eps), or its inverse, and m a mean."""
+    """Return (m, eps) if a value is sqrt(m + eps), or its inverse, and m a mean; else None."""
     if inverse:
         node = single_use(r, node_id, "rsqrt", "reciprocal", "div", "pow")
         if node is None:
@@ -69,15 +70,15 @@ def _mean_and_eps(r: Rewriter, node_id: int) -> tuple[Node, float] | None:
 
 
 def _trailing(mean: Node, rank: int) -> int | None:
-    """Return the first of the axes of a mean that keeps them, where they are the last."""
+    """Return the first axis of a mean over the last axes with keepdims; None for other means."""
     axes = mean.attrs.as_ints("axes")
     first = rank - len(axes)
-    kept = mean.attrs.as_bool("keepdims") and axes == tuple(range(first, rank))
-    return first if kept and axes else None
+    is_trailing = mean.attrs.as_bool("keepdims") and axes == tuple(range(first, rank))
+    return first if is_trailing and axes else None
 
 
 def _centred(r: Rewriter, node_id: int, mean: Node) -> int | None:
-    """Return x where a value is x - mean(x), read twice: as such and for the mean of squares."""
+    """Return x if a value is x - mean(x) without other readers; else None."""
     node = r[node_id]
     if node.op != "sub" or not is_square(r, mean.inputs[0], node_id):
         return None
@@ -103,7 +104,7 @@ def _emit(r: Rewriter, op: str, x: int, axis: int, eps: float) -> int:
 
 
 def scale_norm(r: Rewriter, node: Node) -> int | None:
-    """A norm times a row is a norm with that scale."""
+    """Fold the product of a norm and a row into the scale of the norm."""
     for side in (0, 1):
         norm, row = (
             single_use(r, node.inputs[side], "layer_norm", "rms_norm"),
@@ -111,7 +112,7 @@ def scale_norm(r: Rewriter, node: Node) -> int | None:
         )
         if norm is None or norm.attrs["scaled"] or norm.attrs["shifted"]:
             continue
-        if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _alike(
+        if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _is_row_of(
             r, norm, row
         ):
             return r.emit(norm.op, (*norm.inputs, row), dict(norm.attrs) | {"scaled": True})
@@ -119,29 +120,29 @@ def scale_norm(r: Rewriter, node: Node) -> int | None:
 
 
 def shift_norm(r: Rewriter, node: Node) -> int | None:
-    """A layer norm plus a row is a layer norm with that shift."""
+    """Fold the sum of a layer norm and a row into the shift of the norm."""
     for side in (0, 1):
         norm, row = single_use(r, node.inputs[side], "layer_norm"), node.inputs[1 - side]
         if norm is None or norm.attrs["shifted"]:
             continue
-        if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _alike(
+        if r[row].type.shape == norm.type.shape[norm.attrs.as_int("axis") :] and _is_row_of(
             r, norm, row
         ):
             return r.emit(norm.op, (*norm.inputs, row), dict(norm.attrs) | {"shifted": True})
     return None
 
 
-def _alike(r: Rewriter, norm: Node, row: int) -> bool:
+def _is_row_of(r: Rewriter, norm: Node, row: int) -> bool:
     return r[row].type.dtype == norm.type.dtype and len(r[row].type.shape) > 0
 
 
 def add_bias(r: Rewriter, node: Node) -> int | None:
-    """A product plus a row is a product with that bias."""
+    """Fold the sum of a matmul and a row into the bias of the matmul."""
     for side in (0, 1):
         product, row = single_use(r, node.inputs[side], "matmul"), node.inputs[1 - side]
         if product is None or len(product.inputs) != 2 or product.type != node.type:
             continue
-        given = r[row].type
-        if given.shape == product.type.shape[-1:] and given.dtype == product.type.dtype:
+        row_type = r[row].type
+        if row_type.shape == product.type.shape[-1:] and row_type.dtype == product.type.dtype:
             return r.emit("matmul", (*product.inputs, row), product.attrs)
     return None

@@ -1,4 +1,4 @@
-"""What patterns are recognised by: parts of a product, numbers, and what one reader alone reads."""
+"""Helpers of pattern rules: factors of a product, scalars, and values with a single use."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from ..ir.graph import Node
 from .rewrite import Rewriter
 
 CLOSE, CLOSE_OF_HALVES = 1e-5, 1e-6
-"""How far, in proportion, a number in a file may be from the one that is meant: from one that a
-decimal fraction gives in part, and from one like 0.5 that it gives in full.
+"""Relative tolerances of numbers in model files: for numbers that decimal fractions approximate,
+and for multiples of 1/64 such as 0.5, which are exact.
 """
 
 
 def isclose(value: float | int | None, wanted: float) -> bool:
-    """Whether a number is the one that is meant, as far as float32 or a decimal fraction tell."""
+    """Return True if a number equals another up to the rounding of float32 or decimal fractions."""
     within = CLOSE_OF_HALVES if (64 * wanted).is_integer() else CLOSE
     return value is not None and math.isclose(value, wanted, rel_tol=within)
 
 
 def single_use(r: Rewriter, node_id: int, *ops: str) -> Node | None:
-    """Return a value of one of these ops that only the node that is looked at reads."""
+    """Return a node with one of these ops that only the current node reads; else None."""
     node = r[node_id]
     return node if node.op in ops and r.has_single_use(node_id) else None
 
 
 MAX_PARTS = 8
-"""Of a product or sum; patterns have fewer."""
+"""Maximum number of factors or terms that are collected; patterns have fewer."""
 
 
 def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]:
-    """Return the scalar constants of nested products (or sums) as one number, and the others.
+    """Return the product of the scalar constants of nested multiplications (or the sum for
+    additions), and the other factors.
 
-    Products that something else reads too count as one factor, and so does what is left of one that
-    has too many.
+    A nested product with other readers counts as one factor, and so does the rest beyond MAX_PARTS.
     """
     number, others = 1.0 if op == "mul" else 0.0, list[int]()
     left, seen = list(reversed(node.inputs)), 1
@@ -52,7 +52,7 @@ def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]
 
 
 def scaled(r: Rewriter, node_id: int) -> tuple[int, float]:
-    """Returns what a value is a multiple of, and by which number: x * 2 or x / 0.5 of x is 2."""
+    """Return (x, s) if a value is x times the scalar s, written as multiplications or divisions."""
     scale = 1.0
     while True:
         node = single_use(r, node_id, "mul", "div")
@@ -78,9 +78,9 @@ def _multiple(r: Rewriter, node: Node) -> tuple[int, float] | None:
 def power_of(
     r: Rewriter, node_id: int, base: int, most: int = MAX_PARTS
 ) -> tuple[float, int] | None:
-    """Return a, n where a value is a * base^n, however it is written, and nobody else reads it.
+    """Return (a, n) if a value is a * base^n, in any notation, and no other node reads its parts.
 
-    most: how deep the writing may be.
+    `most` limits the depth of the expression.
     """
     if node_id == base:
         return 1.0, 1
@@ -105,5 +105,5 @@ def power_of(
 
 
 def is_square(r: Rewriter, node_id: int, base: int) -> bool:
-    """Whether a value is the square of another."""
+    """Return True if a value is the square of another."""
     return power_of(r, node_id, base) == (1.0, 2)

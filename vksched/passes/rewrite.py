@@ -1,14 +1,14 @@
-"""Rewriter: walks once over a graph and makes another one, node by node. It keeps account of which
-new node stands for which of the user's.
+"""Rewriter: builds a new graph from an old one, node by node, and tracks which new node replaces
+which old one.
 
-    x -> transpose t -> matmul y -> mul by 1 z -> relu r        the graph
-    x ----------------> matmul y' ----------------> relu r      y stands for t, y and z
+    x -> transpose t -> matmul y -> mul by 1 z -> relu r        the old graph
+    x ----------------> matmul y' ----------------> relu r      y' replaces t, y and z
 
-A rule is a function (rewriter, node) -> node id or None. It sees a node of the old graph with the
-operands that it has in the new one, and returns what stands for it there: a node that is there
-already, or one it has emitted. None leaves the node as it is. Equal calls become one node.
+A rule is a function (rewriter, node) -> node id or None. It gets a node of the old graph with its
+operands in the new one, and returns its replacement there: an existing node, or one that it has
+emitted. None leaves the node unchanged. Equal calls are merged into one node.
 
-Complexity: O(nodes + edges), times what the rules take. Examples: tests/passes/test_passes.py.
+Complexity: O(nodes + edges), times the cost of the rules. Examples: tests/passes/test_passes.py.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .constraints import RewriteConstraints
 
 Rule = Callable[["Rewriter", Node], "int | None"]
 Rules = Mapping[str, Sequence[Rule]]
-"""The rules for nodes of an op, by its name; they are tried in order."""
+"""The rules for nodes of an op, by its name, in the order in which they are tried."""
 
 HELD = 2
-"""How many readers what must stay a value of its own counts for, beside those that it has."""
+"""Extra uses counted for a value that must not be fused, besides its actual uses."""
 
 
 class Rewriter:
-    """The new graph as far as it is made."""
+    """The new graph while it is being built."""
 
     def __init__(self, graph: Graph, constraints: RewriteConstraints, whole: bool = False) -> None:
         self._old = graph
@@ -51,64 +51,58 @@ class Rewriter:
         self._new: list[int] = []
         self._equal: dict[object, int] = {}
         self._names: set[str] | None = None
-        self._made_of: str = ""
+        self._current_name: str = ""
         self._emitted_device: str | None = None
         self._changed = False
-        self._ahead: dict[int, int] = {}  # leaves that a rule wanted before the walk got there
+        self._ahead: dict[int, int] = {}  # leaves that a rule needed before they were visited
         self._pending = count_readers(graph, constraints)
 
-    # -- what rules ask ------------------------------------------------------------------------
+    # -- queries of rules --------------------------------------------------------------------------
 
     def __getitem__(self, node_id: int) -> Node:
-        """A node of the new graph."""
+        """Return a node of the new graph."""
         return self._nodes[node_id]
 
     def array(self, node_id: int) -> NDArray | None:
-        """Return the elements of a constant, None of all else."""
+        """Return the elements of a constant; None for other nodes."""
         return self.data(node_id) if self._nodes[node_id].op == "constant" else None
 
     def scalar(self, node_id: int) -> float | int | None:
-        """Return the one value that a constant has everywhere in a single element, else None."""
+        """Return the value of a constant with a single element; None for other nodes."""
         array = self.array(node_id)
         return array.reshape(-1)[0].item() if array is not None and array.size == 1 else None
 
     def data(self, node_id: int) -> NDArray | None:
-        """Return the elements of a constant or weight."""
+        """Return the elements of a constant or weight; None for other nodes."""
         held = self._data.get(node_id)
         return None if held is None else as_array(held)
 
     def key(self, node_id: int) -> object:
-        """Returns what tells that two graphs share a leaf."""
+        """Return the key of a leaf; graphs that share a leaf have equal keys."""
         return self._keys.get(node_id)
 
     def has_single_use(self, node_id: int) -> bool:
-        """Whether only the node that is looked at reads a value, so that it may become part of it:
-        nobody else reads it, it is no output, not observed and has the same home.
-        """
+        """Return True if only the current node uses a value, on its device: it may be fused."""
         return self.is_read(node_id, 1)
 
     def is_read(self, node_id: int, times: int) -> bool:
-        """Whether a value is read so often and no more, counting each operand, and is otherwise as
-        `is_sole` says; all of these readers are for the caller to know.
-        """
+        """Return True if a value has exactly `times` uses and may be fused into them."""
         return self._readers[node_id] == times and self.same_device(node_id)
 
     def same_device(self, node_id: int) -> bool:
-        """Whether a node is where the one that is looked at is, as far as the user said so."""
+        """Return True if a node is pinned as the current node is."""
         return self._pinned_device[node_id] == self._emitted_device
 
     def is_free(self, node_id: int) -> bool:
-        """Whether the user has put a node nowhere."""
+        """Return True if the user has not pinned a node."""
         return self._pinned_device[node_id] is None
 
     def allows(self, storage_buffers: int) -> bool:
-        """Whether a kernel may bind so many buffers on every device that may run the graph."""
+        """Return True if kernels may bind this many buffers on every candidate device."""
         return self._limits is None or self._limits.storage_buffers >= storage_buffers
 
     def of(self, old_id: int) -> int:
-        """Returns what stands for a node of the old graph that was walked over, or for a leaf that
-        was not yet.
-        """
+        """Return the replacement of a visited node of the old graph, or of any leaf."""
         if old_id < len(self._new):
             return self._new[old_id]
         if old_id not in self._ahead:
@@ -118,16 +112,18 @@ class Rewriter:
             self._emitted_device = pinned_device
         return self._ahead[old_id]
 
-    # -- what rules do -------------------------------------------------------------------------
+    # -- emitting nodes ----------------------------------------------------------------------------
 
     def emit(
         self, op: str, inputs: Iterable[int], attrs: Mapping[str, AttrValue] | None = None
     ) -> int:
-        """Return a node of the new graph, one that is there already where it is the same call."""
+        """Return a node of the new graph that computes a call, an existing one if possible."""
         operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
         types = tuple([self._nodes[i].type for i in operands])
         type_ = infer(get_op(op), types, frozen)
-        return self._emit(op, operands, frozen, type_, "", alone=self._made_of in self._observed)
+        return self._emit(
+            op, operands, frozen, type_, "", alone=self._current_name in self._observed
+        )
 
     def constant(self, array: NDArray, key: object, op: str = "constant") -> int:
         """Return a leaf with these elements. key: equal for equal leaves of several graphs."""
@@ -137,61 +133,59 @@ class Rewriter:
         array.setflags(write=False)
         return self._leaf(op, attrs, type_, "", array, key)
 
-    # -- the walk --------------------------------------------------------------------------------
+    # -- traversal ---------------------------------------------------------------------------------
 
     def run(self, rules: Rules) -> Graph:
-        """Return the new graph; the old one where no rule did anything."""
+        """Return the new graph; the old one if no rule changed anything."""
         old, pinned_devices = self._old, self._pinned_devices
         for node in old.nodes:
-            self._made_of = node.name
+            self._current_name = node.name
             self._emitted_device = pinned_devices.get(node.name)
             before = len(self._nodes)
-            made = self._ahead.get(node.id, -1)
-            made = self._visit(node, rules.get(node.op, ())) if made < 0 else made
-            fresh = before <= made
-            if fresh and self._nodes[made].name != node.name:
-                self._rename(made, node.name)
-            self._new.append(made)
-            alone = fresh and len(self._nodes) == before + 1
+            new_id = self._ahead.get(node.id, -1)
+            new_id = self._visit(node, rules.get(node.op, ())) if new_id < 0 else new_id
+            is_new = before <= new_id
+            if is_new and self._nodes[new_id].name != node.name:
+                self._rename(new_id, node.name)
+            self._new.append(new_id)
+            alone = is_new and len(self._nodes) == before + 1
             pending = self._pending[node.id]
-            if alone and pending and self._is_same(self._nodes[made], node):
-                self._readers[made] = pending  # it reads what the old one read
+            if alone and pending and self._is_same(self._nodes[new_id], node):
+                self._readers[new_id] = pending  # it reads the operands of the old node
                 continue
             if not alone:
                 self._changed = True
-            self._count(made, pending)
-            for operand in node.inputs:  # it is no node of the old graph that reads them now
+            self._count(new_id, pending)
+            for operand in node.inputs:  # the old node no longer reads them
                 self._count(self._new[operand], -1)
         return self._finish() if self._changed else old
 
-    def _is_same(self, made: Node, node: Node) -> bool:
-        """Whether a new node reads what stands for the operands of an old one."""
+    def _is_same(self, new_node: Node, node: Node) -> bool:
+        """Return True if a new node reads the replacements of the operands of an old one."""
         new = self._new
-        return made.inputs == tuple([new[i] for i in node.inputs])
+        return new_node.inputs == tuple([new[i] for i in node.inputs])
 
     def _count(self, node_id: int, times: int) -> None:
-        """Counts readers. Only what is read itself reads its operands: what a rule has emitted does
-        once it stands for a node, and what became part of another no more.
-        """
+        """Count uses. A node counts as a reader only while it has readers itself."""
         changes = [(node_id, times)]
         while changes:
             node_id, times = changes.pop()
             before = self._readers[node_id]
             self._readers[node_id] = after = before + times
             if (before > 0) != (after > 0):
-                each = 1 if after > 0 else -1
-                changes += [(i, each) for i in self._nodes[node_id].inputs]
+                change = 1 if after > 0 else -1
+                changes += [(i, change) for i in self._nodes[node_id].inputs]
 
     def _visit(self, node: Node, rules: Sequence[Rule]) -> int:
         declared, old = node.declaration, self._old
         if declared.leaf or node.op == "state":
             array, key = old.data.get(node.id), old.keys.get(node.id)
             return self._leaf(node.op, node.attrs, node.type, node.name, array, key)
-        new, made = self._new, len(self._nodes)
+        new, next_id = self._new, len(self._nodes)
         operands = tuple([new[i] for i in node.inputs])
         seen = node
-        if made != node.id or operands != node.inputs:
-            seen = Node(made, node.op, operands, node.attrs, node.type, node.name)
+        if next_id != node.id or operands != node.inputs:
+            seen = Node(next_id, node.op, operands, node.attrs, node.type, node.name)
         observed = node.name in self._observed
         if self._whole or not observed:
             for rule in rules:
@@ -203,7 +197,7 @@ class Rewriter:
         twin = self._twin(declared, operands, node.attrs, observed)
         if twin is not None:
             return twin
-        if len(self._nodes) != made:  # a rule has emitted something and thought better of it
+        if len(self._nodes) != next_id:  # a rule has emitted nodes and then returned None
             return self._append(node.op, operands, node.attrs, node.type, node.name)
         return self._add(seen)
 
@@ -222,9 +216,8 @@ class Rewriter:
     def _twin(
         self, declared: Op, operands: tuple[int, ...], attrs: Attrs, alone: bool
     ) -> int | None:
-        """Return the same call that is there already; else the next node is known as this call.
-
-        alone: it is no other node's twin, though others may be its.
+        """Return an existing equal call; else register the next node as this call. alone: the node
+        must not be replaced by another one.
         """
         if declared.stateful or declared.opaque:
             return None
@@ -244,26 +237,26 @@ class Rewriter:
         array: ArrayLike | None,
         key: object,
     ) -> int:
-        """A leaf; small constants of the same elements are one."""
+        """Add a leaf; small constants of equal elements are merged."""
         if op == "constant" and array is not None and array.nbytes <= INLINE_BYTES:
             same = (type_, as_array(array).tobytes(), self._emitted_device)
             twin = self._equal.setdefault(same, len(self._nodes))
             if twin != len(self._nodes):
                 return twin
-        made = self._append(op, (), attrs, type_, name)
+        leaf_id = self._append(op, (), attrs, type_, name)
         if array is not None:
-            self._data[made] = array
+            self._data[leaf_id] = array
         if key is not None:
-            self._keys[made] = key
-        return made
+            self._keys[leaf_id] = key
+        return leaf_id
 
     def _append(
         self, op: str, operands: tuple[int, ...], attrs: Attrs, type_: TensorType, name: str
     ) -> int:
-        made = len(self._nodes)
+        node_id = len(self._nodes)
         if not name:
-            name = self._free_name(f"{self._made_of}.{op}")
-        return self._add(Node(made, op, operands, attrs, type_, name))
+            name = self._free_name(f"{self._current_name}.{op}")
+        return self._add(Node(node_id, op, operands, attrs, type_, name))
 
     def _add(self, node: Node) -> int:
         self._nodes.append(node)
@@ -285,23 +278,23 @@ class Rewriter:
         self._names.add(name)
         return name
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- finishing ---------------------------------------------------------------------------------
 
     def _finish(self) -> Graph:
-        """Leaves out what nobody needs; its names go to what became of their first readers."""
-        old, made = self._old, self._nodes
+        """Remove unused nodes; their names become aliases."""
+        old, new_nodes = self._old, self._nodes
         new_outputs = [(name, self._new[i]) for name, i in old.outputs]
-        alive = [False] * len(made)
+        alive = [False] * len(new_nodes)
         for _, node_id in new_outputs:
             alive[node_id] = True
-        for node in reversed(made):
+        for node in reversed(new_nodes):
             wanted = alive[node.id] or node.op in ("input", "state", "assign")
             if wanted or node.name in self._observed:
                 alive[node.id] = True
                 for operand in node.inputs:
                     alive[operand] = True
-        place, nodes = [-1] * len(made), list[Node]()
-        for node in made:
+        place, nodes = [-1] * len(new_nodes), list[Node]()
+        for node in new_nodes:
             if alive[node.id]:
                 place[node.id] = len(nodes)
                 inputs = tuple([place[i] for i in node.inputs])
@@ -318,11 +311,11 @@ class Rewriter:
         initial = {stand[i]: array for i, array in old.initial.items()}
         maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
         outputs = tuple((name, place[i]) for name, i in new_outputs)
-        kept = tuple(place[self._new[i]] for i in old.backed_up_states)
-        return Graph(tuple(nodes), outputs, *maps, kept, MappingProxyType(merged))
+        backed_up = tuple(place[self._new[i]] for i in old.backed_up_states)
+        return Graph(tuple(nodes), outputs, *maps, backed_up, MappingProxyType(merged))
 
     def _stand_ins(self, place: Sequence[int]) -> list[int]:
-        """Return for each node of the old graph the one that stands for it."""
+        """Return the replacement of each node of the old graph."""
         old = self._old
         reader = [-1] * len(old.nodes)
         for node in reversed(old.nodes):
@@ -330,13 +323,13 @@ class Rewriter:
                 reader[operand] = node.id
         stand = [place[i] for i in self._new]
         for node_id in range(len(stand) - 1, -1, -1):
-            if stand[node_id] < 0:  # its readers come later and know theirs
+            if stand[node_id] < 0:  # its readers come later, and theirs are known
                 stand[node_id] = stand[reader[node_id]]
         return stand
 
 
 def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
-    """Return how often each value is read, with HELD more for one that must be there."""
+    """Return the number of uses of each value, plus HELD if it must not be fused."""
     out = [0] * len(graph.nodes)
     for node in graph.nodes:
         for operand in node.inputs:
@@ -351,9 +344,9 @@ def count_readers(graph: Graph, constraints: RewriteConstraints) -> list[int]:
 def rewrite(
     graph: Graph, rules: Rules, constraints: RewriteConstraints, whole: bool = False
 ) -> Graph:
-    """Return a graph of the same results. Applies rules to the nodes in order, makes equal calls
-    one, and leaves out what nobody reads.
+    """Return an equivalent graph: apply rules to the nodes in order, merge equal calls, and remove
+    unused nodes.
 
-    whole: rules always return a node of its own, so that they may be asked of observed values too.
+    whole: rules always emit a new node, so they are applied to observed values, too.
     """
     return Rewriter(graph, constraints, whole).run(rules)

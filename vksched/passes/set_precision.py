@@ -1,11 +1,11 @@
-"""Precision: gives products, convolutions and attention the word that was asked for.
+"""Set precision: assign precision modes to matmuls, convolutions and attention.
 
     matmul(x, w)  --{encoder.*: mixed}-->  matmul(x, w) {precision: mixed}
 
-It comes before all other passes, which keep the attribute where they make one product of another.
-Only nodes with a float32 result and factors (`Op.roundable_operands`) have a precision; float16
-operands are summed in float32 whatever the word. "int8" means something for products by weights of
-few bits alone; others stay in float32. Complexity: O(nodes). Examples:
+This pass runs before all others, which preserve the attribute when they replace an op. Only nodes
+with a float32 result and roundable operands (`Op.roundable_operands`) have a precision; ops of
+float16 operands accumulate in float32 in all modes. "int8" applies only to matmuls with quantized
+weights; others compute in float32. Complexity: O(nodes). Examples:
 tests/passes/test_set_precision.py.
 """
 
@@ -21,12 +21,12 @@ from ..ops.quantized.q8_activations import has_int8_activations
 
 
 def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
-    """Return a graph whose nodes have these words; the same graph where nothing changes.
+    """Return a graph whose nodes have the given precision modes; `graph` itself if nothing changes.
 
-    words: by node id; other nodes stay as they are, and so do those that have no precision.
+    `modes` maps node ids to modes; other nodes, and nodes without a precision, are unchanged.
     """
     nodes = tuple(
-        _with_word(graph, node, modes[node.id]) if node.id in modes else node
+        _with_mode(graph, node, modes[node.id]) if node.id in modes else node
         for node in graph.nodes
     )
     changed = any(one is not other for one, other in zip(nodes, graph.nodes, strict=True))
@@ -34,11 +34,11 @@ def set_precision(graph: Graph, modes: Mapping[int, str]) -> Graph:
 
 
 def has_precision(node: Node) -> bool:
-    """Whether a word means something for a node."""
+    """Return True if a precision mode affects a node."""
     return bool(node.declaration.roundable_operands) and node.type.dtype == FLOAT32
 
 
-def _with_word(graph: Graph, node: Node, mode: str) -> Node:
+def _with_mode(graph: Graph, node: Node, mode: str) -> Node:
     if not has_precision(node):
         return node
     if mode == BYTES and not _reads_int8(graph, node):
@@ -51,7 +51,7 @@ def _with_word(graph: Graph, node: Node, mode: str) -> Node:
 
 
 def _reads_int8(graph: Graph, node: Node) -> bool:
-    """Whether a node is a product by a weight of few bits, or a pass makes it one."""
+    """Return True if a node is a matmul with a quantized weight, or becomes one in a later pass."""
     weight = graph.nodes[node.inputs[1]] if len(node.inputs) > 1 else node
     by_rows = node.op == "moe_linear" or (
         node.op == "matmul"

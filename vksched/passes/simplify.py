@@ -1,11 +1,11 @@
-"""Simplify: what changes nothing is left out, and what can be said by one op is.
+"""Simplify: remove ops without effect, and replace several ops by one.
 
     transpose(transpose(x))   -> transpose(x)      x * 1, x - 0, cast to x's type -> x
     reshape(reshape(x))       -> reshape(x)        x / 4                          -> x * 0.25
     a @ transpose(b)          -> matmul(a, b, transpose_b)
 
-Only what is exact: x + 0.0 is no x where x is -0.0, and a scale of floats is folded into another
-where both are powers of two that cannot overflow earlier than they did. Examples:
+All rules are exact: x + 0.0 is not x if x is -0.0, and two scales of floats are merged only if both
+are powers of two whose product overflows exactly when the original does. Examples:
 tests/passes/test_passes.py.
 """
 
@@ -31,7 +31,7 @@ def _is_zero(value: Number, is_float: bool) -> bool:
 
 
 def _is_negative_zero(value: Number, is_float: bool) -> bool:
-    """x + 0.0 is 0.0 for -0.0; x + -0.0 is x for all x."""
+    """Return True for the neutral element of addition: x + 0.0 changes -0.0."""
     return value == 0 and (not is_float or math.copysign(1.0, value) < 0)
 
 
@@ -44,9 +44,9 @@ def _is_one(value: Number, is_float: bool) -> bool:
 
 
 def _neutral(sides: tuple[int, ...], is_neutral: Callable[[Number, bool], bool]) -> Rule:
-    """Return the rule for an op of two operands that is the other one beside a neutral constant.
+    """Return the rule that replaces an op with a neutral constant by its other operand.
 
-    sides: where that constant may stand.
+    sides: the operand positions where the constant may be.
     """
 
     def rule(r: Rewriter, node: Node) -> int | None:
@@ -63,7 +63,7 @@ def _neutral(sides: tuple[int, ...], is_neutral: Callable[[Number, bool], bool])
 
 
 def _divide_by_power(r: Rewriter, node: Node) -> int | None:
-    """x / 4 is x * 0.25, bit for bit, where the inverse is a normal number too."""
+    """Replace x / 4 by x * 0.25, which is exact if the inverse is a normal number."""
     value = r.scalar(node.inputs[1])
     if value is None or node.type.dtype != "float32" or not _is_power(value):
         return None
@@ -78,15 +78,15 @@ def _is_power(value: Number) -> bool:
 
 
 def _like(r: Rewriter, constant: int, value: Number) -> int:
-    """Return a constant of the same type with another value."""
+    """Return a constant of the type of another with a new value."""
     type_ = r[constant].type
     array = np.full(type_.shape, value, numpy_dtype(type_.dtype))
     return r.constant(array, ("value", type_, array.tobytes()))
 
 
 def _scale_twice(r: Rewriter, node: Node) -> int | None:
-    """(x * a) * b is x * (a * b) of integers, and of floats where both are powers of two that only
-    make larger: then a product is exact, or infinite in both.
+    """Replace (x * a) * b by x * (a * b) for integers, and for floats if both are powers of two of
+    at least 1: then a product is exact, or infinite in both forms.
     """
     found = _constant_side(r, node)
     if found is None:
@@ -109,7 +109,7 @@ def _scale_twice(r: Rewriter, node: Node) -> int | None:
 
 
 def _constant_side(r: Rewriter, node: Node) -> tuple[int, int] | None:
-    """Return the operand and the scalar constant of a product."""
+    """Return the operand and the scalar constant of a product; None if there is no constant."""
     for side in (1, 0):
         if r.scalar(node.inputs[side]) is not None:
             return node.inputs[1 - side], node.inputs[side]
@@ -117,13 +117,13 @@ def _constant_side(r: Rewriter, node: Node) -> tuple[int, int] | None:
 
 
 def _same_twice(r: Rewriter, node: Node) -> int | None:
-    """An op that changes nothing the second time: relu(relu(x)), abs(abs(x))."""
+    """Remove a repeated idempotent op: relu(relu(x)), abs(abs(x))."""
     operand = r[node.inputs[0]]
     return operand.id if operand.op == node.op and r.same_device(operand.id) else None
 
 
 def _back_again(r: Rewriter, node: Node) -> int | None:
-    """An op that undoes itself: neg(neg(x))."""
+    """Remove a pair of inverse ops: neg(neg(x))."""
     operand = r[node.inputs[0]]
     if operand.op != node.op or not r.same_device(operand.id):
         return None
@@ -134,7 +134,7 @@ def _back_again(r: Rewriter, node: Node) -> int | None:
 
 
 def _no_change(r: Rewriter, node: Node) -> int | None:
-    """A cast to the type it has, a reshape to the shape it has, and their like."""
+    """Remove an op that returns its operand, such as a cast to its own type."""
     operand = r[node.inputs[0]]
     return operand.id if operand.type == node.type and r.same_device(operand.id) else None
 
@@ -154,7 +154,7 @@ def _reshape_twice(r: Rewriter, node: Node) -> int | None:
     return r.emit("reshape", operand.inputs, {"shape": node.type.shape})
 
 
-def _turn_twice(r: Rewriter, node: Node) -> int | None:
+def _transpose_twice(r: Rewriter, node: Node) -> int | None:
     operand = r[node.inputs[0]]
     if operand.op != "transpose" or not r.same_device(operand.id):
         return None
@@ -165,8 +165,8 @@ def _turn_twice(r: Rewriter, node: Node) -> int | None:
     return r.emit("transpose", operand.inputs, {"axes": axes})
 
 
-def _turn_of_ones(r: Rewriter, node: Node) -> int | None:
-    """A transpose that only moves axes of size 1 is a reshape."""
+def _transpose_of_ones(r: Rewriter, node: Node) -> int | None:
+    """Replace a transpose that only moves axes of size 1 by a reshape."""
     operand = r[node.inputs[0]]
     if view_offset(node.declaration, (operand.type,), node.attrs) is None:
         return None
@@ -177,8 +177,8 @@ def _turn_of_ones(r: Rewriter, node: Node) -> int | None:
 
 
 def _copy_of_state(r: Rewriter, node: Node) -> int | None:
-    """A next value that has become a state's memory is copied first, as `assign` says: each state
-    is read as it was when the run began.
+    """Copy a next value that is a view of a state, because `assign` reads each state as it was when
+    the run began.
     """
     held, value = node.inputs
     if memory_of(r, value) != "state":
@@ -190,7 +190,7 @@ def _copy_of_state(r: Rewriter, node: Node) -> int | None:
 
 
 def memory_of(r: Rewriter, node_id: int) -> str:
-    """Return the op that made the memory in which a value lies."""
+    """Return the op that allocated the memory of a value, through views."""
     node = r[node_id]
     while node.inputs:
         types = tuple([r[i].type for i in node.inputs])
@@ -203,8 +203,8 @@ def memory_of(r: Rewriter, node_id: int) -> str:
 # -- products --------------------------------------------------------------------------------------
 
 
-def _absorb_turns(r: Rewriter, node: Node) -> int | None:
-    """A product reads its operands transposed at no cost."""
+def _fold_transpose(r: Rewriter, node: Node) -> int | None:
+    """Fold transposes of operands into a matmul, which reads transposed operands at no cost."""
     inputs, attrs = list(node.inputs), dict(node.attrs)
     for side, flag in enumerate(("transpose_a", "transpose_b")):
         operand = r[inputs[side]]
@@ -239,8 +239,8 @@ SIMPLER: dict[str, tuple[Rule, ...]] = {
     "bitcast": (_no_change,),
     "expand": (_no_change,),
     "reshape": (_no_change, _reshape_twice),
-    "transpose": (_remove_identity_transpose, _turn_twice, _turn_of_ones),
-    "matmul": (_absorb_turns,),
+    "transpose": (_remove_identity_transpose, _transpose_twice, _transpose_of_ones),
+    "matmul": (_fold_transpose,),
     "assign": (_copy_of_state,),
 }
-"""By op the rules that make it simpler, tried in order."""
+"""The rules that simplify each op, in the order in which they are tried."""

@@ -1,12 +1,13 @@
-"""Convolve: convolutions with known weights in the form that takes fewest products.
+"""Winograd: compute 3 x 3 convolutions with fewer multiplications.
 
-    conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, points), the points of w made once, on the host
+    conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, u), with the transformed weights u = G w G^T
+                                  computed once, on the CPU
+    conv(x, dequantize_linear(w)) -> winograd_conv(x, winograd_weights(...)), transformed in each
+                                  run, so that the weights stay quantized
 
-    conv(x, dequantize_linear(w)) as well, the points made in each run: weights of few bits stay so
-
-The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
-points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
-or too large, stay as they are. Examples: tests/passes/test_winograd.py.
+Transformed weights take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of
+2; those of a graph take at most an eighth of the memory of the smallest device. Weights that are
+not finite, or too large, are not transformed. Examples: tests/passes/test_winograd.py.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
 
 SHARE_OF_MEMORY = 8
-"""All points of a graph take at most one part in so many of a device's memory."""
+"""Transformed weights of a graph take at most 1 / SHARE_OF_MEMORY of the memory of a device."""
 MIN_CHANNELS, MAX_CHANNELS = 8, 1 << 12
-"""Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
-up what is not finite.
+"""Minimum and maximum number of input channels. With fewer, the transforms of x outweigh the gain;
+with more, one invocation could not check the sums for overflow.
 """
-LARGEST_WEIGHT = 1e10
-"""With values up to 1e20, which are not wild, sums at its points are far from infinity."""
-TRANSFORMS = 1.2
-"""What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
+MAX_WEIGHT = 1e10
+"""Maximum absolute weight; with activations up to 1e20 the transformed sums stay finite."""
+TRANSFORM_COST = 1.2
+"""Cost factor of the transforms of x and of the result, measured on both CPU drivers."""
 
 MIN_PLACES = 512
-"""Results of a row of weights from which on their points are worth making in each run. They are 36
-values, or 16, for nine weights, each written and read once.
+"""Minimum number of results per output channel from which on weights are worth transforming in each
+run: 36 or 16 values for nine weights, each written and read once.
 """
 
 _points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKeyDictionary()
-"""By the key of a weight and by tile, as long as the weight is there: graphs share them."""
+"""Transformed weights by the key of the weight and by tile; graphs share them."""
 
 
 def convolve(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Compute convolutions by Winograd's filtering where that takes fewer products."""
+    """Compute convolutions by Winograd's algorithm if it needs fewer multiplications."""
     if constraints.limits is None:  # numpy multiplies faster than it transforms
         return graph
     return rewrite(graph, {"conv": (_winograd_rule(constraints, constraints.limits),)}, constraints)
@@ -64,7 +65,7 @@ def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
         nonlocal room
         x, w, *rest = node.inputs
         weights, widened = r.data(w), r[w].declaration.is_dequantize
-        if not _fits(r, node) or not _is_tame(r, w):
+        if not _fits(r, node) or not _in_range(r, w):
             return None
         if widened and node.type.size // r[w].type.shape[0] < MIN_PLACES:
             return None
@@ -77,15 +78,15 @@ def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
             attrs: dict[str, AttrValue] = {"tile": tile}
             attrs |= {name: node.attrs[name] for name in ("begin", "end")}
             attrs |= kept_precision(node.attrs)
-            given = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
-            if not _runs(Call(tuple(given), node.type, Attrs(attrs), limits)):
+            types = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
+            if not _runs(Call(tuple(types), node.type, Attrs(attrs), limits)):
                 continue
             if weights is None:
                 points = r.emit("winograd_weights", (w,), {"tile": tile})
             else:
                 room -= needed
-                key, made = r.key(w), _points_of(weights, r.key(w), tile)
-                points = r.constant(made, ("winograd", tile, key), "weight")
+                key, transformed = r.key(w), _points_of(weights, r.key(w), tile)
+                points = r.constant(transformed, ("winograd", tile, key), "weight")
             return r.emit("winograd_conv", (x, points, *rest), attrs)
         return None
 
@@ -97,7 +98,7 @@ def _points_type(weights: TensorType, tile: int) -> TensorType:
 
 
 def _runs(call: Call) -> bool:
-    """Whether the kernels take a call: on a device that refuses it, numpy would compute it."""
+    """Return True if the kernels support a call; otherwise the op would fall back to numpy."""
     try:
         lower(get_op("winograd_conv"), call)
     except UnsupportedOp:
@@ -106,7 +107,7 @@ def _runs(call: Call) -> bool:
 
 
 def _fits(r: Rewriter, node: Node) -> bool:
-    """Whether it is one of two axes, 3 x 3 and without gaps, with channels enough."""
+    """Return True for a dense 2-D 3 x 3 convolution with enough channels."""
     attrs, w = node.attrs, r[node.inputs[1]].type
     ones = ("stride", "dilation")
     return (
@@ -120,8 +121,8 @@ def _fits(r: Rewriter, node: Node) -> bool:
     )
 
 
-def _is_tame(r: Rewriter, w: int) -> bool:
-    """Whether weights are known, and none is too large; of widened ones by their scale."""
+def _in_range(r: Rewriter, w: int) -> bool:
+    """Return True if weights are known and small; dequantized ones by their scale."""
     node, most = r[w], 2.0**16
     if node.declaration.is_dequantize:
         for part in (r.data(i) for i in node.inputs[1:]):  # a zero point, then a scale
@@ -129,28 +130,28 @@ def _is_tame(r: Rewriter, w: int) -> bool:
                 return False
             largest = float(np.abs(part.astype(np.float64)).max(initial=0))
             most = most * largest if part.dtype == np.float32 else most + largest
-        return most < LARGEST_WEIGHT
+        return most < MAX_WEIGHT
     weights = r.data(w)
     if weights is None or node.op != "weight":
         return False
-    return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # of NaN it is not
+    return bool(np.abs(weights).max(initial=0) < MAX_WEIGHT)  # False for NaN
 
 
 def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
-    """Return the sizes of tiles that take less than unfolded windows, the best first."""
+    """Return the tile sizes that cost less than direct convolution, the best first."""
     images, rows, *sizes = node.type.shape
     costs = {1: 9.0 * step_cost(rows, math.prod(sizes), images, limits)}
     for tile in TILES:
         tiles = images * math.prod(-(-size // tile) for size in sizes)
         points = (tile + 2) ** 2
-        costs[tile] = TRANSFORMS * min(
+        costs[tile] = TRANSFORM_COST * min(
             step_cost(rows, tiles, points, limits), step_cost(tiles, rows, points, limits)
         )
     return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))
 
 
 def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
-    made = _points.setdefault(key, {})
-    if tile not in made:
-        made[tile] = compute(get_op("winograd_weights"), (weights,), Attrs({"tile": tile}))
-    return made[tile]
+    cached = _points.setdefault(key, {})
+    if tile not in cached:
+        cached[tile] = compute(get_op("winograd_weights"), (weights,), Attrs({"tile": tile}))
+    return cached[tile]

@@ -1,1 +1,3 @@
-"""Planning: pure functions from a Graph and a Topology to a Plan. Nothing here touches a device."""
+"""Plans as values: costs, simulation, verification, explanation, drawing and serialization. No
+module here touches a device.
+"""

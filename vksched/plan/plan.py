@@ -1,7 +1,8 @@
-"""Plan: where and when everything of a graph runs, and what people ask of it.
+"""Plan: the device and the order of every node of a graph, with the queries on it.
 
-The frozen fields are in value.py, whose functions need no more; here are text, picture and checks.
-What tells of a plan is imported when somebody asks, as few programs do.
+The frozen fields are in types/plan_types.py, for functions that need no more. This module adds
+text, picture and checks, whose modules are imported on demand, because few programs use them.
+
 Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
@@ -25,22 +26,33 @@ if TYPE_CHECKING:
 
 
 class Plan(PlanValue):
-    """A plan, and what people ask of it."""
+    """The placement, order and memory of a graph on a set of devices."""
 
     replicas: tuple[Plan, ...]
 
     def verify(self) -> Plan:
-        """Return the plan after checking it: see `plan.check.verify`."""
+        """Return the plan after checking it; see `plan.verify.verify_plan`.
+
+        Raises
+        ------
+        PlanError
+            The plan breaks an invariant.
+        """
         return verify_plan(self)
 
     def explain(self, key: str | int | None = None) -> str:
-        """Return the plan as text: devices, splits, copies, and the rule behind each placement.
+        """Return the plan as text: devices, splits, copies, and the rule of each placement.
 
-        key: a name, a pattern or a node id; then the text is about what it names alone: where it
-        runs, by which rule, what crosses, and what every device says to it.
+        Parameters
+        ----------
+        key
+            A name, a pattern or a node id. The text then covers only the nodes that it matches:
+            their device, rule and transfers, and the eligibility of every device.
 
-        Raises:
-            PlanError: nothing is called so.
+        Raises
+        ------
+        PlanError
+            The key matches no node.
         """
         from .explain.explain_plan import explain_plan
         from .explain.node_info import explain_nodes
@@ -48,17 +60,19 @@ class Plan(PlanValue):
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
     def draw(self, path: str | PathLike[str]) -> None:
-        """Write the plan as a picture, an SVG file: devices side by side, time downwards.
+        """Write the plan as a picture, an SVG file with devices in columns and time downwards.
 
-        Raises:
-            PlanError: the name does not end in .svg, or the file cannot be written.
+        Raises
+        ------
+        PlanError
+            The name does not end in .svg, or the file cannot be written.
         """
         from .drawing.render import save_drawing
 
         save_drawing(self, path)
 
     def timeline(self) -> Timeline:
-        """Returns what it expects of one run, over time; `save` writes a page or a picture."""
+        """Return the timeline of one expected run; its `save` writes a page or a picture."""
         from .explain.timeline import timeline_of
 
         return timeline_of(self)
@@ -80,10 +94,12 @@ class Plan(PlanValue):
         return plan_as_dict(self)
 
     def node_as_dict(self, key: str | int) -> dict[str, Any]:
-        """Returns what `explain(key)` tells of one node as plain data.
+        """Return the content of `explain(key)` for one node as plain data.
 
-        Raises:
-            PlanError: nothing or more than one node is called so.
+        Raises
+        ------
+        PlanError
+            The key matches no node, or more than one.
         """
         from .explain.node_info import about_as_dict, describe_node
 
@@ -92,16 +108,18 @@ class Plan(PlanValue):
     # -- queries -----------------------------------------------------------------------------------
 
     def find(self, key: str | int) -> tuple[int, ...]:
-        """Return the ids of the nodes that a name, a pattern or an id names, at least one.
+        """Return the ids of the nodes that match a name, a pattern or an id, at least one.
 
-        Raises:
-            PlanError: nothing is called so; the text names what is close.
+        Raises
+        ------
+        PlanError
+            The key matches no node; the text suggests similar names.
         """
         return NameIndex(self.graph, "plan").find(key)
 
     def device_of(self, key: str | int) -> str:
-        """Return the device of a node; of a weight where it has its home, of a view that of what
-        it views, of an input "cpu".
+        """Return the device of a node: the device that holds a weight, the device of a view's base,
+        and "cpu" for an input.
         """
         return self.topology.devices[self.placements[self._one(key)].device].name
 
@@ -112,26 +130,26 @@ class Plan(PlanValue):
 
     @property
     def transfer_bytes(self) -> int:
-        """The bytes that go from one device to another in a run."""
+        """The bytes that are copied from one device to another in a run."""
         return copied_bytes(self, self.transfers)
 
     @property
     def fences(self) -> int:
-        """How often a run waits for a device, the end included; numpy needs no fence."""
+        """The number of waits for devices in a run, the end included. The CPU needs no fence."""
         return fences(self)
 
     def buffers(self) -> dict[str, BufferSizes]:
-        """Return the sizes of all buffers by device name; nothing need be allocated for that."""
+        """Return the sizes of all buffers by device name, without allocating any."""
         return buffers(self)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What the plan takes by simulation, in the units of all objectives."""
+        """The metrics of the plan by simulation, in the units of all objectives."""
         return plan_metrics(self)
 
     @cached_property
     def bound(self) -> Bound:
-        """What no placement of its nodes on its devices is under."""
+        """The lower bound on any placement of its nodes on its devices."""
         return find_bound(self)
 
     def _one(self, key: str | int) -> int:

@@ -1,1 +1,1 @@
-"""The stages that make a plan: placement, splits, memory, barriers."""
+"""The planner: placement, splits, memory, barriers, and the search for the best plan."""

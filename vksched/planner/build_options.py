@@ -1,12 +1,12 @@
-"""Options of a graph: its pieces, and what each device records of them within its memory.
+"""Options of dynamic scheduling: the pieces of a graph, and the pieces each device records.
 
-Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are node
-groups of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one
-piece, as each cut would cost a submission and gain nothing. Values that go from piece to piece have
-a place of their own for the whole run. What lives inside of a piece shares its words with the
-insides of all others, as a queue does one after the other. Where a device has no room for all,
-pieces are smaller; it takes first what no other one has, so that together they have as much as they
-can.
+Problem: it is not known in advance which device runs which piece, nor in which order. Method:
+pieces are node groups, as in cost-based plans. Consecutive groups that nothing could run
+concurrently with are merged: splitting a chain costs a submission and gains nothing. Values passed
+between pieces have their own memory during the whole run. Values within a piece share memory with
+those within all other pieces, because a queue runs pieces one after the other. If a device has no
+memory for all pieces, the pieces are smaller, and it first records those that no other device has,
+so that all devices together record as many as possible.
 
     pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
     staging buffers             | x in | h0 in | ...    h0 out | y out | ...
@@ -33,25 +33,27 @@ from ..plan.types.split_draft import SUBMISSION_S
 from .placement.node_groups import NodeGroup, find_node_groups
 from .record_pieces import record
 
-GRAINS = 2
-"""Pieces of equal size for each device that a graph would be cut into."""
-FINE = 14
-"""The same for all devices together, where not each of them has room for all."""
-LEAST = 8.0
-"""A piece takes at least so many times longer than a submission, where the graph allows it."""
+PIECES_PER_DEVICE = 2
+"""Target number of pieces of equal size per device."""
+FINE_PIECES = 14
+"""Target number of pieces for all devices together if some device cannot hold all."""
+MIN_SUBMISSIONS = 8.0
+"""Minimum duration of a piece as a multiple of a submission, if the graph is large enough."""
 
 
 def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Options:
-    """Returns what runs of a graph may choose from. with_cpu: the CPU has all that it may run; else
-    it has only what no other device has.
+    """Return the options of dynamic scheduling for a graph.
+
+    with_cpu: the CPU may run all nodes that it supports; else only nodes that no other device
+    supports.
 
     Raises:
-        PlanError: the graph has states or observed values, which have to be known beforehand.
+        PlanError: the graph has states or observed values, which require a static plan.
     """
     graph = support.graph
     _require_plain(support)
-    maker = _OptionsBuilder(support, overrides, with_cpu)
-    pieces = maker.pieces
+    builder = _OptionsBuilder(support, overrides, with_cpu)
+    pieces = builder.pieces
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     on: dict[int, Recorded] = {}
     for device in range(len(support.topology.devices)):
@@ -59,13 +61,11 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
         if held:
             on[device] = record(support, pieces, held, device)
     _check_host(support, on)
-    return Options(graph, support.topology, pieces, makers, on, maker.rules, tuple(maker.notes))
+    return Options(graph, support.topology, pieces, makers, on, builder.rules, tuple(builder.notes))
 
 
 def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
-    """Raise OutOfMemory where the computer cannot hold what CPU and staging buffers of devices
-    take.
-    """
+    """Raise OutOfMemory if the host cannot hold memory of the CPU and staging buffers."""
     topology, need = support.topology, 0
     for device, recorded in on.items():
         memory = recorded.plan.memory[device]
@@ -77,9 +77,8 @@ def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
             need += WORD_BYTES * sum(memory.staging_pages)
     if need > topology.devices[topology.cpu].memory_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of free "
-            f"memory to be needed, got {need} for the CPU and for staging buffers; try "
-            "smaller batches"
+            f"[plan] expected at most {topology.devices[topology.cpu].memory_bytes} bytes of host "
+            f"memory for the CPU and for staging buffers, got {need}; try smaller batches"
         )
 
 
@@ -88,19 +87,19 @@ def _require_plain(support: OpSupport) -> None:
     if graph.states:
         name = graph.nodes[next(iter(graph.states))].name
         raise PlanError(
-            f"[plan] expected a graph without states for a policy that decides in each run, got "
+            f"[plan] expected a graph without states for a dynamic policy, got "
             f'{name!r}; try policy="auto"'
         )
     if support.observed:
         name = graph.nodes[support.observed[0]].name
         raise PlanError(
-            f"[plan] expected no observers for a policy that decides in each run, got one of "
+            f"[plan] expected no observers for a dynamic policy, got one of "
             f'{name!r}; try policy="auto"'
         )
 
 
 class _OptionsBuilder:
-    """The pieces of one graph, and the devices that have them."""
+    """Build the pieces of one graph, and choose the devices that record each."""
 
     def __init__(self, support: OpSupport, overrides: Overrides, with_cpu: bool) -> None:
         self.support = support
@@ -109,7 +108,8 @@ class _OptionsBuilder:
         self._pins = {
             node: device
             for node, (device, _) in resolved.items()
-            if support.graph.nodes[node].op not in ("input", "constant")  # they are where needed
+            if support.graph.nodes[node].op
+            not in ("input", "constant")  # these have no device of their own
         }
         self.rules = {node: text for node, (_, text) in resolved.items()}
         self.notes: list[str] = []
@@ -119,18 +119,18 @@ class _OptionsBuilder:
         self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
-        coarse = self._node_groups(max(1, GRAINS * len(self._devices)))
+        coarse = self._node_groups(max(1, PIECES_PER_DEVICE * len(self._devices)))
         coarse = self._cut_long(_joined(_pieces_of(support, coarse), coarse))
         plain = _pieces_of(support, coarse)
         if not self._all_fit(plain):
-            plain = _pieces_of(support, self._node_groups(FINE))
+            plain = _pieces_of(support, self._node_groups(FINE_PIECES))
         held = self._fit(plain)
         each = zip(plain, held, strict=True)
         self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
-        self._tell_weights()
+        self._note_weights()
 
-    def _tell_weights(self) -> None:
-        """Tells of placed weights that other devices have, too, as ops there may read them."""
+    def _note_weights(self) -> None:
+        """Add a note for each pinned weight that other devices hold, too, for the ops there."""
         graph = self.support.graph
         for weight in (n for n in self._pins if graph.nodes[n].op == "weight"):
             readers = set(self.support.readers[weight])
@@ -144,7 +144,7 @@ class _OptionsBuilder:
     # -- pieces ------------------------------------------------------------------------------------
 
     def _candidate_devices(self, node_id: int) -> tuple[int, ...]:
-        """Return the devices that may run a node: the CPU, too, where no other one can."""
+        """Return the devices that may run a node; CPUs only if no other device can."""
         found = self._known.get(node_id)
         if found is None:
             node, supports = self.support.graph.nodes[node_id], self.support.supports
@@ -162,7 +162,7 @@ class _OptionsBuilder:
         return found
 
     def _pin(self, node: Node) -> int | None:
-        """Return the device that the user gave a node, or the heaviest of its placed weights."""
+        """Return the device of the user pin of a node, or of its heaviest pinned weight."""
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)
@@ -176,7 +176,7 @@ class _OptionsBuilder:
             for n in support.computed
         }
         submit_s = min(node_cost.submission_seconds(spec) for spec in self.topology.devices)
-        grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
+        grain_s = max(sum(seconds.values()) / grains, MIN_SUBMISSIONS * submit_s)
         found = find_node_groups(support, self._candidate_devices, seconds, grain_s)
         return self._cut_long(found)
 
@@ -184,7 +184,7 @@ class _OptionsBuilder:
         return [part for node_group in node_groups for part in self._cut(node_group)]
 
     def _cut(self, node_group: NodeGroup) -> Iterable[NodeGroup]:
-        """Parts a node group that would be a submission of too long on one of its devices."""
+        """Split a node group that would be too long a submission on one of its devices."""
         nodes: list[int] = []
         total_s = 0.0
         for node_id in node_group.nodes:
@@ -214,7 +214,7 @@ class _OptionsBuilder:
     # -- memory ------------------------------------------------------------------------------------
 
     def _all_fit(self, pieces: Sequence[Piece]) -> bool:
-        """Whether each device has room for all pieces that it can run."""
+        """Return True if each device has memory for all pieces that it can run."""
         candidate_devices = [self._candidate_devices(piece.nodes[0]) for piece in pieces]
         wanted = {
             d: [n for n, on in enumerate(candidate_devices) if d in on]
@@ -223,14 +223,14 @@ class _OptionsBuilder:
         return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
 
     def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
-        """Return the devices that have each piece."""
+        """Return the devices that record each piece."""
         topology, count = self.topology, len(pieces)
         candidate_devices = [self._candidate_devices(piece.nodes[0]) for piece in pieces]
         covered: set[int] = set()
         on: list[list[int]] = [[] for _ in pieces]
         for device in range(topology.cpu):
             wanted = [number for number in range(count) if device in candidate_devices[number]]
-            # what no other device may run comes first, then what no other one has
+            # first pieces that no other device can run, then those that no other device records yet
             wanted.sort(
                 key=lambda number: (len(candidate_devices[number]) > 1, number in covered, number)
             )
@@ -246,13 +246,13 @@ class _OptionsBuilder:
         for number, devices in enumerate(on):
             if topology.cpu in candidate_devices[number] or not devices:
                 devices.append(topology.cpu)
-        self._tell_moved(
+        self._note_moved(
             {n: on[number] for number, piece in enumerate(pieces) for n in piece.nodes}
         )
         return [tuple(devices) for devices in on]
 
-    def _tell_moved(self, on: Mapping[int, Sequence[int]]) -> None:
-        """Notes the nodes and weights that the user gave a device which does not get them."""
+    def _note_moved(self, on: Mapping[int, Sequence[int]]) -> None:
+        """Add a note for each pinned node or weight whose device does not get it."""
         graph, moved = self.support.graph, dict[int, str]()
         read: dict[int, set[int]] = {}
         for node_id, devices in on.items():
@@ -269,14 +269,14 @@ class _OptionsBuilder:
             self.notes.append(f"{graph.nodes[node_id].name}: {self.rules[node_id]}")
 
     def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
-        """Return as many of the first pieces as a device has room for."""
+        """Return as many of the first pieces as a device has memory for."""
         room = self._share_bytes(device)
 
         def fits(count: int) -> bool:
             if not count:
                 return True
-            made = record(self.support, pieces, sorted(wanted[:count]), device)
-            return made.plan.memory[device].needed_bytes <= room
+            recorded = record(self.support, pieces, sorted(wanted[:count]), device)
+            return recorded.plan.memory[device].needed_bytes <= room
 
         if fits(len(wanted)):
             return sorted(wanted)
@@ -287,9 +287,10 @@ class _OptionsBuilder:
         return sorted(wanted[:low])
 
     def _share_bytes(self, device: int) -> int:
-        """Returns what a device may take of its memory. Devices that share one share it equally.
-        Where they say different things of it, the least of those that use it counts: so those that
-        say less than half of the most use none.
+        """Return the bytes of memory that a device may use.
+
+        Devices that share a memory share it equally. If they report different sizes, the smallest
+        size of its users counts; devices that report less than half of the largest size use none.
         """
         sizes = {
             d: self.topology.devices[d].memory_bytes for d in self.topology.memory_peers(device)
@@ -299,12 +300,13 @@ class _OptionsBuilder:
 
 
 def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """Return node groups of which two that follow each other became one where no third one could
-    run beside either of them. pieces: what the node groups are, in topological order.
+    """Merge consecutive node groups unless a third group could run concurrently with either.
+
+    pieces: the pieces of the node groups, in topological order.
     """
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
-    before = [0] * len(pieces)  # as bits: which ones it waits for
-    behind = [1] * len(pieces)  # how many wait for it, and itself
+    before = [0] * len(pieces)  # bit set of the pieces it depends on
+    behind = [1] * len(pieces)  # number of pieces that depend on it, itself included
     for number, piece in enumerate(pieces):
         for maker in {makers[value] for value in piece.reads if value in makers}:
             before[number] |= before[maker] | 1 << maker
@@ -323,7 +325,7 @@ def _joined(pieces: Sequence[Piece], node_groups: Sequence[NodeGroup]) -> list[N
 
 
 def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Piece]:
-    """Return the pieces that node groups are, without what they take."""
+    """Return the pieces of node groups, without costs."""
     graph = support.graph
     roots = graph.view_bases
     of_node = {n: number for number, node_group in enumerate(node_groups) for n in node_group.nodes}
@@ -331,7 +333,7 @@ def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Pie
     gives: list[dict[int, None]] = [{} for _ in node_groups]
     for number, node_group in enumerate(node_groups):
         for operand in (i for n in node_group.nodes for i in graph.nodes[n].inputs):
-            # a value goes to another device as a whole: a part could be there already, or not
+            # whole values are transferred: whether a part is there already depends on the run
             value = roots[operand]
             if value in graph.data or of_node.get(value) == number:
                 continue
@@ -348,7 +350,7 @@ def _pieces_of(support: OpSupport, node_groups: Sequence[NodeGroup]) -> list[Pie
 
 
 def _ranked(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Return pieces with how urgent each is: by the mean of its devices, as HEFT has it."""
+    """Return pieces with their upward rank by mean cost over devices, as in HEFT."""
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
     rank = [0.0] * len(pieces)
     for number in reversed(range(len(pieces))):

@@ -1,15 +1,14 @@
-"""Kept: a plan on disk beside its graph, for a later program that asks the same of a machine like
-that one.
+"""Plan cache: plans on disk next to their graph, for later programs with an equal request and
+machine.
 
-    plan, question --serialize_cached_plan--> document        the first program
-    document, graph, question, machine --> plan       later ones, and nothing is planned
+    plan, request --serialize_cached_plan--> document          the first program
+    document, graph, request, machine --> plan                 later ones, without planning
 
-A plan is the planner's answer as long as all that it was asked is the same, but for two things that
-differ each time: how much memory is free, and what lies on devices already. They decide nothing
-where one device does all, without another one that might, and has twice the memory that this takes:
-only such plans are kept and taken. What lies there is counted anew. Only the words on why a state
-and the nodes around it are there may be those of then. A document is what a file has: its types are
-checked, and a plan that is taken is verified, as one of a stranger is.
+A plan is reused if the request is equal except for free memory and resident weights, which differ
+between programs. These do not change the plan if one device runs everything, no other device
+competes, and it has twice the memory that the plan needs; only plans of this kind are cached.
+Resident bytes are computed anew. Only explanations of the placement of states may be outdated.
+Documents come from files, so their types are checked and the plan is verified.
 
 Complexity: O(nodes). Examples: tests/planner/test_plan_cache.py.
 """
@@ -44,15 +43,13 @@ CACHED_PLAN = {
     "decision": Either((None, DECISION)),
 }
 ROOM = 2
-"""Times what a plan takes that devices have free at least."""
-DIFFERS = "memory_bytes"
-"""Of a device, from program to program."""
+"""Required free memory of a device as a multiple of the needs of the plan."""
+VARIABLE_FIELD = "memory_bytes"
+"""The field of a device that differs between programs."""
 
 
 def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
-    """Return a plan and what it was asked as plain data; None where it may be another one when
-    that is asked again.
-    """
+    """Return a plan and its request as plain data; None if a later plan may differ."""
     if request.policy not in STATIC or not _is_alone(plan, request):
         return None
     carried = encode_plan(plan)
@@ -66,13 +63,14 @@ def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | 
 
 
 class DamagedPlan(PlanError):
-    """A document is no plan of its graph: whoever wrote it did not plan it."""
+    """Raised if a document is not a plan of its graph."""
 
 
 @dataclass(eq=False)
 class CachedPlan:
-    """A graph and its plan, as `serialize_cached_plan` made it; None where it was not kept. taken:
-    whether it was the answer to what was asked last.
+    """A graph and its serialized plan, or None if it was not cached.
+
+    `taken` is True if the cached plan answered the last request.
     """
 
     graph: Graph
@@ -80,11 +78,11 @@ class CachedPlan:
     taken: bool = False
 
     def answer(self, request: PlanRequest, topology: Topology) -> Plan | None:
-        """Returns what `PlanRequest.answer` would, of this graph; None where it may be another
-        plan.
+        """Return the plan that `PlanRequest.answer` would return for this graph; None if it may
+        differ.
 
         Raises:
-            DamagedPlan: the document makes no sense, which is told once.
+            DamagedPlan: the document is invalid; later calls return None.
         """
         document, found = self.document, None
         try:
@@ -110,7 +108,7 @@ class CachedPlan:
         memory = tuple(
             replace(each, resident_bytes=self._resident_bytes(each, request, device))
             if device != topology.cpu
-            else each  # its weights are the caller's
+            else each  # its weights are the user's
             for device, each in enumerate(plan.memory)
         )
         decision = decode_decision(document["decision"])
@@ -124,7 +122,7 @@ class CachedPlan:
 
 
 def _is_alone(plan: PlanValue, request: PlanRequest) -> bool:
-    """Whether the first device does all, no other one could, and it has room for more."""
+    """Return True if one device runs everything without competition, with enough memory."""
     devices = plan.topology.devices
     competing = len(devices) - 1 + request.with_cpu
     elsewhere = any(there for device, there in request.resident.items() if device)
@@ -141,13 +139,14 @@ def _asked(request: PlanRequest) -> Any:
 
 
 def _topology_key(topology: Topology, request: PlanRequest) -> Any:
-    """Returns what plans depend on of a machine, but for its free memory. Where the CPU is alone
-    there is nothing to choose for latency, whatever runs have taught of its costs.
+    """Return the properties of a machine that plans depend on, except its free memory.
+
+    If the CPU is the only device, plans for latency do not depend on its measured costs either.
     """
     data = topology.as_dict()
     no_choice = len(topology.devices) == 1 and request.objective == LATENCY.name
     for spec in data["devices"]:
-        spec.pop(DIFFERS, None)
+        spec.pop(VARIABLE_FIELD, None)
         if no_choice:
             spec.pop("costs", None)
     return json.loads(json.dumps([data, plain(asdict(topology.links.default))]))

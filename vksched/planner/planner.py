@@ -4,7 +4,7 @@
                                               v
     placement -> splits -> memory -> does each device fit? --no--> lower its cap, once more
                                           | yes
-                               copies that fit beside the model -> barriers -> plan
+                          copies that fit into the free memory -> barriers -> plan
 
 Complexity: that of the stages, times a few tries for each device that is too small. Examples:
 tests/plan/test_plan.py.
@@ -38,11 +38,9 @@ from .search.evaluate import fitted
 from .search.select import Chosen, choose, compare
 
 STATIC = ("priority", "auto")
-"""priority: devices are filled in the order given. auto: what simulated runs find to be best."""
+""""priority" fills devices in the given order; "auto" takes the best of simulated candidates."""
 POLICIES = (*STATIC, *dynamic.POLICIES)
-"""earliest-finish and work-stealing decide while a run goes on; their plans say what it is expected
-to do.
-"""
+""""earliest-finish" and "work-stealing" schedule dynamically; plans describe the expected run."""
 
 
 def plan_graph(
@@ -58,28 +56,53 @@ def plan_graph(
     with_cpu: bool = False,
     pipeline_order: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Return a verified plan that keeps every device within its memory.
+    """Return a verified plan that fits the memory of every device.
 
-    policy: one of POLICIES; a plan of "earliest-finish" and "work-stealing" is a DynamicPlan, which
-    says what a run is expected to do. objective: what "auto" makes small: "latency" of one run,
-    "throughput", the time between two results of a stream, "memory", the bytes on the device that
-    holds most, "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what
-    each one is. overrides: (node id or name pattern, device name); exact ids win, later patterns
-    win over earlier. copies: slots, sets of activations and staging buffers, so that as many runs
-    can be under way; fewer where the model leaves no room for them; "auto" means what the objective
-    asks for: for latency two where the graph spans several devices, else one; one where it writes
-    states, as each run reads what the one before it wrote. "least": one for each device that takes
-    whole runs, where memory was short. None means "auto" where throughput counts, else 1. resident:
-    for a device the weights, constants and states, by node id, that are there already. observed:
-    node ids of computed values that are handed out as soon as they are there; what comes after them
-    waits. with_cpu: with "auto" the CPU competes with the others; else it takes only what they
-    cannot. pipeline_order: names of nodes to positions in an order that each device keeps, as far
-    as what nodes read allows; for policies that plan beforehand.
+    Parameters
+    ----------
+    graph, topology
+        The graph, and the machine to run it on.
+    policy
+        One of POLICIES. "earliest-finish" and "work-stealing" return a DynamicPlan, which describes
+        the expected run.
+    objective
+        The metric that "auto" minimizes: "latency" of one run, "throughput" (the time between two
+        results of a stream), "memory" (the bytes on the device that holds most), "energy" of one
+        run, or a mapping of these names to weights.
+    overrides
+        Pairs (node id or name pattern, device name). Exact ids take precedence over patterns, and
+        later patterns over earlier ones.
+    copies
+        Number of sets of activations and staging buffers, hence of runs in flight. Fewer are used
+        if memory is short. "auto" chooses by the objective: for latency two if the graph spans
+        several devices, else one; one if the graph writes states, because each run reads the states
+        that the previous one wrote. "least": one for each device that takes whole runs. None:
+        "auto" for throughput, else 1.
+    resident
+        By device, the node ids of weights, constants and states that it holds already.
+    observed
+        Node ids of computed values that are returned as soon as they are computed; later work
+        waits.
+    with_cpu
+        With "auto", let the CPU compete with other devices; else it runs only what they cannot.
+    pipeline_order
+        Positions of nodes by name, in an order that each device keeps as far as dependencies allow;
+        only for static policies.
 
-    Raises:
-        PlanError: unknown policy or objective, an objective other than latency for "priority",
-            which weighs nothing, or a pattern that matches nothing. DeviceError: unknown device.
-        OutOfMemory: what is left for the CPU is more than it has free.
+    Returns
+    -------
+    Plan
+        The verified plan.
+
+    Raises
+    ------
+    PlanError
+        An unknown policy or objective, an objective for a policy that ignores objectives, or a
+        pattern that matches nothing.
+    DeviceError
+        An unknown device.
+    OutOfMemory
+        The CPU has too little memory for the ops that only it can run.
     """
     goal = check_objective(objective, policy, "plan")
     if copies is None:
@@ -88,8 +111,8 @@ def plan_graph(
     topology.verify()
     if pipeline_order and policy not in STATIC:
         raise PlanError(
-            f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
-            "which decides while a run goes on"
+            f"[plan] expected a policy of {', '.join(STATIC)} for a pipeline order, got "
+            f"{policy}, which schedules dynamically"
         )
     support = OpSupport(graph, topology, resident, observed, pipeline_order)
     with resting_collector(len(graph.nodes)):
@@ -126,21 +149,21 @@ def answer(request: PlanRequest, graph: Graph, topology: Topology) -> Plan:
 
 
 def check_objective(
-    given: str | Mapping[str, float] | Objective, policy: str, where: str
+    objective: str | Mapping[str, float] | Objective, policy: str, where: str
 ) -> Objective:
-    """Return an objective that a policy can follow.
+    """Return an objective after checking that the policy supports it.
 
     Raises:
-        PlanError: an unknown policy or objective, or another one than latency for a policy that
-            weighs nothing.
+        PlanError: an unknown policy or objective, or an objective other than latency for a policy
+            that ignores objectives.
     """
     if policy not in POLICIES:
         raise PlanError(f"[{where}] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
-    goal = Objective.of(given, where)
+    goal = Objective.of(objective, where)
     if policy != "auto" and goal != LATENCY:
         raise PlanError(
-            f"[{where}] expected no objective with the policy {policy}, which weighs nothing, got "
-            f'{goal.name}; try policy="auto"'
+            f"[{where}] expected no objective with the policy {policy}, which ignores objectives, "
+            f'got {goal.name}; try policy="auto"'
         )
     return goal
 
@@ -153,11 +176,15 @@ def compare_objectives(
     copies: int | str = "auto",
     with_cpu: bool = False,
 ) -> Tradeoffs:
-    """Return the plans that `plan_graph` would weigh for all objectives, with the metrics of each:
-    those first that no other one beats in everything, and which one each objective takes.
+    """Return the candidates that `plan_graph` would evaluate for all objectives.
 
-    Raises:
-        As `plan_graph`.
+    The result holds the metrics of each candidate, the Pareto front first, and the candidate that
+    each objective would choose.
+
+    Raises
+    ------
+    PlanError, DeviceError, OutOfMemory
+        As in `plan_graph`.
     """
     _check_copies(copies)
     topology.verify()
@@ -167,6 +194,7 @@ def compare_objectives(
 
 
 def _check_copies(copies: int | str) -> None:
+    """Raise PlanError unless `copies` is "auto", "least" or a positive int."""
     count = isinstance(copies, int) and not isinstance(copies, bool) and copies >= 1
     if copies not in (AUTO, LEAST) and not count:
         raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
@@ -175,7 +203,7 @@ def _check_copies(copies: int | str) -> None:
 def _expect(
     support: OpSupport, policy: str, overrides: Overrides, with_cpu: bool, copies: int | str
 ) -> Plan:
-    """Returns what a run that decides while it goes is expected to do."""
+    """Return the expected plan of a dynamically scheduled run."""
     options = make_options(support, overrides, with_cpu)
     expected = simulate_options(options, policy)
     several = sum(len(piece.seconds) > 1 for piece in options.pieces)
@@ -185,7 +213,7 @@ def _expect(
         f"{format_seconds(expected.seconds)} by simulation"
     ]
     if isinstance(copies, int) and copies > 1:
-        notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")
+        notes.append(f"copies: {copies} asked for, 1 made, because each run uses all devices alone")
     return plan_of(options, expected.tape, policy, (*notes, *_slow(support.topology)))
 
 

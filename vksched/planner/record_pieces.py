@@ -1,4 +1,4 @@
-"""Recording of the pieces of a dynamic plan."""
+"""Record pieces: the splits and the memory of the pieces of a dynamic plan on one device."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .partition.barriers import find_barriers, split_items
 def record(
     support: OpSupport, pieces: Sequence[Piece], held: Sequence[int], device: int
 ) -> Recorded:
-    """Returns what a device records, with its memory. held: the pieces, in order."""
+    """Return the recordings of a device with their memory. held: the pieces to record, in order."""
     graph, topology = support.graph, support.topology
     spec = topology.devices[device]
     own = [pieces[number] for number in held]
-    made = [value for piece in own for value in piece.gives]
+    results = [value for piece in own for value in piece.gives]
     read = sorted({value for piece in own for value in piece.reads})
-    memory, places = _memory(support, own, read, made, device)
+    memory, places = _memory(support, own, read, results, device)
     splits: list[Split] = []
     entries: dict[int, int] = {}
     upload_staging, spans = places.upload_staging, places.spans
@@ -70,7 +70,7 @@ def record(
 
 
 class _Places:
-    """Where values lie on one device."""
+    """The memory of values on one device."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Places:
 def piece_split(
     support: OpSupport, piece: Piece, device: int, places: _Places, number: int
 ) -> Split:
-    """Return the split of a piece on a device, with nothing copied in."""
+    """Return the split of a piece on a device, without uploads."""
     graph = support.graph
     split_draft = SplitDraft(device, piece.nodes, (), piece.gives, ())
     nodes = graph.nodes
@@ -106,11 +106,15 @@ def piece_split(
 
 
 def _memory(
-    support: OpSupport, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
+    support: OpSupport,
+    own: Sequence[Piece],
+    read: Sequence[int],
+    results: Sequence[int],
+    device: int,
 ) -> tuple[DeviceMemory, _Places]:
-    """Returns what pieces take on a device, and where their values lie."""
+    """Return the memory that pieces need on a device, and the places of their values."""
     graph, spec = support.graph, support.topology.devices[device]
-    between = dict.fromkeys((*read, *made))
+    between = dict.fromkeys((*read, *results))
     roots, nodes = graph.view_bases, graph.nodes
     leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
     weights = tuple(sorted(leaves & graph.data.keys()))
@@ -137,7 +141,7 @@ def _memory(
         [(v, graph.words[v]) for v in read], page_words, whole
     )
     download_staging, download_pages = assign_staging(
-        [(v, graph.words[v]) for v in made], page_words, whole
+        [(v, graph.words[v]) for v in results], page_words, whole
     )
     bytes_of = {w: aligned(graph.words[w]) * WORD_BYTES for w in weights}
     weight_bytes = sum(bytes_of.values())

@@ -1,18 +1,18 @@
-"""What if: how long a run would take without a device, with that one alone, or with one more.
+"""What-if analysis: the duration of a run without a device, on one device alone, or with other
+devices.
 
-Problem: "does adding this card help?" is not told by its speed: it depends on what crosses, what
-fits and what can be done side by side. Method: plan the same graph for each machine that is asked
-about, and simulate a run of each plan, with nothing opened.
+Problem: whether another card helps does not follow from its speed: it depends on transfers, memory
+and concurrency. Method: plan the graph for each machine in question, and simulate a run of each
+plan. No device is opened.
 
     machine        all   - fast   - small   fast alone   small alone   + rx6600
     plan           P0    P1       P2        as P2        as P1         P3
     one run        5 ms  19 ms    6 ms                                 5 ms
 
-Devices that are equal and stand side by side are asked about once, and how many of them are enough:
-2, 4, 8 and so on. Each row is a plan: its time is that of the policy, which takes a single device
-where several win too little. The rows are compared by the number that the objective of the plans
-makes small. Complexity: a plan for each different device, twice. Examples:
-tests/planner/test_what_if.py.
+Equal adjacent devices are represented by one of them, and 2, 4, 8 and so on of them are compared
+with all. Each row is a plan by the policy, which takes a single device if several gain too little.
+Rows are compared by the objective of the plans. Complexity: a plan for each different device,
+twice. Examples: tests/planner/test_what_if.py.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = [
 ]  # fmt: skip
 
 PlanOn = Callable[[Topology], PlanValue]
-"""Makes the plan of one graph on a machine."""
+"""A function that plans one graph for a machine."""
 
 SAME = 0.02
-"""A difference of this share or less is none."""
+"""Relative differences up to this count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another machine, and what to call it, as "+preset:rx6600"."""
+    """A changed machine and its label, such as "+preset:rx6600"."""
 
     text: str
     topology: Topology
@@ -58,15 +58,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run takes on one machine.
+    """The simulated run of a graph on one machine.
 
-    kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", "some"
-    of them, or a "change". devices: several where they are equal and one stands for all. text: for
-    a table.
-    metrics: of the plan by simulation; None where the graph does not fit, why_not tells why. busy:
-    the share of a run that each device works, of those that do. estimated: those of them that
-    nobody has measured. peak_bytes: what the plan takes of their memory. watts_assumed: whether
-    nobody has given the watts of a device.
+    `kind` is "all" devices as they are, "without" one of `devices`, one of them "alone", "some" of
+    them, or a "change"; `devices` are several if they are equal and one stands for all. `plan` and
+    `metrics` are None if the graph does not fit, and `why_not` tells why. `busy` holds the fraction
+    of the run in which each device works, and `peak_bytes` the memory that the plan needs there,
+    for devices with work; `estimated` those of them without measured costs. `watts_assumed` is True
+    if the power of a device is not specified.
     """
 
     kind: str
@@ -83,22 +82,22 @@ class Outcome:
 
     @property
     def seconds(self) -> float | None:
-        """What one run takes."""
+        """The latency of one run; None if the graph does not fit."""
         return self.metrics.latency_s if self.metrics is not None else None
 
     @property
     def seconds_per_run(self) -> float | None:
-        """The time between two results of a stream; None where the plan has one copy."""
+        """The time between two results of a stream; None if the plan has one copy."""
         several = self.plan is not None and self.plan.copies > 1
         return self.metrics.period_s if self.metrics is not None and several else None
 
     @property
     def energy_j(self) -> float | None:
-        """The joules of one run, those of idle devices included."""
+        """The energy of one run in joules, idle devices included; None if it is unknown."""
         return self.metrics.energy_j if self.metrics is not None else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data that json.dumps takes."""
+        """Return the outcome as JSON-serializable data."""
         return {
             "kind": self.kind,
             "devices": list(self.devices),
@@ -116,31 +115,27 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Machines beside each other; the first row is the machine as it is.
+    """Outcomes of several machines; the first row is the machine as it is.
 
-    They are compared by the number that the objective of the plans makes small.
+    Rows are compared by the objective of the plans.
     """
 
     rows: tuple[Outcome, ...]
 
     @property
     def formatter(self) -> ObjectiveFormatter:
-        """What is compared."""
+        """The formatter of the objective that rows are compared by."""
         plans = [row.plan for row in self.rows if row.plan is not None and row.plan.decision]
         return ObjectiveFormatter.of(
             objective_of(plans[0] if plans else None), self.rows[0].metrics
         )
 
     def factor(self, row: Outcome) -> float | None:
-        """Returns what a row takes as a multiple of what the machine as it is takes; None where one
-        of the two does not fit.
-        """
+        """Return the objective of a row relative to the first row; None if either does not fit."""
         return self.formatter.factor(row.metrics) if row.metrics is not None else None
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """Return the rows as plain data that json.dumps takes. value: what the objective makes
-        small.
-        """
+        """Return the rows as JSON-serializable data. The key "value" holds the objective."""
         formatter = self.formatter
         return [
             {
@@ -153,7 +148,7 @@ class Comparison:
         ]
 
     def as_text(self) -> str:
-        """Return a table, and what follows from it."""
+        """Return a table of the rows, and the findings."""
         columns = self._columns()
         table = [["", *columns, "change", "at work"]]
         for row in self.rows:
@@ -170,9 +165,7 @@ class Comparison:
         return "\n".join([*lines, *(f"  {line}" for line in self.findings())])
 
     def _columns(self) -> dict[str, Callable[[Metrics], str]]:
-        """Return the columns of numbers: one run, what the objective makes small, and what plans
-        and machines are known to have beside that.
-        """
+        """Return formatters by column: the latency, the objective, and further known metrics."""
         formatter = self.formatter
         asks, head = formatter.objective.asks, formatter.phrases.head
         columns: dict[str, Callable[[Metrics], str]] = {
@@ -182,14 +175,14 @@ class Comparison:
             columns["in a stream"] = lambda found: format_seconds(found.period_s)
         if asks("memory"):
             columns["peak"] = lambda found: format_bytes(round(found.peak_bytes or 0))
-        if self._tells_energy:
+        if self._shows_energy:
             columns["energy"] = lambda found: format_joules(found.energy_j or 0.0)
         if head not in columns:  # a mix
             columns[head] = lambda found: formatter.text(formatter.value(found))
         return columns
 
     def findings(self) -> tuple[str, ...]:
-        """Returns what the rows say, in sentences, each device and each change once."""
+        """Return conclusions from the rows as sentences, one for each device and each change."""
         found: list[str] = []
         formatter, spared = self.formatter, self._spared
         phrases = formatter.phrases
@@ -205,9 +198,9 @@ class Comparison:
                 if abs(factor - 1) <= SAME:
                     found.append(f"{name} can be spared: {same} without it")
                 elif factor < 1:
-                    told = f"without {name} {self._would(factor)}"
+                    text = f"without {name} {self._would(factor)}"
                     sure = 1 - factor > self._margin(row)
-                    found.append(told if sure else f"{told}, too little to count on")
+                    found.append(text if sure else f"{text}, too little to count on")
                 else:
                     found.append(
                         f"{name} is worth its place: {phrases.what} {phrases.does} "
@@ -217,12 +210,12 @@ class Comparison:
                 found.append(f"on {row.text} {self._would(factor)}{self._why_not(row)}")
             elif row.kind == "change" and factor is not None:
                 changes = abs(factor - 1) > SAME
-                told = (
+                effect = (
                     f"makes {phrases.made} {formatter.times(factor)}"
                     if changes
                     else "changes nothing"
                 )
-                found.append(f"{row.text} {told}")
+                found.append(f"{row.text} {effect}")
         found += self._enough(same)
         guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
         if guessed:
@@ -233,14 +226,14 @@ class Comparison:
             topology = self.rows[0].topology
             host = topology.devices[topology.cpu].name
             found.append(f"the memory of {host} counts without weights, which are your arrays")
-        if self._tells_energy:
+        if self._shows_energy:
             assumed = [d.name for d in self.rows[0].topology.devices if watts_of(d).assumed]
             if assumed:
                 found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
 
     def _why_not(self, row: Outcome) -> str:
-        """Return why a device that is better alone is not the choice of the plan."""
+        """Return why the plan does not choose a device that is better alone."""
         first, (name, *_) = self.rows[0].plan, row.devices
         decision = first.decision if first is not None else None
         if decision is None or name in decision.devices:
@@ -252,14 +245,14 @@ class Comparison:
         return f"{phrases.what} would {phrases.do} {less(factor)} {phrases.less}"
 
     def _margin(self, row: Outcome) -> float:
-        """Return the share by which a plan has to be better to count."""
+        """Return the relative gain from which on a plan counts as better."""
         first = self.rows[0]
         assumed = row.watts_assumed or first.watts_assumed
         return margin_of(self.formatter.objective, not (row.estimated or first.estimated), assumed)
 
     @property
     def _spared(self) -> list[str]:
-        """The devices that are one of a kind, each of which makes no difference."""
+        """The devices without equals whose removal makes no difference."""
         rows = [r for r in self.rows[1:] if r.kind == "without" and len(r.devices) == 1]
         factors = [self.factor(row) for row in rows]
         return [
@@ -269,15 +262,15 @@ class Comparison:
         ]
 
     @property
-    def _tells_energy(self) -> bool:
-        """Whether the watts of a device are known, or plans are for little energy."""
+    def _shows_energy(self) -> bool:
+        """True if the power of a device is known, or if plans minimize energy."""
         topologies = [row.topology for row in self.rows]
         return self.formatter.objective.asks("energy") or any(
             d.busy_watts is not None for m in topologies for d in m.devices
         )
 
     def _enough(self, same: str) -> list[str]:
-        """Return how many of equal devices take no more than all, of each kind."""
+        """Return for each kind of equal devices how many suffice, as sentences."""
         least: dict[tuple[str, ...], str] = {}
         for row in self.rows:
             factor = self.factor(row)
@@ -307,12 +300,11 @@ def compare(
     pinned: Sequence[str] = (),
     each: bool = True,
 ) -> Comparison:
-    """Returns what a run takes on a machine, without each of its devices, with each alone, and
-    after some changes. A device that is out of use is asked about neither way.
+    """Return the runs on a machine, without each of its devices, on each alone, and after some
+    changes. Disabled devices are skipped.
 
-    plan_on: makes the plan for a machine. pinned: devices that are asked about one by one although
-    others are equal to them, as the caller has placed something there. each: False leaves out the
-    rows of single devices.
+    plan_on: plans the graph for a machine. pinned: devices that are not grouped with equal ones,
+    because the user has placed nodes there. each: False omits the rows of single devices.
     """
     first = outcome("all", (), "as it is", topology, plan_on)
     rows = [first]
@@ -323,7 +315,7 @@ def compare(
         if at is None:
             seen[other] = len(rows)
             rows.append(outcome(kind, devices, text, other, plan_on))
-        elif at or kind == "change":  # what the caller asks about has its place, whatever it is
+        elif at or kind == "change":  # a requested change always has a row
             rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
 
     if each:
@@ -358,15 +350,15 @@ def _add_hosts(
     group: tuple[str, ...],
     add: Callable[[str, tuple[str, ...], str, Topology], None],
 ) -> None:
-    """Add the rows of hosts that are equal: without one of them, one alone, and some of them."""
+    """Add the rows of equal hosts: without one of them, one alone, and some of them."""
     names = [spec.name for spec in topology.devices]
     others = [name for name in names if host_of(name) not in group]
     own = [name for name in names if host_of(name) == group[0]]
     add("without", group, f"without {_one_of(group)}", without(topology, group[-1]))
     add("alone", group, f"{_one_of(group)} alone", some(topology, own))
     for count in _powers(len(group) - 2):
-        kept = [name for name in names if host_of(name) in group[:count]]
-        add("some", group, f"{count} of {_names(group)}", some(topology, [*others, *kept]))
+        remaining = [name for name in names if host_of(name) in group[:count]]
+        add("some", group, f"{count} of {_names(group)}", some(topology, [*others, *remaining]))
 
 
 def compare_plan(
@@ -377,11 +369,11 @@ def compare_plan(
     overrides: Sequence[tuple[str | int, str]] = (),
     copies: int | str | None = None,
 ) -> Comparison:
-    """Returns what a run of a plan's graph takes on its machine and on others: `compare` for a plan
-    that is there already, whose time is the first row.
+    """Return the runs of a plan's graph on its machine and on others; the first row is the plan
+    itself.
 
-    with_cpu, overrides: as the plan was made with. An override that names a device which a machine
-    lacks is left out there. copies: the same; None for as many as the plan has.
+    with_cpu, overrides: the options of the plan. Overrides that name a device which
+    a machine lacks are ignored there. copies: as in `plan_graph`; None: as many as the plan has.
     """
 
     def plan_on(topology: Topology) -> PlanValue:
@@ -403,9 +395,7 @@ def compare_plan(
 def present(
     overrides: Sequence[tuple[str | int, str]], topology: Topology, base: Topology
 ) -> tuple[tuple[str | int, str], ...]:
-    """Return the overrides less those that name a device of the base machine which this machine
-    lacks.
-    """
+    """Return the overrides without those of devices that only the base machine has."""
     names, before = ({spec.name for spec in m.devices} for m in (topology, base))
     return tuple(pair for pair in overrides if pair[1] in names or pair[1] not in before)
 
@@ -413,7 +403,7 @@ def present(
 def outcome(
     kind: str, devices: tuple[str, ...], text: str, topology: Topology, plan_on: PlanOn
 ) -> Outcome:
-    """Returns what a run takes on one machine."""
+    """Return the simulated run on one machine."""
     try:
         plan = plan_on(topology)
     except OutOfMemory as error:
@@ -437,8 +427,8 @@ def outcome(
 
 
 def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return the names of all devices but the CPU, those together that are equal and stand side by
-    side: with the same figures and links, and a memory of their own.
+    """Group non-CPU devices that are interchangeable: adjacent in priority, with equal specs and
+    links and separate memory.
     """
 
     def key(device: int) -> object:
@@ -456,9 +446,7 @@ def equal_devices(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple
 
 
 def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return the names of all hosts but the caller's, those together that are equal: with the same
-    devices and links. A host with a pinned device is on its own.
-    """
+    """Group remote hosts with equal devices and links; hosts with a pin stay alone."""
     wires: dict[str, list[str]] = {host: [] for host in topology.hosts}
     host_by_memory = {topology.memory_of(host): host for host in topology.hosts}
     for a, b, link in topology.links.pairs:
@@ -479,9 +467,9 @@ def equal_hosts(topology: Topology, pinned: Sequence[str] = ()) -> tuple[tuple[s
     return tuple(map(tuple, groups.values()))
 
 
-def _powers(most: int) -> list[int]:
-    """Return 2, 4, 8 and so on."""
-    return [1 << i for i in range(1, max(1, most).bit_length())]
+def _powers(stop: int) -> list[int]:
+    """Return the powers of two from 2 up to `stop`."""
+    return [1 << i for i in range(1, max(1, stop).bit_length())]
 
 
 def _one_of(group: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Scheduling as plain values: tasks with costs, devices with links, and who does what when.
+"""Scheduling of tasks with costs on devices with links, as plain values.
 
     from vksched.schedule import Link, Task, TaskGraph, Platform, schedule
 
@@ -8,8 +8,7 @@
     plan = schedule(tasks, where)
     plan.device["a"], plan.makespan_s, plan.lower_bound_s
 
-Nothing here knows of tensors, graphs or drivers. docs/guides/scheduling.md tells what each policy
-does.
+The package imports no tensors, graphs or drivers. docs/guides/scheduling.md describes each policy.
 """
 
 from __future__ import annotations

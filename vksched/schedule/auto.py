@@ -1,10 +1,10 @@
-"""Auto: the best of all policies by simulation, then made better while the budget lasts.
+"""Auto: the best of all policies by simulation, improved by local search within a time budget.
 
     single, heft, fcp, ... --simulate--> the best --search--> schedule
 
-Policies come in the order of what they give for what they take, and as long as a share of the
-budget lasts; the first two always. A budget of 0 seconds gives the better of these two. `heft` is
-asked by several ranks, for it is cheap, and each rank is best somewhere.
+Policies run in the order of their gain per cost, until they have used a share of the budget; the
+first two always run. With a budget of 0 seconds, the result is the better one of these two. `heft`
+runs with several ranks, because it is cheap, and each rank is the best for some graphs.
 
 Complexity: that of the budget, and of two policies. Examples: tests/schedule/test_make.py.
 """
@@ -42,23 +42,23 @@ ORDER = (
     "flb",
     "priority",
 )
-"""Policies after `single`, those that earn most first."""
-AFTER = "mct"
-"""The policy behind which `heft` comes again, by other ranks."""
-SINGLES = 8
-"""Single devices that are tried where not every device can do everything."""
-SHARE = 0.35
-"""The part of the budget that policies may take."""
+"""Policies after `single`, in descending order of gain."""
+RANKS_AFTER = "mct"
+"""The policy after which `heft` runs again with other ranks."""
+MAX_SINGLES = 8
+"""Maximum number of single devices that are tried if some devices do not support all tasks."""
+POLICY_SHARE = 0.35
+"""Maximum share of the budget for policies."""
 
 
 def best_of_all(
     problem: Problem, objective: Objective, budget_s: float, seed: int
 ) -> tuple[str, Placed, dict[str, float]]:
-    """Return the best schedule found, the name of the policy that it began with, and what a mix is
-    relative to: the least of each of its words over all policies.
+    """Return the best schedule, the name of the policy that it started from, and the reference of a
+    mix: the least value of each objective over all policies.
     """
     total = budget_s * PER_S
-    found, least, steps = _portfolio(problem, objective, total * SHARE)
+    found, least, steps = _portfolio(problem, objective, total * POLICY_SHARE)
     bound = _bound(problem, objective)
     steps += problem.n + problem.edges * 5.0
     value, name, placed = found
@@ -91,12 +91,12 @@ def _value(
 def _portfolio(
     problem: Problem, objective: Objective, steps: float
 ) -> tuple[tuple[float, str, Placed], dict[str, float], float]:
-    """Return the value, name and schedule of the best policy, the least value of each word over
-    all policies, and the steps taken by all.
+    """Return the value, name and schedule of the best policy, the least value of each objective
+    over all policies, and the total number of steps.
     """
     words = [word for word, _ in objective.weights]
     taken, found = 0.0, list[tuple[dict[str, float], str, Placed]]()
-    always = {"heft"}  # the first of that name
+    always = {"heft"}  # the first policy with this name
     for name, policy, cost in _policies(problem, words):
         if found and name not in always and taken + cost > steps:
             continue
@@ -106,7 +106,7 @@ def _portfolio(
         taken += cost + problem.n + 0.3 * problem.edges
         if objective.word and found and values[words[0]] >= found[0][0][words[0]]:
             continue
-        # of a mix all are kept, as what it is relative to is known at the end
+        # a mix needs all of them, because its reference is known at the end
         found = [(values, name, placed)] if objective.word else [*found, (values, name, placed)]
     least = least_of(values for values, _, _ in found)
     valued = [(objective.value(values, least), name, placed) for values, name, placed in found]
@@ -117,9 +117,9 @@ def _policies(
     problem: Problem, words: list[str]
 ) -> list[tuple[str, Callable[[Problem], Placed], float]]:
     names = problem.where.devices
-    alone = fastest(problem)[:SINGLES]
+    alone = fastest(problem)[:MAX_SINGLES]
     if problem.n * problem.m == sum(map(len, problem.candidate_devices)) and not problem.limited:
-        del alone[1:]  # with everything on one device, the least work is the best
+        del alone[1:]  # with all tasks on one device, the least work is the best
     out: list[tuple[str, Callable[[Problem], Placed], float]] = [
         (f"single:{names[d]}", partial(single, device=d), steps_of("single", problem))
         for d in alone
@@ -127,7 +127,7 @@ def _policies(
     out += [(name, start, steps_of("heft", problem)) for name, start in STARTS if name in words]
     for name in ORDER:
         out.append((name, POLICIES[name], steps_of(name, problem)))
-        if name == AFTER:
+        if name == RANKS_AFTER:
             cost = steps_of("heft", problem)
             out += [("heft", partial(heft, by=rank), cost) for rank in OTHER_RANKS]
     return out

@@ -1,4 +1,4 @@
-"""Gantt: a schedule as a picture: a row a device, time to the right, transfers between rows.
+"""Gantt chart of a schedule: a row for each device, time to the right, transfers between rows.
 
     schedule --> rows of bars, transfers --> viz/gantt.py --> SVG
 
@@ -18,14 +18,16 @@ from .schedule_result import ScheduleValue
 def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
     """Write the picture of a schedule.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     save_picture(path, lambda: draw_gantt(plan))
 
 
 def draw_gantt(plan: ScheduleValue) -> str:
-    """Return the picture of a schedule as SVG text; the same for the same schedule."""
+    """Return the picture of a schedule as SVG text. Equal schedules give equal text."""
     devices = plan.where.devices
     bars: dict[str, list[Bar]] = {device: [] for device in devices}
     for name, device in plan.device.items():
@@ -34,7 +36,7 @@ def draw_gantt(plan: ScheduleValue) -> str:
     number = {device: at for at, device in enumerate(devices)}
     return draw_timeline(
         f"{len(plan.tasks)} tasks on {len(devices)} devices by {plan.policy}",
-        _told(plan),
+        _format_summary(plan),
         [Row(name, bars[name], f"{busy[name] / span_s:.0%} busy") for name in devices],
         [
             Transfer(
@@ -50,20 +52,20 @@ def draw_gantt(plan: ScheduleValue) -> str:
     )
 
 
-def _told(plan: ScheduleValue) -> str:
-    """Return how long a schedule takes, what its objective asks for, and how near that is to its
-    bound, where there is one.
+def _format_summary(plan: ScheduleValue) -> str:
+    """Return the makespan of a schedule, the value of its objective, and its ratio to the lower
+    bound, if there is one.
     """
     word, value = plan.goal.word, plan.value
-    told = [format_moment(plan.makespan_s)]
+    parts = [format_moment(plan.makespan_s)]
     if word == "throughput":
-        told.append(f"{format_moment(value)} a run in a stream")
+        parts.append(f"{format_moment(value)} a run in a stream")
     elif word == "memory":
-        told.append(f"{format_bytes(round(value))} on the fullest device")
+        parts.append(f"{format_bytes(round(value))} on the fullest device")
     elif word == "energy":
-        told.append(format_joules(value))
+        parts.append(format_joules(value))
     elif not word:
-        told.append(f"{value:.3g} times the best of each for {plan.objective}")
+        parts.append(f"{value:.3g} times the best of each for {plan.objective}")
     if plan.lower_bound > 0:
-        told.append(f"{plan.ratio:.3f} times the lower bound")
-    return ", ".join(told)
+        parts.append(f"{plan.ratio:.3f} times the lower bound")
+    return ", ".join(parts)

@@ -1,10 +1,10 @@
-"""Memory: schedules for devices that cannot hold everything.
+"""Memory-aware scheduling, for devices that cannot hold all tasks.
 
     a policy ends in a dead end  -->  tasks with memory are placed first, large ones first, and
                                       the policy runs again with these tasks bound
 
-Placing sizes into devices is bin packing: a search that is cut short may miss a placement that
-exists, where memory is very tight.
+Placing sizes into devices is bin packing: a bounded search may miss an existing placement if memory
+is very tight.
 
 Complexity: tasks * devices, twice the policy. Examples: tests/schedule/test_schedule_memory.py.
 """
@@ -20,10 +20,12 @@ from .model.simulate_tasks import Placed
 
 
 def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> Placed:
-    """Return a policy's schedule that keeps memory.
+    """Return a policy's schedule within the memory limits.
 
-    Raises:
-        PlanError: no placement was found that fits.
+    Raises
+    ------
+    PlanError
+        No placement was found that fits.
     """
     try:
         return policy(problem)
@@ -32,13 +34,17 @@ def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> 
 
 
 def fit(problem: Problem) -> dict[int, int]:
-    """Return a device for each task that keeps memory: tasks with few devices first, large first.
+    """Return a device for each task with memory, within the limits: tasks with a single device
+    first, then large ones.
 
-    A task goes where it takes the least seconds for its bytes' share of the room that is left; if
-    that fails, where most room is left; if that fails too, into the tightest room that fits.
+    Each task goes to the device with the least seconds relative to its free memory. If that fails,
+    all go to the device with the most free memory, and if that fails too, to the tightest one that
+    fits.
 
-    Raises:
-        PlanError: none of the three found a placement.
+    Raises
+    ------
+    PlanError
+        None of the three rules found a placement.
     """
     heavy = [t for t, size in enumerate(problem.size) if size]
     heavy.sort(key=lambda t: (len(problem.candidate_devices[t]) > 1, -problem.size[t], t))

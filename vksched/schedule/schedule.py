@@ -1,4 +1,4 @@
-"""Make: from tasks and a topology to a schedule.
+"""Schedule: from tasks and a platform to a schedule.
 
     TaskGraph, Platform --> Problem --policy--> Placed --simulate--> times --+--> Schedule
                                '------------------------------- bounds ------'
@@ -30,30 +30,34 @@ SINGLE = "single:"
 
 @dataclass(frozen=True)
 class Schedule(ScheduleValue):
-    """Where and when each task runs. `schedule` makes one."""
+    """The device and the times of each task, created by `schedule`."""
 
     def verify(self) -> Schedule:
-        """Check all promises of a schedule from its times alone, and returns it.
+        """Check all invariants of the schedule from its times alone, and return it.
 
-        Raises:
-            PlanError: the first promise that is broken.
+        Raises
+        ------
+        PlanError
+            The first broken invariant.
         """
         verify(self)
         return self
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Write the schedule as a picture, a row a device.
+        """Write the schedule as a picture, with a row for each device.
 
-        Raises:
-            PlanError: the name does not end in .svg, or the file cannot be written.
+        Raises
+        ------
+        PlanError
+            The name does not end in .svg, or the file cannot be written.
         """
-        from .gantt import save_gantt  # what draws is imported when somebody asks
+        from .gantt import save_gantt  # drawing is imported on demand
 
         save_gantt(self, path)
 
 
 def policies() -> tuple[str, ...]:
-    """Return the names of all policies but `single:<device>`."""
+    """Return the names of all policies except `single:<device>`."""
     return "auto", *POLICIES
 
 
@@ -66,18 +70,27 @@ def schedule(
     seed: int = 0,
     links: str = "parallel",
 ) -> Schedule:
-    """Return where and when each task runs.
+    """Return the device and the times of each task.
 
-    policy: one of `policies()`, or `single:<device>`. objective: "latency", "throughput", "memory",
-    "energy", or a mix of them as a mapping to weights; see objectives.py.
-    budget_s: what `auto` may take, by default 0.3 ms for each task times the square root of the
-    number of devices, as if there were 60 tasks more where there are 40 or fewer, from 5 ms to
-    0.2 s. It is counted in steps, at the speed of a slow core, so that the same seed gives the same
-    schedule on every machine; other policies take as long as they take. links: "parallel", or
-    "exclusive" where a link carries one transfer at a time.
+    Parameters
+    ----------
+    policy
+        One of `policies()`, or `single:<device>`.
+    objective
+        "latency", "throughput", "memory", "energy", or a mix of them as a mapping to weights; see
+        objectives.py.
+    budget_s
+        The budget of `auto` in seconds. The default is 0.3 ms for each task times the square root
+        of the number of devices, with 60 more tasks if there are 40 or fewer, from 5 ms to 0.2 s.
+        It is counted in steps, at the speed of a slow core, so that equal seeds give equal
+        schedules on every machine. Other policies have no budget.
+    links
+        "parallel", or "exclusive" if a link carries one transfer at a time.
 
-    Raises:
-        PlanError: no schedule exists, or a word is unknown.
+    Raises
+    ------
+    PlanError
+        No schedule exists, or an argument is unknown.
     """
     goal = Objective.of(objective)
     without = [name for name in where.devices if name not in where.watts]
@@ -86,7 +99,7 @@ def schedule(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
             f"{without[0]}; try Platform(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
         )
-    if budget_s is not None and not is_amount(budget_s):  # an endless search never ends
+    if budget_s is not None and not is_amount(budget_s):  # an infinite budget would never end
         raise PlanError(
             f"[schedule] expected a budget of 0 or more seconds, {AT_MOST}, got {budget_s!r}; "
             "try 0.1"
@@ -105,15 +118,17 @@ def schedule(
 def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
     """Return the function of a policy by name.
 
-    Raises:
-        PlanError: there is none of that name.
+    Raises
+    ------
+    PlanError
+        No policy has this name.
     """
     if isinstance(policy, str) and policy.startswith(SINGLE):
         device = policy[len(SINGLE) :]
         if device not in problem.where.devices:
             raise PlanError(_unknown("device", device, list(problem.where.devices)))
         number = problem.where.devices.index(device)
-        return lambda given: single(given, number)
+        return lambda graph: single(graph, number)
     if policy not in POLICIES:
         raise PlanError(_unknown("policy", policy, [*policies(), "single:<device>"]))
     return POLICIES[policy]
@@ -132,9 +147,9 @@ def make_schedule(
     objective: str | Objective,
     least: Mapping[str, float] | None = None,
 ) -> Schedule:
-    """Return a schedule with names and times from what a policy decided.
+    """Return a schedule with names and times from the result of a policy.
 
-    least: what a mix is relative to; the schedule itself unless given.
+    least: the reference of a mix; by default the schedule itself.
     """
     times = simulate(problem, placed)
     names = [task.name for task in problem.tasks]

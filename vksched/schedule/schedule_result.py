@@ -1,4 +1,4 @@
-"""Result: a schedule with its times, its lower bound and its transfers.
+"""Schedule result: a schedule with its times, its lower bound and its transfers.
 
 Complexity: tasks + edges. Examples: tests/schedule/test_schedule_values.py.
 """
@@ -31,13 +31,22 @@ class Transfer:
 
 @dataclass(frozen=True)
 class ScheduleValue:
-    """Where and when each task runs; `Schedule` adds checks and a picture.
+    """The device and the times of each task; `Schedule` adds checks and a picture.
 
-    policy: of `auto` the policy that it began with, such as "heft" or "heft, improved".
-    objective: a word, or weights as "latency=1,energy=0.5". makespan_s: the last end. period_s:
-    seconds between two runs of a stream at best, which is the largest load of a device. metrics:
-    what each objective asks for. least: of a mix the least of each word over all candidates, which
-    its value is relative to.
+    Attributes
+    ----------
+    policy
+        The policy; for `auto` the one that it started from, as "heft" or "heft, improved".
+    objective
+        A name, or weights as "latency=1,energy=0.5".
+    makespan_s
+        The last end.
+    period_s
+        The least seconds between two runs of a stream: the largest load of a device.
+    metrics
+        The values of all objectives.
+    least
+        The reference of a mix: the least value of each objective over all candidates.
     """
 
     tasks: TaskGraph = field(repr=False)
@@ -57,7 +66,7 @@ class ScheduleValue:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """The lower bounds, found when they are first asked for."""
+        """The lower bounds, computed on first access."""
         return find_bounds(self._problem, self.objective)
 
     @cached_property
@@ -67,14 +76,14 @@ class ScheduleValue:
 
     @property
     def value(self) -> float:
-        """What the objective asks for: seconds, bytes or joules; of a mix the mean of its ratios to
+        """The value of the objective: seconds, bytes or joules; for a mix the mean of its ratios to
         the least of all candidates.
         """
         return self.goal.value(self.metrics.values, self.least)
 
     @property
     def lower_bound(self) -> float:
-        """What no schedule can be under, in the same unit; 0 of a mix, for which none is known."""
+        """A lower bound on the value, in its unit; 0 for a mix, which has no known bound."""
         bounds = {
             "latency": self.bounds.value_s,
             "throughput": self.bounds.value_s,
@@ -85,24 +94,24 @@ class ScheduleValue:
 
     @property
     def value_s(self) -> float:
-        """The seconds that the objective asks for: the period of throughput, else the makespan."""
+        """The seconds of the objective: the period for throughput, otherwise the makespan."""
         return self.period_s if self.goal.word == "throughput" else self.makespan_s
 
     @property
     def lower_bound_s(self) -> float:
-        """What `value_s` of no schedule can be under."""
+        """A lower bound on `value_s`."""
         return self.bounds.value_s
 
     @property
     def ratio(self) -> float:
-        """How far the schedule is above its lower bound: 1.0 is as good as can be, and all that is
-        known where there is no bound.
+        """The ratio of the value to its lower bound: 1.0 is optimal. It is 1.0 without a bound as
+        well.
         """
         return self.value / self.lower_bound if self.lower_bound > 0 else 1.0
 
     @property
     def busy_s(self) -> dict[str, float]:
-        """Seconds of work by device."""
+        """Busy seconds by device."""
         out = dict.fromkeys(self.where.devices, 0.0)
         for task in self.tasks:
             name = self.device[task.name]
@@ -110,7 +119,7 @@ class ScheduleValue:
         return out
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the schedule as plain data that json.dumps takes."""
+        """Return the schedule as plain data for `json.dumps`."""
         return {
             "policy": self.policy,
             "objective": self.objective,

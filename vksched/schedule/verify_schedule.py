@@ -1,11 +1,11 @@
-"""Verify: every promise of a schedule, checked from its times alone.
+"""Verification of all invariants of a schedule, from its times alone.
 
-    each task once, on a device that can run it, for as long as it takes there
-    one task at a time per device       data is there before a task starts
-    memory is kept                      one transfer at a time on an exclusive link
+    each task once, on a device that can run it, for its seconds there
+    one task at a time per device       data arrives before a task starts
+    memory within its limits            one transfer at a time on an exclusive link
 
-The checks share no code with the simulator and the policies: they read the values that the user
-gave. Times may differ by rounding.
+The checks share no code with the simulator and the policies: they read the values of the user.
+Times may differ by rounding.
 
 Complexity: sorting tasks and transfers. Examples: tests/schedule/test_verify.py.
 """
@@ -19,11 +19,11 @@ from ..common.errors import PlanError
 from .schedule_result import ScheduleValue
 
 SLACK = 1e-9
-"""What rounding may do, as a part of the makespan."""
+"""Tolerance for rounding, relative to the makespan."""
 
 
 def verify(plan: ScheduleValue) -> None:
-    """Raise a PlanError that names the first promise that is broken."""
+    """Raise a PlanError that names the first broken invariant."""
     slack = SLACK * max(abs(plan.makespan_s), max(plan.finish_s.values(), default=0.0))
     _check_tasks(plan, slack)
     _check_memory(plan)

@@ -1,1 +1,1 @@
-"""Scheduler: it opens devices and compiles graphs and models."""
+"""Scheduler: opens devices, and compiles graphs and models for them."""

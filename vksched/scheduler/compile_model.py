@@ -1,4 +1,6 @@
-"""What `Scheduler.compile` makes of a model of a file, importing what its format needs alone."""
+"""Compile model: creates the compiled form of an imported model, and imports only the packages of
+its format.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ def chat_of(
     ctx: int | None = None,
     **options: str,
 ) -> Chat:
-    """Returns what answers by a language model."""
+    """Return a chat with a language model."""
     from ..generation.chat import Chat
-    from ..importers.gguf.model import LanguageModel  # needs the gguf package, which is an extra
+    from ..importers.gguf.model import LanguageModel  # needs the optional gguf package
 
     assert isinstance(model, LanguageModel)
     return Chat(scheduler, model, ctx, placement=placement, progress=progress, **options)
@@ -39,8 +41,8 @@ def run_of_model(
     limit: int = 16,
     precision: Precision | None = None,
 ) -> CompiledModel:
-    """Returns what compiles a model for the shapes of its calls."""
-    from ..importers.onnx.model import Model  # needs the onnx package, which is an extra
+    """Return a model that is compiled for the shapes of its calls."""
+    from ..importers.onnx.model import Model  # needs the optional onnx package
     from ..models.compiled_model import CompiledModel
 
     assert isinstance(outputs, Model)

@@ -1,4 +1,4 @@
-"""Scheduler: the user's door. Opens devices, compiles graphs for them, closes everything."""
+"""Scheduler: opens devices, compiles graphs for them, and closes both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..engine.function import Build, Function
 from ..engine.graph_registry import Graphs
 from ..engine.membership import Membership
 from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
-from ..engine.request import Observe, Placements, given_options
+from ..engine.request import Observe, Placements, options_for
 from ..engine.request_precision import Precision, check_precision
 from ..engine.state_table import StateTable
 from ..importers.base import ImportedModel
@@ -57,49 +57,54 @@ DEFAULT_TIMEOUT_S = 300.0
 class Scheduler(OfProcess):
     """Devices in order of priority, the CPU always last, and the graphs compiled for them.
 
-    devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
-        entries of vs.devices() or Device objects; None stands for every hardware Vulkan device. A
-        device given twice, by one name or by two, is opened twice: two logical devices.
-    policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
-        that pays for what crosses; the CPU competes where it is named or no device is. "priority":
-        the devices in the order given, the next one where one is full. "earliest-finish" and
-        "work-stealing" decide in each run, for devices whose speed changes: a part of a graph goes
-        to the device that would end it first, or waits until an idle one takes it. States and
-        observers need another.
-    objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
-        results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
-        or a mix, as {"latency": 1, "energy": 0.5}; docs/guides/plans.md tells what each one is.
-    copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
-        gives two when a graph spans several devices, else one; for throughput as many as make a
-        stream faster; fewer where there is no room, as `plan.explain()` says then.
-    timeout_s: how long a run may wait for one submission before its device counts as failed.
-    trace: a sink for the events of what happens, such as vs.Tape(), which keeps them, a list of
-        sinks, or a vs.Trace, which has a clock of its own; docs/guides/traces.md. The variable
-        VKSCHED_TRACE names a file that a tape of all schedulers of the program is written to.
-    submit_granularity: what a device is given at once: "split", all of a split; "level", nodes that
-    do not depend
-        on each other; "op", one node; with the latter two the host waits for each submission before
-        the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
-    offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
-        each run, where its arithmetic pays for that.
-    on_device_failure: "retry" carries out a run that a device failed without that device, with a
-    warning,
-        and leaves it out of all later plans (`failed_devices`); "raise" gives the error to the
-        caller, as measurements want it, and refuses to run or compile what would need another plan
-        then.
-    optimize: whether graphs are rewritten to take less work before they are planned; not so either
-        where the variable VKSCHED_OPTIMIZE is 0.
-    tune: which variants of kernels run calls, and what calls take. "auto": as was measured before;
-        variants are measured on hardware, for at most 3 s in all, costs of every device for half a
-        second once. True or seconds: whatever is missing is measured, on CPU drivers too. False:
-        the best guess, and nothing is read, measured or kept.
-    config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
-        sharded over devices, and in which order; see docs/guides/sharding-and-pipelines.md.
-    precision: of products, convolutions and attention: "float32", "mixed", "float16", "bfloat16" or
-        "int8"; see docs/guides/precision-modes.md.
-    monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
-    cluster: other hosts whose devices are used, as "node1/vulkan:0": a `vs.Cluster`, or "auto" for
-        the Ray cluster of this host; see docs/guides/distributed-execution.md.
+    Parameters
+    ----------
+    devices
+        Names as in `vksched devices` ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), entries of
+        `vs.devices()` or Device objects; None selects all hardware Vulkan devices. A device named
+        twice is opened as two logical devices.
+    policy
+        "auto" uses the plan with the best simulated objective, on one or several devices; the CPU
+        competes if it is named or no device is. "priority" fills devices in the given order.
+        "earliest-finish" and "work-stealing" schedule dynamically in each run, without states and
+        observers.
+    objective
+        The objective of "auto": "latency", "throughput", "memory" (the maximum over devices),
+        "energy", or weights like {"latency": 1, "energy": 0.5}; see docs/guides/plans.md.
+    copies
+        The maximum number of runs in flight, each with its own memory. "auto" uses two if a graph
+        spans several devices, else one; for throughput as many as help. Fewer are used if memory is
+        short.
+    timeout_s
+        The time limit of one submission before its device counts as failed.
+    trace
+        A sink of events such as `vs.Tape()`, a list of sinks, or a `vs.Trace`; see
+        docs/guides/traces.md. VKSCHED_TRACE names a file for the tape of all schedulers.
+    submit_granularity
+        The nodes of one submission: "split", "level" (independent nodes) or "op"; for all GPUs, or
+        by device name, including the CPU. With the latter two the host waits after each one.
+    offload
+        Allow ops on a GPU to stream weights from host memory if their arithmetic intensity pays.
+    on_device_failure
+        "retry" repeats a run without the failed device, with a warning, and excludes it from later
+        plans (`failed_devices`). "raise" raises the error, also where another plan would be needed.
+    optimize
+        Run graph passes before planning; VKSCHED_OPTIMIZE=0 disables them, too.
+    tune
+        "auto" uses cached measurements, and measures kernel variants on hardware for at most 3 s
+        and costs once for 0.5 s per device. True or seconds: measure all that is missing. False:
+        estimates.
+    config
+        A YAML file or a dict with the devices, shards and pipeline order of signals (`vs.signal`);
+        see docs/guides/sharding-and-pipelines.md.
+    precision
+        The mode of matmuls, convolutions and attention: "float32", "mixed", "float16", "bfloat16"
+        or "int8"; see docs/guides/precision-modes.md.
+    monitor
+        Allow `vksched top` to connect; None: if VKSCHED_MONITOR is 1.
+    cluster
+        Other hosts, whose devices are named "node1/vulkan:0": a `vs.Cluster`, or "auto" for this
+        host's Ray cluster; see docs/guides/distributed-execution.md.
     """
 
     def __init__(
@@ -134,7 +139,7 @@ class Scheduler(OfProcess):
         try:
             hosts = None if cluster is None else _join(cluster, self.trace)
             self._opened.open(devices, hosts)
-            self.with_cpu = self._opened.with_cpu  # the CPU competes: it is named, or nothing is
+            self.with_cpu = self._opened.with_cpu  # the CPU competes if it is named or no device is
             settings = Settings(
                 policy=policy,
                 objective=goal,
@@ -168,12 +173,12 @@ class Scheduler(OfProcess):
 
     @property
     def failed_devices(self) -> Mapping[str, str]:
-        """The devices that failed and are not used any more: name to reason."""
+        """The failed devices, which are no longer used: name to reason."""
         return MappingProxyType(dict(self._quarantine.reasons))
 
     @property
     def topology(self) -> Topology:
-        """What the planner knows of the devices now."""
+        """The current topology of the devices."""
         return self._preparing.topology()
 
     @overload
@@ -218,31 +223,37 @@ class Scheduler(OfProcess):
         progress: Progress | None = None,
         **options: Any,
     ) -> CompiledGraph | CompiledModel | Chat:
-        """Plans, allocates, uploads and records once. The same graph, placement and observed values
-        again are the same compiled graph, with nothing planned or allocated.
+        """Compile a graph or a model: plan, allocate, upload and record once. Calls with equal
+        graphs, placements and observed values share one compiled graph.
 
-        outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
-        a tuple of arrays or a dict of names to arrays. Or a model of `vs.load`. Of an ONNX model a
-        run returns a dict, and each set of shapes is compiled at its first call; `limit` of them
-        are kept. A language model becomes a `vs.Chat`, with ctx, cache_type and precision.
-        placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
-        math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
-        ops that read it; what cannot be kept is noted in `plan.explain()`.
-        updates: states (`vs.state`) to their next values, which each run puts in their places once
-        all else of it is done: a run that fails has changed none of them.
-        observe: tensors or name patterns to functions, called with name and value as soon as the
-        value is there, on the thread of the run; what returns False stops the run, which raises
-        RunCancelled. What comes after such a value waits for the function. A run that a fault
-        repeats shows its values again.
-        precision: a word, as for the scheduler, or tensors or name patterns to words.
+        Parameters
+        ----------
+        outputs
+            A Tensor, a sequence or a dict of Tensors; a run returns arrays in that structure. Or a
+            model of `vs.load`: an ONNX model is compiled for each set of shapes at its first call,
+            with at most `limit` cached; a language model becomes a `vs.Chat`, with `ctx`,
+            `cache_type` and `precision`.
+        placement
+            Tensors or name patterns (fnmatch) to device names. A tensor wins over patterns, a later
+            pattern over an earlier one. Ops follow their placed weights; exceptions are in
+            `plan.explain()`.
+        updates
+            States (`vs.state`) to their next values, which a run stores at its end; a failed run
+            changes no state.
+        observe
+            Tensors or name patterns to callbacks, called with name and value on the thread of the
+            run, which waits for them; again if the run is retried. One that returns False stops the
+            run with RunCancelled.
+        precision
+            A precision mode, or tensors or name patterns to modes.
         """
         self._owner.require("the scheduler")
-        given = given_options(outputs, options)
+        format_options = options_for(outputs, options)
         if not isinstance(outputs, ImportedModel):
-            return self.graphs.compile(outputs, placement, progress, **given)
+            return self.graphs.compile(outputs, placement, progress, **format_options)
         if outputs.format == "gguf":
-            return chat_of(self, outputs, placement, progress, **given)
-        run = run_of_model(outputs, self.graphs, placement or {}, progress, **given)
+            return chat_of(self, outputs, placement, progress, **format_options)
+        run = run_of_model(outputs, self.graphs, placement or {}, progress, **format_options)
         with self._lock:
             self._models.add(run)
         if run.model.is_static:
@@ -258,9 +269,7 @@ class Scheduler(OfProcess):
         observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> Plan:
-        """Return the plan that `compile` would carry out now: where everything would run, and what
-        it would take on each device. Nothing is allocated.
-        """
+        """Return the plan that `compile` would execute now; nothing is allocated."""
         return self.graphs.reserve(outputs, placement, updates, observe, precision)
 
     def function(
@@ -272,31 +281,25 @@ class Scheduler(OfProcess):
         limit: int = 16,
         precision: Precision | None = None,
     ) -> Function:
-        """Returns what runs a graph on inputs of any shape, compiled at the first call of each.
-
-        build: called once per shape with one Tensor per input, by name; returns outputs, or a pair
-        of these and a dict of updates of states. Weights and states belong outside of it.
-        bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
+        """Return a function that compiles a graph for each set of input shapes at its first call.
+        See `vksched.engine.function.Function` for the parameters.
         """
         return Function(build, self.graphs, placement, bounds or {}, limit, precision)
 
     def read(self, state: Tensor) -> NDArray:
-        """Return a state's value as the last run left it; waits for a run that uses states.
-
-        Raises:
-            StateLost: it was on a device that failed, and there was no copy. DeviceError: the
-                scheduler is closed.
+        """Return a state's value after the last run; raise StateLost if its device failed without a
+        backup.
         """
         self._require_open("read")
         return self._states.read(state)
 
     def write(self, state: Tensor, value: object) -> None:
-        """Give a state a value; waits for a run that uses states."""
+        """Set the value of a state; wait for runs with states."""
         self._require_open("write")
         self._states.write(state, value)
 
     def delete_state(self, state: Tensor) -> None:
-        """Free a state that no compiled graph uses; used again, it starts with its first value."""
+        """Free a state that no compiled graph uses; its next use starts with the initial value."""
         self._require_open("delete_state")
         self._states.delete_state(state)
 
@@ -307,17 +310,15 @@ class Scheduler(OfProcess):
             raise DeviceError(f"[{what}] {why}; try to {what} inside its `with`")
 
     def restore_device(self, name: str) -> None:
-        """Use a computer of the cluster again, or one of its devices, that failed: "node1" or
-        "node1/vulkan:0". A computer that was lost and is back comes in by itself after a moment.
-
-        Raises:
-            DeviceError: there is none, or it cannot be reached.
+        """Use a failed host or device of the cluster again, for example "node1" or
+        "node1/vulkan:0". A lost host that can be reached again returns automatically. Raise
+        DeviceError if it does not exist or cannot be reached.
         """
         self._require_open("restore_device")
         self._membership.restore_device(name)
 
     def synchronize(self) -> None:
-        """Wait until every run submitted so far is done, or has failed; its future tells which."""
+        """Wait until all submitted runs have finished or failed; their futures hold the results."""
         self._owner.require("the scheduler")
         with self._lock:
             models = list(self._models)
@@ -326,9 +327,8 @@ class Scheduler(OfProcess):
         self.graphs.synchronize()
 
     def close(self) -> None:
-        """Wait for runs under way and accepted ones, then frees graphs, states and devices; safe
-        to call twice. What cannot be freed, as a device does not answer, is a warning. In a forked
-        child it does nothing: all is the parent's.
+        """Wait for accepted runs, then free graphs, states and devices; idempotent. Resources of a
+        device that does not respond cause a warning. A forked child does nothing.
         """
         if self._owner.forked:
             return
@@ -337,9 +337,9 @@ class Scheduler(OfProcess):
         with self._lock:
             models = list(self._models)
         for model in models:
-            model.close()  # their runs may still have stages to compile
+            model.close()  # their runs may still have segments to compile
         if not self.graphs.close():
-            return  # who closes the last one goes on from here
+            return  # the thread that closes the last one continues
         with self._lock:
             if self._closed:
                 return
@@ -367,13 +367,13 @@ def _configuring(
 ) -> Configuring | None:
     if parsed is None:
         return None
-    from ..engine.apply_config import Configuring  # as for `_read`
+    from ..engine.apply_config import Configuring  # imported only with a config
 
     about = preparing.topology, policy, preparing.opened.with_cpu
     return Configuring(parsed, states.locations, *about)
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> ClusterConnections:
-    from ..cluster.from_argument import as_cluster  # without a cluster nothing of it is imported
+    from ..cluster.from_argument import as_cluster  # imported only with a cluster
 
     return as_cluster(cluster).join(trace.clock)

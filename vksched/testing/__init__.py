@@ -1,1 +1,1 @@
-"""The case table: what every op must do, on every device. `table.py` collects the families."""
+"""Op tests: sample inputs of every op, and their comparison on every device."""

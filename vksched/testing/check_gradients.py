@@ -1,9 +1,9 @@
-"""Proof of gradient rules: of each op by differences, and on each device by a run, as outcomes.
+"""Gradient checks: each op by finite differences, and on each device against float64.
 
     differences     each case, in float64              testing/numeric_gradient.py
     second order    a few cases of each op             differences of the rule itself
-    vulkan:0, ...   each case, in float32              the gradient graph on that device, optimized,
-                                                       against the same in float64
+    vulkan:0, ...   each case, in float32              the optimized gradient graph on that device,
+                                                       against float64
 
 Examples: tests/autograd/test_rules.py, tests/autograd/test_wrong_rules.py.
 """
@@ -40,26 +40,27 @@ from .op_table import CASES
 
 DIFFERENCES, SECOND = "differences", "second order"
 SECOND_CASES = 3
-"""Of each op."""
+"""Second-order cases per op."""
 OF_LARGEST, OF_VALUE = 1e-5, 1e-4
-"""Errors that float32 may make: a share of the largest gradient, and one of the element's own."""
+"""Tolerances of float32: relative to the largest gradient, and to the element."""
 BITS, TRIALS, TIMES = 23, 3, 16.0
-"""Digits that float32 keeps. Where an error is large, every value on the way is rounded so, so
-often. The gradient may be wrong by as much as it changes then, times this: near a pole no float32
-knows better, nor where large terms add up to nothing.
+"""Mantissa bits of float32, number of trials, and safety factor. For a large error, every
+intermediate value is rounded randomly to BITS. The error may be TIMES the resulting change: near a
+pole or with cancellation no float32 is more exact.
 """
 ROUNDING = 2.0**-BITS
-"""What a slope of 1 has anyway."""
+"""Rounding error of a slope of 1."""
 HUGE, TINY = 1e37, 1e-37
-"""Nothing is said of gradients beyond the first; below the second a driver may give 0."""
+"""Larger gradients are not compared; smaller ones may be flushed to 0 by a driver."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """One case of one op. by: "differences", "second order" or a device.
+    """One case of one op.
 
-    directions, kinks: as in `Compared`; 0 on devices. error: a share of the largest term, on
-    devices of the largest gradient. reason: why the case is not compared. wrong: what is wrong.
+    by: "differences", "second order" or a device. directions, kinks: as in `Compared`; 0 on
+    devices. error: relative to the largest term, on devices to the largest gradient. reason: why
+    the case is not compared. wrong: description of an error, or "".
     """
 
     op: str
@@ -73,10 +74,9 @@ class Outcome:
 
 
 def cases_of(names: Sequence[str]) -> list[OpSample]:
-    """Return the cases of some ops, or of all that have a gradient rule.
+    """Return the cases of some ops, or of all with a gradient rule.
 
-    Raises:
-        UnsupportedOp: there is no such op. VkschedError: one of them has no gradient.
+    Raise UnsupportedOp for an unknown op, VkschedError for one without a gradient.
     """
     wanted = {case.op for case in select(names) if isinstance(case, OpSample)}
     for op in sorted(wanted) if names else ():
@@ -87,19 +87,19 @@ def cases_of(names: Sequence[str]) -> list[OpSample]:
 
 
 def reasons() -> dict[str, str]:
-    """Return the ops without a gradient rule, with the reasons; "" where none is declared."""
+    """Return the ops without a gradient rule, with the declared reason or ""."""
     return {op: why_no_gradient(op) for op in computing_ops() if rule_of(op) is None}
 
 
 def spread(cases: Sequence[OpSample], count: int) -> list[OpSample]:
-    """Return so many of the cases, taken evenly."""
+    """Return `count` of the cases, evenly spaced."""
     taken = min(count, len(cases))
     return [cases[i * len(cases) // taken] for i in range(taken)]
 
 
 def by_differences(cases: Iterable[OpSample], second: int = SECOND_CASES) -> Iterator[Outcome]:
-    """Yield the outcome of each case by differences, op by op, and then so many of the second
-    order.
+    """Yield the outcome of each case by differences, op by op, then `second` second-order outcomes
+    per op.
     """
     groups: dict[str, list[OpSample]] = {}
     for case in cases:
@@ -122,7 +122,7 @@ def first_order(case: OpSample) -> Outcome:
 
 
 def second_order(case: OpSample) -> Outcome:
-    """Return the outcome of a case's gradient by differences of that; `first_order` had one."""
+    """Return the outcome of a case's gradient by differences, if `first_order` has one."""
     try:
         reason = why_not_second(case)
     except VkschedError as wrong:
@@ -141,14 +141,14 @@ def _outcome(case: OpSample, by: str, run: Callable[[OpSample], Compared]) -> Ou
 
 
 def on_device(device: str, cases: Iterable[OpSample]) -> Iterator[Outcome]:
-    """Yield the outcome of each case on one device, in a scheduler of it alone."""
+    """Yield the outcome of each case on one device, in a scheduler with only that device."""
     with Scheduler([device], tune=False) as sched:
         for case in cases:
             yield on_scheduler(sched, device, case)
 
 
 def why_not_on_devices(case: OpSample) -> str:
-    """Return why the gradient of a case is not compared on devices; "" where it is."""
+    """Return why the gradient of a case is not compared on devices, or ""."""
     if reason := why_not_compared(case):
         return reason
     finite = np.isfinite(in_float32(case).expected()).all()
@@ -156,14 +156,14 @@ def why_not_on_devices(case: OpSample) -> str:
 
 
 def on_scheduler(sched: Scheduler, by: str, case: OpSample) -> Outcome:
-    """Return the outcome of a case on a scheduler's devices. by: what they are called."""
+    """Return the outcome of a case on a scheduler's devices. by: name of these devices."""
     if reason := why_not_on_devices(case):
         return Outcome(case.op, case.id, by, reason=reason)
     narrow = in_float32(case)
     try:
         function, wide = function_of(narrow), function_of(in_float64(narrow))
         got = _run(sched, function)
-        error, wrong = _far(got, wide)
+        error, wrong = _largest_error(got, wide)
     except VkschedError as failed:
         return Outcome(case.op, case.id, by, wrong=str(failed))
     return Outcome(case.op, case.id, by, error=error, wrong=wrong)
@@ -173,25 +173,25 @@ def _run(sched: Scheduler, function: Function) -> dict[str, NDArray]:
     run = sched.compile(dict(function.gradients))
     try:
         read = {node.name for node in function.backward.inputs}
-        made = run(**{name: a for name, a in function.feeds.items() if name in read})
+        results = run(**{name: a for name, a in function.feeds.items() if name in read})
     finally:
         run.close()
-    assert isinstance(made, dict)  # as the outputs that it was compiled from
-    return made
+    assert isinstance(results, dict)  # by output name, as compiled
+    return results
 
 
-def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
-    """Return the largest error, as a share of the largest gradient, and what is wrong."""
+def _largest_error(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
+    """Return the largest error relative to the largest gradient, and a description of errors."""
     exact = evaluate(wide.backward, wide.feeds)
     changes: dict[str, NDArray] = {}
     largest, weights = 0.0, float(np.abs(wide.feeds["c y"]).max(initial=0.0))
     for name, wanted in exact.items():
-        given = got[name].astype(np.float64)
-        said = np.isfinite(wanted) & (np.abs(wanted) < HUGE)
-        bound = np.where(said, np.abs(wanted), 0.0)
+        actual = got[name].astype(np.float64)
+        is_finite = np.isfinite(wanted) & (np.abs(wanted) < HUGE)
+        bound = np.where(is_finite, np.abs(wanted), 0.0)
         top = float(bound.max(initial=0.0))
         with np.errstate(all="ignore"):
-            error = np.where(said, np.abs(given - np.where(said, wanted, 0.0)), 0.0)
+            error = np.where(is_finite, np.abs(actual - np.where(is_finite, wanted, 0.0)), 0.0)
         allowed = OF_VALUE * bound + OF_LARGEST * top + ROUNDING * weights + TINY
         if not (error <= allowed).all():
             changes = changes or _changes(wide, exact)
@@ -200,7 +200,7 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
         if far.size:
             at = far[0]
             return largest, (
-                f"by {name}: {given.flat[at]:.6g} where {wanted.flat[at]:.6g} was expected, and "
+                f"by {name}: {actual.flat[at]:.6g} where {wanted.flat[at]:.6g} was expected, and "
                 f"{far.size - 1} others"
             )
         share = error.max(initial=0.0) / top if top else 0.0
@@ -209,7 +209,7 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
 
 
 def _changes(wide: Function, exact: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Return how much each gradient changes when all values on the way to it are rounded."""
+    """Return the change of each gradient when all intermediate values are rounded."""
     most = {name: np.zeros(a.shape) for name, a in exact.items()}
     rng = np.random.default_rng(2)
     for _ in range(TRIALS):
@@ -221,8 +221,8 @@ def _changes(wide: Function, exact: Mapping[str, NDArray]) -> dict[str, NDArray]
 
 
 def _rounded(array: NDArray, operands: tuple[NDArray, ...], rng: np.random.Generator) -> NDArray:
-    """Return floats rounded to one of many grids. What an op only moves or picks stays, as masks
-    tell by its being equal, and what is equal in one array stays so.
+    """Return floats rounded to a random grid. Values that an op only moves or selects stay exact,
+    because masks compare them; equal values of one array stay equal.
     """
     if array.dtype.kind != "f":
         return array
@@ -236,7 +236,7 @@ def _rounded(array: NDArray, operands: tuple[NDArray, ...], rng: np.random.Gener
 
 @dataclasses.dataclass(slots=True)
 class Row:
-    """The outcomes of one op by one means, counted. cases: those that were compared."""
+    """Counts of the outcomes of one op by one method. cases: number of compared cases."""
 
     op: str
     by: str
@@ -248,7 +248,7 @@ class Row:
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Return one row for each op and means, in order of op."""
+    """Return one row per op and method, sorted by op."""
     rows: dict[tuple[str, str], Row] = {}
     for outcome in outcomes:
         row = rows.setdefault((outcome.op, outcome.by), Row(outcome.op, outcome.by))
@@ -262,7 +262,7 @@ def summary(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def as_dict(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """Return outcomes, and the ops that have none, as plain data."""
+    """Return outcomes, and the ops without outcomes, as plain data."""
     return {
         "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
         "without": [{"op": op, "reason": why} for op, why in reasons().items()],

@@ -1,4 +1,4 @@
-"""Proof: every case on a device against numpy, as plain outcomes."""
+"""Op checks: every case on a device against numpy, as plain outcomes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from .op_table import CASES, FP16, FUNCTIONS, LONGS, UNSIGNED, fits_32_bits
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """One case on one device.
-
-    reason: why numpy takes it. error: what was wrong. nmse: the error of a float result.
+    """One case on one device. reason: why it falls back to the CPU. error: description of an error.
+    nmse: error of a float result.
     """
 
     op: str
@@ -30,10 +29,8 @@ class Outcome:
 
 
 def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
-    """Return the cases of some ops and functions, or all.
-
-    Raises:
-        UnsupportedOp: there is no such op.
+    """Return the cases of some ops and functions, or all. Raise UnsupportedOp for an unknown
+    name.
     """
     cases: list[OpSample | FunctionSample] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
     known = {_op(case) for case in cases}
@@ -46,7 +43,7 @@ def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
 
 
 def _resolve(name: str, known: Collection[str]) -> str:
-    """Return the op that a name stands for: `ops` has some under two, such as div and divide."""
+    """Return the op of a name: some have aliases, for example div and divide."""
     found = getattr(ops, name).__name__ if name in ops.__all__ else name
     return name if name in known or found not in known else str(found)
 
@@ -56,7 +53,7 @@ def _op(case: OpSample | FunctionSample) -> str:
 
 
 def check_samples(runner: Runner, cases: Iterable[OpSample | FunctionSample]) -> Iterator[Outcome]:
-    """Yield the outcome of each case on one device with its own limits, by every variant."""
+    """Yield the outcome of each case on one device with its own limits, for every variant."""
     limits, device = runner.device.limits, runner.device.name
     for case in cases:
         about = (_op(case), case.id, device)
@@ -91,7 +88,7 @@ def _largest(errors: Iterable[float | None]) -> float | None:
 
 @dataclasses.dataclass(slots=True)
 class Row:
-    """The outcomes of one op on one device, counted."""
+    """Counts of the outcomes of one op on one device."""
 
     op: str
     device: str
@@ -103,7 +100,7 @@ class Row:
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Return one row for each op and device."""
+    """Return one row per op and device."""
     rows: dict[tuple[str, str], Row] = {}
     for outcome in outcomes:
         row = rows.setdefault((outcome.op, outcome.device), Row(outcome.op, outcome.device))

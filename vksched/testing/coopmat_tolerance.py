@@ -1,4 +1,4 @@
-"""What cooperative matrices may lose, beside the rounding that every kernel has."""
+"""Additional tolerance for kernels with cooperative matrices."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from ..ops.quantized.gguf_formats import unpacked
 from .op_cases.op_sample import OpSample
 
 CUT = 2.0**-22
-"""Of the sum so far and of what a step adds to it. Units may cut off digits where others round: one
-unit in the last place as they bring products to one exponent, one of the sum (H100, float32).
+"""Error relative to the accumulator and to the terms that a step adds. Units may truncate instead
+of rounding: one unit in the last place when products are aligned to one exponent, one of the sum
+(H100, float32).
 """
 WEIGHT = 2.0**-10
-"""Of a weight of attention, which units take as float16: where a driver cuts digits off."""
+"""Error of an attention weight, which units read as float16: some drivers truncate."""
 
 
 def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
-    """Return by how much each value of a result may be off for this; 0 of all other variants.
+    """Return the tolerance of each value of a result for this; 0 for other variants.
 
-    Of a product: the digits that each step along k cuts off. Of attention: the share of weights,
-    times the sum of weights times the magnitudes of values.
+    For a matmul: the truncation error of each step along k. For attention: the error of the
+    weights, times the weighted sum of the magnitudes of values.
     """
     if COOPMAT not in variant:
         return 0.0
@@ -38,7 +39,7 @@ def coopmat_tolerance(case: OpSample, variant: str) -> NDArray | float:
 
 
 def _factors(case: OpSample) -> tuple[NDArray, NDArray]:
-    """Return both factors of a product as they are multiplied, in float64."""
+    """Return both operands of a matmul as they are multiplied, in float64."""
     left, right = case.inputs[:2]
     if case.op == "quantized_linear":
         weight = unpacked(str(case.attrs["format"]), right, left.shape[-1])
@@ -51,7 +52,7 @@ def _factors(case: OpSample) -> tuple[NDArray, NDArray]:
 
 
 def _sums_along_k(left: NDArray, right: NDArray, step: int) -> NDArray:
-    """Return the magnitudes of the sum before each step and of the products in it, added up."""
+    """Return the sum over k steps of the magnitudes of accumulator and products."""
     shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     total = np.zeros((*shape, left.shape[-2], right.shape[-1]))
     out = np.zeros_like(total)

@@ -1,7 +1,7 @@
-"""Runs cases of the case table on one device, without planner or executor.
+"""Kernel runner: run samples on one device, without planner and executor.
 
-All operands lie in one page, each at its own offset with sentinels between: a kernel that writes
-outside its result, or into an input, is caught.
+All operands are in one page, each at its own offset with sentinels between: writes outside the
+result are detected.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ SENTINEL = 0xDEADBEEF
 GAP = 12
 TIMEOUT_S = 60.0
 MIN_NORMAL = 1.2e-38
-"""Below it a driver may give 0."""
+"""Drivers may flush smaller magnitudes to 0."""
 HALF_NMSE, HALF_STEP, MIN_HALF = 2e-7, 2**-9.5, 2**-23
-"""Of float16: an error of one step, as two float32 that differ little may round apart."""
+"""Tolerances of float16: an error of one step, because close float32 values may round apart."""
 CANCELS = {"logaddexp", "hard_sigmoid", "gelu_backward", "gelu_tanh_backward"}
-"""Their results may be near 0 where what is added up is not."""
+"""Ops whose results may be near 0 by cancellation."""
 OF_THE_LARGEST = {"winograd_conv": 1e-5, "attention_backward": 1e-5}
-"""Of ops whose error is one of all values that a result is made of: 1e-6 of the largest else."""
+"""Tolerances relative to the largest value, for ops with long sums; the default is 1e-6."""
 VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} - CANCELS | {"cast", "where"}
 
 
 class Runner:
-    """One device with one page and the pipelines made so far, used for many cases."""
+    """One device with one page and its cached pipelines, for many samples."""
 
     def __init__(self, device: VulkanDevice, words: int = 9 << 19) -> None:
         self.device = device
@@ -46,16 +46,15 @@ class Runner:
         self._singles = Singles(device.context, device.disable_aliasing)
 
     def run(self, case: OpSample, limits: Limits, variant: str = "") -> NDArray:
-        """Return the op's result, computed by one of the variants of its kernel.
+        """Return the op's result, computed by a variant of its kernel.
 
-        Raises:
-            UnsupportedOp: a device with these limits does not run this call.
-            Mismatch: a word outside the result has changed, or the kernel met bad data.
+        Raise UnsupportedOp if a device with these limits does not support the call, Mismatch if a
+        word outside the result has changed or the kernel reports invalid data.
         """
         return self.run_lowered(case, lowering_of(case, limits, variant))
 
     def run_lowered(self, case: OpSample, lowering: Lowering) -> NDArray:
-        """As `run`, with what the call was lowered to."""
+        """Run a sample with a lowered call, like `run`."""
         call = case.call(Limits())
         view = view_offset(case.declaration, case.types, call.attrs)
         page = self._page.array
@@ -85,10 +84,8 @@ class Runner:
         return read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
 
     def time(self, case: OpSample, limits: Limits, repeat: int) -> list[float]:
-        """Return the seconds of several submissions of one call, by the device where it tells.
-
-        Raises:
-            UnsupportedOp: as `run`.
+        """Return the seconds of `repeat` submissions of one call, in device time if available.
+        Raises like `run`.
         """
         call = case.call(limits)
         lowering = lower(case.declaration, call)
@@ -103,7 +100,7 @@ class Runner:
         return times[1:]
 
     def _load(self, case: OpSample, result_words: int, lowering: Lowering) -> list[int]:
-        """Fill the page; returns the words at which operands, result, scratch and status lie."""
+        """Fill the page; return the word offsets of operands, result, scratch and status."""
         page, at, places = self._page.array, GAP, []
         for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
             places.append(at)
@@ -117,7 +114,7 @@ class Runner:
         return places
 
     def release_pipelines(self) -> None:
-        """Release all pipelines but the idle ones that the device caches; software drivers take 0.3
+        """Release all pipelines except idle ones that the device caches; software drivers use 0.3
         to 2 MiB for each.
         """
         self._singles.close()
@@ -125,7 +122,7 @@ class Runner:
     def run_function(
         self, case: FunctionSample, limits: Limits
     ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
-        """Return the results, and why numpy computed what the device cannot run of it."""
+        """Return the results, and the reasons for nodes that fall back to the CPU."""
         reasons: dict[str, None] = {}
 
         def run_node(node: OpSample) -> NDArray:
@@ -157,10 +154,9 @@ class Runner:
 
 
 def lowering_of(case: OpSample, limits: Limits, variant: str = "") -> Lowering:
-    """Return the dispatches of a case on a device with these limits; of a view there are none.
+    """Return the dispatches of a sample on a device with these limits; a view has none.
 
-    Raises:
-        UnsupportedOp: a device with these limits does not run this call.
+    Raise UnsupportedOp if a device with these limits does not support the call.
     """
     call, op = case.call(limits, variant), case.declaration
     if view_offset(op, case.types, call.attrs) is not None:
@@ -171,14 +167,14 @@ def lowering_of(case: OpSample, limits: Limits, variant: str = "") -> Lowering:
 def check_device(
     case: OpSample, got: NDArray, expected: NDArray, what: str, lost: NDArray | float = 0.0
 ) -> None:
-    """As `check`, and bit for bit where the case says so."""
+    """Check a device's result like `check`, and bit for bit if the sample is exact."""
     check(case, got, expected, what, lost)
     if case.exact and got.tobytes() != expected.tobytes():
         raise Mismatch(f"{case.id} on {what}: not the same bits")
 
 
 def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> float | None:
-    """Return the normalised squared error of the finite values; None where there are none. terms:
+    """Return the normalized squared error of the finite values, or None if there are none. terms:
     as in `OpSample`.
     """
     finite = np.isfinite(expected)
@@ -192,7 +188,7 @@ def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> fl
 def check_function(
     case: FunctionSample, got: tuple[NDArray, ...], expected: tuple[NDArray, ...], what: str
 ) -> None:
-    """As `check`, for each of several results."""
+    """Check several results like `check`."""
     if len(got) != len(expected):
         raise Mismatch(f"{case.id} on {what}: {len(got)} results, not {len(expected)}")
     for one, other in zip(got, expected, strict=True):
@@ -206,8 +202,8 @@ def check(
     what: str,
     lost: NDArray | float = 0.0,
 ) -> None:
-    """Raise Mismatch unless got is expected: exactly, or for floats within the case's error. lost:
-    what each value may be off by beside that.
+    """Raise Mismatch unless `got` equals `expected`: exactly, or for floats within the sample's
+    tolerance. lost: additional tolerance of each value.
     """
     where = f"{case.id} on {what}"
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
@@ -230,10 +226,10 @@ def check(
     if error is None:
         return
     if error > max(case.nmse, HALF_NMSE * half):
-        raise Mismatch(f"{where}: normalised squared error {error:.2e}")
+        raise Mismatch(f"{where}: normalized squared error {error:.2e}")
     finite = np.isfinite(expected)
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
-    # value by value; what is added up may cancel, so there the largest counts
+    # elementwise; sums may cancel, so their largest term counts
     apart = isinstance(case, OpSample) and case.op in VALUE_BY_VALUE
     share = case.of_largest if isinstance(case, OpSample) else None
     if share is None:

@@ -1,16 +1,16 @@
-"""Gradient rules against central differences: each case of the table, in float64, by numpy.
+"""Numeric gradient: compare gradient rules with central differences, in float64 with numpy.
 
     f(x) = sum(op(x) * c)                                      c: fixed random numbers
     <grad f, d>  against  (f(x + h d) - f(x - h d)) / 2 h      d: random, or one element
 
 For the second order f is the sum of op's gradients, each times fixed random numbers.
 
-A direction that is off is halved until one element is left: is the rule wrong there, or do
-differences say nothing? They do not at a kink, such as relu at 0 or a tie of max, where those to
-the left and to the right differ; nor near a pole, where they change with the step. Such elements do
-not count, nor those whose gradient is infinite in truth, as sqrt's at 0.
+A direction with an error is bisected down to one element: is the rule wrong there, or are the
+differences inconclusive? They are at a kink, such as relu at 0 or a tie of max, where left and
+right differences disagree; and near a pole, where they depend on the step. These elements do not
+count, nor elements with an infinite gradient, such as sqrt's at 0.
 
-Time: two evaluations of f per direction, and some 2 log n where it is off. Examples:
+Complexity: two evaluations of f per direction, and about 2 log n for one with an error. Examples:
 tests/autograd/test_rules.py, tests/autograd/test_wrong_rules.py.
 """
 
@@ -44,27 +44,29 @@ from .op_cases.op_sample import OpSample
 from .op_table import is_taken
 
 STEP = 1e-5
-"""h, of values near 1."""
+"""h, for values near 1."""
 DIRECTIONS, LARGEST_ELEMENTS, OTHER_ELEMENTS = 3, 4, 2
-"""Of each operand: random directions, elements with the largest gradients, and any elements."""
+"""Per operand: random directions, elements with the largest gradients, and random elements."""
 TOLERANCE = 2e-6
-"""Of differences beside the gradient, as a share of the largest of the terms."""
+"""Tolerance of differences, relative to the largest term."""
 NOISE = 1e-13
-"""Of a difference of two sums in float64, as a share of those terms that differ."""
+"""Error of a difference of two float64 sums, relative to the terms that differ."""
 FINER = (1.0, 0.1, 1e-3, 1e-6)
-"""What steps are multiplied with at an element where the first one tells nothing."""
+"""Factors of the step at an element with inconclusive differences."""
 STEPS = {"ceil", "floor", "floor_divide", "round", "trunc"}
-"""Ops that are flat between jumps by 1."""
+"""Ops that are constant between jumps by 1."""
 MAX_STEPS = 0.1 / (STEP * FINER[-1])
-"""Of such an op's value, as the smallest step is one of so few parts of it."""
+"""Maximum number of steps of such an op's value, because the smallest h must be a small part of
+one.
+"""
 MAX_KINKS = 6
-"""So many elements a direction may lose to kinks before it counts no more."""
+"""A direction that loses more elements to kinks does not count."""
 GROWS = 1.2
-"""How much steeper a difference gets with a step of a hundredth, at least, at a singularity."""
+"""Minimum growth of a difference at a singularity, for a step of a hundredth."""
 STRAIGHT_THROUGH = {"reduce_precision"}
-"""Steps whose rule passes the gradient on, as quantized training wants it."""
+"""Ops with a straight-through gradient, as in quantized training."""
 LARGEST = 40_000
-"""Elements of operands and result, so that a case takes milliseconds."""
+"""Maximum number of elements of operands and result, so that a case takes milliseconds."""
 
 
 Rounded = Callable[[NDArray, tuple[NDArray, ...]], NDArray]
@@ -72,11 +74,10 @@ Rounded = Callable[[NDArray, tuple[NDArray, ...]], NDArray]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the comparison of one case found.
+    """Result of the comparison of one case.
 
-    directions: those that counted. kinks: those that did not. error: the largest difference beyond
-    what float64 rounds, as a share of the largest term. wrong: what is wrong, in words; empty where
-    nothing is.
+    directions: number of compared ones. kinks: number of skipped ones. error: largest difference
+    beyond rounding of float64, relative to the largest term. wrong: description of an error, or "".
     """
 
     directions: int = 0
@@ -97,9 +98,9 @@ class Compared:
 class Function:
     """A function of arrays and its gradients, as tensors.
 
-    results: its results, by name. gradients: by the name of each input that can have one. feeds: of
-    each input the array, "x0", "x1", ... those of the case. Of a result named n there is one
-    more, "c n": what it is multiplied with in the sum whose gradients these are.
+    results: its results by name. gradients: by the name of each differentiable input. feeds: array
+    of each input; "x0", "x1", ... are those of the case. Each result n has a further input "c n":
+    its factor in the sum whose gradients these are.
     """
 
     inputs: Mapping[str, Tensor]
@@ -116,20 +117,20 @@ class Function:
         return build_graph(dict(self.gradients))[0]
 
     def terms(self, feeds: Mapping[str, NDArray]) -> list[NDArray]:
-        """Returns what is added up: each result times what belongs to it."""
-        made = evaluate(self.forward, feeds)
+        """Return the terms of the sum: each result times its factor."""
+        outputs = evaluate(self.forward, feeds)
         with np.errstate(all="ignore"):
-            return [made[name] * feeds[f"c {name}"] for name in self.results]
+            return [outputs[name] * feeds[f"c {name}"] for name in self.results]
 
     @cached_property
     def second(self) -> Function:
-        """The gradients as a function, whose gradients are of the second order."""
+        """Return the gradients as a function, whose own gradients are of second order."""
         results = {f"d {name}": t for name, t in self.gradients.items()}
         return _function(self.inputs, results, self.feeds)
 
 
 def why_not_compared(case: OpSample) -> str:
-    """Return why a case cannot be compared: its op has no rule, or differences say nothing."""
+    """Return why a case cannot be compared: its op has no rule, or differences are inconclusive."""
     if rule_of(case.op) is None:
         return "the op has no rule"
     if case.large or sum(a.size for a in case.inputs) > LARGEST:
@@ -155,12 +156,12 @@ def why_not_compared(case: OpSample) -> str:
 
 
 def is_compared(case: OpSample) -> bool:
-    """Return whether a case can be compared."""
+    """Return True if a case can be compared."""
     return not why_not_compared(case)
 
 
 def in_float64(case: OpSample) -> OpSample:
-    """Return a case with all its floats in float64, those that attributes name too."""
+    """Return a case with all its floats in float64, including types in attributes."""
     return _in_floats(case, FLOAT64)
 
 
@@ -180,10 +181,8 @@ def _in_floats(case: OpSample, dtype: str) -> OpSample:
 def function_of(case: OpSample) -> Function:
     """Return the op of a case as a function of its operands.
 
-    Positions are constants, as their values decide what is legal.
-
-    Raises:
-        VkschedError: the op has no rule, or a wrong one.
+    Positions are constants, because their values must stay valid. Raise VkschedError if the op has
+    no rule, or its rule fails.
     """
     inputs: dict[str, Tensor] = {}
     operands: list[Tensor] = []
@@ -197,7 +196,7 @@ def function_of(case: OpSample) -> Function:
         else:
             operands.append(input(f"x{i}", array.shape, dtype))
             inputs[f"x{i}"], feeds[f"x{i}"] = operands[-1], array
-    seed = f"{case.op} {[a.shape for a in case.inputs]}"  # the same in each type
+    seed = f"{case.op} {[a.shape for a in case.inputs]}"  # equal in each type
     return _function(inputs, {"y": apply(case.op, operands, case.attrs)}, feeds, seed)
 
 
@@ -213,7 +212,7 @@ def _function(
     for name, result in results.items():
         factors.append(input(f"c {name}", result.shape, result.dtype))
         inputs[f"c {name}"] = factors[-1]
-        # the same numbers in float32 and in float64
+        # equal numbers in float32 and in float64
         c = rng.standard_normal(result.shape).astype(np.float32)
         feeds[f"c {name}"] = c.astype(numpy_dtype(result.dtype))
     gradients = vjp(list(results.values()), factors, smooth, missing="zeros")
@@ -223,10 +222,8 @@ def _function(
 def evaluate(
     graph: Graph, feeds: Mapping[str, NDArray], rounded: Rounded | None = None
 ) -> dict[str, NDArray]:
-    """Return the outputs of a graph by the numpy references alone.
-
-    rounded: takes each value on the way, inputs too, and what it was computed from, and returns
-    what it is replaced with.
+    """Return the outputs of a graph with the numpy references only. rounded: maps each intermediate
+    value and input, with its operands, to a replacement.
     """
     values = _values(graph, feeds, rounded)
     return {name: values[i] for name, i in graph.outputs}
@@ -240,13 +237,13 @@ def _values(
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             if node.op == "input":
-                operands, made = (), feeds[node.name]
+                operands, result = (), feeds[node.name]
             elif not node.declaration.leaf:
                 operands = tuple(values[i] for i in node.inputs)
-                made = np.asarray(compute(node.declaration, operands, node.attrs))
+                result = np.asarray(compute(node.declaration, operands, node.attrs))
             else:
                 continue
-            values[node.id] = rounded(made, operands) if rounded else made
+            values[node.id] = rounded(result, operands) if rounded else result
     return values
 
 
@@ -261,8 +258,8 @@ def compare_second(case: OpSample) -> Compared:
 
 
 def why_not_second(case: OpSample) -> str:
-    """Return why the gradient of a case's gradient is not compared: it is one of steps, as that of
-    fmod(a, b), and more of them lie between two values than differences can tell.
+    """Return why the gradient of a case's gradient is not compared: it has jumps, like that of
+    fmod(a, b), more closely than differences can resolve.
     """
     function = function_of(in_float64(case)).second
     values = _values(function.forward, function.feeds)
@@ -284,7 +281,9 @@ def compare_function(function: Function) -> Compared:
 
 
 class _Differences:
-    """Differences of a function along directions of one of its inputs, beside the gradient."""
+    """Differences of a function along directions of one of its inputs, compared with the
+    gradient.
+    """
 
     def __init__(self, function: Function, name: str, got: NDArray) -> None:
         self._function, self._name = function, name
@@ -294,7 +293,7 @@ class _Differences:
         self._middle = function.terms(function.feeds)
         factors = (function.feeds[f"c {name}"] for name in function.results)
         most = max(float(np.abs(c).max(initial=0.0)) for c in factors)
-        # terms, and what they may be sums of themselves
+        # terms, and bounds of the sums inside them
         self._added_up = sum(float(np.abs(term).sum()) for term in self._middle)
         self._added_up += most * float(np.abs(self._x).max(initial=0.0))
 
@@ -313,8 +312,8 @@ class _Differences:
         return total
 
     def _along(self, direction: NDArray) -> Compared:
-        """Compare one direction; where it is off, it looks for the element that is the reason, and
-        goes on without it where that is a kink.
+        """Compare one direction; for an error find the responsible element, and continue without it
+        if it is a kink.
         """
         kinks = 0
         for _ in range(MAX_KINKS):
@@ -330,7 +329,7 @@ class _Differences:
         return Compared(0, kinks)
 
     def _worst(self, direction: NDArray) -> int:
-        """Return the element whose slope is off, found by halving."""
+        """Return the element with the wrong slope, found by bisection."""
         among = np.flatnonzero(direction)
         while len(among) > 1:
             halves = among[: len(among) // 2], among[len(among) // 2 :]
@@ -344,18 +343,17 @@ class _Differences:
         return int(among[0]) if len(among) else 0
 
     def _element(self, at: int) -> Compared:
-        """Compare one element, with smaller and smaller steps where the first tells nothing.
+        """Compare one element, with decreasing steps if the first is inconclusive.
 
-        A rule is wrong where every smaller step says so too, down to those that rounding hides:
-        over many jumps, as those of fmod(a, b) with b far below a, a step finds a slope that no
-        point has.
+        A rule is wrong if all smaller steps agree, down to those that rounding hides: over many
+        jumps, like those of fmod(a, b) with b far below a, a step finds a slope that no point has.
         """
         tried = self._ladder(at)
-        told = False
+        is_resolved = False
         for i, slope in enumerate(tried):
             if not slope.tells:
                 continue
-            told = True
+            is_resolved = True
             if slope.error <= TOLERANCE:
                 return Compared(1, 0, slope.error)
             if slope.is_kink:
@@ -365,10 +363,10 @@ class _Differences:
             if finer and all(slope.is_steady(other) for other in finer):
                 text = f"{slope.exact:.6g} where differences give {slope.numeric:.6g}"
                 return Compared(wrong=text)
-        return Compared(0, int(told))  # no kink where rounding hides all
+        return Compared(0, int(is_resolved))  # no kink if rounding hides all
 
     def _ladder(self, at: int) -> list[Slope]:
-        """Return the slopes by one element, from the largest step to the smallest."""
+        """Return the slopes along one element, from the largest step to the smallest."""
         unit, own = _unit(self._x, at), abs(float(self._x.flat[at]))
         steps = {STEP * finer: self._slope(unit, finer) for finer in FINER}
         if 0 < own < 1:
@@ -377,9 +375,8 @@ class _Differences:
         return [steps[step] for step in sorted(steps, reverse=True)]
 
     def _slope(self, direction: NDArray, finer: float = 1.0, scale: float = 0.0) -> Slope:
-        """Return the slope along a direction, each element in units of its size.
-
-        finer: what steps are multiplied with. scale: the unit, where it is another.
+        """Return the slope along a direction, each element in units of its size. finer: factor of
+        the step. scale: another unit.
         """
         units = np.maximum(np.abs(self._x), 1.0) if not scale else np.full(self._x.shape, scale)
         step = STEP * finer
@@ -415,7 +412,7 @@ class _Differences:
         return self._function.terms({**self._function.feeds, self._name: self._x + change})
 
     def _is_singular(self, direction: NDArray) -> bool:
-        """Return whether a slope, to the right or to the left, has no limit."""
+        """Return True if a one-sided slope has no limit."""
         far, near = self._slope(direction), self._slope(direction, 0.01)
         for one, other in ((far.ahead, near.ahead), (far.behind, near.behind)):
             if not np.isfinite([one, other]).all() or abs(other) > GROWS * abs(one) > 0:
@@ -435,7 +432,7 @@ def _directions(got: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
 
 
 def _without_rounding(x: NDArray, change: NDArray) -> NDArray:
-    """Return changes next to these that x, more or less them, takes in full."""
+    """Return nearby changes that can be added to and subtracted from x exactly."""
     most = 2 * (np.abs(x) + np.abs(change))
     return np.asarray((most + change) - most)
 

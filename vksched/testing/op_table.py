@@ -1,4 +1,4 @@
-"""op_table: the samples of all ops, collected from the modules of the families."""
+"""Op table: the samples of all ops, collected from the modules of the families."""
 
 from __future__ import annotations
 
@@ -86,18 +86,20 @@ ERRORS: list[ErrorSample] = [case for family in FAMILIES for case in family.ERRO
 
 
 def fits_32_bits(array: NDArray) -> bool:
-    """Return whether a device can hold an array: int64 is 32 bits there."""
+    """Return True if a device can hold an array: int64 has 32 bits there."""
     return array.dtype != np.int64 or fits(bounds_of_data(array))
 
 
 DERIVED_PER_OP = 4
-"""How many cases of each op are run again with wider and narrower types."""
+"""Number of samples per op that are repeated with wider and narrower types."""
 
 
 def derived(cases: Iterable[OpSample], change: Mapping[str, str]) -> list[OpSample]:
-    """Return some cases of every op on other element types, such as float16 for float32.
+    """Return some samples of every op with other element types, for example float16 instead of
+    float32.
 
-    Taken evenly from those that such types can hold; casts name their types themselves.
+    They are evenly spaced among convertible ones; casts are excluded, because they name their
+    types.
     """
     able: dict[str, list[OpSample]] = {}
     for case in cases:
@@ -112,8 +114,8 @@ def derived(cases: Iterable[OpSample], change: Mapping[str, str]) -> list[OpSamp
 
 
 def is_taken(case: OpSample) -> bool:
-    """Return whether the op takes operands of these types: nextafter refuses float16, and no
-    uint32 is padded with -1.
+    """Return True if the op accepts operands of these types: nextafter refuses float16, and uint32
+    cannot be padded with -1.
     """
     numbers = (v for v in case.attrs.values() if isinstance(v, (int, float)))
     if any(a.dtype == np.uint32 for a in case.inputs) and any(v < 0 for v in numbers):

@@ -1,6 +1,6 @@
-"""Support: which op runs on which kind of device with which element type, and why not.
+"""Support matrix: supported ops by kind of device and element type, and reasons for gaps.
 
-Asked of the declarations themselves: every case is lowered with the limits of each kind.
+It is computed from the declarations: every sample is lowered with the limits of each kind.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ KINDS = {
     "CPU driver": Limits(storage_buffers=16, software=True),
     "Vulkan minimum": Limits(),
 }
-"""Typical limits of each kind of device; the minimum is what Vulkan 1.1 guarantees."""
+"""Typical limits of each kind of device; the minimum is Vulkan 1.1's guarantee."""
 SHORT = {FLOAT32: "f32", FLOAT16: "f16", INT32: "i32", UINT32: "u32", BOOL: "b", INT64: "i64"}
 SHORT[FLOAT64] = "f64"
 SHORT |= {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32, UINT32: INT32}
-"""The type whose cases stand for a type without cases of its own."""
+"""The type whose samples represent a type without samples of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """One op. dtypes: what numpy computes. on: for each kind of device what its kernels compute.
+    """Support of one op.
 
-    gaps: (kind, type, reason), where some calls or all go to numpy. no_gradient: why it has no
-    gradient; empty where it has one.
+    dtypes: types that numpy computes. on: types of the kernels for each kind of device. gaps:
+    (kind, type, reason) of calls that fall back to the CPU. no_gradient: reason of a missing
+    gradient, or "".
     """
 
     op: str
@@ -62,7 +63,7 @@ class Support:
 
 @cache
 def find_support() -> tuple[Support, ...]:
-    """Return the support of every op, in order of name."""
+    """Return the support of every op, sorted by name."""
     by_op: dict[str, list[OpSample]] = {}
     for case in CASES:
         by_op.setdefault(case.op, []).append(case)
@@ -92,18 +93,19 @@ def _support_of(name: str, cases: list[OpSample]) -> Support:
 
 
 def _cases_of(cases: Iterable[OpSample], dtype: str) -> Iterable[OpSample]:
-    """The cases whose data has a type, or could have it."""
+    """Return the samples whose data has a type, or could be converted to it."""
     for case in cases:
         if _data_type(case) == dtype:
             yield case
         elif dtype in WIDER and _data_type(case) == WIDER[dtype] and case.op != "cast":
             other = case.as_dtypes({WIDER[dtype]: dtype})
-            if is_taken(other) and _data_type(other) == dtype:  # else it has no such operand
+            # else it has no operand of this type
+            if is_taken(other) and _data_type(other) == dtype:
                 yield other
 
 
 def _data_type(case: OpSample) -> str:
-    """The type of the first operand that holds no positions, or of the result."""
+    """Return the type of the first operand that is no index, or of the result."""
     indices = get_op(case.op).indices
     data = [t.dtype for i, t in enumerate(case.types) if i not in indices]
     numbers = [dtype for dtype in data if dtype != BOOL] or data
@@ -144,14 +146,14 @@ def as_dict() -> dict[str, Any]:
 
 @cache
 def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the functions that others express, with the ops that their cases come to."""
-    made: dict[str, set[str]] = {}
+    """Return the composed functions, with the ops of their samples."""
+    functions: dict[str, set[str]] = {}
     for case in FUNCTIONS:
         used = {n.op for n in case.graph.ops}
         if case.function in used:
-            continue  # an op's own case, with others around it
-        made.setdefault(case.function, set()).update(used)
-    return tuple((name, tuple(sorted(used))) for name, used in sorted(made.items()))
+            continue  # an op's own sample, with other ops around it
+        functions.setdefault(case.function, set()).update(used)
+    return tuple((name, tuple(sorted(used))) for name, used in sorted(functions.items()))
 
 
 LEGEND = """\
@@ -180,7 +182,7 @@ def ops_table() -> str:
 
 
 def functions_table() -> str:
-    """Return the table of functions that are graphs of ops, and the aliases, in Markdown."""
+    """Return the table of composed functions and aliases in Markdown."""
     lines = ["| function | ops in its cases |", "| --- | --- |"]
     lines += [f"| {name} | {', '.join(used)} |" for name, used in find_functions()]
     aliases = sorted(set(ops.__all__) - set(dict(find_functions())) - set(all_ops()))
@@ -198,7 +200,7 @@ def _short(dtypes: Iterable[str]) -> str:
 
 
 def _gaps(s: Support) -> str:
-    """The reasons, each once, with the kinds they hold for."""
+    """Return the distinct reasons, with their kinds of device."""
     of: dict[str, dict[str, None]] = {}
     for kind, _, reason in s.gaps:
         of.setdefault(" ".join(reason.split()), {})[kind] = None

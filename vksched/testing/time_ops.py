@@ -1,4 +1,4 @@
-"""Speed of single ops: the largest case of each, on devices and on numpy."""
+"""Op timings: the largest sample of each op, on devices and on numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .op_cases.op_sample import FunctionSample, OpSample
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The median time of one case on one device, and the least on numpy in the same run."""
+    """The median time of one sample on one device, and the minimum on numpy in the same run."""
 
     op: str
     case: str
@@ -30,10 +30,8 @@ class Timing:
 
 
 def largest(names: Sequence[str]) -> list[OpSample]:
-    """Return of each op the case that moves and computes most, by the names of the ops.
-
-    Raises:
-        UnsupportedOp: there is no such op, or all are functions, which other ops express.
+    """Return the largest sample of each op by name. Raise UnsupportedOp for an unknown op, or if
+    all are composed functions.
     """
     found: dict[str, tuple[float, OpSample]] = {}
     selected = select(names)
@@ -64,10 +62,10 @@ def largest(names: Sequence[str]) -> list[OpSample]:
 
 
 def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timing]:
-    """Return the times of one case; devices that cannot run it are left out."""
+    """Return the times of one sample; devices that cannot run it are omitted."""
     attrs, out = Attrs(case.attrs), []
     work = case.declaration.work(case.types, case.result_type(), attrs)
-    numpy_s = _least(case.expected, repeat)
+    numpy_s = _fastest_s(case.expected, repeat)
     for runner in runners:
         try:
             times = runner.time(case, runner.device.limits, repeat)
@@ -79,7 +77,7 @@ def measure(case: OpSample, runners: Iterable[Runner], repeat: int) -> list[Timi
     return out
 
 
-def _least(function: Any, repeat: int) -> float:
+def _fastest_s(function: Any, repeat: int) -> float:
     times = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -11,7 +11,7 @@ constant beyond the last size.
       2 |      *---                            2**-10 s: 2
          -20  -14  log2 of estimated seconds
 
-A kind is an op and its limiting resource, as "matmul/flops". "products/flops" is the kind of its
+A kind is an op and its limiting resource, as "matmul/flops". "linalg/flops" is the kind of its
 family, "*/flops" that of every op. The first measured one counts. Complexity: O(log points) each.
 Examples: tests/plan/test_costs.py.
 """

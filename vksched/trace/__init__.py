@@ -1,6 +1,6 @@
-"""Traces: events and their sinks, tapes that keep them, and the file that tapes are saved to.
+"""Traces: events, their sinks, tapes that record them, and the file format of tapes.
 
-Imports no graph: what a file tells of plans is made in `plan/documents/`.
+The package imports no graph: `plan/serialize/` encodes and decodes the plans in a file.
 """
 
 from .env_tape import with_tape, write_tape

@@ -1,9 +1,10 @@
-"""Environment: the tape that VKSCHED_TRACE asks for, one for all schedulers of a process.
+"""The tape of VKSCHED_TRACE, shared by all schedulers of a process.
 
-    VKSCHED_TRACE=t.json python program.py       t-%p.json: %p stands for the process's number
+    VKSCHED_TRACE=t.json python program.py       t-%p.json: %p stands for the process id
 
-It is written when a scheduler closes and when the program ends, each time with all that was kept by
-then. A file that cannot be written is a warning. Examples: tests/trace/test_environment.py.
+The file is written when a scheduler closes and when the program ends, each time with all events
+recorded by then. A file that cannot be written causes a warning. Examples:
+tests/trace/test_environment.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VARIABLE = "VKSCHED_TRACE"
 
 
 class FileTape(Tape):
-    """A tape with a file of its own, in the process that made it."""
+    """A tape with a file of its own, in the process that created it."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class FileTape(Tape):
         self._is_new = True
 
     def flush(self) -> None:
-        """Write the file where there is something new; warns where that cannot be done."""
+        """Write the file if there are new events; warn if that fails."""
         if not self._is_new or os.getpid() != self.pid:
             return
         self._is_new = False
@@ -50,7 +51,7 @@ _lock = threading.Lock()
 
 
 def with_tape(trace: Trace) -> Trace:
-    """Return a trace with the tape of this process among its sinks, where one is asked for."""
+    """Return a trace with the tape of this process among its sinks, if VKSCHED_TRACE is set."""
     tape = _tape()
     if tape is not None and tape not in trace.sinks:
         trace.add(tape)
@@ -58,14 +59,14 @@ def with_tape(trace: Trace) -> Trace:
 
 
 def write_tape() -> None:
-    """Write the tape of this process, where one is asked for."""
+    """Write the tape of this process, if VKSCHED_TRACE is set."""
     tape = _tape()
     if tape is not None:
         tape.flush()
 
 
 def _tape() -> FileTape | None:
-    """Return the tape of this process; None where the variable is not set, or empty."""
+    """Return the tape of this process, or None if the variable is unset or empty."""
     path = os.environ.get(VARIABLE, "").strip()
     if not path:
         return None

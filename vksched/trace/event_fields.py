@@ -1,6 +1,6 @@
-"""Plain: values of events and documents as data that JSON can hold, and back.
+"""Event fields: values of events and documents as JSON data, and back.
 
-JSON has no number for infinity and none for what is no number: these are {"float": "inf"}.
+JSON has no infinity and no NaN: these are {"float": "inf"}.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from ..common.serialize import plain
 from .events import Event
 
-LEFT_OUT = {"split": ("ops",), "run": ("stats",), "plan": ("about",)}
-"""Fields that plans and other events of the same file tell."""
+OMITTED = {"split": ("ops",), "run": ("stats",), "plan": ("about",)}
+"""Fields that plans and other events of a file already contain."""
 
 
 def fields_of(event: Event) -> dict[str, object]:
-    """Return the fields of an event as a file has them."""
-    skipped = LEFT_OUT.get(event.name, ()) if event.plan >= 0 else ()
+    """Return the fields of an event in the form of a file."""
+    skipped = OMITTED.get(event.name, ()) if event.plan >= 0 else ()
     out = {key: plain(value) for key, value in event.fields.items() if key not in skipped}
     if "stats" in skipped:
-        told = plain(event.fields.get("stats"))
-        told = told if isinstance(told, dict) else {}
-        out["stats"] = {k: v for k, v in told.items() if k not in ("splits", "spans")}
+        stats = plain(event.fields.get("stats"))
+        stats = stats if isinstance(stats, dict) else {}
+        out["stats"] = {k: v for k, v in stats.items() if k not in ("splits", "spans")}
     return out

@@ -1,4 +1,4 @@
-"""Events: what happened when, handed to any number of sinks, which cannot break a run.
+"""Events: records of a run with times, for any number of sinks, which cannot break the run.
 
     executor, planner, tuner --Event--> Trace --> tape, log, metrics, any function
 
@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's monotonic clock."""
+    """The monotonic clock of the host."""
 
     now = staticmethod(time.perf_counter)
 
@@ -51,16 +51,27 @@ NAMES = (
     "tune",
     "calibrate",
 )
-"""Of all events; docs/guides/traces.md says what each one tells."""
+"""The names of all events; docs/guides/traces.md describes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened. name: one of NAMES.
+    """A recorded event.
 
-    device: where, or "host". start_s, end_s: by the scheduler's clock. run: the number of the run
-    among those of its scheduler, or -1. plan: the number of the plan that was carried out, among
-    those of the process, or -1. fields: what the event tells besides, by docs/guides/traces.md.
+    Attributes
+    ----------
+    name
+        One of NAMES.
+    device
+        The name of its device, or "host".
+    start_s, end_s
+        Seconds by the scheduler's clock.
+    run
+        The number of the run among the runs of its scheduler, or -1.
+    plan
+        The number of the executed plan among the plans of the process, or -1.
+    fields
+        Further data, as described in docs/guides/traces.md.
     """
 
     name: str
@@ -76,7 +87,7 @@ Sink = Callable[[Event], object]
 
 
 class Trace:
-    """Hands events to sinks; the sink that raises is dropped with a warning."""
+    """Passes events to sinks. A sink that raises is removed with a warning."""
 
     def __init__(self, clock: Clock | None = None, sinks: Iterable[Sink] = ()) -> None:
         self.clock: Clock = clock or SystemClock()
@@ -89,41 +100,41 @@ class Trace:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The sinks that events go to now."""
+        """The current sinks."""
         return tuple(self._sinks)
 
     def add(self, sink: Sink) -> Sink:
-        """Add a sink and returns it."""
+        """Add a sink, and return it."""
         with self._lock:
             self._sinks = [*self._sinks, sink]
         return sink
 
     def remove(self, sink: Sink) -> None:
-        """Take a sink away; one that is not there is ignored."""
+        """Remove a sink, if it is present."""
         with self._lock:
             self._sinks = [s for s in self._sinks if s is not sink]
 
     def emit(self, event: Event) -> None:
-        """Hand an event to each sink, one after the other, on this thread."""
+        """Pass an event to each sink in turn, on this thread."""
         for sink in self._sinks:
             try:
                 sink(event)
-            except KeyboardInterrupt:  # the user's, not the sink's
+            except KeyboardInterrupt:  # of the user, not of the sink
                 raise
             except BaseException as error:
                 self.remove(sink)
-                (said,) = traceback.format_exception_only(type(error), error)[-1:]
-                warn(f"[trace] a sink failed and was removed: {said.strip()}")
+                (message,) = traceback.format_exception_only(type(error), error)[-1:]
+                warn(f"[trace] a sink failed and was removed: {message.strip()}")
 
 
-def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:
-    """Return a trace, of a trace, of one sink or of several."""
-    if given is None or isinstance(given, Trace):
-        return given or Trace()
-    sinks = [given] if callable(given) else given
+def as_trace(value: Trace | Sink | Sequence[Sink] | None) -> Trace:
+    """Return a trace from a trace, a sink or several sinks."""
+    if value is None or isinstance(value, Trace):
+        return value or Trace()
+    sinks = [value] if callable(value) else value
     if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
         raise PlanError(
-            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {given!r}; try "
+            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {value!r}; try "
             "trace=vs.Tape()"
         )
     return Trace(sinks=sinks)

@@ -1,7 +1,7 @@
-"""Schema: what the parts of a tape's file are made of, and a check that they are.
+"""Format: the schema of each part of a tape file, and its version.
 
-A schema is a type, a list of one schema, a dict of schemas by key ("?" at the end of a key: it may
-be missing), `Table` of one schema by any key, `Row` of a fixed number, or `Either`.
+A schema is a type, a list of one schema, a dict of schemas by key ("?" at the end of a key marks it
+as optional), `Table` of one schema for any key, `Row` of a fixed length, or `Either`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from ..common.schema import Either, Row, Table
 
 FORMAT = 2
-"""Of files; another number is another format."""
+"""Version of the file format; a reader accepts only its own version."""
 COLUMNS = ["name", "device", "start_s", "end_s", "run", "plan", "fields"]
-"""Of a row of "events": the fields of Event, plan as a position in "plans" or -1."""
+"""The columns of a row of "events": the fields of Event, with plan as a position in "plans" or -1.
+"""
 
 
 SPAN = Row((int, int, int))
-"""Page, first word, words."""
+"""Page, first word, number of words."""
 NODE = {"name": str, "op": str, "inputs": [int], "attrs": dict, "shape": [int], "dtype": str}
 HELD = {"node": int, "hash": str, "bounds?": Either((None, Row((int, int))))}
 GRAPH = {
@@ -26,9 +27,9 @@ GRAPH = {
     "weights": [HELD],
     "states": [{"node": int}],
 }
-"""weights: which nodes hold values, with a hash of these, and the least and largest of whole
-numbers where plans ask for them. states: nodes whose values runs change. backed_up_states, aliases:
-as in `Graph`.
+"""weights: the nodes that hold values, with a hash of the values, and their least and largest
+integers if plans need them. states: nodes whose values runs change. backed_up_states, aliases: as
+in `Graph`.
 """
 ASKED = {
     "policy": str,
@@ -40,8 +41,8 @@ ASKED = {
     "with_cpu": bool,
     "pipeline_order": Table(int),
 }
-"""What the planner was asked beside graph and machine. resident: by device number, nodes whose
-values were there. observed: by node how many functions see it.
+"""The inputs of the planner except graph and topology. resident: for each device number, the nodes
+whose values were resident. observed: for each node, the number of functions that see it.
 """
 WORK = {
     "device": int,
@@ -59,12 +60,12 @@ WORK = {
     "deferred_downloads?": [int],
     "refills?": bool,
 }
-"""uploads: node, split that it comes from or -1, place in the upload buffer, place in memory.
-downloads: node, place in the download buffer. The rest: as in `Split`.
+"""uploads: node, source split or -1, span in the upload buffer, span in memory. downloads: node,
+span in the download buffer. The others: as in `Split`.
 """
 SPLIT = {**WORK, "fixed_s": float, "seconds": [float], "measured": [bool]}
-"""fixed_s, seconds: predicted beside its nodes, and for each of its nodes. measured: whether the
-latter rests on measurements.
+"""fixed_s, seconds: the prediction without its nodes, and for each of its nodes. measured: True if
+the latter rests on measurements.
 """
 MEMORY = {
     "weights": [int],
@@ -93,8 +94,8 @@ DECISION = {
     "devices": [str],
     "costs": str,
 }
-"""As `Decision`. won, single: positions among the candidates, the first `weighed` of which are
-those of the decision.
+"""As `Decision`. won, single: positions among the candidates, the first `weighed` of which are the
+candidates of the decision.
 """
 CARRIED = {
     "topology": dict,
@@ -109,9 +110,9 @@ CARRIED = {
     "locations": [Row((int, int, SPAN))],
     "notes": [str],
 }
-"""What devices need to carry a plan out, beside its graph. machine, default_link: as in `Topology`.
-reasons, placements: for each node its device and the number of its reason. locations: device, node
-(-1 - node: its scratch memory), place.
+"""The data that devices need to run a plan, except its graph. machine, default_link: as in
+`Topology`. reasons, placements: for each node, its device and the number of its reason. locations:
+device, node (-1 - node: its scratch memory), span.
 """
 PLAN = {
     **CARRIED,
@@ -125,10 +126,10 @@ PLAN = {
     "spans": [Row((str, int, Either((None, int)), float, float))],
     "replica?": int,
 }
-"""graph: its position in "graphs". cause: why it was made. decides: whether its runs decide anew
-where their pieces go. decision: None where nothing was weighed. seconds: of a run by simulation;
-spans: what happens in it: kind, device, split, start and end. replica: its number among the
-replicas of the plan that answers what was asked, from 1 on.
+"""graph: its position in "graphs". cause: the reason for planning. decides: True if each run
+chooses the devices of its pieces anew. decision: None without costs. seconds: the simulated time
+of a run. spans: the spans of the run: kind, device, split, start and end. replica: its number among
+the replicas of the plan of the request, from 1 on.
 """
 FIELDS = {
     "submit": {"split": int},
@@ -145,9 +146,9 @@ FIELDS = {
     "failed": {"error": str, "message": str},
     "fault": {"error": str, "message": str, "during": str},
 }
-"""Of events, those that readers rely on; docs/guides/traces.md tells what they mean."""
+"""Fields of events that readers rely on; docs/guides/traces.md describes them."""
 OF_SPLITS = ("submit", "copy", "wait", "split", "transfer_queue", "send", "recv")
-"""Events that name splits and nodes of a plan."""
+"""Events that refer to splits and nodes of a plan."""
 EVENT = Row((str, str, float, float, int, int, dict))
 FILE = {
     "format": int,

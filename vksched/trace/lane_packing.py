@@ -1,4 +1,4 @@
-"""Lines: stretches of time on as few lines as there are, at any moment, stretches side by side."""
+"""Lane packing: time intervals on the least number of lanes without overlaps."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import heapq
 from collections.abc import Sequence
 
 MIN_S = 1e-12
-"""Sums of times are off by less."""
+"""Tolerance for rounding of sums of times."""
 
 
-def lines_of(stretches: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Return lines of positions of (start, end), each in the order of time and without overlaps;
-    one empty line where there is nothing.
+def pack_lanes(intervals: Sequence[tuple[float, float]]) -> list[list[int]]:
+    """Return lanes of positions of (start, end) intervals, each in the order of time and without
+    overlaps; one empty lane for no intervals.
     """
     lines: list[list[int]] = [[]]
     busy: list[tuple[float, int]] = []
     free = [0]
-    for at in sorted(range(len(stretches)), key=lambda at: stretches[at]):
-        start_s, end_s = stretches[at]
+    for at in sorted(range(len(intervals)), key=lambda at: intervals[at]):
+        start_s, end_s = intervals[at]
         while busy and busy[0][0] <= start_s + MIN_S:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:

@@ -1,4 +1,4 @@
-"""Log: events as lines of the standard `logging`, one structured line each.
+"""Log: events as records of the standard `logging`, one structured line each.
 
 Examples: tests/trace/test_log.py.
 """
@@ -25,15 +25,18 @@ LEVELS = {
     "failed": logging.WARNING,
     "fault": logging.ERROR,
 }
-"""By event; what is not here is DEBUG."""
+"""The level of each event; DEBUG for others."""
 
 
 def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
-    """Return a sink that logs each event as one line of JSON: event, device, seconds, run, plan
-    and the event's own fields. The event itself is the record's `event`, for handlers that want it.
+    """Return a sink that logs each event as one line of JSON: event, device, seconds, run, plan and
+    the fields of the event. The record's `event` attribute is the event itself.
 
-    logger: the logger or its name. Faults are errors, fallbacks, slow devices and new plans
-    warnings, runs and plans infos, all else debug messages.
+    Parameters
+    ----------
+    logger
+        The logger or its name. Faults are errors; fallbacks, slow devices and new plans are
+        warnings; runs and plans are infos; all other events are debug messages.
     """
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
 
@@ -47,15 +50,15 @@ def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
 
 def _line(event: Event) -> str:
     """Return an event as JSON on one line."""
-    told: dict[str, object] = {
+    record: dict[str, object] = {
         "event": event.name,
         "device": event.device,
         "start_s": event.start_s,
         "seconds": event.end_s - event.start_s,
     }
     if event.run >= 0:
-        told["run"] = event.run
+        record["run"] = event.run
     if event.plan >= 0:
-        told["plan"] = event.plan
-    fields = {k: v for k, v in fields_of(event).items() if k not in told}
-    return json.dumps({**told, **fields})
+        record["plan"] = event.plan
+    fields = {k: v for k, v in fields_of(event).items() if k not in record}
+    return json.dumps({**record, **fields})

@@ -1,9 +1,9 @@
-"""Gathered: the events of one run, kept until it is over, where only a part of it is carried out.
+"""Per-run trace: the events of one run on this thread, collected until the run ends.
 
-    run on this thread --emit--> events of this thread --> who asked tells them as a whole
+    run on this thread --emit--> events of this thread --> the collector emits them as a whole
 
-Runs of other threads go on beside it, each with events of its own. Examples:
-tests/trace/test_gathered.py.
+A worker uses it to run a part of a plan. Concurrent runs of other threads collect events of their
+own. Examples: tests/trace/test_gathered.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .events import Clock, Event, Trace
 
 
 class GatheredTrace(Trace):
-    """A trace without sinks: it is active on threads that gather, and makes no events on others."""
+    """A trace without sinks. It is active on collecting threads, and inactive on others."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -33,8 +33,8 @@ class GatheredTrace(Trace):
 
     @contextmanager
     def gathering(self, wanted: bool) -> Iterator[list[Event]]:
-        """Give a list that takes the events of this thread until the block ends; none if they are
-        not wanted.
+        """Yield a list that collects the events of this thread until the block ends; without
+        `wanted` it stays empty.
         """
         events: list[Event] = []
         self._here.events = events if wanted else None

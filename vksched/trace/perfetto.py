@@ -1,12 +1,13 @@
-"""Perfetto: events as Perfetto and chrome://tracing read them: lanes, arrows and counters.
+"""Perfetto export: events in the format of Perfetto and chrome://tracing: lanes, arrows and
+counters.
 
     process  host        threads  runs, work
     process  vulkan:0    threads  measured, predicted       counter  memory
-    process  node1/host                                     what another computer did, by this clock
-             arrows: split -> copy -> split of another device, by copy queues where there are some;
+    process  node1/host                                     events of another host, by this clock
+             arrows: split -> copy -> split of another device, by copy queues if there are some;
              split -> wait of the host (a fence); send of one host -> take of another (a transfer)
 
-What overlaps on a thread is on a second thread of the same name. Times are microseconds.
+Overlapping slices of a thread are on a second thread with an equal name. Times are microseconds.
 Complexity: events, sorted. Examples: tests/trace/test_perfetto.py.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from .event_fields import fields_of
 from .events import Event
-from .lane_packing import lines_of
+from .lane_packing import pack_lanes
 
 Document = Mapping[str, Any]
 HOST = "host"
@@ -38,14 +39,14 @@ BY_HOST = frozenset(
         "calibrate",
     )
 )
-"""Events that tell what the host did, for a device or by itself."""
+"""Events of the host, for a device or on its own."""
 THREADS = ("runs", "work", "measured", "copies", "predicted", "copies, predicted")
 MIN_US = 1e-3
 
 
 @dataclass(slots=True)
 class _Slice:
-    """A stretch of a thread. link: what arrows go by: kind, plan, run and split."""
+    """A slice of a thread. link: the key of its arrows: kind, plan, run and split."""
 
     process: str
     thread: str
@@ -61,8 +62,9 @@ class _Slice:
 def perfetto_events(
     events: Sequence[Event], graphs: Sequence[Document], plans: Sequence[Document]
 ) -> list[dict[str, object]]:
-    """Returns what stands under "traceEvents". graphs, plans: documents; the plan of an event is a
-    position among the latter, or -1.
+    """Return the items of "traceEvents".
+
+    graphs, plans: documents; the plan of an event is a position in `plans`, or -1.
     """
     slices = [_slice(event, graphs, plans) for event in events]
     for event in events:
@@ -89,7 +91,7 @@ def name_of(
     graphs: Sequence[Document],
     plans: Sequence[Document],
 ) -> str:
-    """Returns what a split, a copy or a wait is called."""
+    """Return the display name of a split, a copy or a wait."""
     document = plans[plan] if plan >= 0 else None
     nodes = graphs[document["graph"]]["nodes"] if document is not None else ()
     if kind in ("copy", "send", "recv") and 0 <= node < len(nodes):
@@ -136,7 +138,7 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
 
 
 def lane_of(event: Event) -> str:
-    """Return where an event is shown: at its device, or at the host that did it."""
+    """Return the lane of an event: its device, or the host that performed it."""
     if event.name in ("run", "failed"):
         return HOST
     computer, slash, _ = event.device.rpartition("/")
@@ -150,7 +152,7 @@ def _names(ops: object) -> Sequence[object]:
 def _predicted(
     run: Event, graphs: Sequence[Document], plans: Sequence[Document]
 ) -> Iterator[_Slice]:
-    """Yield what the plan of a run expected, from the start of that run."""
+    """Yield the expected slices of a run's plan, from the start of that run."""
     plan = plans[run.plan]
     names = [device["name"] for device in plan["topology"]["devices"]]
     for kind, device, split, start_s, end_s in plan["spans"]:
@@ -166,25 +168,25 @@ def _predicted(
 
 
 def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Give each slice its thread; yields the names and the order of processes and threads."""
+    """Assign each slice to a thread, and yield the names and the order of processes and threads."""
     groups: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     for part in slices:
         groups[part.process, part.thread].append(part)
     for process, pid in pids.items():
-        yield _about("process_name", pid, 0, name=process)
-        yield _about("process_sort_index", pid, 0, sort_index=pid)
+        yield _metadata("process_name", pid, 0, name=process)
+        yield _metadata("process_sort_index", pid, 0, sort_index=pid)
         tid = 0
         for thread in THREADS:
             group = groups.get((process, thread), [])
-            for line in lines_of([(part.start_s, part.end_s) for part in group]) if group else ():
+            for line in pack_lanes([(part.start_s, part.end_s) for part in group]) if group else ():
                 tid += 1
                 for at in line:
                     group[at].tid = tid
-                yield _about("thread_name", pid, tid, name=thread)
-                yield _about("thread_sort_index", pid, tid, sort_index=tid)
+                yield _metadata("thread_name", pid, tid, name=thread)
+                yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
 
 
-def _about(what: str, pid: int, tid: int, **args: object) -> dict[str, object]:
+def _metadata(what: str, pid: int, tid: int, **args: object) -> dict[str, object]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
@@ -202,11 +204,12 @@ def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
 
 
 def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Yield two events for each arrow, inside the slices that it goes from and to."""
+    """Yield two events for each arrow, inside its source and its target slice."""
     ends = [*_inside(slices), *_transfers(slices)]
     for number, (kind, source, target) in enumerate(ends, 1):
         begins = _end("s", number, kind, source, 0.01 if kind == "transfer" else 0.99, pids)
-        # a wait begins before its split ends, and a take before its send: the arrow goes to its end
+        # a wait begins before its split ends, and a receive before its send: the arrow goes to its
+        # end
         target_end = _end("f", number, kind, target, 0.01 if kind == "copy" else 0.99, pids)
         yield begins
         yield {**target_end, "ts": max(begins["ts"], target_end["ts"]), "bp": "e"}
@@ -238,16 +241,16 @@ def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
 
 def _transfers(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
     """Yield the arrows of values that go from host to host."""
-    sends = {_crossing(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
+    sends = {_transfer_key(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
     for part in slices:
         if part.link and part.kind == "recv":
-            send = sends.get(_crossing(part, "of", "device"))
+            send = sends.get(_transfer_key(part, "of", "device"))
             if send is not None:
                 yield "transfer", send, part
 
 
-def _crossing(part: _Slice, source: str, target: str) -> tuple[object, ...]:
-    """Returns what a send and its take have in common."""
+def _transfer_key(part: _Slice, source: str, target: str) -> tuple[object, ...]:
+    """Return the key that a send and its receive share."""
     assert part.link is not None
     plan, run = part.link[1:3]
     return plan, run, part.args.get("node"), part.args.get(source), part.args.get(target)
@@ -262,13 +265,13 @@ def _end(
 
 
 def _memory(events: Sequence[Event], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
-    """Yield the bytes that plans hold on each device, each time they change."""
+    """Yield the bytes that plans hold on each device, at each change."""
     held: dict[str, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.end_s):
         if event.name not in ("prepare", "release"):
             continue
-        given = {key: event.fields.get(key) for key in _HELD}
-        sizes = {key: size if isinstance(size, int) else 0 for key, size in given.items()}
+        sizes_by_key = {key: event.fields.get(key) for key in _HELD}
+        sizes = {key: size if isinstance(size, int) else 0 for key, size in sizes_by_key.items()}
         change = sum(sizes.values()) - 2 * sizes["resident_bytes"]
         held[event.device] += change if event.name == "prepare" else -change
         held[event.device] = max(held[event.device], 0)

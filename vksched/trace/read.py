@@ -1,8 +1,10 @@
-"""Read: the one loader of a tape's file. What is cut, foreign or malformed is one clear error.
+"""Read: the only loader of tape files, with one clear error for truncated, foreign or malformed
+files.
 
-Everything is checked here: types by `schema.py`, and that numbers of nodes, splits, devices, graphs
-and plans are in range. Whoever reads a TapeFile need not check again. What graphs and machines mean
-is the business of `plan/documents/`. Complexity: O(file). Examples: tests/trace/test_read.py.
+All checks are here: types by `format.py`, and the ranges of the numbers of nodes, splits, devices,
+graphs and plans. Users of a TapeFile need no further checks. `plan/serialize/` decodes graphs and
+topologies.
+Complexity: O(file). Examples: tests/trace/test_read.py.
 """
 
 from __future__ import annotations
@@ -19,28 +21,37 @@ from ..common.schema import Wrong, check
 from .events import NAMES, Event
 from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 
-MOST = 1 << 29
-"""Characters of a file: those of over a million events."""
+MAX_CHARS = 1 << 29
+"""Maximum characters of a file: over a million events."""
 
 MAX_OBSERVERS = 1 << 16
-"""Functions that see one value."""
+"""Maximum number of functions that see one value."""
 
-LONGEST_S = 1e12
-"""Of times: 30,000 years."""
+MAX_TIME_S = 1e12
+"""Maximum time: 30,000 years."""
 
-WORD = 6
-"""Characters of a word of JSON that is cut, and one more."""
+MAX_LITERAL = 6
+"""Maximum characters of a truncated JSON literal, plus one."""
 
 
 class TapeError(VkschedError, ValueError):
-    """A file is no tape, or cannot be read."""
+    """A file is no tape file, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapeFile:
-    """What a file tells. version: of the vksched that wrote it. dropped, dropped_plans: what had
-    made room for later ones by then. graphs, plans: documents as `schema.GRAPH` and `schema.PLAN`
-    say. events: in order; `plan` is a position in `plans`, or -1.
+    """The content of a tape file.
+
+    Attributes
+    ----------
+    version
+        The version of vksched that wrote it.
+    dropped, dropped_plans
+        The number of older events and plans that the tape had discarded by then.
+    graphs, plans
+        Documents in the forms of `format.GRAPH` and `format.PLAN`.
+    events
+        The events in order; `plan` is a position in `plans`, or -1.
     """
 
     version: str
@@ -52,10 +63,12 @@ class TapeFile:
 
 
 def load_tape(path: str | PathLike[str]) -> TapeFile:
-    """Returns what a file tells that `Tape.save` wrote.
+    """Return the content of a file that `Tape.save` wrote.
 
-    Raises:
-        TapeError: there is no such file, it is cut, or something else; the text says what is wrong.
+    Raises
+    ------
+    TapeError
+        The file does not exist, is truncated, or is no tape file; the text gives the reason.
     """
     try:
         return tape_of(_data(Path(path)))
@@ -64,10 +77,12 @@ def load_tape(path: str | PathLike[str]) -> TapeFile:
 
 
 def tape_of(data: object) -> TapeFile:
-    """Returns what the plain data of a file tells.
+    """Return the tape file of plain data.
 
-    Raises:
-        Wrong: it is no tape.
+    Raises
+    ------
+    Wrong
+        The data is no tape file.
     """
     if not isinstance(data, dict) or "vksched" not in data:
         foreign = isinstance(data, list) or (isinstance(data, dict) and "traceEvents" in data)
@@ -102,19 +117,19 @@ def tape_of(data: object) -> TapeFile:
 def _data(path: Path) -> object:
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MOST + 1)
+            text = file.read(MAX_CHARS + 1)
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Wrong(said) from None
-    if len(text) > MOST:
-        raise Wrong(f"expected at most {MOST:,} characters, got more")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Wrong(reason) from None
+    if len(text) > MAX_CHARS:
+        raise Wrong(f"expected at most {MAX_CHARS:,} characters, got more")
     if not text.strip():
         raise Wrong("expected JSON, got an empty file")
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        # half a number or word may be left where the file ends too early
-        ends = len(text[error.pos :].strip()) < WORD or "Unterminated" in error.msg
+        # half a number or literal may be left at the end of a truncated file
+        ends = len(text[error.pos :].strip()) < MAX_LITERAL or "Unterminated" in error.msg
         cut = ends and text.lstrip()[0] in "{["
         end = "the file is cut" if cut else "it is no JSON"
         raise Wrong(f"{end}: line {error.lineno}, column {error.colno}: {error.msg}") from None
@@ -147,8 +162,8 @@ def _check_graph(graph: Mapping[str, Any], where: str) -> None:
 def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -> None:
     nodes, splits = len(graph["nodes"]), len(plan["splits"])
     devices = len(plan["memory"])
-    given = plan["topology"].get("devices")
-    if not isinstance(given, list) or len(given) != devices:
+    items = plan["topology"].get("devices")
+    if not isinstance(items, list) or len(items) != devices:
         raise Wrong(f"expected {devices} devices in {where}.machine, as there are memories")
     if len(plan["placements"]) != nodes:
         raise Wrong(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
@@ -158,7 +173,7 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     if plan["decision"] is not None:
         weighed = [plan["decision"][key] for key in ("chosen", "best_single_device")]
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
-        names = [str(each.get("name")) for each in given if isinstance(each, dict)]
+        names = [str(each.get("name")) for each in items if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:
             raise Wrong(f"expected devices of the machine in {where}.decision.devices")
     _in_range([*plan["asked"]["observed"].values()], MAX_OBSERVERS, f"{where}.asked.observed")
@@ -169,8 +184,8 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     _in_range([device for device, _, _ in plan["locations"]], devices, f"{where}.locations")
     _in_range([node for _, node, _ in plan["locations"]], nodes, f"{where}.locations", -nodes)
     _in_range([device for _, device, *_ in plan["spans"]], devices, f"{where}.spans")
-    told = [split for _, _, split, *_ in plan["spans"] if split is not None]
-    _in_range(told, splits, f"{where}.spans")
+    split_ids = [split for _, _, split, *_ in plan["spans"] if split is not None]
+    _in_range(split_ids, splits, f"{where}.spans")
 
 
 def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: str) -> None:
@@ -196,13 +211,13 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
         raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
     check(fields, FIELDS.get(name, {}), f"{where}.fields")
     _in_range([plan], len(plans), f"{where}.plan", -1)
-    if max(abs(start_s), abs(end_s)) > LONGEST_S:
-        raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
+    if max(abs(start_s), abs(end_s)) > MAX_TIME_S:
+        raise Wrong(f"expected seconds of at most {MAX_TIME_S:.0e} in {where}")
     if plan >= 0 and name in OF_SPLITS:
         splits = len(plans[plan]["splits"])
-        nodes = len(plans[plan]["placements"])  # one for each
+        nodes = len(plans[plan]["placements"])  # one for each node
         _in_range([fields.get("node", -1)], nodes, f"{where}.node", -1)
-        if not plans[plan]["decides"]:  # else each run has its own splits
+        if not plans[plan]["decides"]:  # otherwise each run has splits of its own
             _in_range([fields.get("split", 0)], splits, f"{where}.split", 0)
             _in_range([fields.get("needed_by", -1)], splits, f"{where}.needed_by", -1)
     return Event(name, device, start_s, end_s, run, fields, plan)

@@ -1,14 +1,14 @@
-"""Tape: a sink that keeps events and the plans they belong to, and saves both in one file.
+"""Tape: a sink that records events with their plans, and saves both in one file.
 
-Problem: a program may run for days, so that neither events nor plans may pile up; and a kept plan
-would keep the weights of its graph. Method: a ring of the last events. A plan is turned into a text
-document when it is made, packed, and counted by what graphs they share. Of plans, too, the last
-ones are kept.
+Problem: a program may run for days, so the numbers of events and plans must be bounded; and a
+reference to a plan would retain the weights of its graph. Method: a ring of the last events. A new
+plan is serialized as a packed text document, and plans share the documents of their graphs. The
+tape retains the last plans only.
 
     events   | dropped: 12,000 | run 17 | run 18 | ... | run 90 |      the last `limit`
     plans    | dropped: 2 | plan 2 | plan 3 |                          the last PLANS
 
-Complexity: O(1) for an event; O(nodes) for a plan, and its weights are read once for their hashes.
+Complexity: O(1) for an event; O(nodes) for a plan, whose weights are read once for their hashes.
 Examples: tests/trace/test_tape.py.
 """
 
@@ -30,21 +30,21 @@ from .read import TapeFile, tape_of
 from .write import Document, document, pack, save_tape
 
 EVENTS = 100_000
-"""The events that a tape keeps by default: some 50 MB."""
+"""Default maximum number of events of a tape: some 50 MB."""
 PLANS = 256
-"""The plans that a tape keeps, packed: some 10 kB for each 100 nodes."""
+"""Maximum number of packed plans of a tape: some 10 kB for each 100 nodes."""
 
 
 @runtime_checkable
 class Documented(Protocol):
-    """The field "about" of a "plan" event: what can be written down."""
+    """The field "about" of a "plan" event, which can be serialized."""
 
     def as_document(self) -> tuple[Document, Document]:
         """Return the graph and the plan as plain data."""
         ...
 
     def as_reference(self) -> Reference:
-        """Return a function that gives the plan again while it lives, and None afterwards."""
+        """Return a function that returns the plan while it is alive, and None afterwards."""
         ...
 
 
@@ -52,12 +52,19 @@ Reference = Callable[[], Documented | None]
 
 
 class Tape:
-    """A sink that keeps the last events, and the documents of the plans they belong to.
+    """A sink that records the last events, and the documents of their plans.
 
-    limit: how many events at most; None for all. Any number of threads and schedulers may share it.
+    Any number of threads and schedulers may share a tape.
 
-    Raises:
-        ValueError: a limit below 1.
+    Parameters
+    ----------
+    limit
+        The maximum number of events; None for no limit.
+
+    Raises
+    ------
+    ValueError
+        The limit is below 1.
     """
 
     def __init__(self, limit: int | None = EVENTS) -> None:
@@ -65,16 +72,16 @@ class Tape:
             raise ValueError(f"[trace] expected a limit of 1 or more events, got {limit}")
         self.limit = limit
         self.events: deque[Event] = deque(maxlen=limit)
-        """In the order in which they came."""
+        """The events in order of arrival."""
         self.dropped = 0
-        """Events that had to make room for later ones."""
+        """The number of discarded older events."""
         self.dropped_plans = 0
         self._graphs: dict[int, bytes] = {}
-        """Packed documents of graphs, by a number of their own."""
+        """Packed documents of graphs, by number."""
         self._plans: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
-        """By the number of a plan that of its graph, and its packed document."""
+        """For each plan, the number of its graph, and its packed document."""
         self._living: dict[int, Reference] = {}
-        """By the number of a plan."""
+        """For each plan, a reference to it."""
         self._lock = threading.Lock()
         _TAPES.add(self)
 
@@ -87,12 +94,14 @@ class Tape:
             self.events.append(event)
 
     def select(self, name: str, device: str | None = None) -> list[Event]:
-        """Return the events of a name, of one device when given, in order of arrival."""
+        """Return the events with a name, and optionally of one device, in order of arrival."""
         found = self._snapshot()
         return [e for e in found if e.name == name and (device is None or e.device == device)]
 
     def of_plans(self, plans: Iterable[int]) -> Tape:
-        """Return a tape of the events of some plans, by their numbers; it keeps no more events."""
+        """Return a tape of the events of some plans, by their numbers. It records no further
+        events.
+        """
         out, plans = Tape(None), frozenset(plans)
         with self._lock:
             out.events.extend(event for event in self.events if event.plan in plans)
@@ -104,27 +113,29 @@ class Tape:
         return out
 
     def clear(self) -> None:
-        """Forget all events; plans stay, as later events belong to them."""
+        """Discard all events. Plans stay, because later events refer to them."""
         with self._lock:
             self.events.clear()
             self.dropped = 0
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one JSON file. Perfetto and chrome://tracing show it, `vksched trace` draws it,
-        and `vksched replay` makes its plans and orders again.
+        """Write one JSON file. Perfetto and chrome://tracing show it, `vksched trace` draws it, and
+        `vksched replay` repeats its planning.
 
-        Raises:
-            VkschedError: the file cannot be written.
+        Raises
+        ------
+        VkschedError
+            The file cannot be written.
         """
         save_tape(path, *self._all())
 
     def contents(self) -> TapeFile:
-        """Returns what a file would tell that was saved now."""
+        """Return the content of a file if the tape were saved now."""
         return tape_of({"vksched": document(*self._all())})
 
     def recorded(self) -> tuple[list[Event], list[Documented | TapeFile]]:
-        """Return the events and the plans they belong to: each plan that lives as it is, any other
-        as the file of this plan alone. `Event.plan` is a position among these plans, or -1.
+        """Return the events and their plans: each living plan itself, and any other one as a file
+        of this plan alone. `Event.plan` is a position in these plans, or -1.
         """
         with self._lock:
             events, living = list(self.events), {n: self._living[n]() for n in self._plans}
@@ -145,7 +156,7 @@ class Tape:
             return list(self.events)
 
     def _take_plan(self, event: Event) -> Event:
-        """Keep the document of a plan; returns its event without the plan."""
+        """Store the document of a plan, and return its event without the plan."""
         fields = dict(event.fields)
         about = fields.pop("about", None)
         if isinstance(about, Documented):
@@ -174,8 +185,10 @@ _All = tuple[list[Event], dict[int, bytes], list[tuple[int, tuple[int, bytes]]],
 def find_tape(trace: Trace) -> Tape:
     """Return the tape among the sinks of a trace.
 
-    Raises:
-        PlanError: there is none.
+    Raises
+    ------
+    PlanError
+        There is none.
     """
     for sink in trace.sinks:
         if isinstance(sink, Tape):
@@ -187,7 +200,7 @@ def find_tape(trace: Trace) -> Tape:
 
 
 class Recorder(Tape):
-    """A tape without end, for short programs and tests."""
+    """A tape without a limit, for short programs and tests."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -198,6 +211,6 @@ _TAPES: weakref.WeakSet[Tape] = weakref.WeakSet()
 
 @in_child
 def _renew_locks() -> None:
-    """A lock that another thread held when the process forked is never released in the child."""
+    """Replace the locks after a fork: a lock of another thread is never released in the child."""
     for tape in _TAPES:
         tape._lock = threading.Lock()

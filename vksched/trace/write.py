@@ -1,10 +1,11 @@
-"""Write: the one file of a tape. Perfetto reads its "traceEvents", vksched the rest.
+"""Write: the single file of a tape. Perfetto reads its "traceEvents", and vksched the rest.
 
     {"traceEvents": [...],
-     "vksched": {"format": 1, "version": "0.1", "dropped": 0, "dropped_plans": 0,
+     "vksched": {"format": 2, "version": "0.1", "dropped": 0, "dropped_plans": 0,
                  "graphs": [...], "plans": [...], "columns": [...], "events": [...]}}
 
-`schema.py` says what each part is made of. Complexity: O(events + nodes).
+`format.py` has the schema of each part.
+Complexity: O(events + nodes).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pack(document: Document) -> bytes:
 
 
 def unpack(packed: bytes) -> dict[str, object]:
-    """Return the document that was packed."""
+    """Return the document of a packed one."""
     found: dict[str, object] = json.loads(zlib.decompress(packed))
     return found
 
@@ -47,14 +48,18 @@ def save_tape(
     dropped: int,
     dropped_plans: int,
 ) -> None:
-    """Write a tape, as `document` says.
+    """Write a tape in the form of `document`.
 
-    Raises:
-        VkschedError: the file cannot be written.
+    Raises
+    ------
+    VkschedError
+        The file cannot be written.
     """
     about = document(events, graphs, plans, dropped, dropped_plans)
-    told = [replace(event, plan=row[5]) for event, row in zip(events, about["events"], strict=True)]
-    shown = perfetto_events(told, about["graphs"], about["plans"])
+    named = [
+        replace(event, plan=row[5]) for event, row in zip(events, about["events"], strict=True)
+    ]
+    shown = perfetto_events(named, about["graphs"], about["plans"])
     text = json.dumps({"traceEvents": shown, "vksched": about}, allow_nan=False)
     try:
         Path(path).write_text(text, encoding="utf-8")
@@ -69,8 +74,10 @@ def document(
     dropped: int,
     dropped_plans: int,
 ) -> dict[str, Any]:
-    """Returns what a file has under "vksched". graphs: packed, by number. plans: their numbers,
-    with the number of the graph and packed. In the file both are numbered from 0 on.
+    """Return the object under "vksched" of a file.
+
+    graphs: packed documents by number. plans: their numbers, each with the number of its graph and
+    its packed document. In the file both are numbered from 0.
     """
     graph_at = {number: at for at, number in enumerate(graphs)}
     plan_at = {number: at for at, (number, _) in enumerate(plans)}

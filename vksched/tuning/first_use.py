@@ -38,7 +38,7 @@ MAX_S = 5.0
 """Time for all devices if the user asks to measure all missing costs."""
 MAX_OPS = 10_000
 """Planning of a larger graph takes long: there runs show the costs of calls."""
-LIGHT = ("elementwise", "moves")
+LIGHT = ("elementwise", "layout")
 """Families of ops whose kernels software drivers compile in some hundredths of a second."""
 
 

@@ -1,1 +1,1 @@
-"""Pictures: SVG text and timelines, for schedules and plans. Knows neither of them."""
+"""Pictures: SVG and timelines, for schedules and plans. The package imports neither of them."""

@@ -1,12 +1,12 @@
-"""Timelines: a row a device, time to the right, and lines from row to row.
+"""Gantt charts: a row for each device, time to the right, and lines between rows.
 
     p0 |aaaa|    |cc|
          \\____
               v
     p1        |bbbb|
 
-Each bar has a tooltip with its name and times. Bars that are narrower than a pixel are joined with
-their neighbours, so that a picture of 100,000 bars stays a file that opens.
+Each bar has a tooltip with its name and times. Bars narrower than a pixel are joined with their
+neighbours, so that browsers can open a picture of 100,000 bars.
 
 Complexity: bars + lines, sorted. Examples: tests/viz/test_timeline.py.
 """
@@ -35,17 +35,19 @@ from .svg import (
 WIDTH, ROW, BAR = 960.0, 40.0, 24.0
 LEFT, MARGIN, TOP = 130.0, 16.0, 62.0
 MIN_S = 1e-15
-"""What takes less takes no time at all."""
+"""Shorter times count as 0."""
 MAX_LINES = 400
-"""More lines from row to row would only be red."""
+"""Maximum number of lines between rows: more would be illegible."""
 MARK = "#b3005e"
-"""Of marked bars."""
+"""Colour of marked bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that took time; its tooltip says its name and its times. colour: its number; None
-    is that of the row. marked: with a band and a diamond. tip: instead of name and times.
+    """An interval of time, with a tooltip.
+
+    colour: its number, or None for the row's colour. marked: True to add a band and a diamond. tip:
+    the text of the tooltip in place of name and times.
     """
 
     start_s: float
@@ -58,8 +60,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device with its bars, in any order; note: a line below its name. colour: its number; None
-    is the place of the row. dashed: what is not there but expected.
+    """A device with its bars, in any order.
+
+    note: a line below its name. colour: its number, or None for the position of the row. dashed:
+    True for expected bars.
     """
 
     name: str
@@ -71,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Something that goes from one row to another, by their numbers."""
+    """A transfer from one row to another, by their numbers."""
 
     source: int
     target: int
@@ -82,22 +86,22 @@ class Transfer:
 
 def draw_timeline(
     title: str,
-    told: str,
+    subtitle: str,
     rows: Sequence[Row],
     transfers: Sequence[Transfer] = (),
     *,
     span_s: float = 0.0,
     noun: str = "task",
 ) -> str:
-    """Return the picture as SVG text; the same for the same values.
+    """Return the picture as SVG text. Equal values give equal text.
 
-    told: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
-    noun: what bars are, where some are joined. More than 400 transfers are left out.
+    subtitle: a line below the title. span_s: the end of the axis, if it is after the last bar.
+    noun: the name of the bars, for joined ones. More than 400 transfers are left out.
     """
     height = TOP + ROW * len(rows) + 44
     root = new_picture(WIDTH, height, title)
     add_text(root, MARGIN, 22, title, weight="bold", size="12")
-    add_text(root, MARGIN, 40, told)
+    add_text(root, MARGIN, 40, subtitle)
     ends = [bar.finish_s for row in rows for bar in row.bars]
     span_s = max([span_s, *ends, *(c.finish_s for c in transfers)])
     span_s = span_s if span_s > MIN_S else 1.0
@@ -111,9 +115,7 @@ def draw_timeline(
 def add_rows(
     root: ET.Element, rows: Sequence[Row], span_s: float, noun: str, top: float = TOP
 ) -> float:
-    """Add rows, each ROW high, from a height on, and 44 pixels for the axis below them; returns
-    how many pixels a second has.
-    """
+    """Add rows of height ROW, and 44 pixels for the axis; return the pixels per second."""
     scale = (WIDTH - LEFT - MARGIN) / span_s
     _draw_axis(root, span_s, scale, top, top + ROW * len(rows) + 10)
     for at, row in enumerate(rows):
@@ -163,7 +165,7 @@ def _draw_mark(root: ET.Element, x: float, y: float, width: float) -> None:
 
 
 def joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
-    """Yield bars in the order of time; those that share a pixel are one."""
+    """Yield bars in the order of time, with bars of one pixel joined."""
     lane = sorted(bars, key=lambda bar: (bar.start_s, bar.finish_s, bar.name))
     at = 0
     while at < len(lane):

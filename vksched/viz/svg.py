@@ -1,8 +1,9 @@
-"""SVG: shapes, texts and tooltips of a picture, and the file it goes to.
+"""SVG: shapes, texts and tooltips of a picture, and its file.
 
     new_picture(960, 226, "20 tasks") --> root --add_rect, add_text, add_path, add_tip--> as_text
 
-Texts may hold anything: what XML cannot hold is replaced. The same calls give the same text.
+Texts may hold any characters: the ones that XML does not allow are replaced. Equal calls give equal
+text.
 
 Complexity: elements. Examples: tests/viz/test_svg.py.
 """
@@ -25,12 +26,12 @@ COLOURS = (
     ("#e6f3fb", "#2f86b8"),
     ("#fbe3d5", "#b34a00"),
 )
-"""Light and dark of each device, told apart by eyes that see no red or green too (Okabe, Ito)."""
+"""Light and dark colour of each device, distinct for colour-blind readers (Okabe, Ito)."""
 CROSSING = "#c00000"
-"""Values that go from one device to another."""
+"""Colour of values that go from one device to another."""
 INK = "#111111"
 CHAR = 6.1
-"""Width of a letter of size 10, which texts have by default."""
+"""Width of a letter of size 10, the default of texts."""
 
 
 def colours_of(device: int) -> tuple[str, str]:
@@ -39,10 +40,12 @@ def colours_of(device: int) -> tuple[str, str]:
 
 
 def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
-    """Write what `draw` returns, which is called once the name is known to be good.
+    """Write the text that `draw` returns, which is called after a check of the name.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     target = Path(path)
     if target.suffix.lower() != ".svg":
@@ -54,7 +57,7 @@ def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
 
 
 def new_picture(width: float, height: float, title: str) -> ET.Element:
-    """Return an empty white picture; title: its tooltip."""
+    """Return an empty white picture. title: its tooltip."""
     root = ET.Element(
         "svg",
         xmlns="http://www.w3.org/2000/svg",
@@ -76,7 +79,7 @@ def as_text(root: ET.Element) -> str:
 
 
 def framed(picture: str, title: str, text: str) -> str:
-    """Return a picture as HTML for a notebook, with a text below it that opens at a click."""
+    """Return a picture as HTML for a notebook, with a collapsible text below it."""
     drawn = picture.partition("?>")[2]
     return (
         f'<div style="max-width:100%;overflow:auto">{drawn}</div>'
@@ -96,7 +99,7 @@ def add_text(
     anchor: str = "start",
     size: str = "",
 ) -> None:
-    """Add a line of text; y: its base line. size: "" is 10."""
+    """Add a line of text. y: its base line. size: "" for 10."""
     attributes = {"x": as_pixels(x), "y": as_pixels(y), "fill": fill}
     if weight != "normal":
         attributes["font-weight"] = weight
@@ -117,7 +120,7 @@ def add_rect(
     stroke: str,
     thick: str = "1",
 ) -> ET.Element:
-    """Add a rectangle; returns it for a tooltip or other attributes."""
+    """Add a rectangle, and return it for a tooltip or other attributes."""
     place = {
         "x": as_pixels(x),
         "y": as_pixels(y),
@@ -129,12 +132,12 @@ def add_rect(
 
 
 def add_tip(parent: ET.Element, text: str) -> None:
-    """Add the text that is shown when the mouse rests on an element."""
+    """Add a tooltip to an element."""
     ET.SubElement(parent, "title").text = clean(text)
 
 
 def fit(text: str, width: float) -> str:
-    """Return the beginning of a text that is too long for a width."""
+    """Return a text, truncated to a width."""
     many = int(width / CHAR + 1e-9)
     return text if len(text) <= many else text[: max(many - 1, 0)] + "…"
 
@@ -145,7 +148,7 @@ def as_pixels(value: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a text without what XML 1.0 cannot hold: names may have anything in them."""
+    """Return a text without the characters that XML 1.0 does not allow."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates
     bad = "\ufffe\uffff"
     return "".join(c if (c >= " " or c in "\n\t") and c not in bad else "\ufffd" for c in text)

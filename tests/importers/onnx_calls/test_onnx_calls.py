@@ -135,13 +135,13 @@ FOUND = [
 FOUND[-2].results = 3
 
 
-@pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+@pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 @pytest.mark.parametrize("call", FOUND, ids=lambda c: f"{c.op}-{c.opset}")
 def test_what_was_found(call: Call, sched: vs.Scheduler) -> None:
     assert check(call, sched)
 
 
-@pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+@pytest.mark.filterwarnings("ignore::vksched.common.user_warning.VkschedWarning")
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.domain.rpartition('.')[2]}{e.op}")
 def test_calls(entry: Entry, sched: vs.Scheduler) -> None:
     calls = [draw_call(entry, seed) for seed in range(SEEDS)]

@@ -1,7 +1,7 @@
 """The worker of one baseline: `python -m baselines NAME DEVICE [FOLDER]`.
 
-DEVICE is JSON with the device's name. FOLDER has the file NAME.py of a baseline that is none of
-the package; it and its helpers become modules of this package.
+DEVICE is JSON with the device's name. FOLDER contains the file NAME.py of a user's baseline; it and
+its helpers become modules of this package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _module(name: str, *folders: str) -> Any:
     package = importlib.import_module(str(__package__))
     if not folders:
         return importlib.import_module(f"{package.__name__}.{name.replace('.', '_')}_baseline")
-    package.__path__ += folders  # the shared modules come first
+    package.__path__ += folders  # the shared modules take precedence
     return importlib.import_module(f"{package.__name__}.{name}")
 
 

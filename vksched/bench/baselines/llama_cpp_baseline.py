@@ -1,9 +1,9 @@
 """llama.cpp on the CPU or on one Vulkan device, through the package llama_cpp.
 
-Its libraries are those of the package, or those in the folder LLAMA_CPP_LIB_PATH. It reads the
-tokens that vksched reads, in as large a context. On the CPU it has as many threads as the process
-may use, or half of these where it is faster so, as its threads wait by spinning. What else there is
-to choose is as it is by default: keys and values in float16, 512 tokens of a prompt at a time.
+Its libraries are those of the package, or those in the folder LLAMA_CPP_LIB_PATH. It reads the same
+tokens as vksched, with an equal context length. On the CPU it uses all threads of the process, or
+half of them if that is faster, because its threads spin. All other settings are its defaults: KV
+cache in float16, batches of 512 tokens.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .protocol import Job, Skip
 from .workloads import GENERATED, LANGUAGE, Array, Arrays, Spec
 
 VISIBLE = "GGML_VK_VISIBLE_DEVICES"
-"""Read when the library is loaded. Without it, llama.cpp looks for no software devices."""
+"""Read when the library is loaded. Without it, llama.cpp ignores software devices."""
 BUFFER = re.compile(r"(\S+) +(?:model|KV|compute|output|RS) buffer size *= *([\d.]+) MiB")
-"""A line of its log that tells what it allocates, and where."""
+"""A log line about an allocation and its device."""
 ALL_LAYERS = 999
 ERROR = 4
-"""The level of errors in its log."""
+"""Its log level of errors."""
 
 
 def threads() -> int:
-    """Return how many threads this process may use at once."""
+    """Return the number of threads that this process may use."""
     found = getattr(os, "sched_getaffinity", None)
     return len(found(0)) if found else os.cpu_count() or 1
 
 
 class Library:
-    """llama.cpp, loaded so that it sees one Vulkan device."""
+    """llama.cpp, loaded with one visible Vulkan device."""
 
     def __init__(self, visible: int | None) -> None:
         os.environ[VISIBLE] = "" if visible is None else str(visible)
@@ -44,10 +44,10 @@ class Library:
 
         self.api: Any = llama_cpp
         self.version = str(llama_cpp.__version__)
-        self.said: list[str] = []
-        self.reason = ""  # the first error that it told of
+        self.log_lines: list[str] = []
+        self.reason = ""  # the first error in its log
         self._ggml = llama_cpp.llama_cpp._lib
-        self._say = llama_cpp.llama_log_callback(self._note)  # lives as long as the library
+        self._say = llama_cpp.llama_log_callback(self._note)  # must outlive the library
         llama_cpp.llama_log_set(self._say, ctypes.c_void_p(0))
         folder = os.environ.get("LLAMA_CPP_LIB_PATH")
         if folder and not self._ggml.ggml_backend_dev_count():  # backends are libraries, too
@@ -55,16 +55,16 @@ class Library:
         llama_cpp.llama_backend_init()
 
     def _note(self, level: int, text: bytes, _data: object) -> None:
-        self.said.append(text.decode(errors="replace"))
+        self.log_lines.append(text.decode(errors="replace"))
         if level == ERROR and not self.reason:
-            self.reason = self.said[-1].strip()
+            self.reason = self.log_lines[-1].strip()
 
     def forget(self) -> None:
-        """Forget what it said."""
-        self.said, self.reason = [], ""
+        """Clear the log."""
+        self.log_lines, self.reason = [], ""
 
     def devices(self) -> dict[str, int]:
-        """Return its devices: what they are called, and where they lie."""
+        """Return its devices: their names and addresses."""
         get, describe = self._ggml.ggml_backend_dev_get, self._ggml.ggml_backend_dev_description
         get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
         describe.argtypes, describe.restype = [ctypes.c_void_p], ctypes.c_char_p
@@ -73,24 +73,24 @@ class Library:
         return {describe(one).decode(): one for one in found}
 
     def allocated_bytes(self, host: bool) -> float | None:
-        """Returns what it said that it allocates, on the host or on the device; None of nothing."""
-        found = BUFFER.findall("".join(self.said))
+        """Return the bytes that it logged as allocated on the host or on the device, or None."""
+        found = BUFFER.findall("".join(self.log_lines))
         sizes = [float(mib) for where, mib in found if host or not where.startswith("CPU")]
         return sum(sizes) * (1 << 20) if sizes else None
 
 
 class Loaded:
-    """A model in its context. device: None for the CPU."""
+    """A model with a context. device: None for the CPU."""
 
     def __init__(self, library: Library, device: int | None, spec: Spec) -> None:
         self._library, api = library, library.api
         self.file, self._api = spec["file"], api
         library.forget()
-        given = api.llama_model_default_params()
-        chosen = (ctypes.c_void_p * 2)(device, None)  # that of the CPU is an empty list
-        given.devices = ctypes.addressof(chosen)
-        given.n_gpu_layers = ALL_LAYERS if device is not None else 0
-        self._model = api.llama_model_load_from_file(spec["file"].encode(), given)
+        params = api.llama_model_default_params()
+        chosen = (ctypes.c_void_p * 2)(device, None)  # an empty list selects the CPU
+        params.devices = ctypes.addressof(chosen)
+        params.n_gpu_layers = ALL_LAYERS if device is not None else 0
+        self._model = api.llama_model_load_from_file(spec["file"].encode(), params)
         if not self._model:
             raise RuntimeError(f"it does not load the model: {library.reason}")
         context = api.llama_context_default_params()
@@ -107,11 +107,11 @@ class Loaded:
         self.length = 0
 
     def use(self, count: int) -> None:
-        """Compute with so many threads from now on."""
+        """Set the number of threads."""
         self._api.llama_set_n_threads(self._context, count, count)
 
     def keep(self, length: int) -> None:
-        """Forget all but the first tokens of the text."""
+        """Truncate the context to the first `length` tokens."""
         if length:
             self._api.llama_memory_seq_rm(self._memory, 0, length, -1)
         else:
@@ -119,10 +119,10 @@ class Loaded:
         self.length = length
 
     def read(self, tokens: Sequence[int]) -> Array:
-        """Read more of a text and returns the logits of what follows."""
-        given = (ctypes.c_int32 * len(tokens))(*tokens)
+        """Process tokens and return the logits after them."""
+        batch_tokens = (ctypes.c_int32 * len(tokens))(*tokens)
         api = self._api
-        failed = api.llama_decode(self._context, api.llama_batch_get_one(given, len(tokens)))
+        failed = api.llama_decode(self._context, api.llama_batch_get_one(batch_tokens, len(tokens)))
         if failed:
             raise RuntimeError(f"llama_decode: {failed}: {self._library.reason}")
         self.length += len(tokens)
@@ -130,7 +130,7 @@ class Loaded:
         return np.ctypeslib.as_array(logits, shape=(self._size,)).astype(np.float32)
 
     def take(self, other: Loaded) -> bool:
-        """Takes over the text that another context of the model has read; False where it cannot."""
+        """Copy the state of another context of the model; return False if it fails."""
         size = self._api.llama_state_get_size(other._context)
         data = (ctypes.c_uint8 * size)()
         self._api.llama_state_get_data(other._context, data, size)
@@ -144,7 +144,7 @@ class Loaded:
 
 
 class Reading:
-    """One case, ready to run; see `wire.Job` and, for what it reads, language/cases.py."""
+    """A prepared case; see `protocol.Job` and, for its text, language/llm_cases.py."""
 
     def __init__(self, baseline: LlamaBaseline, spec: Spec, text: Sequence[int]) -> None:
         self._baseline, self._spec, self._text = baseline, spec, list(text)
@@ -158,8 +158,8 @@ class Reading:
             self._choose_threads()
 
     def _fill(self, text: Sequence[int]) -> None:
-        """Read what stands before the tokens that are measured; by the CPU, which is faster where
-        a device is made of software.
+        """Process the tokens before the measured ones; on the CPU, which is faster than a software
+        device.
         """
         if self._baseline.device is not None:
             helper = self._baseline.load(self._spec, on_cpu=True)
@@ -220,11 +220,11 @@ class LlamaBaseline:
         self._loaded: Loaded | None = None
 
     def load(self, spec: Spec, on_cpu: bool = False) -> Loaded:
-        """Return the model of a case, loaded anew."""
+        """Return the model of a case, newly loaded."""
         return Loaded(self._library, None if on_cpu else self.device, spec)
 
     def loaded(self, spec: Spec) -> Loaded:
-        """Return the model of a case, which the cases of one file share."""
+        """Return the model of a case, shared by the cases of one file."""
         if self._loaded is None or self._loaded.file != spec["file"]:
             if self._loaded is not None:
                 self._loaded.close()
@@ -239,7 +239,7 @@ class LlamaBaseline:
 
 
 def open_baseline(device: Mapping[str, Any]) -> LlamaBaseline:
-    """llama.cpp on the device of that name."""
+    """Return llama.cpp on the device of this name."""
     if device["index"] < 0:
         return LlamaBaseline(Library(None), None)
     library = Library(device["index"])

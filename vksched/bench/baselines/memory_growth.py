@@ -1,4 +1,4 @@
-"""What a model takes in onnxruntime: by how much a fresh process grows at most."""
+"""Memory of a model in onnxruntime: the peak growth of a fresh process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ print(peak() - before)
 
 
 def growth_of(model: Path, feeds: Mapping[str, Array]) -> int | None:
-    """Return bytes, the session's copy of the weights included; None where no one tells."""
+    """Return bytes, including the session's copy of the weights, or None if the system reports
+    none.
+    """
     with tempfile.TemporaryDirectory() as folder:
         values = Path(folder) / "feeds.npz"
         np.savez(values, **feeds)  # type: ignore[arg-type]

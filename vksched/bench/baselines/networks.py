@@ -1,10 +1,10 @@
-"""Whole networks, written once: every runtime builds its own from the same random weights.
+"""Networks, defined once: every runtime builds its own from equal random weights.
 
     minilm(builder)  ->  the builder's calls, in order  ->  an ONNX file, ncnn's layers, ...
 
 Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18, ResNet-50 and MobileNet-V2 (one
-image of 224 x 224, their norms folded into the convolutions) and a small GPT-2 (one token against a
-cache of 128, or a prompt of 512).
+image of 224 x 224, norms folded into the convolutions) and a small GPT-2 (one token with a KV cache
+of 128, or a prompt of 512).
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ WORDS = 30522
 
 
 class Builder(Protocol[V]):
-    """What a runtime does with the layers of a network. Values are rows, (rows, columns), or
-    images, (1, channels, side, side).
+    """Builder of layers in a runtime.
+
+    Values are rows, (rows, columns), or images, (1, channels, side, side).
     """
 
     def input(self, name: str, value: Array) -> V:
-        """An operand of the run; int32 numbers or a float32 image."""
+        """Return an input of the network: int32 ids or a float32 image."""
 
     def embed(self, ids: V, table: Array) -> V:
-        """Rows of the table by number."""
+        """Return the rows of a table by id."""
 
     def linear(self, x: V, w: Array, bias: Array | None) -> V:
-        """x w + bias; w: (in, out). Without a bias x w^T; w: (out, in), as a table is."""
+        """Return x w + bias; w: (in, out). Without a bias x w^T; w: (out, in), like an embedding
+        table.
+        """
 
     def layer_norm(self, x: V, scale: Array, shift: Array) -> V: ...
 
@@ -43,35 +46,37 @@ class Builder(Protocol[V]):
     def relu(self, x: V) -> V: ...
 
     def relu6(self, x: V) -> V:
-        """Each value between 0 and 6."""
+        """Clamp each value to 0..6."""
 
     def add(self, a: V, b: V) -> V: ...
 
     def attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
-        """Of rows that hold their heads side by side; batch: sequences that know each other not."""
+        """Return attention of rows with interleaved heads; batch: number of independent
+        sequences.
+        """
 
     def mean(self, x: V, batch: int) -> V:
-        """The mean of the rows of each sequence."""
+        """Return the mean of the rows of each sequence."""
 
-    def grow(self, kept: Array, new: V) -> V:
-        """kept, which stays with the runtime between runs, and a new row behind it."""
+    def grow(self, cache: Array, new: V) -> V:
+        """Return `cache`, a state of the runtime, with a new row appended."""
 
     def conv(self, x: V, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> V: ...
 
     def max_pool(self, x: V, kernel: int, stride: int, pad: int) -> V: ...
 
     def pool(self, x: V) -> V:
-        """The mean of each channel, as one row."""
+        """Return the mean of each channel, as one row."""
 
     def causal_attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
-        """Attention of rows that see those of their sequence up to themselves."""
+        """Return causal attention within each sequence."""
 
     def last(self, x: V) -> V:
-        """The last row, (1, columns)."""
+        """Return the last row, (1, columns)."""
 
 
 class _Weights:
-    """Random weights of such sizes that values stay near 1."""
+    """Random weights, scaled to keep values near 1."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(5)
@@ -111,7 +116,7 @@ def minilm(b: Builder[V], batch: int = 8, tokens: int = 32, layers: int = 6, wid
 
 
 class _Convolutions(Generic[V]):
-    """The layers of a network of images. A call is a convolution of random filters."""
+    """Layers of an image network. A call is a convolution with random filters."""
 
     def __init__(self, builder: Builder[V]) -> None:
         self._b, self._w = builder, _Weights()
@@ -135,12 +140,12 @@ class _Convolutions(Generic[V]):
         return self._b.input("image", image)
 
     def stem(self, size: int) -> V:
-        """Return 64 channels of a quarter of the image's side."""
+        """Return 64 channels at a quarter of the image's side."""
         x = self(self.image(size), 3, 64, 7, 2)
         return self._b.max_pool(self._b.relu(x), 3, 2, 1)
 
     def classes(self, x: V, inward: int) -> V:
-        """Return a row of 1,000 values."""
+        """Return the logits of 1,000 classes."""
         return self._b.linear(self._b.pool(x), self._w(inward, 1000), self._w.bias(1000))
 
 
@@ -181,18 +186,18 @@ def mobilenet(b: Builder[V], size: int = 224) -> V:
         *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
     ):
         for stride in (first, *[1] * (count - 1)):
-            width, kept = wider * inward, stride == 1 and inward == out
+            width, has_identity = wider * inward, stride == 1 and inward == out
             h = b.relu6(layer(x, inward, width, 1, 1)) if wider > 1 else x
             h = b.relu6(layer(h, width, width, 3, stride, groups=width))
-            h = layer(h, width, out, 1, 1, 0.5 if kept else 1.0)
-            x, inward = b.add(x, h) if kept else h, out
+            h = layer(h, width, out, 1, 1, 0.5 if has_identity else 1.0)
+            x, inward = b.add(x, h) if has_identity else h, out
     return layer.classes(b.relu6(layer(x, inward, 1280, 1, 1)), 1280)
 
 
 def gpt2_mini(
     b: Builder[V], past: int = 128, layers: int = 6, width: int = 384, words: int = 50257
 ) -> V:
-    """id (1) -> (1, words): one step, the last of a cache's rows being its own."""
+    """id (1) -> (1, words): one decode step; the last row of the KV cache is its own."""
     w = _Weights()
     table = w.table(words, width)
     x = b.embed(b.input("id", np.array([7], np.int32)), table)
@@ -215,7 +220,7 @@ def gpt2_text(
     width: int = 384,
     words: int = 50257,
 ) -> V:
-    """ids (batch x tokens) -> (batch x tokens, words): what follows each token, as in training."""
+    """ids (batch x tokens) -> (batch x tokens, words): logits after each token, as in training."""
     x, table = _read_text(b, batch, tokens, layers, width, words)
     return b.linear(x, table, None)
 
@@ -223,7 +228,7 @@ def gpt2_text(
 def gpt2_prompt(
     b: Builder[V], tokens: int = 512, layers: int = 6, width: int = 384, words: int = 50257
 ) -> V:
-    """ids (tokens) -> (1, words): what follows a prompt."""
+    """ids (tokens) -> (1, words): logits after a prompt."""
     x, table = _read_text(b, 1, tokens, layers, width, words)
     return b.linear(b.last(x), table, None)
 
@@ -231,7 +236,7 @@ def gpt2_prompt(
 def _read_text(
     b: Builder[V], batch: int, tokens: int, layers: int, width: int, words: int
 ) -> tuple[V, Array]:
-    """Return the rows of whole texts, (batch x tokens, width), and the table of words."""
+    """Return the hidden rows of whole texts, (batch x tokens, width), and the embedding table."""
     w = _Weights()
     table = w.table(words, width)
     ids = np.random.default_rng(1).integers(0, words, batch * tokens).astype(np.int32)
@@ -256,19 +261,19 @@ NETWORKS: Mapping[str, Callable[..., Any]] = {
     "gpt2_prompt": gpt2_prompt,
 }
 NO_SIZES = ("model", "phase", "hardware", "precision")
-"""Of the parameters of a case: what does not change what its network computes."""
+"""Parameters of a case that do not affect the computation of its network."""
 
 
 def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
-    """Return the result of the network of that name and of these sizes."""
+    """Return the result of a network by its name and sizes."""
     sizes = {key: value for key, value in params.items() if key not in NO_SIZES}
     result: V = NETWORKS[params["model"]](builder, **sizes)
     return result
 
 
 class Numbers:
-    """The builder that computes at once, with numpy. flops: multiplications and additions of
-    products; weight_bytes: of products and tables.
+    """A builder that computes directly, with numpy. flops: operations of matmuls. weight_bytes:
+    size of their weights and of tables.
     """
 
     def __init__(self) -> None:
@@ -335,9 +340,9 @@ class Numbers:
     def mean(self, x: Array, batch: int) -> Array:
         return np.asarray(x.reshape(batch, -1, x.shape[1]).mean(1))
 
-    def grow(self, kept: Array, new: Array) -> Array:
-        self._hold(kept)
-        return np.concatenate([kept, new])
+    def grow(self, cache: Array, new: Array) -> Array:
+        self._hold(cache)
+        return np.concatenate([cache, new])
 
     def conv(
         self, x: Array, w: Array, bias: Array, stride: int, pad: int, groups: int = 1
@@ -362,6 +367,6 @@ def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, Numbers]:
 
 
 def computed(params: Mapping[str, Any]) -> tuple[Array, Numbers]:
-    """Return a network's result by numpy, and what it took."""
+    """Return a network's result with numpy, and its work."""
     same = {key: value for key, value in params.items() if key == "model" or key not in NO_SIZES}
     return _computed(tuple(sorted(same.items())))

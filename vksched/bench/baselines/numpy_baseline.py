@@ -1,4 +1,4 @@
-"""numpy, into arrays that are there already where it can do that."""
+"""numpy, with preallocated outputs if possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .workloads import Array, Arrays, Spec, expected_of
 
 
 class NumpyBaseline:
-    """The functions of numpy that a user would call."""
+    """The numpy functions that a user would call."""
 
     version = np.__version__
 

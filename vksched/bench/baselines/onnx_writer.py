@@ -1,4 +1,4 @@
-"""The networks as ONNX files, for the runtimes that read them."""
+"""The networks as ONNX files, for runtimes that read them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": 
 
 
 class OnnxFile:
-    """The builder of an ONNX graph; values are names. kept: inputs that stay between runs."""
+    """Builder of an ONNX graph; values are names. state_inputs: inputs that persist between
+    runs.
+    """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.width, self._tokens = params.get("width", 384), params.get("tokens", 512)
         self.feeds: dict[str, Array] = {}
-        self.kept: dict[str, Array] = {}
+        self.state_inputs: dict[str, Array] = {}
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._names: dict[int, str] = {}
@@ -30,7 +32,7 @@ class OnnxFile:
     def _const(self, array: Array) -> str:
         if id(array) not in self._names:
             self._names[id(array)] = f"w{len(self._held)}"
-            self._held.append(array)  # so that no other array gets its number
+            self._held.append(array)  # so that no other array gets its id
             self._constants.append(numpy_helper.from_array(array, self._names[id(array)]))
         return self._names[id(array)]
 
@@ -87,8 +89,8 @@ class OnnxFile:
         if causal:
             scaled = self._node("Add", scaled, self._const(later_of(self._tokens)))
         seen = self._node("MatMul", self._node("Softmax", scaled, axis=-1), split(v, 0, 2, 1, 3))
-        turned = self._node("Transpose", seen, perm=(0, 2, 1, 3))
-        return self._node("Reshape", turned, self._ints(-1, self.width))
+        transposed = self._node("Transpose", seen, perm=(0, 2, 1, 3))
+        return self._node("Reshape", transposed, self._ints(-1, self.width))
 
     def causal_attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
         return self.attention(q, k, v, batch, heads, causal=True)
@@ -100,9 +102,9 @@ class OnnxFile:
         shaped = self._node("Reshape", x, self._ints(batch, -1, self.width))
         return self._node("ReduceMean", shaped, axes=[1], keepdims=0)
 
-    def grow(self, kept: Array, new: str) -> str:
-        name = f"kept{len(self.kept)}"
-        self.kept[name] = kept
+    def grow(self, cache: Array, new: str) -> str:
+        name = f"kept{len(self.state_inputs)}"
+        self.state_inputs[name] = cache
         return self._node("Concat", name, new, axis=0)
 
     def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> str:
@@ -120,7 +122,7 @@ class OnnxFile:
         """Return the file."""
         inputs = [
             helper.make_tensor_value_info(name, TYPES[array.dtype.name], array.shape)
-            for name, array in {**self.feeds, **self.kept}.items()
+            for name, array in {**self.feeds, **self.state_inputs}.items()
         ]
         self._nodes.append(helper.make_node("Identity", [result], ["y"]))
         output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
@@ -131,6 +133,6 @@ class OnnxFile:
 
 
 def network_file(params: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[bytes, OnnxFile]:
-    """Return a network's file and what is fed to it; shape: the result's."""
-    made = OnnxFile(params)
-    return made.finish(build(params, made), shape), made
+    """Return a network's file and its feeds; shape: shape of the result."""
+    file = OnnxFile(params)
+    return file.finish(build(params, file), shape), file

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU: a model of one node, its inputs and outputs bound beforehand."""
+"""onnxruntime on the CPU: a model of one node, with bound inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 
 
 class OnnxruntimeBaseline:
-    """Its CPU provider, with as many threads as it likes."""
+    """onnxruntime's CPU provider with its default number of threads."""
 
     version = str(onnxruntime.__version__)
 
@@ -31,7 +31,7 @@ class OnnxruntimeBaseline:
             raise Skip("its CPU provider computes float16 by way of float32 copies")
         if spec.kind == "model":
             data, file = network_file(spec.params, result_shape(spec))
-            feeds = {**file.feeds, **file.kept}
+            feeds = {**file.feeds, **file.state_inputs}
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.onnx"
                 path.write_bytes(data)
@@ -69,7 +69,7 @@ def _job(spec: Spec, data: bytes, feeds: Arrays, most: int, memory: float | None
 
 
 def _file(spec: Spec, arrays: Arrays) -> Job:
-    """A file as a program runs it, on as many threads as the process may have cores."""
+    """Return an ONNX file as a job, with one thread per usable core."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads = usable_cores()
     options.log_severity_level = 3
@@ -84,7 +84,7 @@ def _file(spec: Spec, arrays: Arrays) -> Job:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -112,9 +112,9 @@ def _nodes(spec: Spec) -> list[Any]:
     node, kind = helper.make_node, spec.kind
     if kind == "matmul":
         b = "x1" if spec.get("batch") else "w0"
-        turned = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
-        if any(turned):
-            return [node("Gemm", ["x0", b], ["y"], transA=turned[0], transB=turned[1])]
+        transposed = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
+        if any(transposed):
+            return [node("Gemm", ["x0", b], ["y"], transA=transposed[0], transB=transposed[1])]
         return [node("MatMul", ["x0", b], ["y"])]
     if kind == "binary":
         return [node({"add": "Add", "mul": "Mul"}[spec["op"]], ["x0", "x1"], ["y"])]

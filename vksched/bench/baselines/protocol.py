@@ -1,8 +1,8 @@
-"""The worker's side of the pipe: one line of JSON in, one line out.
+"""Worker protocol: one JSON line per request, one per response.
 
 {"do": "prepare", "spec": {...}} -> {"nmse": 1e-12, "note": "...", "bytes": null} | {"skip": "why"}
-{"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]}
-{"do": "drop"} -> {}           {"do": "quit"} ends
+{"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]} {"do": "drop"} -> {}
+{"do": "quit"} ends
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from typing import Any, Protocol
 from .workloads import LANGUAGE, SINGLE, Array, Arrays, Spec, arrays_of, error_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
-"""Set for a worker that is to end with the thread that starts it."""
+"""Set for a worker that must end with the thread that starts it."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Skip(Exception):
-    """The baseline does not compute this, with the reason."""
+    """The baseline does not support a case, with the reason."""
 
 
 class Job(Protocol):
-    """One case, ready to run."""
+    """A prepared case."""
 
     note: str
-    """What was chosen, for the reader of the report."""
+    """Note on the configuration, for the report."""
     memory_bytes: float | None
-    """What it takes at most, where that is known."""
+    """Peak memory, or None if unknown."""
 
     def result(self) -> Array:
-        """Return the result, computed as it is when measured."""
+        """Return the result, computed as in the measurement."""
 
     def sample(self) -> float:
-        """Run a batch and returns the seconds of one call."""
+        """Run a batch and return the seconds per call."""
 
 
 class Baseline(Protocol):
@@ -49,11 +49,11 @@ class Baseline(Protocol):
     version: str
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
-        """Return the case ready to run; raises Skip."""
+        """Return the prepared case; raise Skip if it is unsupported."""
 
 
 class Timed:
-    """A job of functions: `call` does `count` calls and waits for them."""
+    """A job of functions: `call` executes `count` calls and waits for them."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Timed:
 
 
 def fastest(jobs: list[Timed]) -> Timed:
-    """Return the job that is fastest when tried."""
+    """Return the fastest job of one trial each."""
     if len(jobs) == 1:
         return jobs[0]
     times = []
@@ -84,7 +84,7 @@ def fastest(jobs: list[Timed]) -> Timed:
 
 
 def _check_precision(baseline: Baseline, spec: Spec) -> None:
-    """Raise Skip where a baseline, by its `precisions`, has not that of a case."""
+    """Raise Skip if a baseline does not support the precision of a case."""
     word = spec.get("precision", SINGLE)
     has = (SINGLE, *getattr(baseline, "precisions", ()))
     if spec.kind != LANGUAGE and word not in has:
@@ -92,18 +92,18 @@ def _check_precision(baseline: Baseline, spec: Spec) -> None:
 
 
 def repeats(seconds: float, batch_s: float = 0.01, most: int = 64) -> int:
-    """Return how many calls go into one submission, so that its own cost does not count."""
+    """Return the number of calls per submission that amortizes its overhead."""
     return max(1, min(most, round(batch_s / max(seconds, 1e-9))))
 
 
 def end_with_parent() -> None:
-    """Has Linux kill this process, even a stopped one, when the thread that started it ends."""
+    """Let Linux kill this process, even if stopped, when the thread that started it ends."""
     if sys.platform == "linux" and OWNED in os.environ:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(open_baseline: Callable[[], Baseline]) -> None:
-    """Answers requests until the pipe ends. Whatever libraries print goes to stderr."""
+    """Serve requests until the pipe is closed. Output of libraries goes to stderr."""
     end_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -145,7 +145,7 @@ def serve(open_baseline: Callable[[], Baseline]) -> None:
             traceback.print_exc()
             say({"error": f"{type(error).__name__}: {error}"})
     sys.stderr.flush()
-    os._exit(0)  # some drivers crash when they are taken down
+    os._exit(0)  # some drivers crash at shutdown
 
 
 def sample_for(sample: Callable[[], float], seconds: float) -> list[float]:

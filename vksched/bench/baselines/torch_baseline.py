@@ -1,4 +1,4 @@
-"""PyTorch on the CPU, or on CUDA where the device is a GPU that it knows."""
+"""PyTorch on the CPU, or on CUDA for a GPU that it supports."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ UNARY: dict[str, Callable[..., Any]] = {
 
 
 class TorchBaseline:
-    """Eager functions, in inference mode; with a precision under autocast to float16, of weights
-    that are held so beforehand.
+    """Eager functions in inference mode; a reduced precision uses autocast to float16, with weights
+    converted in advance.
     """
 
     precisions = (MIXED, HALF)
@@ -49,7 +49,7 @@ class TorchBaseline:
             if not fitting:
                 raise LookupError(f"torch has no CUDA device {device['name']}, only {names}")
             self._device = torch.device("cuda", fitting[0])
-            # Full float32, as everyone else computes.
+            # Full float32, like all other runtimes.
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
         else:
@@ -82,7 +82,9 @@ class TorchBaseline:
         return Timed(lambda: call(calls), result, calls * count, f"{calls} calls")
 
     def _model(self, spec: Spec) -> Timed:
-        """Inputs from the host and results to it in each run; a cache stays on the device."""
+        """Return a network with host inputs and results in each run; a KV cache stays on the
+        device.
+        """
         run_steps = network(spec, self._device, _factors(spec))
 
         def run() -> Array:
@@ -95,11 +97,14 @@ class TorchBaseline:
     def _copy(self, spec: Spec, values: Array) -> Timed:
         if not self._cuda:
             raise Skip("a CPU has no bus to copy over")
-        given = torch.from_numpy(values).pin_memory()
+        host_values = torch.from_numpy(values).pin_memory()
         if spec["direction"] == "in":
-            source, target = given, torch.zeros_like(given, device=self._device)
+            source, target = host_values, torch.zeros_like(host_values, device=self._device)
         else:
-            source, target = given.to(self._device), torch.zeros_like(given).pin_memory()
+            source, target = (
+                host_values.to(self._device),
+                torch.zeros_like(host_values).pin_memory(),
+            )
 
         def call() -> None:
             target.copy_(source, non_blocking=True)
@@ -112,10 +117,10 @@ class TorchBaseline:
         return Timed(call, result, 1, "pinned memory")
 
     def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
-        """Return an operand on the device. A weight is held as products want it."""
-        made = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        """Return an operand on the device, for weights in the element type of matmuls."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
         rounded = name.startswith("w") and _factors(spec) != torch.float32
-        return made.to(_factors(spec)) if rounded else made
+        return tensor.to(_factors(spec)) if rounded else tensor
 
     @contextmanager
     def _inference(self, spec: Spec) -> Iterator[None]:
@@ -131,7 +136,7 @@ class TorchBaseline:
 
 
 def _factors(spec: Spec) -> torch.dtype:
-    """Return how weights of products are held."""
+    """Return the element type of matmul weights."""
     return torch.float32 if spec.get("precision", SINGLE) == SINGLE else torch.float16
 
 
@@ -142,7 +147,7 @@ def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
         b = v["x1"] if spec.get("batch") else v["w0"]
         b = b.mT if spec.get("transpose_b") else b
         if spec.get("precision", SINGLE) != SINGLE:
-            return lambda: torch.matmul(a, b)  # autocast leaves alone what is given a result
+            return lambda: torch.matmul(a, b)  # autocast ignores calls with an `out` argument
         out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
         return lambda: torch.matmul(a, b, out=out)
     if kind == "binary":

@@ -1,8 +1,8 @@
-"""Networks in PyTorch: to run them, and to train them as vksched does, where the loss is the mean
-square of the result.
+"""Networks in PyTorch, for inference, and for training with the mean square of the result as the
+loss.
 
-Layers are eager functions. Products, convolutions and attention are in float16 where that is asked
-for, as `torch.autocast` has it, of weights that are held in float16 beforehand.
+Layers are eager functions. On request matmuls, convolutions and attention use float16 with
+`torch.autocast`, with weights converted to float16 in advance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from .workloads import EPSILON, RATE, Array, Spec
 
 
 class Steps:
-    """The builder of a list of calls. A value is its position. Inputs come from the host in each
-    run; weights and caches stay on the device. factors: how weights of products are held.
+    """A builder of a list of calls; a value is its index. Inputs are uploaded in each run; weights
+    and caches stay on the device. factors: element type of matmul weights.
     """
 
     def __init__(self, device: torch.device, factors: torch.dtype = torch.float32) -> None:
         self._device, self._factors = device, factors
         self._calls: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
-        self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}  # arrays keep their ids
+        # keeps the ids of arrays valid
+        self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}
 
     def run(self) -> Any:
         """Return the last value."""
@@ -40,8 +41,8 @@ class Steps:
 
     def _weight(self, array: Array, dtype: torch.dtype = torch.float32) -> int:
         if (id(array), dtype) not in self._held:
-            made = self._parameter(array, dtype)
-            self._held[id(array), dtype] = array, self._call(lambda: made)
+            parameter = self._parameter(array, dtype)
+            self._held[id(array), dtype] = array, self._call(lambda: parameter)
         return self._held[id(array), dtype][1]
 
     def _factor(self, array: Array) -> int:
@@ -102,10 +103,10 @@ class Steps:
     def mean(self, x: int, batch: int) -> int:
         return self._call(lambda x: x.reshape(batch, -1, x.shape[1]).mean(1), x)
 
-    def grow(self, kept: Array, new: int) -> int:
-        rows, columns = kept.shape
+    def grow(self, past: Array, new: int) -> int:
+        rows, columns = past.shape
         cache = torch.empty((rows + 1, columns), device=self._device, dtype=self._factors)
-        cache[:rows] = torch.from_numpy(kept)
+        cache[:rows] = torch.from_numpy(past)
 
         def grown(new: Any) -> Any:
             cache[rows:] = new
@@ -127,7 +128,7 @@ class Steps:
 
 
 class TrainingSteps(Steps):
-    """The same of a network to train. params: its weights. Its inputs are on the device."""
+    """Calls of a network to train. params: its weights. Its inputs are on the device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -138,22 +139,24 @@ class TrainingSteps(Steps):
         return self.params[-1]
 
     def input(self, name: str, value: Array) -> int:
-        made = torch.tensor(value, device=self._device)
-        return self._call(lambda: made)
+        constant = torch.tensor(value, device=self._device)
+        return self._call(lambda: constant)
 
-    def grow(self, kept: Array, new: int) -> int:
+    def grow(self, past: Array, new: int) -> int:
         raise ValueError("[bench] expected a network to train, got one with a cache")
 
 
 def network(spec: Spec, device: torch.device, factors: torch.dtype) -> Callable[[], Any]:
-    """Returns what runs a network, from inputs on the host to its result on the device."""
+    """Return a function that runs a network, from inputs on the host to its result on the
+    device.
+    """
     steps = Steps(device, factors)
     build(spec.params, steps)
     return steps.run
 
 
 def training(spec: Spec, device: torch.device) -> Callable[[], Any]:
-    """Returns what computes the loss once, and takes a step where the phase is one."""
+    """Return a function that computes the loss once, and with phase "step" takes an SGD step."""
     steps = TrainingSteps(device)
     build(spec.params, steps)
 
@@ -162,8 +165,8 @@ def training(spec: Spec, device: torch.device) -> Callable[[], Any]:
             return steps.run().square().mean()
 
     def step() -> Any:
-        for made in steps.params:
-            made.grad = None
+        for parameter in steps.params:
+            parameter.grad = None
         loss = steps.run().square().mean()
         loss.backward()
         optimizer.step()

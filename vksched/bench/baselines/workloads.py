@@ -1,7 +1,7 @@
-"""What a case computes, as plain data: operands, the expected result, and the work that counts.
+"""Workloads: operands, expected result and amount of work of a case, as plain data.
 
-Shared by vksched and all baselines, so that everyone gets the same numbers and is held to the same
-result. Operands are `x0`, `x1`, ... (data) or `w0`, ... (weights, which a runtime may prepare).
+Shared by vksched and all baselines, so that all runtimes have equal inputs and tolerances. Operands
+are `x0`, `x1`, ... (data) or `w0`, ... (weights, which a runtime may repack).
 """
 
 from __future__ import annotations
@@ -21,58 +21,60 @@ from .numpy_functions import Array as Array
 Arrays = dict[str, Array]
 
 NMSE = {"float32": 1e-7, "float16": 1e-6}
-"""The largest normalised squared error of a right result, by what holds the operands; that of
-Winograd's method is about 1e-10.
+"""Maximum normalized squared error of a correct result, by element type; that of Winograd
+convolution is about 1e-10.
 """
 MAX_COMPARED, EACH = 1 << 36, 16
-"""Multiply-adds of a product that numpy computes as a whole, and of a larger one the rows of which
-one is compared.
+"""Maximum multiply-adds of a matmul that numpy computes completely; of a larger one every EACH-th
+row is compared.
 """
 MODEL, TRAINING = WHOLE = "model", "training"
-"""Kinds of cases that are networks. Of a training the result is the mean square of the network's
-result; `phase` is "forward" or "step", which also takes a step of SGD with RATE.
+"""Kinds of cases that are networks. The result of a training is the mean square of the network's
+result; `phase` is "forward" or "step", which also takes an SGD step with RATE.
 """
 RATE = 1e-6
 MODEL_NMSE = 1e-6
-"""The same of a whole model, in which some take GELU by tanh."""
+"""Maximum error of a network; some runtimes approximate GELU with tanh."""
 SINGLE, MIXED, HALF = "float32", "mixed", "float16"
-"""Precisions of products, convolutions and attention: `precision` of a case. With "mixed" their
-operands may be rounded to float16, with "float16" sums and results, too.
+"""Precisions of matmuls, convolutions and attention: `precision` of a case. "mixed" may round their
+operands to float16, "float16" also sums and results.
 """
 COPY = "copy"
-"""The kind of cases that copy bytes from the host to the device, or back: `direction` is "in" or
-"out". Their result is the bytes, as 32-bit words, back on the host.
+"""Kind of cases that copy bytes between host and device: `direction` is "in" or "out". Their result
+is the bytes, as 32-bit words, back on the host.
 """
 FACTORS = ("matmul", "conv", "attention", MODEL)
 """Kinds of cases that have a precision."""
 ROUNDED_NMSE = {MIXED: 1e-5, HALF: 1e-4}
 ROUNDED_MODEL_NMSE = {MIXED: 1e-4, HALF: 2.5e-3}
-"""Of a case and of a whole model with a precision; the latter are the squares of what
-docs/guides/precision-modes.md allows.
+"""Maximum errors of a case and of a network with a reduced precision; the latter are squares of the
+limits in docs/guides/precision-modes.md.
 """
 LANGUAGE = "language"
-"""The kind of cases that read a text with a language model; language/cases.py tells of them."""
+"""Kind of cases that process a text with a language model; see language/llm_cases.py."""
 GENERATED = 32
-"""Tokens that are read one by one behind a text, before the text goes back to where it was."""
+"""Number of tokens that are decoded after a text before the context is truncated again."""
 FILE = "file"
-"""The kind of cases that are ONNX files, with `feeds`: of each input the element type, the shape
-and the range of its numbers. Their result is `joined` outputs; clients.py tells of them.
+"""Kind of cases that are ONNX files. `feeds`: element type, shape and range of each input. Their
+result is the `joined` outputs.
 """
 LOCAL = ("file", "expected")
-"""Of both: the file, and that of the result that should come."""
+"""Parameters with local paths: the file, and the file of its expected result."""
 LANGUAGE_NMSE = 1e-4
-"""Of the logits of a language model."""
+"""Maximum error of the logits of a language model."""
 FILE_NMSE = 1e-4
-"""Of the outputs of a file. Some round to 8-bit integers in between, where the last bit counts."""
+"""Maximum error of the outputs of a file. Some round to 8-bit integers in between, which amplifies
+last-bit differences.
+"""
 ROUGH_NMSE = {"llama.cpp": 0.02, "int8": 0.02}
-"""The same, by runner or precision, of those that make 8-bit integers of what is multiplied by
-weights.
+"""Maximum errors, by runner or precision, for runtimes that quantize activations to 8-bit
+integers.
 """
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One case. kind: what is computed; params: its sizes. group: the row of the report."""
+    """One case. kind: its computation. params: its sizes. group: row of the report."""
 
     name: str
     kind: str
@@ -86,7 +88,7 @@ class Spec:
         return self.params.get(key, default)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for a worker."""
+        """Return plain data for a worker."""
         return asdict(self)
 
     @staticmethod
@@ -96,12 +98,12 @@ class Spec:
 
 
 def reported(spec: Spec) -> Spec:
-    """Return a case as a report has it, without what lies in a folder of this run."""
+    """Return a case for a report, without temporary paths."""
     return replace(spec, params={k: v for k, v in spec.params.items() if k not in LOCAL})
 
 
 def most_error(spec: Spec, runner: str = "") -> float:
-    """Return the largest normalised squared error of a runner's right result."""
+    """Return the maximum normalized squared error of a runner's correct result."""
     if spec.kind == LANGUAGE:
         own = ROUGH_NMSE.get(spec.get("precision", ""), LANGUAGE_NMSE)
         return ROUGH_NMSE.get(runner, own)
@@ -113,7 +115,7 @@ def most_error(spec: Spec, runner: str = "") -> float:
 
 
 def in_precision(spec: Spec, word: str) -> Spec | None:
-    """Return a case with a precision; None of one that a precision changes nothing of."""
+    """Return a case with a precision, or None if the precision does not affect it."""
     if spec.kind not in FACTORS or spec.get("storage", SINGLE) != SINGLE:
         return None
     params = {**spec.params, "precision": word}
@@ -159,7 +161,7 @@ def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def arrays_of(spec: Spec) -> Arrays:
-    """Return the operands, the same for the same case everywhere."""
+    """Return the operands, deterministic for each case."""
     if spec.kind in WHOLE:
         return dict(computed(spec.params)[1].feeds)
     if spec.kind == LANGUAGE:
@@ -184,8 +186,8 @@ def arrays_of(spec: Spec) -> Arrays:
 
 
 def text_of(vocabulary: int, length: int) -> Array:
-    """Return the text of all cases of language models, as tokens (length,): a longer one begins
-    like a shorter one. The first tokens of a vocabulary are left out: some end a text.
+    """Return the text of all language-model cases as tokens (length,): shorter texts are prefixes
+    of longer ones. The first tokens of a vocabulary are excluded: some end a text.
     """
     rng = np.random.default_rng(zlib.crc32(LANGUAGE.encode()))
     return rng.integers(3, min(vocabulary, 8000), length).astype(np.int32)
@@ -195,8 +197,8 @@ def text_of(vocabulary: int, length: int) -> Array:
 
 
 def compared_rows(spec: Spec) -> Array | None:
-    """Return the numbers of the rows of the result that are compared; None for all. Of a product
-    that would take numpy long that is one in each `EACH` rows, at another place in each.
+    """Return the indices of the compared rows of the result, or None for all. For a large matmul it
+    is one row of each EACH, at varying positions.
     """
     large = spec.kind == "matmul" and spec["m"] * spec["k"] * spec["n"] > MAX_COMPARED
     if not large or spec.get("transpose_a") or spec.get("batch"):
@@ -207,7 +209,7 @@ def compared_rows(spec: Spec) -> Array | None:
 
 
 def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
-    """Return the normalised squared error of a result, of the rows that are compared."""
+    """Return the normalized squared error of the compared rows of a result."""
     rows = compared_rows(spec)
     if rows is None:
         return nmse_of(got, expected_of(spec, arrays))
@@ -217,7 +219,7 @@ def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
 
 
 def expected_of(spec: Spec, arrays: Arrays) -> Array:
-    """Return the result by numpy."""
+    """Return the result with numpy."""
     if spec.kind == MODEL:
         return computed(spec.params)[0]
     if spec.kind in (LANGUAGE, FILE):
@@ -300,8 +302,8 @@ def result_shape(spec: Spec) -> tuple[int, ...]:
 
 
 def joined(outputs: Sequence[Any]) -> Array:
-    """Return outputs as one array (elements of all,), each as a multiple of its root mean square,
-    so that all of them count.
+    """Return outputs as one array (all elements,), each divided by its root mean square, so that
+    all have equal weight.
     """
     parts = []
     for output in outputs:
@@ -311,7 +313,7 @@ def joined(outputs: Sequence[Any]) -> Array:
 
 
 def nmse_of(got: Array, expected: Array) -> float:
-    """Return the normalised squared error; infinity where shapes or finiteness differ."""
+    """Return the normalized squared error, or infinity if shapes or non-finite values differ."""
     if got.shape != expected.shape or not np.isfinite(got).all():
         return float("inf")
     far = got.astype(np.float32) - expected
@@ -324,10 +326,11 @@ def nmse_of(got: Array, expected: Array) -> float:
 
 
 def work_of(spec: Spec) -> tuple[float, float]:
-    """Return multiplications and additions, and the bytes of operands and result, each once.
+    """Return the number of multiplications and additions, and the bytes of operands and result,
+    each counted once.
 
-    Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
-    model its products and their weights.
+    Convolutions count as direct ones. Work of `chain` is per op; work of a model is that of its
+    matmuls and their weights.
     """
     if spec.kind in (LANGUAGE, FILE):
         return spec.get("flops", 0.0), spec.get("bytes", 0.0)
@@ -355,7 +358,7 @@ def work_of(spec: Spec) -> tuple[float, float]:
 
 
 def tokens_of(spec: Spec) -> int:
-    """Return how many tokens of a text a call reads; 0 of what reads none."""
+    """Return the number of tokens that a call processes, or 0 if the case has no text."""
     if spec.kind != LANGUAGE or spec["phase"] == "load":
         return 0
     return int(spec["tokens"]) if spec["phase"] == "prompt" else 1

@@ -1,5 +1,5 @@
-"""The suite of language models: files, what they should compute, and how vksched reads with them.
+"""The language-model suite: files, expected logits, and vksched as a runner.
 
-files: random models --> cases: specs with expected logits --> reading: vksched on a device
-                                                      '------> baselines/llama_cpp_baseline.py
+files: random models --> llm_cases: specs with expected logits --> llm_runner: vksched on a device
+                                                    '------> baselines/llama_cpp_baseline.py
 """

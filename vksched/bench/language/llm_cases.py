@@ -1,11 +1,11 @@
-"""Cases of language models: a file, a text, and the logits that should follow it.
+"""Cases of language models: a file, a text, and the expected logits after it.
 
-    load:        the file is opened, made ready, and reads one token
-    prompt N:    N tokens are read, of which none was read before
-    token at N:  one more token is read, after N others; 32 in turn, then back to the first
+    load:        open the file, prepare the model, and process one token
+    prompt N:    process N new tokens
+    token at N:  decode one token after N others; 32 in turn, then truncate to the first N
 
-Expected logits come from `model.logits` on numpy, of the file's weights in float32. All cases of a
-model have one text, of random tokens, so that longer cases begin like shorter ones.
+Expected logits come from `model.logits` with numpy, with the file's weights in float32. All cases
+of a model have one text, of random tokens, so that shorter cases are prefixes of longer ones.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ PROMPTS = (128, 512)
 FILLS = (128, 2048)
 CONTEXT = 4096
 EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
-"""The names of weights of experts, all of a layer's or each."""
-"""Tokens for which keys and values have room, where the model has so many."""
+"""Names of expert weights, merged or separate."""
+"""Context length of the cases, if the model supports it."""
 
 
 def language_specs(
     files: Sequence[str | Path] = (), cache_type: str = "f32", precision: str = SINGLE
 ) -> Iterator[Spec]:
-    """Yield the cases of the user's files, or of random models of all element types. cache_type:
-    how keys and values are kept. precision: that of vksched.
+    """Yield the cases of the user's files, or of random models of all element types.
+
+    cache_type: element type of the KV cache. precision: precision of vksched.
     """
     how = {"cache_type": cache_type, "precision": precision}
     for file in files:
@@ -68,12 +69,12 @@ def _specs_of(
 
 
 def length_of(params: Mapping[str, Any]) -> int:
-    """Return how many tokens the text of a case has."""
+    """Return the number of tokens in the text of a case."""
     return int(params["tokens"]) + (GENERATED if params["phase"] == "token" else 0)
 
 
 def main_type(model: LanguageModel) -> str:
-    """Return the element type that most bytes of a file have."""
+    """Return the element type with most bytes in a file."""
     sizes: dict[str, int] = {}
     for tensor in model.file.tensors.values():
         sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.nbytes
@@ -81,16 +82,16 @@ def main_type(model: LanguageModel) -> str:
 
 
 def context_of(model: LanguageModel) -> int:
-    """Return for how many tokens the cases of a model have room."""
+    """Return the context length of the cases of a model."""
     return min(CONTEXT, model.hyper.context)
 
 
 def work_of_model(model: LanguageModel, phase: str, tokens: int) -> tuple[float, float]:
-    """Return multiplications and additions of a call, and the bytes of weights that it must read,
-    as they are in the file.
+    """Return the multiplications and additions of a call, and the bytes of weights that it must
+    read, as stored in the file.
 
-    Products by weights count; attention does not. Of a prompt only the last token has logits. Of
-    experts a token reads those it uses; a prompt reads all.
+    Matmuls with weights count; attention does not. Only the last token of a prompt has logits. A
+    token reads the weights of its experts; a prompt reads all experts.
     """
     tensors, hyper = model.file.tensors, model.hyper
     if phase == "load":
@@ -107,9 +108,7 @@ def work_of_model(model: LanguageModel, phase: str, tokens: int) -> tuple[float,
 
 
 class Cases:
-    """Makes cases ready: the files of random models, and what should come of each case. They lie in
-    a folder that goes at the end.
-    """
+    """Prepare cases: write random models and expected results to a temporary folder."""
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self._specs = specs
@@ -117,7 +116,7 @@ class Cases:
         self._ready: dict[str, Spec] = {}
 
     def ready(self, spec: Spec) -> Spec:
-        """Return a case with all that a runner needs to know."""
+        """Return a case with all parameters for a runner."""
         if spec.kind != LANGUAGE:
             return spec
         if spec.name not in self._ready:
@@ -147,16 +146,16 @@ class Cases:
 
 
 def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> NDArray:
-    """Return the logits that follow the tokens at some indexes of a text: (indexes, vocabulary).
+    """Return the logits after the tokens at some indexes of a text: (indexes, vocabulary).
 
-    ids: the text. They are computed by numpy, from the file's weights in float32.
+    ids: the text. They are computed with numpy, from the file's weights in float32.
     """
     tensors = {name: _widened(t) for name, t in model.file.tensors.items()}
     exact = LanguageModel(replace(model.file, tensors=tensors))
     length = max(last) + 1
-    given = input("ids", (1, length), INT32)
+    tokens = input("ids", (1, length), INT32)
     with Scheduler(["cpu"], on_device_failure="raise") as sched:
-        run = sched.compile(exact.logits(given))
+        run = sched.compile(exact.logits(tokens))
         logits: Any = run(ids=ids[None, :length])
         return np.array(logits[0, list(last)])
 
@@ -167,7 +166,7 @@ def _widened(tensor: GgufTensor) -> GgufTensor:
 
 
 def _last(spec: Spec) -> int:
-    """Return the index of the token after which logits are compared."""
+    """Return the index of the token whose logits are compared."""
     return int(spec["tokens"]) - (0 if spec["phase"] == "token" else 1)
 
 

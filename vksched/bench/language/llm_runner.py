@@ -1,8 +1,8 @@
-"""vksched on the cases of language models: a reader as a chat has it, on one device.
+"""vksched as a runner of language-model cases, on one device.
 
-What a case reads is in `language/cases.py`. All cases of a model share one reader: a text that
-begins like the one before it is read from where it differs, so the 2,048 tokens before a token are
-read once, and do not count.
+The text of a case is defined in `language/llm_cases.py`. All cases of a model share one reader: a
+text with a common prefix is read from its first difference, so the 2,048 tokens before a token are
+processed once, and do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..baselines.workloads import GENERATED, Spec, arrays_of
 
 
 class Noting:
-    """A scheduler that notes which graphs it compiles."""
+    """A scheduler that records the graphs that it compiles."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -41,8 +41,8 @@ class Noting:
 
     @property
     def rewriting(self) -> str | None:
-        told: str | None = self._scheduler.graphs.rewriting
-        return told
+        rewriting: str | None = self._scheduler.graphs.rewriting
+        return rewriting
 
     def keep(self, plan: Any) -> Any:
         return self._scheduler.graphs.keep(plan)
@@ -56,8 +56,8 @@ class Noting:
 
 
 class Model:
-    """A language model on one device, with a reader. cache_type: how keys and values are kept.
-    tune: of its scheduler.
+    """A language model on one device, with a reader. cache_type: element type of the KV cache.
+    tune: tuning mode of its scheduler.
     """
 
     def __init__(
@@ -83,21 +83,21 @@ class Model:
 
     @property
     def memory_bytes(self) -> float:
-        """What all its graphs take on the device: weights and states, which they share, and what
-        each has for itself.
+        """Return the memory of all its graphs on the device: shared weights and states, and the
+        scratch memory of each.
         """
         shared, own = 0, 0
         for run in self._noting.runs:
             found = run.plan.buffers()[self._device]
-            weights = found.weight_bytes  # the CPU's plan does not count them, the user has them
-            kept = found.state_bytes + (0 if self._device == "cpu" else weights)
+            weights = found.weight_bytes  # the CPU's plan excludes them, because the user owns them
+            resident_bytes = found.state_bytes + (0 if self._device == "cpu" else weights)
             shared = max(shared, weights + found.state_bytes)
-            own += max(0, found.peak_bytes - kept)
+            own += max(0, found.peak_bytes - resident_bytes)
         return float(shared + own)
 
     @property
     def elsewhere(self) -> frozenset[str]:
-        """The other devices that take a part of it."""
+        """Return the other devices that run parts of it."""
         plans = [run.plan for run in self._noting.runs]
         used = {p.topology.devices[split.device].name for p in plans for split in p.splits}
         return frozenset(used) - {self._device}
@@ -108,8 +108,8 @@ class Model:
 
 @dataclass
 class LanguageRun:
-    """One case, ready to run. open: makes the model ready anew, for loads. memory_bytes, elsewhere:
-    of the model, since the last call.
+    """A prepared case. open: loads the model anew, for "load" cases. memory_bytes, elsewhere: of
+    the model since the last call.
     """
 
     spec: Spec
@@ -124,12 +124,12 @@ class LanguageRun:
         self._tokens = int(self.spec["tokens"])
 
     def result(self) -> NDArray:
-        """Return the logits that follow, computed as they are when measured."""
+        """Return the logits, computed as in the measurement."""
         self._turn = 0
         return self._read()[0]
 
     def seconds(self) -> float:
-        """Return the seconds of one call."""
+        """Return the seconds per call."""
         return self._read()[1]
 
     def _read(self) -> tuple[NDArray, float]:
@@ -144,7 +144,7 @@ class LanguageRun:
             return np.array(logits), seconds
         reader = self.model.reader
         if phase == "prompt":
-            reader.prefill([text[0] + 1])  # nothing of the text is kept
+            reader.prefill([text[0] + 1])  # discard the text
         else:
             if self._turn == 0:
                 reader.prefill(text)
@@ -160,4 +160,4 @@ class LanguageRun:
         self.memory_bytes, self.elsewhere = model.memory_bytes, model.elsewhere
 
     def close(self) -> None:
-        """The model stays for the next case."""
+        """Do nothing: the next case reuses the model."""

@@ -1,9 +1,8 @@
-"""Random language models as GGUF files: llamas of 27 M parameters, of each element type.
+"""Random language models as GGUF files: llamas of 27 M parameters, one per element type.
 
-Weights are drawn, and rounded by the package `gguf`. Of types that it cannot write, a weight is
-made of random bytes: only the scales of a block are set, so that the values have the spread of a
-trained layer. The same seed gives the same file. The files have no vocabulary: texts are given as
-tokens.
+Weights are random, and quantized by the package `gguf`. For types that it cannot write, blocks are
+random bytes with valid scales, so that the values have the spread of a trained layer. Files are
+deterministic for a seed. They have no vocabulary: texts are tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ...common.dtypes import NDArray
 
 SEED = 22
 ROUNDED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
-"""Types that gguf writes."""
+"""Types that gguf can quantize."""
 SCALES: dict[str, dict[int, float]] = {
     "Q2_K": {80: 1.0, 82: 1.5},
     "Q3_K": {108: 1.0},
@@ -30,19 +29,21 @@ SCALES: dict[str, dict[int, float]] = {
     "IQ4_NL": {0: 1.0},
     "IQ4_XS": {0: 1.0},
 }
-"""By type, the bytes of a block at which a float16 scale begins, and its share of the first: those
+"""Byte offset of each float16 scale in a block by type, and its factor relative to the first: those
 of minima make the mean of all values 0.
 """
 SYMMETRIC = ("IQ4_NL",)
-"""Types of which the mean of all values but the first is about 0. A mean of weights is what all
-outputs of a product share; after some layers little else is left of a text.
+"""Types whose values except the first have a mean of about 0. A nonzero mean of weights is shared
+by all outputs of a matmul; after some layers it dominates the text.
 """
 TYPES = (*ROUNDED, *SCALES)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a llama. inner: of the layers between; context: in tokens."""
+    """Sizes of a llama. inner: width of the feed-forward layers. context: context length in
+    tokens.
+    """
 
     layers: int = 6
     width: int = 512
@@ -57,7 +58,7 @@ class Sizes:
         return self.width // self.heads
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...], float]]:
-        """Yield name, shape and spread of each weight."""
+        """Yield name, shape and standard deviation of each weight."""
         keys, by_width = self.kv_heads * self.head_size, self.width**-0.5
         yield "token_embd.weight", (self.vocabulary, self.width), 1.0
         for layer in range(self.layers):
@@ -78,7 +79,7 @@ class Sizes:
 
 
 def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = SEED) -> None:
-    """Write a random llama whose matrices are of an element type of TYPES."""
+    """Write a random llama whose matrices have an element type of TYPES."""
     sizes, rng = sizes or Sizes(), np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(f"random {kind}")
@@ -110,8 +111,8 @@ def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = S
 def blocks_of(
     kind: str, shape: tuple[int, ...], spread: float, rng: np.random.Generator
 ) -> NDArray:
-    """Return the bytes of a random weight: (rows, bytes of a row). Its values have about mean 0
-    and the standard deviation `spread`.
+    """Return the bytes of a random weight: (rows, bytes of a row). Its values have about mean 0 and
+    the standard deviation `spread`.
     """
     elements, size_bytes = gguf.GGML_QUANT_SIZES[Type[kind]]
     count = shape[0] * shape[1] // elements

@@ -1,1 +1,1 @@
-"""The commands, one file each."""
+"""The commands, one module each."""

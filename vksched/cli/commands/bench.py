@@ -1,4 +1,4 @@
-"""`vksched bench`: how fast every device is, beside its own ceiling and beside other runtimes."""
+"""`vksched bench`: benchmark devices against other runtimes and measured peak throughput."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     "--suite",
     default="ops",
     show_default=True,
-    help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
-    "overhead: tiny ops, a run of nothing, uploads. llm: language models, random ones of each "
-    "element type or --model, in tokens per second. Or a suite of --suite-dir.",
+    help=(
+        "ops: single ops. models: whole networks, compared with the sum of their kernel times, "
+        "and their memory. overhead: small ops, an empty run, uploads. llm: tokens per second "
+        "of language models, random ones of each element type or --model. Or a suite of "
+        "--suite-dir."
+    ),
 )
 @click.option(
     "--suite-dir",
@@ -36,14 +39,14 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
-    help="A folder with more suites, whose Python files are imported; may be repeated.",
+    help="Folder with further suites, whose Python files are imported (repeatable).",
 )
 @click.option(
     "--suite-option",
     "suite_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of a suite of --suite-dir; may be repeated.",
+    help="Option of a suite of --suite-dir (repeatable).",
 )
 @inputs.devices_option
 @with_planning_options
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="all",
     metavar="[A,B]",
-    help="Measure these runtimes in the same rounds, or all that are known.",
+    help="Baselines to measure in the same rounds, or all.",
 )
 @click.option(
     "--baseline-python",
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="A Python that has baselines, tried before this one; may be repeated.",
+    help="Python interpreter with baselines, tried before this one (repeatable).",
 )
 @click.option(
     "--baseline-dir",
@@ -68,8 +71,10 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
-    help="A folder with more baselines, a Python file for each; may be repeated. Each is imported "
-    "in a process of its own.",
+    help=(
+        "Folder with further baselines, a Python file for each (repeatable). Each is imported "
+        "in a process of its own."
+    ),
 )
 @click.option(
     "--model",
@@ -77,24 +82,26 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE.gguf",
-    help="For --suite llm: this model instead of random ones; may be repeated.",
+    help="Model of --suite llm, instead of random models (repeatable).",
 )
-@inputs.cache_type_option("For --suite llm: how keys and values are kept.")
+@inputs.cache_type_option("For --suite llm: element type of the KV cache.")
 @click.option(
     "--precision",
     type=click.Choice(tuple(MODES)),
-    help="For --suite ops and models: that of products, convolutions and attention, mixed or "
-    "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
-    f"on the CPU.  [default: {SINGLE}]",
+    help="For --suite ops and models: precision of matmuls, convolutions and attention; other ops "
+    "are skipped. For --suite llm: precision of vksched; int8 is llama.cpp's on the CPU.  "
+    f"[default: {SINGLE}]",
 )
-@click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
+@click.option("--case", "pattern", metavar="PATTERN,...", help="Cases whose names match PATTERN.")
 @click.option(
     "--time-budget",
     "budget_s",
     default=2.0,
     show_default=True,
-    help="Seconds of measuring per case and device, for all runtimes together; ceilings, checks "
-    "and uploads come on top.",
+    help=(
+        "Seconds to measure a case on a device with all runtimes; excludes peak throughput, "
+        "checks and uploads."
+    ),
 )
 @click.option(
     "--tune",
@@ -102,12 +109,13 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0.0),
     default=60.0,
     show_default=True,
-    help="On hardware: seconds to measure kernels that no one has measured before, which do not "
-    "count. 0: as a program does by itself.",
+    help=(
+        "Seconds to tune kernels on hardware devices, not timed. 0: as a program does by default."
+    ),
 )
-@click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
-@click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--list", "list_only", is_flag=True, help="List the cases and exit.")
+@click.option("--output", metavar="FILE.json", help="Also write the results to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def bench(
     suite: str,
     suite_dirs: tuple[str, ...],
@@ -127,15 +135,16 @@ def bench(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
+    """Benchmark devices against other runtimes and against measured peak throughput.
 
-    A call's time has its dispatches and barriers; data stays on the device, and what a submission
-    costs falls out. A model is run as by a user, from the host to the host. Getting ready does not
-    count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
-    code 1.
+    The time of a call includes its dispatches and barriers; data stays on the device, and the cost
+    of a submission is subtracted. A model runs from host inputs to host outputs. Preparation is not
+    timed.
 
-    --policy and --objective are for suites that plan for several devices: those of the package
-    measure one device at a time.
+    Every result is first compared with numpy's: a wrong result gets no timing, and exit code 1.
+
+    --policy and --objective apply to suites that plan for several devices; the suites of the
+    package measure one device at a time.
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
@@ -196,7 +205,7 @@ def bench(
             step()
             report = so_far
             so_far.version = __version__
-            if output is not None:  # after each case: what is stopped midway is not lost
+            if output is not None:  # after each case, so that an interrupt loses no results
                 _write(output, so_far)
 
         try:
@@ -218,29 +227,29 @@ def bench(
 
 
 def _write(path: str, report: Report) -> None:
-    beside = Path(f"{path}.part")
+    temporary = Path(f"{path}.part")
     try:
-        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
-        raise VkschedError(f"[bench] cannot write {path}: {inputs.said(error)}") from error
+        raise VkschedError(f"[bench] cannot write {path}: {inputs.error_text(error)}") from error
 
 
 def _parse_baselines(
-    given: str | None, known: Mapping[str, BaselineInfo]
+    selected: str | None, known: Mapping[str, BaselineInfo]
 ) -> Sequence[BaselineInfo]:
-    if given is None:
+    if selected is None:
         return ()
-    names = [*known] if given == "all" else [name.strip() for name in given.split(",")]
+    names = [*known] if selected == "all" else [name.strip() for name in selected.split(",")]
     for name in names:
         if name not in known:
             raise GraphError(f"[bench] expected baselines of {', '.join(known)}, got {name!r}")
     return [known[name] for name in names]
 
 
-def _parse_options(suite: Suite, given: Sequence[str]) -> dict[str, list[str]]:
+def _parse_options(suite: Suite, pairs: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for text in given:
+    for text in pairs:
         name, equals, value = text.partition("=")
         if not equals or name not in suite.option_names:
             names = ", ".join(f"{one}=VALUE" for one in suite.option_names) or "none"
@@ -255,7 +264,7 @@ def _parse_options(suite: Suite, given: Sequence[str]) -> dict[str, list[str]]:
 
 
 class _bar:
-    """A progress bar on stderr: `advance` after each case, `tell` what goes on."""
+    """Progress bar on stderr: `advance` after each case, `tell` shows the current activity."""
 
     def __init__(self, quiet: bool, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
@@ -277,11 +286,11 @@ class _bar:
         self._bars.stop()
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> None:
-    """Print a report for people. known: baselines by name, for how to get a missing one."""
+    """Print a report as tables. known: baselines by name, with instructions for missing ones."""
     for device in report.devices:
         ceiling = device.ceiling
         click.echo(
@@ -304,14 +313,14 @@ def show(report: Report, suite: Suite, known: Mapping[str, BaselineInfo]) -> Non
             click.echo(f"{name} is missing: {reason}; try {known[name].install}")
         click.echo()
     if report.facts:
-        facts = inputs.table("device", "what", "value", "beside", "ratio", "", left=2)
+        facts = inputs.table("device", "metric", "value", "reference", "ratio", "", left=2)
         for fact in report.facts:
             facts.add_row(fact.device, fact.name, *fact.cells(), fact.note)
         _print(facts)
 
 
 def _print(table: Any) -> None:
-    """Print a table, in a file as wide as it needs to be."""
+    """Print a table, in a file without wrapping."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()
@@ -344,14 +353,14 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
                 f"{flops:.3g}",
                 f"{moved:.3g}",
                 "" if share is None else f"{100 * share:.0f} % {_bound(result, device)}",
-                *(_reading(result, figure) if reads else ()),
+                *(_token_cells(result, figure) if reads else ()),
                 figure.note,
             )
     return table
 
 
-def _reading(result: Result, figure: Figure) -> tuple[str, str]:
-    """Return tokens a second, and memory."""
+def _token_cells(result: Result, figure: Figure) -> tuple[str, str]:
+    """Return tokens per second and memory."""
     from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number
 

@@ -1,4 +1,4 @@
-"""`vksched calibrate`: measures how long calls, submissions and transfers take on the devices."""
+"""`vksched calibrate`: measure kernel, submission and transfer costs of the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUDGET_S = 15.0
 
 
 @click.command()
-@tuning_options.options(BUDGET_S, "submissions and transfers come first.")
+@tuning_options.options(BUDGET_S, "submissions and transfers are measured first.")
 def calibrate(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -33,11 +33,10 @@ def calibrate(
     clear: bool,
     as_json: bool,
 ) -> None:
-    """Measure how long calls, submissions and transfers take, for the calls of models or for
-    typical ones, and keep that; plans count by it from then on.
+    """Measure kernel, submission and transfer costs and cache them for the planner.
 
-    Without --devices it measures the default devices, or all software devices where there are none,
-    and the CPU.
+    Measures the calls of the models, or typical calls. Without --devices it measures the default
+    devices, or all software devices if there are none, and the CPU.
     """
     tuning_options.check_budget("calibrate", budget_s)
     tuning_options.check_options(clear, model_files, dims, shapes)
@@ -52,7 +51,7 @@ def calibrate(
         wanted = inputs.parse_devices(devices)
         names = [*tuning_options.default_vulkan()[0], "cpu"] if wanted is None else list(wanted)
         with Scheduler([name for name in names if name != "cpu"] or ["cpu"], tune=False) as sched:
-            # a device opened twice is one; the CPU only where it is asked for
+            # each device once; the CPU only if requested
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
             here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
@@ -78,7 +77,7 @@ def _measured(
     calibrator: Calibrator,
     tuner: Tuner,
 ) -> dict[str, Any]:
-    """Measure one device; returns what is known of it then."""
+    """Measure one device and return its measurements."""
     from ...trace import SystemClock
     from ...tuning.autotuner import progress_bar
     from ...tuning.calibration_samples import calibration_samples
@@ -91,22 +90,24 @@ def _measured(
                 device, host, wanted, budget_s, tell, SystemClock(), again=True
             )
     except KeyboardInterrupt:
-        click.echo("stopped; what was known of this device before is kept", err=True)
+        click.echo("stopped; earlier measurements of this device are unchanged", err=True)
         raise
-    return _about(device.spec, calibrator, known)
+    return _describe(device.spec, calibrator, known)
 
 
 def _cleared(device: Device, calibrator: Calibrator) -> dict[str, Any]:
-    row = _about(device.spec, calibrator, None)
+    row = _describe(device.spec, calibrator, None)
     return {**row, "cleared": calibrator.forget(device.spec)}
 
 
-def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) -> dict[str, Any]:
+def _describe(
+    spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None
+) -> dict[str, Any]:
     row = tuning_options.row_of(spec, calibrator.file(spec))
     return row if known is None else {**row, "calibration": known.as_dict()}
 
 
-# -- as text ---------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any]) -> None:
@@ -126,19 +127,19 @@ def _show(report: Mapping[str, Any]) -> None:
         inputs.print_table(table)
         for device in measured:
             calls = count_of(len(device["calibration"]["samples"]), "kind") + " of calls"
-            kept = f"kept in {device['file']}" if device["file"] else "not kept"
-            click.echo(f"{device['name']} {device['label']}: {calls}, {kept}")
+            stored = f"kept in {device['file']}" if device["file"] else "not kept"
+            click.echo(f"{device['name']} {device['label']}: {calls}, {stored}")
     tuning_options.show_notes(report["notes"])
 
 
 def _cells(known: Mapping[str, Any]) -> list[str]:
     from ...common.formatting import format_seconds
 
-    beside = known["overheads"] or {}
-    submission_s = sum(beside.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
+    overheads = known["overheads"] or {}
+    submission_s = sum(overheads.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
     return [
         format_seconds(submission_s),
-        format_seconds(beside.get("launch_s", 0.0)),
+        format_seconds(overheads.get("launch_s", 0.0)),
         _rate(known["flops_per_s"]),
         _rate(known["bytes_per_s"]),
         _link(known["link_in"]),
@@ -148,7 +149,7 @@ def _cells(known: Mapping[str, Any]) -> list[str]:
 
 
 def _rate(per_s: float) -> str:
-    """Return billions a second; "-" where no call was long enough to tell."""
+    """Return billions per second, or "-" if no call was long enough."""
     return f"{per_s / 1e9:.3g}" if per_s else "-"
 
 

@@ -1,4 +1,4 @@
-"""`vksched cluster`: the key of a cluster, its nodes on Ray, and what their devices are."""
+"""`vksched cluster`: the key of a cluster, its workers on Ray, and their devices."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _address = click.option(
     default="auto",
     show_default=True,
     metavar="HOST:PORT",
-    help="Of the Ray cluster; auto: the one that this computer is in.",
+    help="Address of the Ray cluster; auto: the local one.",
 )
 security_option = click.option(
     "--security",
     type=click.Choice(["tls", "plain"]),
     default="tls",
     show_default=True,
-    help="plain: both ends prove that they know the key, but nothing is encrypted.",
+    help="tls, or plain: authenticated but not encrypted.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
 @click.group()
 def cluster() -> None:
-    """Several computers in one plan."""
+    """Use several hosts in one plan."""
 
 
 @cluster.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 def key(path: Path) -> None:
-    """Make the key of a new cluster: a file to copy to each of its computers."""
+    """Create the key of a new cluster: a file to copy to each of its hosts."""
     from ...distributed.wire.credentials import Credentials
 
     Credentials.make().save(path)
@@ -51,7 +51,7 @@ def key(path: Path) -> None:
 @security_option
 @_json
 def start(address: str, security: str, as_json: bool) -> None:
-    """Start a node on each computer of a Ray cluster that has none."""
+    """Start a worker on each host of a Ray cluster that has none."""
     from ...cluster import ray_cluster
 
     _show(ray_cluster.start(address, security), as_json)
@@ -61,7 +61,7 @@ def start(address: str, security: str, as_json: bool) -> None:
 @_address
 @_json
 def status(address: str, as_json: bool) -> None:
-    """List the nodes that run on a Ray cluster."""
+    """List the workers that run on a Ray cluster."""
     from ...cluster import ray_cluster
 
     _show(ray_cluster.workers(address), as_json)
@@ -70,7 +70,7 @@ def status(address: str, as_json: bool) -> None:
 @cluster.command()
 @_address
 def stop(address: str) -> None:
-    """End all nodes on a Ray cluster; who uses them goes on without them."""
+    """Stop all workers on a Ray cluster; drivers continue without them."""
     from ...cluster import ray_cluster
 
     ended = ray_cluster.stop(address)
@@ -78,8 +78,14 @@ def stop(address: str) -> None:
 
 
 @cluster.command()
-@click.option("--worker", "workers", multiple=True, metavar="HOST:PORT", help="One that runs.")
-@click.option("--credentials", type=click.Path(path_type=Path), help="The key of these nodes.")
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address of a running worker (repeatable).",
+)
+@click.option("--credentials", type=click.Path(path_type=Path), help="Key file of the workers.")
 @security_option
 @_address
 @_json
@@ -90,7 +96,7 @@ def devices(
     address: str,
     as_json: bool,
 ) -> None:
-    """List the devices of nodes, and the links between computers, measured now.
+    """List the devices of workers, and measure the links between hosts.
 
     Without --worker, those of a Ray cluster.
     """
@@ -100,17 +106,19 @@ def devices(
     from ..options import inputs
 
     if workers and credentials is None:
-        raise click.UsageError("--worker needs --credentials, the key of these nodes")
+        raise click.UsageError("--worker needs --credentials, the key of these workers")
     if credentials is not None and not workers:
-        raise click.UsageError("--credentials needs --worker, the addresses of nodes with this key")
+        raise click.UsageError(
+            "--credentials needs --worker, the addresses of workers with this key"
+        )
     if workers:
         inputs.exclude("--worker", {"--address": address != "auto"})
     else:
         inputs.need({"--security plain": security != "tls"}, "--worker")
-    made = (
+    cluster = (
         Cluster(workers, credentials, security) if workers and credentials else as_cluster(address)
     )
-    joined = made.join()
+    joined = cluster.join()
     try:
         specs, links = [device.spec for device in joined.devices], joined.links()
     finally:
@@ -141,7 +149,7 @@ def _show(workers: Sequence[RayWorker], as_json: bool) -> None:
         click.echo(json.dumps([node._asdict() for node in workers], indent=2))
         return
     if not workers:
-        click.echo("no node runs; try `vksched cluster start`")
+        click.echo("no worker runs; try `vksched cluster start`")
         return
     from ...common.console import PrintableConsole
     from ..options import inputs

@@ -1,4 +1,4 @@
-"""`vksched devices`: the devices, their limits, and which are used by default."""
+"""`vksched devices`: list devices, their limits and the default devices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 WIDE_COLUMNS = 150
-"""From this width on a device takes one row of short cells; below, cells are stacked."""
+"""Minimum width for one row per device; narrower tables stack cells."""
 
 
 @click.command()
 @click.option(
     "--presets",
     is_flag=True,
-    help="List the cards, machines and links that --topology and --what-if know, instead.",
+    help="List the presets of GPUs, machines and links for --topology and --what-if.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tell also what each has beyond Vulkan 1.1.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show optional features beyond Vulkan 1.1."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all properties as JSON.")
 def devices(presets: bool, verbose: bool, as_json: bool) -> None:
-    """List the devices, their limits, and which of them are used by default."""
+    """List devices, their limits and the default devices."""
     if presets:
         from ..options import inputs
 
@@ -54,7 +56,7 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
 
 
 def show_presets(as_json: bool) -> None:
-    """Print the cards, machines and links that have names."""
+    """Print the presets of GPUs, machines and links."""
     from ...topology.link_presets import LANE_BYTES_PER_S, LANES, WAYS
     from ...topology.presets import card, card_names, topology_data, topology_names
     from ..options import inputs
@@ -100,7 +102,7 @@ def show_presets(as_json: bool) -> None:
 
 
 def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
-    """Return the table of devices for a terminal of this many columns."""
+    """Return the table of devices for a terminal of `width` columns."""
     from rich import box
     from rich.table import Table
 
@@ -130,7 +132,7 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
 
 
 def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
-    """Return the table of what devices have beyond Vulkan 1.1; numpy has no part in it."""
+    """Return the table of optional features beyond Vulkan 1.1; it excludes the CPU."""
     from rich import box
     from rich.table import Table
 
@@ -156,12 +158,12 @@ def _format_value(value: object) -> str:
 def _as_plain(info: DeviceInfo) -> dict[str, object]:
     plain = dataclasses.asdict(info)
     if plain["limits"]:
-        del plain["limits"]["tuned"]  # what was measured there: `vksched tune`
+        del plain["limits"]["tuned"]  # measured by `vksched tune`
     return plain
 
 
 def _limits(info: DeviceInfo) -> list[str]:
-    """Return the limits that decide which kernels run, and how well; numpy has none."""
+    """Return the limits that determine kernels and their speed; the CPU has none."""
     if info.name == "cpu":
         return []
     limits = info.limits

@@ -1,4 +1,4 @@
-"""`vksched embed`: vectors of texts, by a language model."""
+"""`vksched embed`: text embeddings with a GGUF language model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..options.precision_option import mode_option
 
 @click.command()
 @click.argument("model_file", metavar="MODEL.gguf")
-@click.option("--text", "texts", multiple=True, required=True, help="May be given several times.")
+@click.option("--text", "texts", multiple=True, required=True, help="Text to embed (repeatable).")
 @inputs.devices_option
-@click.option("-c", "--ctx-size", "ctx", type=click.IntRange(1), help="Tokens of a text.")
+@click.option("-c", "--ctx-size", "ctx", type=click.IntRange(1), help="Context length in tokens.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "last"]),
-    help="Which tokens make the vector; by default as the file says.",
+    help="Pooling of token embeddings.  [default: as in the file]",
 )
 @mode_option
-@click.option("--truncate", is_flag=True, help="Take the beginning of texts that are too long.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--truncate", is_flag=True, help="Truncate texts that exceed the context.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def embed(
     model_file: str,
     texts: tuple[str, ...],
@@ -33,9 +33,9 @@ def embed(
     truncate: bool,
     as_json: bool,
 ) -> None:
-    """Make a vector of each text, by a language model in a GGUF file: a line of numbers each.
+    """Compute an embedding of each text with a GGUF language model: one line of numbers per text.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     from ...generation.embedder import Embedder
     from ...importers import load_gguf

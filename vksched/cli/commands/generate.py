@@ -1,4 +1,4 @@
-"""`vksched generate` and `vksched chat`: a language model goes on with a text, or talks."""
+"""`vksched generate` and `vksched chat`: text generation with GGUF language models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Command = Callable[..., None]
 
 
 def _model_options(command: Command) -> Command:
-    """Give a command the model, its devices, and how tokens are chosen."""
+    """Add the arguments for the model, its devices and sampling to a command."""
     for option in reversed(
         (
             click.argument("model_file", metavar="MODEL.gguf"),
@@ -40,9 +40,9 @@ def _model_options(command: Command) -> Command:
                 "--ctx-size",
                 "ctx",
                 type=click.IntRange(1),
-                help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
+                help="Context length in tokens.  [default: 4096, or the model's limit]",
             ),
-            inputs.cache_type_option("How keys and values of earlier tokens are kept."),
+            inputs.cache_type_option("Element type of the KV cache."),
             chat_precision_option,
             click.option(
                 "-n",
@@ -51,15 +51,19 @@ def _model_options(command: Command) -> Command:
                 type=click.IntRange(1),
                 default=256,
                 show_default=True,
-                help="Tokens of an answer at most.",
+                help="Maximum number of tokens to generate.",
             ),
-            _number("--temp", 0.8, "How freely to choose tokens; 0: the likeliest.", "temperature"),
-            _number("--top-k", 40, "Choose among so many likeliest tokens; 0: among all."),
-            _number("--top-p", 0.95, "Choose among the likeliest that have this share together."),
-            _number("--min-p", 0.05, "Leave out what has less than this part of the likeliest."),
-            _number("--repeat-penalty", 1.0, "Over 1: what was there before becomes less likely."),
-            click.option("--seed", type=click.IntRange(0), help="The same answer each time."),
-            click.option("--system", help="What the model is told of its part."),
+            _number("--temp", 0.8, "Sampling temperature; 0 is greedy.", "temperature"),
+            _number("--top-k", 40, "Top-k sampling; 0 disables it."),
+            _number("--top-p", 0.95, "Top-p (nucleus) sampling."),
+            _number(
+                "--min-p",
+                0.05,
+                "Min-p sampling: drop tokens below this fraction of the top probability.",
+            ),
+            _number("--repeat-penalty", 1.0, "Repetition penalty; 1 disables it."),
+            click.option("--seed", type=click.IntRange(0), help="Random seed."),
+            click.option("--system", help="System prompt."),
         )
     ):
         command = option(command)
@@ -72,9 +76,9 @@ def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[
 
 @click.command()
 @_model_options
-@click.option("--prompt", required=True, help="The text to go on with, or with --chat to answer.")
-@click.option("--chat", "chats", is_flag=True, help="Write it as the model's template does.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything at the end, as JSON.")
+@click.option("--prompt", required=True, help="Prompt to continue, or to answer with --chat.")
+@click.option("--chat", "chats", is_flag=True, help="Apply the model's chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON at the end.")
 def generate(
     model_file: str,
     devices: str | None,
@@ -88,15 +92,15 @@ def generate(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Go on with a text, or answer it, by a language model in a GGUF file.
+    """Generate text with a GGUF language model.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
     asked = [*_system_message(system), _user_message(prompt)] if chats else prompt
-    with _opened(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
+    with _load_chat(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
         answer = chat.generate(asked, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
@@ -128,13 +132,13 @@ def chat(
     system: str | None,
     **chosen: Any,
 ) -> None:
-    """Talk with a language model in a GGUF file.
+    """Chat with a GGUF language model.
 
     Ctrl-C stops an answer. /new begins a new conversation; /exit, Ctrl-D, or Ctrl-C at the prompt
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, cache_type, precision, False) as talk:
+    with _load_chat(model_file, devices, ctx, cache_type, precision, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _system_message(system)
         while (line := _ask()) is not None:
@@ -161,7 +165,7 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
 
 @contextmanager
-def _opened(
+def _load_chat(
     model_file: str,
     devices: str | None,
     ctx: int | None,
@@ -170,9 +174,7 @@ def _opened(
     quiet: bool,
     prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Give a model on its devices, with all compiled, or what reads a prompt; shows how far it is
-    meanwhile.
-    """
+    """Yield a chat model, compiled for conversations or for one prompt; show progress."""
     from ...generation.chat import Chat
     from ...importers import load_gguf
     from ...importers.gguf.tokenizer.chat_template import start_renderer
@@ -181,11 +183,12 @@ def _opened(
     if not isinstance(prompt, str):
         start_renderer()
     model = load_gguf(model_file)
-    own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
+    # scheduler-wide, so that measurements use this precision
+    own = None if precision == AUTO else precision
     with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
         with inputs.progress_bars(quiet) as progress:
             modes = AUTO if own is None else None
-            made = Chat(
+            chat = Chat(
                 sched,
                 model,
                 ctx,
@@ -193,24 +196,24 @@ def _opened(
                 progress=progress,
                 precision=modes,
             )
-            made.prepare(prompt)
+            chat.prepare(prompt)
         if not quiet:
-            click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
-        yield made
+            click.echo(f"[{model.name}: {_places(chat, sched)}]", err=True)
+        yield chat
 
 
-def _places(made: Chat, sched: Scheduler) -> str:
-    """Return where layers lie, and whether what the devices can do was ever measured."""
+def _places(chat: Chat, sched: Scheduler) -> str:
+    """Return the placement of layers, with a note if the devices were never calibrated."""
     cards = [spec for spec in sched.topology.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
-    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
-    if made.n_cpu_moe:
-        places += f", the experts of {made.n_cpu_moe} on the CPU"
+    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in chat.layers.items())
+    if chat.n_cpu_moe:
+        places += f", the experts of {chat.n_cpu_moe} on the CPU"
     return places + "; speeds are guesses, try vksched calibrate" * guessed
 
 
 def _ask() -> str | None:
-    """Return a line that the user wrote; None at the end."""
+    """Return a line of user input, or None at its end."""
     try:
         line = input("> " if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
@@ -220,7 +223,7 @@ def _ask() -> str | None:
 
 
 def _stream(answer: TextStream) -> str:
-    """Print an answer as it comes, which Ctrl-C stops; returns what there is of it."""
+    """Print an answer as it is generated, until Ctrl-C; return its text."""
     pieces: list[str] = []
     try:
         for piece in answer:

@@ -1,4 +1,4 @@
-"""`vksched info`: what a model is, and what would run where, with nothing allocated."""
+"""`vksched info`: describe a model and its planned devices, without allocation."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     "--ctx-size",
     "ctx",
     type=click.IntRange(1),
-    help="Of a GGUF model: tell where such a context fits.",
+    help="For a GGUF model: show the memory fit of this context length.",
 )
-@feeds.cache_type_option("How its keys and values are kept there.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@feeds.cache_type_option("Element type of the KV cache for --ctx-size.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 @click.pass_context
 def info(
     context: click.Context,
@@ -51,18 +51,18 @@ def info(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
+    """Show a model's inputs and outputs and the planned device of each op (dry run).
 
-    Of a GGUF model it tells what is in the file. With --ctx-size, --cache-type, --devices or
-    --topology it tells as well what of it fits where, and how fast it will be, with and without
-    each device.
+    For a GGUF model it shows the contents of the file. With --ctx-size, --cache-type, --devices or
+    --topology it also shows the placement of the model in memory and its predicted speed, with and
+    without each device.
     """
     from ...importers import is_gguf, load_onnx
 
     if is_gguf(model_file):
-        given = _check_options(context)
+        used = _check_options(context)
         place = devices, topology_file, ctx, cache_type or "f32"
-        asked = {"devices", "topology_file", "ctx", "cache_type"} & given
+        asked = {"devices", "topology_file", "ctx", "cache_type"} & used
         show_language_model(model_file, as_json, place if asked else None)
         return
     for option, value in (("--ctx-size", ctx), ("--cache-type", cache_type)):
@@ -88,12 +88,12 @@ def info(
 
 
 def _check_options(context: click.Context) -> set[str]:
-    """Return which options are given. Raises a UsageError for those that are for ONNX models."""
-    given: set[str] = set()
+    """Return the names of the used options. Raise UsageError for options of ONNX models."""
+    used: set[str] = set()
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            given.add(name)
+            used.add(name)
             if name not in (
                 "model_file",
                 "devices",
@@ -103,10 +103,10 @@ def _check_options(context: click.Context) -> set[str]:
                 "as_json",
             ):
                 raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
-    return given
+    return used
 
 
-# -- what runs where -----------------------------------------------------------------------------
+# -- placement -------------------------------------------------------------------------------------
 
 
-# -- as text -------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`vksched ops`: which ops run where, whether they are right, and how fast they are."""
+"""`vksched ops`: support, correctness and speed of ops."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from ...testing.kernel_runner import Runner
     from ...testing.time_ops import Timing
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-_op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
+_op = click.option("-o", "--op", "names", multiple=True, help="Op to select (repeatable).")
 _devices = click.option(
-    "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Only these; may be repeated."
+    "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Device to select (repeatable)."
 )
 _settings = {"token_normalize_func": lambda name: "devices" if name == "device" else name}
-"""The option was called --device before, and still may be."""
+"""--device is an alias of the option's previous name."""
 
 
 @click.group()
 def ops() -> None:
-    """The op set: support, proof and speed."""
+    """Show the op set's support, correctness and speed."""
 
 
 @ops.command()
 @_json
 def support(as_json: bool) -> None:
-    """Show op x element type x kind of device, and the reason for each gap."""
+    """Show support by op, element type and kind of device, with the reason for each gap."""
     from ...testing import support_matrix
 
     if as_json:
@@ -54,14 +54,13 @@ def support(as_json: bool) -> None:
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show every op, and name the cases that numpy takes over, with the reasons.",
+    help="Show every op, and the cases that fall back to the CPU with the reasons.",
 )
 def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """Compare every case of the op set with numpy, on every Vulkan device or those named.
+    """Compare every case of the op set with numpy, on every Vulkan device or the named ones.
 
-    Prints the ops with wrong results or with cases that numpy takes over; -v prints all.
-
-    Exit code 1 when a result is wrong.
+    Prints the ops with wrong results or with cases that fall back to the CPU; -v prints all. Exit
+    code 1 if a result is wrong.
     """
     from ...testing.check_ops import check_samples, outcomes_as_dicts, select
 
@@ -87,17 +86,17 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 @_op
 @_devices
 @_json
-@click.option("-v", "--verbose", is_flag=True, help="Name what is not compared, with the reasons.")
+@click.option("-v", "--verbose", is_flag=True, help="Show skipped cases with the reasons.")
 def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """Compare the gradient rule of every op with differences, then the gradient on every device.
+    """Compare the gradient rule of every op with finite differences, then on every device.
 
-    Central differences are taken of the cases of the op set, in float64 by numpy, and for a few
-    cases of the gradient itself: the second order. A device, the CPU too, computes the gradient in
-    float32. Error: the largest beyond what float64 rounds, as a share of the largest term; on a
-    device all of it, as a share of the largest gradient. Kinks: directions along which no
-    derivative exists, such as at a tie of max.
+    Central differences of the op set's cases are computed in float64 with numpy, and for a few
+    cases also of the gradient itself (second order). Devices, including the CPU, compute the
+    gradient in float32.
 
-    Exit code 1 when a gradient is wrong.
+    Error: the largest difference beyond rounding of float64, relative to the largest term; on a
+    device the whole difference, relative to the largest gradient. Kinks: directions without a
+    derivative, for example at a tie of max. Exit code 1 if a gradient is wrong.
     """
     from ...testing import check_gradients as proof
 
@@ -122,12 +121,12 @@ def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 @_op
 @_devices
 @_json
-@click.option("--repeat", default=10, show_default=True, help="Submissions of each case.")
+@click.option("--repeat", default=10, show_default=True, help="Number of submissions per case.")
 def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
-    """Time the largest case of each op on every Vulkan device or those named, beside numpy.
+    """Time the largest case of each op on every Vulkan device or the named ones, and on numpy.
 
-    Medians of one run, of numpy the least time; other load on the machine shows, so compare within
-    a run only.
+    Medians of one run, for numpy the minimum. Other load on the machine affects them: compare
+    within one run only.
     """
     from ...testing.time_ops import largest, measure, timings_as_dicts
 
@@ -149,15 +148,15 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
 
 
 def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
-    """Open the Vulkan devices named, or all that can be used, software ones too."""
+    """Open the named Vulkan devices, or all usable ones, including software devices."""
     from ...runtime.vulkan import device_probe
     from ...runtime.vulkan.vulkan_device import VulkanDevice
     from ...scheduler.scheduler import Scheduler
     from ...testing.kernel_runner import Runner
 
     found = device_probe.survey()
-    given = [name for text in wanted for name in inputs.parse_devices(text) or ()]
-    names = given or [i.name for i in found.devices if i.name != "cpu" and i.usable]
+    selected = [name for text in wanted for name in inputs.parse_devices(text) or ()]
+    names = selected or [i.name for i in found.devices if i.name != "cpu" and i.usable]
     if not names:
         raise VkschedError(
             f"[ops] expected a Vulkan device, got none: {found.reason}; numpy is what devices are "
@@ -173,7 +172,7 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
 
 
 def _gradient_devices(wanted: Iterable[str]) -> list[str]:
-    """Return the devices named, or all that can be used, software ones and the CPU too."""
+    """Return the named devices, or all usable ones, including software devices and the CPU."""
     from ...runtime.vulkan import device_probe
 
     names = [name for text in wanted for name in inputs.parse_devices(text) or ()]
@@ -264,5 +263,5 @@ def _show_timings(timings: list[Timing]) -> None:
         table.add_row(t.case, t.device, *cells)
     console = PrintableConsole()
     widest = PrintableConsole(width=1000).measure(table).maximum
-    console.width = max(console.width, widest)  # names stay whole
+    console.width = max(console.width, widest)  # names are not wrapped
     console.print(table)

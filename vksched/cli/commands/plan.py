@@ -1,4 +1,4 @@
-"""`vksched plan`: where the ops of a graph would run, and why, with nothing allocated."""
+"""`vksched plan`: plan and explain a graph, without allocation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 
 @click.command()
 @click.argument("address", metavar="MODEL.onnx|MODULE_OR_FILE:ATTRIBUTE")
-@click.option("--devices", metavar="A,B", help="Plan for these devices; the CPU is always last.")
+@click.option(
+    "--devices", metavar="A,B", help="Comma-separated devices to plan for; the CPU is always last."
+)
 @topology_option
 @what_if_option
 @inputs.place_option
@@ -51,27 +53,31 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     "--pareto",
     "show_pareto",
     is_flag=True,
-    help="Compare the plans of all objectives, those first that no other one beats.",
+    help="Compare the plans of all objectives, Pareto-optimal ones first.",
 )
 @click.option(
     "--copies",
     metavar="N",
     callback=_copies,
-    help="Runs that can be under way at once, or auto. [default: 1; auto for throughput and "
-    "--pareto]",
+    help=(
+        "Maximum number of runs in flight, or 'auto'.  [default: 1; auto for throughput and "
+        "--pareto]"
+    ),
 )
 @click.option(
     "--config",
     "config_file",
     metavar="FILE.yaml",
-    help="Where signals run and how they are cut, as for vs.Scheduler(config=).",
+    help="Configuration of signals: devices and sharding, as for vs.Scheduler(config=).",
 )
 @precision_option
-@click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-@click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
+@click.option("--node", metavar="NAME", help="Show details of the nodes whose names match NAME.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--svg", metavar="FILE.svg", help="Also write a drawing of the plan to FILE.")
 @click.option(
-    "--html", metavar="FILE.html", help="Write a page with what it expects of a run over time, too."
+    "--html",
+    metavar="FILE.html",
+    help="Also write an HTML page with the predicted timeline of a run.",
 )
 def plan(
     address: str,
@@ -91,13 +97,12 @@ def plan(
     svg: str | None,
     html: str | None,
 ) -> None:
-    """Plan a graph and explain it; nothing is opened, allocated or run.
+    """Plan a graph and explain the plan; nothing is opened, allocated or run.
 
-    The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
-    returns one of these, or such outputs and the updates of a training step, as a pair.
-
-    With --topology or --what-if it tells as well where each layer runs, how long a run takes by
-    simulation, and how long without each device, on each alone, and after each change.
+    ATTRIBUTE is a Tensor, a sequence or dict of Tensors, a function without arguments that returns
+    one of these, or a pair of outputs and updates of a training step. With --topology or --what-if
+    it also shows the device of each layer and the simulated time of a run, without each device, on
+    each device alone, and after each change.
     """
     from ...engine.request_precision import apply_precision
     from ...parallel.config.read_config import read_config
@@ -107,7 +112,7 @@ def plan(
     if devices is not None and topology_file is not None:
         raise click.UsageError("--devices and --topology exclude each other.")
     if show_pareto:
-        others_given = {
+        other_options = {
             "--what-if": what_ifs,
             "--node": node,
             "--svg": svg,
@@ -116,7 +121,7 @@ def plan(
             "--policy": planning.policy != DEFAULT.policy,
             "--objective": planning.objective != DEFAULT.objective,
         }
-        inputs.exclude("--pareto", others_given)
+        inputs.exclude("--pareto", other_options)
     elif node is not None:
         inputs.exclude("--node", {"--what-if": what_ifs})
     graph, remarks = load_graph(address, dims, shapes)
@@ -176,17 +181,16 @@ def _table(found: Tradeoffs, as_json: bool) -> str:
     return json.dumps(found.as_dict(), indent=2) if as_json else comparison_as_text(found)
 
 
-# -- the graph -------------------------------------------------------------------------------------
+# -- graph -----------------------------------------------------------------------------------------
 
 
 def load_graph(
     address: str, dims: tuple[str, ...], shapes: tuple[str, ...]
 ) -> tuple[Graph, list[str]]:
-    """Return the graph at an address, and what is to be said of it. dims, shapes: sizes of an ONNX
-    model; its first stage is what is planned.
+    """Return the graph at an address, with notes.
 
-    Raises:
-        VkschedError: there is none, or it cannot be read.
+    dims, shapes: sizes of an ONNX model, of which the first stage is planned. Raise VkschedError if
+    the graph cannot be loaded.
     """
     from ...ir.build_graph import build_graph
 
@@ -198,7 +202,7 @@ def load_graph(
     from ...importers.onnx.example_inputs import choose_shapes
     from ..views.model_info import hint_at, lower_model
 
-    with inputs.collected_warnings() as said:
+    with inputs.collected_warnings() as warned:
         model = load_onnx(address)
         sizes = choose_shapes(model, {}, inputs.parse_dims(dims), inputs.parse_shapes(shapes))
         options = inputs.size_options(model, sizes)
@@ -209,23 +213,19 @@ def load_graph(
     if sizes.assumed:
         notes.append(f"size 1 is assumed for {', '.join(sizes.assumed)}; try {options}")
     if lowered.then is not None:
-        notes.append("only the first stage is planned; what depends on its values comes later")
-    return build_graph(lowered.outputs)[0], [*notes, *said]
+        notes.append("only the first stage is planned; later stages depend on its values")
+    return build_graph(lowered.outputs)[0], [*notes, *warned]
 
 
 def _with_updates(value: Any) -> tuple[Any, Any]:
-    """Return outputs and updates: a pair whose second part maps states to their next values."""
+    """Return outputs and updates: a pair whose second item maps states to their next values."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         return value
     return value, None
 
 
 def load_outputs(address: str) -> Any:
-    """Return the tensors at an address.
-
-    Raises:
-        VkschedError: there is nothing, or the code there fails.
-    """
+    """Return the tensors at an address. Raise VkschedError if it is missing or its code fails."""
     place, _, attribute = address.rpartition(":")
     if not place or not attribute:
         raise click.UsageError(
@@ -250,7 +250,7 @@ def load_outputs(address: str) -> Any:
 
 
 def _known(module: ModuleType) -> str:
-    """The names of a module that may be graphs: tensors, and what it defines or binds itself."""
+    """Return the names in a module that may be graphs: tensors, and its own definitions."""
     from ...ir.tensor import Tensor
 
     return ", ".join(
@@ -262,7 +262,7 @@ def _known(module: ModuleType) -> str:
 
 
 def _load_module(place: str) -> ModuleType:
-    """Import a module, from the current folder too, or a file, beside which it may import."""
+    """Import a module, also from the current folder, or a file, with its folder on the path."""
     path = Path(place)
     is_file = path.suffix == ".py"
     folder = str(path.resolve().parent if is_file else Path.cwd())
@@ -275,16 +275,16 @@ def _load_module(place: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise VkschedError(f"[plan] expected a Python file, there is none at {place}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def _guard(what: str, call: Callable[[], Any]) -> Any:
-    """Returns what a call of the user's code returns; its errors become one of ours."""
+    """Return the result of a call of user code; convert its exceptions to VkschedError."""
     try:
         return call()
     except VkschedError:
         raise
     except (Exception, SystemExit) as error:
-        raise VkschedError(f"[plan] cannot {what}: {inputs.said(error)}") from error
+        raise VkschedError(f"[plan] cannot {what}: {inputs.error_text(error)}") from error

@@ -1,4 +1,4 @@
-"""`vksched replay`: makes the plans and orders of a tape again, and tells the first difference."""
+"""`vksched replay`: recompute the plans and orders of a tape and show the first difference."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ...common.errors import VkschedError
 
 @click.command()
 @click.argument("tape_file", metavar="TAPE.json")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def replay(tape_file: str, as_json: bool) -> None:
-    """Make the plans and orders of a tape again, with nothing computed, and compare.
+    """Recompute the plans and orders of a tape, without running ops, and compare.
 
-    A tape is what `vs.Tape().save`, `vksched run --trace` and VKSCHED_TRACE write. Exit code 0
-    where all is the same, 1 with the first difference where it is not.
+    Tapes are written by `vs.Tape().save`, `vksched run --trace` and VKSCHED_TRACE. Exit code 0 if
+    all are equal, else 1 with the first difference.
     """
     from ...engine.replay.replay_tape import replay_tape
     from ...trace import load_tape

@@ -1,4 +1,4 @@
-"""`vksched run`: an ONNX model on the devices at hand: outputs, times, and a comparison."""
+"""`vksched run`: run an ONNX model; report outputs, timings and a comparison."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 @with_planning_options
 @feeds.place_option
 @precision_option
-@click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
-@click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
+@click.option("--output-dir", metavar="FOLDER", help="Write outputs to FOLDER as .npy files.")
+@click.option("--repeat", default=1, show_default=True, help="Number of runs; the first compiles.")
 @click.option(
     "--compare-with",
     "compare_with",
     type=click.Choice(["onnxruntime", "numpy"]),
-    help="Compare with another runtime; exit code 1 where outputs differ.",
+    help="Compare with another runtime; exit code 1 if outputs differ.",
 )
 @click.option(
     "--rtol",
@@ -80,11 +80,11 @@ if TYPE_CHECKING:
     "--trace",
     "tape_file",
     metavar="TAPE.json",
-    help="Write a tape of the runs, for vksched trace, vksched replay and Perfetto.",
+    help="Write a tape of the runs for vksched trace, vksched replay and Perfetto.",
 )
-@click.option("--profile", metavar="TAPE.json", help="Run once more, op by op, and write a tape.")
+@click.option("--profile", metavar="TAPE.json", help="Run once more op by op, and write a tape.")
 @report_option
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def run(
     model_file: str,
     inputs: tuple[str, ...],
@@ -106,9 +106,9 @@ def run(
     as_json: bool,
     planning: PlanningOptions,
 ) -> None:
-    """Run an ONNX model and tell what came out, and what took how long.
+    """Run an ONNX model and report outputs and timings.
 
-    Exit code 0, or 1 with a line that says what is wrong.
+    Exit code 0, or 1 with an error message.
     """
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
@@ -125,7 +125,7 @@ def run(
         if not value >= 0:
             raise GraphError(f"[run] expected --{name} of 0 or more, got {value}")
     if report is not None:
-        repeat = max(repeat, 2)  # the first one plans and uploads
+        repeat = max(repeat, 2)  # the first run plans and uploads weights
     where = Where(feeds.parse_devices(devices), feeds.parse_places(places), planning, precision)
     if profile is not None and planning.policy in ("earliest-finish", "work-stealing"):
         raise click.UsageError(f"--profile and --policy {planning.policy} exclude each other.")
@@ -139,10 +139,10 @@ def run(
         model = load_onnx(model_file, progress)
         arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-        found, given = _inputs(model, arrays, sizes, seed)
+        found, inputs_by_name = _inputs(model, arrays, sizes, seed)
         with hint_at(found["assumed"], found["size_options"]):
             outputs, times, run_report = measure(
-                model, given, where, repeat, tape, progress, report is not None
+                model, inputs_by_name, where, repeat, tape, progress, report is not None
             )
         found.update(planning.as_dict(), **times, tapes=[])
         if seed is not None and not any(row["made_up"] for row in found["given"]):
@@ -152,7 +152,7 @@ def run(
             found["tapes"].append(tape_file)
         if profile is not None:
             there = [row["name"] for row in found["devices"]]
-            found["ops"] = measure_ops(model, given, where, there, recorder)
+            found["ops"] = measure_ops(model, inputs_by_name, where, there, recorder)
             found["ops_measured"] = True
             recorder.save(profile)
             found["tapes"].append(profile)
@@ -166,13 +166,13 @@ def run(
             found["saved"] = save(outputs, Path(output_dir))
         if compare_with is not None:
 
-            def again(kept: Sequence[str]) -> Mapping[str, Any]:
-                return run_once(model.with_outputs(kept), given, where)
+            def again(output_names: Sequence[str]) -> Mapping[str, Any]:
+                return run_once(model.with_outputs(output_names), inputs_by_name, where)
 
-            case = ComparedRun(model_file, model, given, outputs, again, tolerance)
+            case = ComparedRun(model_file, model, inputs_by_name, outputs, again, tolerance)
             found.update(check_outputs(compare_with, case))
             if least_exact(precision) != SINGLE:
-                plain = run_once(model, given, replace(where, precision=SINGLE))
+                plain = run_once(model, inputs_by_name, replace(where, precision=SINGLE))
                 found["precision_cost"] = cost_of(precision, case.compare(plain))
     found["notes"] += notes
     click.echo(json.dumps(found, indent=2)) if as_json else _show(found, run_report)
@@ -202,25 +202,28 @@ def _inputs(
             f"--input {shlex.quote(f'{missing[0]}=FILE.npy')}"
         )
     chosen = choose_shapes(model, arrays, *sizes)
-    made = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
-    given = model.check_inputs({**made, **arrays})
+    generated = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
+    inputs_by_name = model.check_inputs({**generated, **arrays})
     options = feeds.size_options(model, chosen)
-    listed = [{"name": n, "type": _type(v), "made_up": n in made} for n, v in given.items()]
+    listed = [
+        {"name": n, "type": _type(v), "made_up": n in generated} for n, v in inputs_by_name.items()
+    ]
     return {
         **describe_model(model),
         "given": listed,
         "assumed": chosen.assumed,
         "size_options": options,
-    }, given
+    }, inputs_by_name
 
 
-# -- runs ----------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The devices of a model, None for the default ones, what shall be where, the planning, and the
-    precision: a word, or names and patterns to words.
+    """Devices (None for the default ones), placement, planning and precision of a model.
+
+    precision: a mode, or modes by name pattern.
     """
 
     devices: Sequence[str] | None
@@ -229,7 +232,7 @@ class Where:
     precision: PrecisionModes = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
-        """Return a scheduler. options: more of its options."""
+        """Return a scheduler. options: further options of it."""
         from ...scheduler.scheduler import Scheduler
 
         return Scheduler(
@@ -239,21 +242,21 @@ class Where:
     def compile(
         self, sched: Scheduler, model: Model, progress: Progress | None = None
     ) -> CompiledModel:
-        """Return a model compiled on a scheduler, with all that is said of it here."""
+        """Return the model compiled on a scheduler with these settings."""
         return sched.compile(model, self.places, progress, precision=self.precision)
 
 
 def measure(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
     repeat: int,
     tape: Tape,
     progress: Progress,
     reports: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
-    """Return the outputs, the times of all runs but the first, or of that if it is alone, and a
-    report of them, where one is wanted.
+    """Return the outputs, the times of all runs except the first (unless it is the only one), and a
+    report if requested.
     """
     from ...plan.explain.explain_plan import COMMAND, idle_lines
     from ..views.op_timer import OpTimer
@@ -265,7 +268,7 @@ def measure(
         for number in range(repeat):
             if number == 1:
                 op_timer.clear()
-            outputs = compiled(**given)
+            outputs = compiled(**inputs_by_name)
             seconds.append(time.perf_counter() - start)
             if number == 0:
                 graphs = [plan.graph for plan in compiled.plans]
@@ -288,7 +291,7 @@ def measure(
             "graphs_per_run": op_timer.graphs / runs,
             "fence_waits": op_timer.fence_waits / runs,
             "transfer_bytes": op_timer.transfer_bytes / runs,
-            "beside_graphs_s": (sum(rest) - op_timer.seconds) / runs if rest else None,
+            "outside_graphs_s": (sum(rest) - op_timer.seconds) / runs if rest else None,
             "devices": [
                 {
                     "name": name,
@@ -308,17 +311,17 @@ def measure(
 
 def run_once(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
 ) -> Mapping[str, Any]:
-    """Return the outputs of one run, with nothing measured."""
+    """Return the outputs of one run without measurements."""
 
     with where.open() as sched:
-        return where.compile(sched, model)(**given)
+        return where.compile(sched, model)(**inputs_by_name)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Returns what the graphs hold on each device: weights, which they share, and the rest."""
+    """Return the memory of the graphs on each device: shared weights, and the rest."""
     out: dict[str, dict[str, int]] = {}
     for sizes in plans:
         for name, held in sizes.items():
@@ -330,14 +333,14 @@ def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 def measure_ops(
     model: Model,
-    given: Mapping[str, Any],
+    inputs_by_name: Mapping[str, Any],
     where: Where,
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
-    """Return the times of one more run, in which each device is given one op at a time.
+    """Return the times of a run in which each device executes one op at a time.
 
-    there: the names of all devices, with the CPU's.
+    there: names of all devices, including the CPU's.
     """
     from ...trace import Trace
     from ..views.op_timer import OpTimer
@@ -345,10 +348,10 @@ def measure_ops(
     op_timer, trace = OpTimer(), Trace(sinks=[recorder])
     with where.open(trace=trace, submit_granularity=dict.fromkeys(there, "op")) as sched:
         compiled = where.compile(sched, model)
-        compiled(**given)
+        compiled(**inputs_by_name)
         recorder.clear()
         trace.add(op_timer)
-        compiled(**given)
+        compiled(**inputs_by_name)
     return _by_op(op_timer, 1)
 
 
@@ -357,12 +360,12 @@ def _by_op(op_timer: OpTimer, runs: int) -> list[dict[str, Any]]:
     return [{"op": op, "device": d, "seconds": seconds / runs} for (d, op), seconds in rows]
 
 
-# -- outputs -------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
 def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return outputs by name, the items of sequences as outputs of their own; of maps the keys of
-    one, and the values of all.
+    """Return outputs by name; items of sequences, and the keys and values of maps, become separate
+    outputs.
     """
     out: list[tuple[str, Any]] = []
     for name, value in outputs.items():
@@ -386,7 +389,7 @@ def _type(value: Any) -> str:
 
 
 def _summary(name: str, value: Any) -> dict[str, Any]:
-    """Return the type of an output, and of numbers the least, mean and greatest finite one."""
+    """Return the type of an output, and the minimum, mean and maximum of its finite numbers."""
     out: dict[str, Any] = {"name": name, "type": _type(value)}
     if value is None or value.dtype.kind in "OUSc":
         return out
@@ -398,11 +401,7 @@ def _summary(name: str, value: Any) -> dict[str, Any]:
 
 
 def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
-    """Write outputs as .npy files, named as they are as far as files can be; returns the paths.
-
-    Raises:
-        VkschedError: they cannot be written.
-    """
+    """Write outputs as .npy files and return the paths. Raise VkschedError on failure."""
     paths: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -417,15 +416,17 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
             if value.dtype.kind == "O":
                 value = value.astype(str)
             elif value.dtype.kind == "V" or value.dtype.name not in np.sctypeDict:
-                value = value.astype(np.float32)  # types that numpy's files cannot name
+                value = value.astype(np.float32)  # types without a name in numpy's files
             np.save(path, value, allow_pickle=False)
             paths.append(str(path))
     except (OSError, ValueError) as error:
-        raise VkschedError(f"[run] cannot save outputs in {folder}: {feeds.said(error)}") from error
+        raise VkschedError(
+            f"[run] cannot save outputs in {folder}: {feeds.error_text(error)}"
+        ) from error
     return paths
 
 
-# -- as text -------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:
@@ -451,9 +452,9 @@ def _show(report: Mapping[str, Any], run_report: RunReport | None) -> None:
     for row in report["devices"]:
         held = (format_bytes(row.get(key, 0)) for key in ("weight_bytes", "other_bytes"))
         devices.add_row(row["name"], format_seconds(row["seconds"]), *held)
-    if report["beside_graphs_s"] is not None:
-        beside = format_seconds(max(0.0, report["beside_graphs_s"]))
-        devices.add_row("host, beside graphs", beside, "", "")
+    if report["outside_graphs_s"] is not None:
+        overhead = format_seconds(max(0.0, report["outside_graphs_s"]))
+        devices.add_row("host, outside graphs", overhead, "", "")
     feeds.print_table(devices)
     _show_ops(report)
     if run_report is not None:
@@ -484,12 +485,12 @@ def _show_ops(report: Mapping[str, Any]) -> None:
 def _show_outputs(report: Mapping[str, Any]) -> None:
     unusual = any(row.get("not_finite") for row in report["outputs"])
     more = ("not finite",) if unusual else ()
-    made = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
+    table = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
     for row in report["outputs"]:
         cells = [f"{row[key]:.4g}" if key in row else "" for key in ("min", "mean", "max")]
         cells += [str(row.get("not_finite", ""))] if unusual else []
-        made.add_row(row["name"], row["type"], *cells)
-    feeds.print_table(made)
+        table.add_row(row["name"], row["type"], *cells)
+    feeds.print_table(table)
     for path in report.get("saved", ()):
         click.echo(f"saved {path}")
     if "check" in report:

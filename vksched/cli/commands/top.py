@@ -1,4 +1,4 @@
-"""`vksched top`: what running processes do on their devices, live in the terminal."""
+"""`vksched top`: live monitor of processes and their devices in the terminal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from ...monitor.top.snapshot import ProcessNow
 
 ANSWER_S = 3.0
-"""How long --once and --json wait for processes."""
+"""Maximum wait of --once and --json for processes, in seconds."""
 REDRAW_S = 0.5
 LOOK_S = 1.0
-"""How often new processes are looked for."""
+"""Interval of the search for new processes, in seconds."""
 
 
 @click.command()
-@click.option("--pid", type=click.IntRange(1), help="Show this process alone.")
-@click.option("--once", is_flag=True, help="Print what goes on now, and end.")
-@click.option("--json", "as_json", is_flag=True, help="The same, as JSON.")
+@click.option("--pid", type=click.IntRange(1), help="Show only this process.")
+@click.option("--once", is_flag=True, help="Print one snapshot and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one snapshot as JSON and exit.")
 def top(pid: int | None, once: bool, as_json: bool) -> None:
-    """Show live what processes of this user do on their devices: busy share, memory, copies, runs.
+    """Show a live monitor of this user's processes: device utilization, memory, copies, runs.
 
-    A process tells of itself where VKSCHED_MONITOR=1 is set, or with vs.Scheduler(monitor=True).
+    A process is visible if VKSCHED_MONITOR=1 is set, or with vs.Scheduler(monitor=True).
     """
     from ...monitor.client import Client
 
@@ -68,7 +68,7 @@ def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> Non
 
 
 def _watch(client: Client) -> None:
-    """Draws until the user quits, or the one process ends."""
+    """Draw until the user quits, or the only process ends."""
     import selectors
 
     from rich.live import Live
@@ -100,15 +100,15 @@ def _watch(client: Client) -> None:
                 live.update(page(state, shown, window, problem), refresh=True)
                 drawn_s, drawn = now_s, (state, window)
             if client.read(REDRAW_S / 2):
-                given = typed(number)
-                if given is None:
+                typed_bytes = typed(number)
+                if typed_bytes is None:
                     return
-                for key in parse(given):
+                for key in parse(typed_bytes):
                     state = press(state, key, [process.pid for process in shown])
 
 
 def _window(console: PrintableConsole) -> Window:
-    """Return the terminal as it is now; COLUMNS and LINES say what it was."""
+    """Return the current size of the terminal; COLUMNS and LINES are outdated after a resize."""
     from rich.console import ConsoleDimensions
 
     from ...monitor.top.render import Window

@@ -1,4 +1,4 @@
-"""`vksched trace`: what a recorded file tells, as text, JSON, a page or a picture."""
+"""`vksched trace`: show a recorded tape as text, JSON, an HTML page or a picture."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from ...viz.timeline.timeline import Timeline
 
 SLOWEST = 10
-"""Splits that the text names."""
+"""Number of slowest splits in the text."""
 
 
 @click.command()
 @click.argument("file", metavar="TRACE.json")
-@click.option("--html", metavar="FILE.html", help="Write a page that opens without a network.")
-@click.option("--svg", metavar="FILE.svg", help="Draw the runs into a file.")
-@click.option("--png", metavar="FILE.png", help="The same as pixels; needs matplotlib.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--html", metavar="FILE.html", help="Write a self-contained HTML page.")
+@click.option("--svg", metavar="FILE.svg", help="Write an SVG drawing of the runs.")
+@click.option(
+    "--png", metavar="FILE.png", help="Write a PNG drawing of the runs; requires matplotlib."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json: bool) -> None:
-    """Show what a tape has recorded: runs, splits, copies and waits, measured above predicted.
+    """Show a recorded tape: runs, splits, copies and waits, measured and predicted.
 
-    The file is one of `vs.Tape().save` or `vksched run --trace`. Perfetto opens it, too.
+    FILE is written by `vs.Tape().save` or `vksched run --trace`. Perfetto opens it, too.
     """
     from ...plan.serialize.trace_timeline import timeline
 
@@ -42,7 +44,7 @@ def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json
 
 
 def check_end(path: str | None, end: str) -> None:
-    """Refuse a file's name with another end, and a folder that is not there."""
+    """Refuse a file name with another suffix, or in a missing folder."""
     if path is None:
         return
     if not path.lower().endswith(end):
@@ -70,7 +72,7 @@ def as_dict(timeline: Timeline) -> dict[str, Any]:
 
 
 def as_text(timeline: Timeline) -> str:
-    """Return a timeline in a screen: what each device did, and which splits took longest."""
+    """Return a timeline as one screen of text: activity of each device and the slowest splits."""
     from ...common.formatting import count_of, format_seconds
 
     lines = [timeline.title, timeline.summary, *(f"note: {note}" for note in timeline.notes)]

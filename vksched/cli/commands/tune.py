@@ -1,4 +1,4 @@
-"""`vksched tune`: measures which variant of each kernel is the fastest on the devices at hand."""
+"""`vksched tune`: measure the fastest variant of each kernel on the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUDGET_S = 60.0
 
 
 @click.command()
-@tuning_options.options(BUDGET_S, "what is left is measured next time.")
+@tuning_options.options(BUDGET_S, "the rest is measured in the next call.")
 @precision_option
 def tune(
     model_files: tuple[str, ...],
@@ -35,10 +35,10 @@ def tune(
     as_json: bool,
     modes: tuple[str, ...],
 ) -> None:
-    """Measure the variants of kernels, for the calls of models or for typical ones, and keep which
-    is the fastest for each; programs use that from then on.
+    """Autotune kernel variants and cache the fastest.
 
-    Without --devices it measures the default devices, or all software devices where there are none.
+    Measures the calls of the models, or typical calls. Without --devices it measures the default
+    devices, or all software devices if there are none.
     """
     tuning_options.check_budget("tune", budget_s)
     tuning_options.check_options(clear, model_files, dims, shapes, {"--precision": modes})
@@ -83,7 +83,7 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
 
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
-    """Measure what is missing on one device; returns what is known then."""
+    """Measure missing calls on one device and return its measurements."""
     from ...tuning.autotuner import Mode, Tuner, progress_bar
     from ...tuning.tunable_calls import calls_of
     from ...tuning.variant_cache import Store
@@ -93,16 +93,16 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
     missing = tuner.missing(device.spec, calls)
     try:
         with progress_bar(quiet) as tell:
-            made = tuner.measure(device, missing, tell)
+            measured = tuner.measure(device, missing, tell)
     except KeyboardInterrupt:
         file = tuner.file(device.spec)
         there = file is not None and file.exists()
-        kept = f"what was measured is kept in {file}" if there else "nothing was measured yet"
-        click.echo(f"stopped; {kept}: the same command goes on", err=True)
+        progress = f"what was measured is kept in {file}" if there else "nothing was measured yet"
+        click.echo(f"stopped; {progress}: the same command goes on", err=True)
         raise
     known = tuner.results(device.spec)
     row = tuning_options.row_of(device.spec, tuner.file(device.spec))
-    row["measured"] = len(made)
+    row["measured"] = len(measured)
     row["calls"] = [_call(known[key]) for key in calls if key in known]
     row["left"] = [key for key in calls if key not in known]
     return row
@@ -125,7 +125,7 @@ def _call(found: TuningResult) -> dict[str, Any]:
 
 
 def _short(key: str) -> str:
-    """Return a call's key without its result and without what is off."""
+    """Return a call's key without its result and disabled options."""
     operands, _, rest = key.partition(" -> ")
     attrs = rest.partition(" ")[2].split(", ")
     details = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]

@@ -1,4 +1,4 @@
-"""What `vksched tune` and `vksched calibrate` share: their options, devices, graphs and rows."""
+"""Options, devices, graphs and report rows of `vksched tune` and `vksched calibrate`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
-    """Return a decorator with the arguments of a command that measures devices; budget_s: its
-    default.
+    """Return a decorator that adds the arguments of a measuring command; budget_s: default
+    budget.
     """
-    given = [
+    selected = [
         click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1),
         inputs.devices_option,
         inputs.dim_option,
@@ -33,16 +33,16 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
             default=budget_s,
             show_default=True,
             metavar="SECONDS",
-            help=f"For each device; {about_budget}",
+            help=f"Seconds per device; {about_budget}",
         ),
         click.option(
-            "--clear", is_flag=True, help="Forget what is known of the devices; measure nothing."
+            "--clear", is_flag=True, help="Delete the measurements of the devices; measure nothing."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print results as JSON."),
     ]
 
     def add(command: Command) -> Command:
-        for option in reversed(given):
+        for option in reversed(selected):
             command = option(command)
         return command
 
@@ -50,7 +50,7 @@ def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
 
 
 def check_budget(command: str, budget_s: float) -> None:
-    """Raise a VkschedError where there is no time at all, or no number."""
+    """Raise VkschedError if the time budget is 0 or not a number."""
     if not budget_s > 0:
         raise VkschedError(f"[{command}] expected a budget above 0 seconds, got {budget_s:g}")
 
@@ -62,8 +62,8 @@ def check_options(
     shapes: Sequence[str],
     more: Mapping[str, object] | None = None,
 ) -> None:
-    """Refuse options that would have no effect: --clear measures nothing, and sizes are those of
-    models. more: options that a command has besides.
+    """Refuse options without effect: sizes without models, and options with --clear. more: further
+    options of the command.
     """
     sizes = {"--free-dim": dims, "--shape": shapes}
     if clear:
@@ -73,8 +73,8 @@ def check_options(
 
 
 def default_vulkan() -> tuple[list[str], str | None]:
-    """Return the default devices, or all software devices where there are none, each once; and
-    why no Vulkan device is used by default, if none is.
+    """Return the default devices, or all software devices if there are none, each once; and the
+    reason if no Vulkan device is used by default.
     """
     from ...runtime.vulkan import device_probe
 
@@ -84,7 +84,7 @@ def default_vulkan() -> tuple[list[str], str | None]:
 
 
 def graphs_of(files: Sequence[str], dims: Sequence[str], shapes: Sequence[str]) -> list[Graph]:
-    """Return the graphs of the first stages of models, for the sizes given."""
+    """Return the graphs of the first stages of models, for these sizes."""
     sizes = inputs.parse_dims(dims), inputs.parse_shapes(shapes)
     return [graph for file in files for graph in _first_stage(file, *sizes)]
 
@@ -92,7 +92,7 @@ def graphs_of(files: Sequence[str], dims: Sequence[str], shapes: Sequence[str]) 
 def _first_stage(
     file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[Graph]:
-    """Return the graph of a model's first stage, if it has one."""
+    """Return the graph of a model's first stage, or None."""
     from ...importers import load_onnx
     from ...importers.onnx.example_inputs import choose_shapes
     from ...ir.build_graph import build_graph
@@ -107,7 +107,7 @@ def _first_stage(
 
 
 def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
-    """Return a device's row of a report; file: what is known of it is kept there."""
+    """Return a device's row of a report; file: file of its measurements."""
     about = {
         "name": spec.name,
         "label": spec.label,
@@ -118,12 +118,12 @@ def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
 
 
 def show_cleared(row: Mapping[str, Any]) -> None:
-    """Print what --clear did to a device."""
+    """Print the effect of --clear on a device."""
     what = "forgotten" if row["cleared"] else "nothing was known"
     click.echo(f"{row['name']} {row['label']}: {what}")
 
 
 def show_notes(notes: Sequence[str]) -> None:
-    """Print the warnings that were collected."""
+    """Print collected warnings."""
     for note in notes:
         click.echo(f"note: {note}")

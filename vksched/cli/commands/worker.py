@@ -1,4 +1,4 @@
-"""`vksched worker`: this computer's devices for callers elsewhere."""
+"""`vksched worker`: serve this host's devices to drivers on other hosts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .cluster import security_option
 
 GB = 10**9
 LOOK_S = 0.1
-"""Between two looks at whether it is to end."""
+"""Interval of the checks for a stop signal, in seconds."""
 
 
 def _number(_: click.Context, option: click.Parameter, value: float) -> float:
-    """Refuse what is in each range, as it compares to nothing."""
+    """Refuse NaN, which passes every range check."""
     if math.isnan(value):
         raise click.BadParameter("expected a number of seconds, got nan", param=option)
     return value
@@ -32,17 +32,19 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default="127.0.0.1:7700",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to wait for callers; 127.0.0.1 is reached from this computer alone.",
+    help="Address to listen on; 127.0.0.1 is reachable from this host only.",
 )
-@click.option("--name", help="What plans call this computer. [default: its own name]")
+@click.option("--name", help="Name of this host in plans.  [default: host name]")
 @click.option(
     "--credentials",
     type=click.Path(path_type=Path),
     required=True,
-    help="The cluster's key, as `vksched cluster key` makes it.",
+    help="Key file of the cluster, created by `vksched cluster key`.",
 )
 @security_option
-@click.option("--devices", metavar="A,B", help="Serve these devices, and the CPU.")
+@click.option(
+    "--devices", metavar="A,B", help="Comma-separated devices to serve, in addition to the CPU."
+)
 @click.option(
     "--cache",
     "cache_gb",
@@ -50,7 +52,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default=64,
     show_default=True,
     metavar="GB",
-    help="What weights of callers may take on disk.",
+    help="Maximum disk space for weights of drivers, in GB.",
 )
 @click.option(
     "--weight-dir",
@@ -58,20 +60,26 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     multiple=True,
     metavar="DIR",
-    help="Read weights there that callers have in files of the same name; nothing else is opened. "
-    "May be given several times.",
+    help=(
+        "Folder with model files that drivers may load weights from; no other files are read "
+        "(repeatable)."
+    ),
 )
 @click.option(
     "--onnx-ops",
     is_flag=True,
-    help="Compute nodes of ONNX files, too, that no op of vksched expresses. Callers can then keep "
-    "this computer busy for ever, and take any memory.",
+    help=(
+        "Also run ONNX nodes that vksched cannot express. Drivers can then occupy this host "
+        "indefinitely, and use any amount of memory."
+    ),
 )
 @click.option(
     "--peers",
     metavar="A,B",
-    help="Connect to these addresses alone for callers, as 10.0.0.0/24 or node2:7700; without it, "
-    "wherever a caller says that another node is.",
+    help=(
+        "Only addresses to connect to for drivers, for example 10.0.0.0/24 or node2:7700. "
+        "[default: any worker that a driver names]"
+    ),
 )
 @click.option(
     "--heartbeat-timeout",
@@ -81,7 +89,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="After so long without a sign of life a caller or another node is lost.",
+    help="Seconds without a heartbeat before a peer is considered dead.",
 )
 def worker(
     listen: str,
@@ -95,10 +103,10 @@ def worker(
     peers: str | None,
     heartbeat_timeout_s: float,
 ) -> None:
-    """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
+    """Serve this host's devices to drivers of the cluster, until Ctrl-C.
 
-    Whoever has the key may run graphs here. docs/guides/distributed-execution.md tells what to open
-    and what not.
+    Every holder of the key may run graphs here. docs/guides/distributed-execution.md explains which
+    ports to open and which not.
     """
     from ...cluster.worker_process import ClusterWorker
     from ...distributed.wire.credentials import Credentials
@@ -106,10 +114,10 @@ def worker(
 
     HEARTBEAT_MONITOR.timeout_s = heartbeat_timeout_s
     _allow_files()
-    ended: list[int] = []  # no event: a signal may come while this thread holds its lock
+    ended: list[int] = []  # no event: a signal may arrive while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     named = None if devices is None else [each.strip() for each in devices.split(",")]
-    made = ClusterWorker(
+    worker = ClusterWorker(
         name or socket.gethostname(),
         listen,
         Credentials.load(credentials),
@@ -121,19 +129,19 @@ def worker(
         peers=None if peers is None else peers.split(","),
     )
     try:
-        click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")
+        click.echo(f"{worker.name} listens at {worker.address} with {', '.join(worker.devices)}")
         while not ended:
             time.sleep(LOOK_S)
     finally:
-        made.close()
+        worker.close()
 
 
 def _allow_files() -> None:
-    """Let this process open as many files as it may: each large weight and connection is one."""
+    """Raise this process's limit of open files: each large weight and each connection needs one."""
     if sys.platform == "win32":
         return
     import resource
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # some systems have less than they say
+    with suppress(OSError, ValueError):  # some systems allow fewer than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

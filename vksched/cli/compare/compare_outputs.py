@@ -1,6 +1,6 @@
-"""The verdict of `vksched run --compare-with`: which outputs are wrong, and who is.
+"""Comparison of outputs for `vksched run --compare-with`, with an analysis of differences.
 
-    outputs --differ from the reference's--> does the network quantise?  steps.py, on equal inputs
+    outputs differ from the reference's --> does the model quantize?  quantized_compare.py
                                      --> was it the onnx evaluator?  onnxruntime, a second reference
 
 Examples: tests/cli/test_cli_check.py.
@@ -17,22 +17,22 @@ import click
 from ...common.errors import VkschedError
 from ..differences import Difference, Tolerance, compare
 from ..options import inputs
-from .quantized_compare import Again, Steps, compare_steps, quantising_nodes
+from .quantized_compare import Again, Steps, compare_steps, quantizing_nodes
 from .reference_runtimes import REFERENCE_RUNTIMES, ReferenceRuntime, whole_model
 
 if TYPE_CHECKING:
     from ...importers.onnx.model import Model
 
-_BY_STEP, _BY_OTHER = "good but for one quantisation step", "good: onnxruntime gives it, too"
+_BY_STEP, _BY_OTHER = "right except for one quantization step", "good: onnxruntime gives it, too"
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What is judged. again: runs the model once more, and keeps values by name."""
+    """A run to compare. again: runs the model once more and returns values by name."""
 
     path: str
     model: Model
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
     again: Again
     tolerance: Tolerance
@@ -42,11 +42,10 @@ class ComparedRun:
 
 
 def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
-    """Returns what a reference says of outputs, as plain data: rows by output and, where there is
-    something to tell, what comparing step by step has shown and what a second reference says.
+    """Compare outputs with a reference and return plain data: rows by output, and notes on a
+    stepwise comparison and a second reference.
 
-    Raises:
-        VkschedError: the reference is not installed, or does not run the model.
+    Raise VkschedError if the reference is not installed or cannot run the model.
     """
     rows, steps = _compare_with(REFERENCE_RUNTIMES[kind], case)
     notes = list(_step_notes(steps)) if steps else []
@@ -64,19 +63,19 @@ def check_outputs(kind: str, case: ComparedRun) -> dict[str, Any]:
 def _compare_with(
     reference: ReferenceRuntime, case: ComparedRun
 ) -> tuple[list[Difference], Steps | str | None]:
-    """Return the differences from a reference's outputs, and of a network that quantises what
-    comparing step by step has shown, or why it was not possible.
+    """Return the differences from a reference's outputs and, for a quantized model, the stepwise
+    comparison or the reason why it is missing.
     """
-    expected = reference.outputs(case.path, case.model, case.given, list(case.outputs))
+    expected = reference.outputs(case.path, case.model, case.inputs, list(case.outputs))
     rows = case.compare(expected)
-    if not any(d.wrong for d in rows) or not quantising_nodes(case.model.nodes):
+    if not any(d.wrong for d in rows) or not quantizing_nodes(case.model.nodes):
         return rows, None
     try:
         steps = compare_steps(
-            reference, case.model, case.given, case.outputs, case.again, case.tolerance
+            reference, case.model, case.inputs, case.outputs, case.again, case.tolerance
         )
     except VkschedError as error:
-        return rows, f"not compared step by step: {inputs.said(error)}"
+        return rows, f"not compared step by step: {inputs.error_text(error)}"
     return _acquitted(rows, _BY_STEP) if steps.acquits else rows, steps
 
 
@@ -85,14 +84,14 @@ def _acquitted(rows: Sequence[Difference], note: str) -> list[Difference]:
 
 
 def _step_notes(steps: Steps | str) -> list[str]:
-    """Returns what comparing step by step has shown, as lines."""
+    """Return a stepwise comparison as lines of text."""
     if isinstance(steps, str):
         return [steps]
     notes = [f"on equal inputs wrong: {text}" for text in steps.wrong]
     if not notes:
         near = f"; {steps.off[0]}" if steps.off else ""
         notes = [
-            f"step by step: outputs and {steps.values} quantised values agree on equal inputs{near}"
+            f"step by step: outputs and {steps.values} quantized values agree on equal inputs{near}"
         ]
     if steps.parted is not None:
         notes.append(f"the runs part at {steps.parted}; what follows differs by that")
@@ -100,7 +99,9 @@ def _step_notes(steps: Steps | str) -> list[str]:
 
 
 def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
-    """Ask onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
+    """Run onnxruntime for outputs that differ from the onnx evaluator; return the rows and
+    notes.
+    """
     from ...importers.onnx.nodes.allow_list import is_doubted
     from ...importers.onnx.nodes.subgraphs import all_nodes
 
@@ -114,37 +115,35 @@ def _ask_another(case: ComparedRun, rows: list[Difference]) -> tuple[list[Differ
     try:
         again, _ = _compare_with(other, case)
     except VkschedError as error:
-        return rows, [text for text in (known, inputs.said(error)) if text]
+        return rows, [text for text in (known, inputs.error_text(error)) if text]
     if any(d.wrong for d in again):
         return rows, ["onnxruntime differs from vksched, too"]
-    where = _parting(case)
+    where = _first_difference(case)
     verdict = f"the onnx evaluator is wrong{f' at {where}' if where else ''}, not vksched: "
     return _acquitted(rows, _BY_OTHER), [f"{verdict}onnxruntime gives what vksched gives"]
 
 
-def _parting(case: ComparedRun) -> str:
-    """Return the first node that the two references compute differently; "" where there is
-    none.
-    """
+def _first_difference(case: ComparedRun) -> str:
+    """Return the first node that the two references compute differently, or ""."""
     from ...importers.onnx.nodes.cpu_node import describe
 
-    made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
-    names = list(made_by)
+    producers = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
+    names = list(producers)
     whole = whole_model(case.model, names)
     try:
         one, other = (
-            reference.values(whole, case.given, names) for reference in REFERENCE_RUNTIMES.values()
+            reference.values(whole, case.inputs, names) for reference in REFERENCE_RUNTIMES.values()
         )
     except VkschedError:
         return ""
     for name in names:
         if any(d.wrong for d in compare({name: one[name]}, {name: other[name]}, case.tolerance)):
-            return made_by[name]
+            return producers[name]
     return ""
 
 
 def show_check(report: Mapping[str, Any]) -> None:
-    """Print what `check_outputs` has put into a report."""
+    """Print the result of `check_outputs` in a report."""
     columns = "output", f"largest difference from {report['checked_by']}", "relative", ""
     off = inputs.table(*columns)
     off.columns[3].justify = "left"

@@ -1,14 +1,16 @@
-"""Networks that round on their way, compared step by step.
+"""Stepwise comparison of quantized models.
 
-A value that falls between two steps of a quantisation may fall on either: then all that follows
-differs by far more than rounding, and neither side is wrong. So the network is cut behind each node
-that quantises, and another runtime computes each part from vksched's own values:
+A value near the midpoint of two quantization levels may round to either: all later values then
+differ by far more than rounding, and neither side is wrong. So the model is split after each
+quantize node, and another runtime computes each part from vksched's own values:
 
-    vksched:  x -> part -> q1 -> part -> q2 -> part -> y       one run, q1 and q2 kept
+    vksched:  x -> part -> q1 -> part -> q2 -> part -> y       one run that returns q1 and q2
     reference:    x -> part -> q1'   q1 -> part -> q2'   q2 -> part -> y'
 
-Each result must be the same on these equal inputs, q1' and q2' up to one step in a few elements.
-Where the two whole runs part is the first q that differs. Examples: tests/cli/test_cli_check.py.
+Each result must be equal for equal inputs, except that a few elements of q1' and q2' may differ by
+one level. The whole runs diverge at the first q that differs.
+
+Examples: tests/cli/test_cli_check.py.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ if TYPE_CHECKING:
     from ...importers.onnx.model import Model
 
 ROUNDS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear", "QGemm")
-"""How the names of ops begin whose results are steps."""
+"""Prefixes of the ops that quantize."""
 SHARE = 0.1
-"""So much of a quantised value may be one step off on equal inputs, and one element in any case: a
-wrong way of rounding changes about half.
+"""Maximum share of elements that may be one level off for equal inputs; one element always may. A
+wrong rounding mode changes about half.
 """
 AGAIN = "%again"
 
 Again = Callable[[Sequence[str]], Mapping[str, Any]]
-"""Runs the model once more with vksched; gives its outputs and the values named."""
+"""Runs the model once more with vksched; returns its outputs and the named values."""
 
 
 @dataclass(frozen=True)
 class Off:
-    """A quantised value with wrong elements. node: its producer. steps: how far they are off."""
+    """A quantized value with wrong elements. node: its producer. steps: error in levels."""
 
     node: str
     value: str
@@ -62,9 +64,11 @@ class Off:
 
 @dataclass(frozen=True)
 class Steps:
-    """What comparing step by step has shown. values: how many quantised ones were compared. off:
-    those that differ on equal inputs. wrong: what is more than a step, or than a tolerance, off on
-    equal inputs. parted: where the whole runs part.
+    """Result of a stepwise comparison.
+
+    values: number of compared quantized values. off: values that differ for equal inputs. wrong:
+    values that differ by more than a level, or than the tolerance. parted: where the whole runs
+    diverge.
     """
 
     values: int
@@ -74,39 +78,37 @@ class Steps:
 
     @property
     def acquits(self) -> bool:
-        """Whether one step, and nothing else, is what the runs differ by."""
+        """Return True if a single level at one node explains all differences."""
         return not self.wrong and self.parted is not None and self.parted.is_one_step
 
 
-def quantising_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """Return the nodes whose results are steps."""
+def quantizing_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
+    """Return the nodes that quantize."""
     return [n for n in nodes if n.op_type.startswith(ROUNDS)]
 
 
 def compare_steps(
     reference: ReferenceRuntime,
     model: Model,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     again: Again,
     tolerance: Tolerance,
 ) -> Steps:
-    """Compare a model that quantises part by part.
+    """Compare a quantized model part by part.
 
-    outputs: of the run that is judged.
-
-    Raises:
-        VkschedError: the reference does not run the parts, or vksched's run cannot be repeated.
+    outputs: the outputs of the compared run. Raise VkschedError if the reference cannot run the
+    parts or vksched's run cannot be repeated.
     """
-    nodes = quantising_nodes(model.nodes)
-    kept = [str(name) for node in nodes for name in node.output if name]
-    ours = again(kept)
+    nodes = quantizing_nodes(model.nodes)
+    names = [str(name) for node in nodes for name in node.output if name]
+    ours = again(names)
     if any(d.wrong for d in compare({n: ours[n] for n in outputs}, outputs, tolerance)):
-        raise VkschedError("[check] the run that keeps quantised values differs from the first")
-    cuts = {name: np.asarray(ours[name]) for name in kept}
+        raise VkschedError("[check] the run that returns quantized values differs from the first")
+    cuts = {name: np.asarray(ours[name]) for name in names}
     ends = {name: value for name, value in outputs.items() if name not in cuts}
-    parts = _take_apart(model, cuts, list(ends))
-    found = reference.values(parts, {**given, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
+    parts = _split_model(model, cuts, list(ends))
+    found = reference.values(parts, {**inputs, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
     off, wrong = [], []
     for value in _judged(nodes, cuts, {n: found[f"{n}{AGAIN}"] for n in cuts}, tolerance):
         if isinstance(value, Off) and value.is_one_step:
@@ -115,7 +117,7 @@ def compare_steps(
             wrong.append(str(value))
     judged = compare(ends, {name: found[name] for name in ends}, tolerance)
     wrong += [f"output {d.output!r}: {d.wrong}" for d in judged if d.wrong]
-    theirs = reference.values(whole_model(model, kept), given, kept)
+    theirs = reference.values(whole_model(model, names), inputs, names)
     parted = (v for v in _judged(nodes, cuts, theirs, tolerance) if isinstance(v, Off))
     return Steps(len(cuts), tuple(off), tuple(wrong), next(parted, None))
 
@@ -126,9 +128,9 @@ def _judged(
     theirs: Mapping[str, Any],
     tolerance: Tolerance,
 ) -> Iterator[Off | str]:
-    """Return by how many steps quantised values differ, or what else is wrong with them.
+    """Return the errors of quantized values in levels, or other errors.
 
-    A zero point may itself be one step off: elements are compared by their distance from it.
+    A zero point may itself be one level off: elements are compared by their distance from it.
     """
     from ...importers.onnx.nodes.cpu_node import describe
 
@@ -147,7 +149,7 @@ def _judged(
 def _off(
     node: str, name: str, one: NDArray, other: NDArray, shift: int, tolerance: Tolerance
 ) -> Off | str:
-    """Return by how many steps one value is off, or what else is wrong with it; "" for nothing."""
+    """Return the error of one value in levels, or a description of another error; "" for none."""
     if one.shape != other.shape or one.dtype != other.dtype or one.dtype.kind not in "iu":
         (found,) = compare({name: one}, {name: other}, tolerance)
         return found.wrong and f"{node}: {found.wrong}"
@@ -157,9 +159,9 @@ def _off(
     return Off(node, name, int(np.count_nonzero(far)), far.size, int(far.max()))
 
 
-def _take_apart(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:
-    """Return a model in which quantised values are inputs, and what it makes of them outputs with
-    other names.
+def _split_model(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:
+    """Return a model with quantized values as inputs, and their recomputed values as renamed
+    outputs.
     """
     from onnx.helper import (
         make_empty_tensor_value_info,

@@ -1,4 +1,4 @@
-"""Judges: who else computes what a model gives, for `vksched run --compare-with`."""
+"""Reference runtimes of `vksched run --compare-with`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import VkschedError
-from ..options.inputs import said
+from ..options.inputs import error_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ...importers.onnx.model import Model
 
 Source = Any
-"""A path or a ModelProto; all references take the latter."""
+"""A path or a ModelProto; all references accept the latter."""
 
 
 @dataclass(frozen=True)
 class ReferenceRuntime:
-    """A runtime besides vksched. name: as --compare-with takes it. evaluate: runs a model once,
-    given the names of outputs. reads_files: it reads a model's file itself.
+    """A reference runtime. name: value of --compare-with. evaluate: runs a model once for the named
+    outputs. reads_files: it reads a model's file itself.
     """
 
     name: str
@@ -31,17 +31,15 @@ class ReferenceRuntime:
     def outputs(
         self, path: str, model: Model, inputs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, Any]:
-        """Returns what it makes of the model in a file.
-
-        Raises:
-            VkschedError: it is not installed, or does not run the model.
+        """Return the outputs for the model in a file. Raise VkschedError if the runtime is not
+        installed or fails.
         """
         return self.values(path if self.reads_files else whole_model(model), inputs, names)
 
     def values(
         self, source: Source, inputs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the outputs of a model by name; as `outputs`."""
+        """Return the outputs of a model by name; raises like `outputs`."""
         try:
             found = self.evaluate(source, inputs, names)
         except ImportError as error:
@@ -49,10 +47,10 @@ class ReferenceRuntime:
                 f"[check] expected the {self.name} package, got none; try pip install {self.name}, "
                 "or --compare-with numpy"
             ) from error
-        except Exception as error:  # of another library, of many types
+        except Exception as error:  # errors of another library, of many types
             other = "" if self.reads_files else "; try --compare-with onnxruntime"
             raise VkschedError(
-                f"[check] {self.name} does not run the model: {said(error)}{other}"
+                f"[check] {self.name} does not run the model: {error_text(error)}{other}"
             ) from error
         return dict(zip(names, found, strict=True))
 
@@ -69,9 +67,9 @@ def _onnxruntime(source: Source, inputs: Mapping[str, Any], names: Sequence[str]
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised; names of nodes are not printed
-    given = source if isinstance(source, str) else source.SerializeToString()
-    session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 4  # errors are raised; node names are not printed
+    model = source if isinstance(source, str) else source.SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     found: Sequence[Any] = session.run(list(names), dict(inputs))
     return found
 
@@ -88,18 +86,21 @@ REFERENCE_RUNTIMES = {
     "onnxruntime": ReferenceRuntime("onnxruntime", _onnxruntime, reads_files=True),
     "numpy": ReferenceRuntime("numpy", _evaluator, reads_files=False),
 }
-"""numpy: the evaluator of the onnx package, with some of its ops mended."""
+"""numpy: the evaluator of the onnx package, with corrections of some ops."""
 
 
 def whole_model(model: Model, outputs: Sequence[str] = ()) -> ModelProto:
-    """Return a model with its initializers in it, and more outputs: values of its main graph."""
+    """Return a model with its initializers included, and values of its main graph as further
+    outputs.
+    """
     from onnx import ModelProto
     from onnx.helper import make_empty_tensor_value_info
     from onnx.numpy_helper import from_array
 
     whole = ModelProto()
     whole.CopyFrom(model.file.model)
-    whole.ir_version = max(whole.ir_version, 4)  # from there on initializers need not be inputs
+    # since this version initializers need not be inputs
+    whole.ir_version = max(whole.ir_version, 4)
     del whole.graph.initializer[:]
     arrays = model.file.initializers.items()
     whole.graph.initializer.extend(from_array(array, name) for name, array in arrays)

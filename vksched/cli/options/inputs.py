@@ -1,4 +1,4 @@
-"""What `vksched info` and `vksched run` are given: a model, arrays for its inputs, sizes."""
+"""Options of `vksched info` and `vksched run` for the model, its inputs and their sizes."""
 
 from __future__ import annotations
 
@@ -21,72 +21,78 @@ if TYPE_CHECKING:
     from ...ir.graph import Graph
 
 WIDE = 200
-"""Columns of a file."""
+"""Width of tables in a file, in columns."""
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
-    "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
+    "--devices", metavar="A,B", help="Comma-separated devices; the CPU is always last."
 )
 CACHE_TYPES = ("f32", "f16", "q8_0")
-"""How keys and values may be kept: the names of importers/gguf/kv_cache.py, which is not imported
-for the sake of a help text.
+"""Element types of the KV cache: the names of importers/gguf/kv_cache.py, which help texts need not
+import.
 """
 place_option = click.option(
     "--place",
     "places",
     multiple=True,
     metavar="PATTERN=DEVICE",
-    help="Put what has such a name on a device; may be repeated.",
+    help="Place nodes whose names match PATTERN on DEVICE (repeatable).",
 )
 input_option = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="NAME=FILE",
-    help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
+    help="Array of an input, .npy or .pb; a .npz without NAME= has several (repeatable).",
 )
 random_option = click.option(
     "--random-inputs",
     is_flag=True,
-    help="Generate random arrays for the inputs that are not given.",
+    help="Generate random arrays for missing inputs.",
 )
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0),
     metavar="N",
-    help="The seed of --random-inputs.  [default: 0]",
+    help="Seed of --random-inputs.  [default: 0]",
 )
 dim_option = click.option(
-    "--free-dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
+    "--free-dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="Size of a named dimension (repeatable).",
 )
 shape_option = click.option(
-    "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="INPUT=1,3,224",
+    help="Shape of an input (repeatable).",
 )
 
 
 def cache_type_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --cache-type of a command, None where it is not given."""
+    """Return the option --cache-type, with None as the default."""
     return click.option(
         "--cache-type", type=click.Choice(CACHE_TYPES), help=f"{what}  [default: {CACHE_TYPES[0]}]"
     )
 
 
-def parse_dims(given: Sequence[str]) -> dict[str, int]:
-    """Return sizes by name, of "batch=4"."""
-    return {name: _size(text, given) for name, text in map(_pair, given)}
+def parse_dims(pairs: Sequence[str]) -> dict[str, int]:
+    """Return sizes by name, from "batch=4"."""
+    return {name: _size(text, pairs) for name, text in map(_pair, pairs)}
 
 
-def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
+def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return shapes by name, from "x=1,3,224,224"; "x=" is a scalar."""
     return {
-        name: tuple(_size(part, given) for part in text.split(",") if text)
-        for name, text in map(_pair, given)
+        name: tuple(_size(part, pairs) for part in text.split(",") if text)
+        for name, text in map(_pair, pairs)
     }
 
 
 def size_options(model: Model, sizes: Sizes) -> str:
-    """Return options that give other sizes than those assumed, as a shell takes them; "" where
-    nothing was assumed.
-    """
+    """Return the options that set the assumed sizes, quoted for a shell; "" if none are assumed."""
     options = []
     named = dict.fromkeys(sizes.assumed)
     for value in model.inputs:
@@ -101,21 +107,21 @@ def size_options(model: Model, sizes: Sizes) -> str:
     return " ".join(options)
 
 
-def parse_places(given: Sequence[str]) -> dict[str, str]:
-    """Return names of devices by pattern, of "layer.9.*=vulkan:1"."""
+def parse_places(pairs: Sequence[str]) -> dict[str, str]:
+    """Return device names by pattern, from "layer.9.*=vulkan:1"."""
     out: dict[str, str] = {}
-    for place in given:
+    for place in pairs:
         pattern, _, device = place.rpartition("=")
         if not pattern or not device:
             raise click.UsageError(f"--place expects PATTERN=DEVICE, got {place!r}.")
-        out.pop(pattern, None)  # later ones win, and so come last
+        out.pop(pattern, None)  # later ones take precedence, so they come last
         out[pattern] = device
     return out
 
 
 def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "place") -> None:
-    """Raise a PlanError, which names what is close, for a pattern that matches in no graph.
-    stage: who asks.
+    """Raise PlanError with close matches for a pattern that matches in no graph. stage: prefix of
+    the message.
     """
     from ...plan.types.node_names import NameIndex
 
@@ -126,31 +132,29 @@ def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "p
 
 
 def check_folder(path: str) -> None:
-    """Raises, before there is anything to write, where a file cannot be written for want of a
-    folder.
-    """
+    """Raise early if a file cannot be written because its folder is missing."""
     folder = Path(path).parent
     if not folder.is_dir():
         raise VkschedError(f"[command] expected a folder for {path}, got none at {folder}")
 
 
 def exclude(option: str, others: Mapping[str, object]) -> None:
-    """Refuse options that would have no effect with another one. others: to what they are set."""
+    """Refuse options without effect in combination with `option`. others: their values."""
     for other, value in others.items():
         if value:
             raise click.UsageError(f"{option} and {other} exclude each other.")
 
 
 def need(options: Mapping[str, object], what: str) -> None:
-    """Refuse options that have no effect without another one, or without a model."""
+    """Refuse options without effect unless another option or a model is present."""
     for option, value in options.items():
         if value:
             raise click.UsageError(f"{option} needs {what}.")
 
 
-def parse_devices(given: str | None) -> list[str] | None:
-    """Return names of devices, of "vulkan:0,cpu"."""
-    return None if given is None else [name.strip() for name in given.split(",")]
+def parse_devices(names: str | None) -> list[str] | None:
+    """Return device names, from "vulkan:0,cpu"."""
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -160,21 +164,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _size(text: str, given: Sequence[str]) -> int:
+def _size(text: str, texts: Sequence[str]) -> int:
     if not text.strip().isdecimal():
-        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(given)!r}")
+        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(texts)!r}")
     return int(text)
 
 
-def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
-    """Return arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
+def read_arrays(texts: Sequence[str], model: Model) -> dict[str, Any]:
+    """Return arrays by name, from "x=a.npy", "x=input_0.pb" or "all.npz".
 
-    Raises:
-        GraphError: a name is not of an input. VkschedError: a file cannot be read.
+    Raise GraphError for an unknown input, VkschedError for an unreadable file.
     """
     out: dict[str, Any] = {}
     known = [*(value.name for value in model.inputs), *model.defaults]
-    for text in given:
+    for text in texts:
         name, _, place = text.rpartition("=")
         if name and name not in known:
             hint = close_text(name, known)
@@ -213,12 +216,12 @@ def _read(place: str) -> dict[str, Any]:
             return {"": found}
         with found:
             return dict(found)
-    except Exception as error:  # of numpy and protobuf, of many types
-        raise VkschedError(f"[command] cannot read {place}: {said(error, place)}") from error
+    except Exception as error:  # errors of numpy and protobuf, of many types
+        raise VkschedError(f"[command] cannot read {place}: {error_text(error, place)}") from error
 
 
-def said(error: BaseException, place: str = "") -> str:
-    """Return an error as one line. place: a file that the reader was told of already."""
+def error_text(error: BaseException, place: str = "") -> str:
+    """Return an error as one line. place: file name to omit from it."""
     if isinstance(error, OSError) and error.strerror and str(error.filename) == place:
         return error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
@@ -226,7 +229,7 @@ def said(error: BaseException, place: str = "") -> str:
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Give a list that has the texts of all warnings at the end, each once."""
+    """Yield a list that receives the texts of all warnings at the end, each once."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -238,9 +241,10 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function of (what, done, total), in bytes, that shows a bar for each thing done; any
-    thread may call it. What draws them is imported with the first one. Nothing is shown once the
-    context has ended.
+    """Yield a thread-safe function of (what, done, total), in bytes, that shows a progress bar per
+    `what`.
+
+    Its dependencies are imported on first use. Nothing is shown after the context has ended.
     """
     tasks: dict[str, Any] = {}
     drawing = threading.Lock()
@@ -273,22 +277,22 @@ def _bars() -> Any:
 
 
 def table(*columns: str, left: int = 1) -> Any:
-    """Return an empty table, whose columns after the first ones are numbers."""
+    """Return an empty table whose columns after the first `left` are numbers."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
-        made.add_column(column, justify="left" if number < left else "right", overflow="fold")
-    return made
+        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    return table
 
 
-def print_table(made: Any, wide: bool = False) -> None:
-    """Print a table, and an empty line behind it. wide: in a file its lines are not folded."""
+def print_table(table: Any, wide: bool = False) -> None:
+    """Print a table and an empty line. wide: do not wrap lines in a file."""
     from ...common.console import PrintableConsole
 
     console = PrintableConsole()
     if wide and not console.is_terminal:
         console = PrintableConsole(width=WIDE)
-    console.print(made)
+    console.print(table)
     click.echo()

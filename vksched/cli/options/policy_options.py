@@ -1,7 +1,6 @@
-"""Aims of commands: how plans are found and what they make small, as `vs.Scheduler` takes both.
+"""The options --policy and --objective of commands that plan, as for `vs.Scheduler`.
 
-Every command that plans has the same two options, and refuses what does not go together before it
-loads anything.
+Invalid combinations are refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ POLICIES = ("auto", "priority", "earliest-finish", "work-stealing")
 
 @dataclass(frozen=True, slots=True)
 class PlanningOptions:
-    """What --policy and --objective ask for; without them what a scheduler does by itself."""
+    """Values of --policy and --objective, with the scheduler's defaults."""
 
     policy: str = "auto"
     objective: str = "latency"
@@ -32,24 +31,28 @@ DEFAULT = PlanningOptions()
 
 
 def with_planning_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options --policy and --objective, as its argument `planning`."""
+    """Add the options --policy and --objective to a command, as its argument `planning`."""
 
     @click.option(
         "--policy",
         type=click.Choice(POLICIES),
         default=DEFAULT.policy,
         show_default=True,
-        help="auto: the best of simulated runs. priority: the devices in their order. "
-        "earliest-finish, work-stealing: each run decides anew; a plan says what it is expected "
-        "to do.",
+        help=(
+            "auto: the best of simulated plans. priority: devices in their order. "
+            "earliest-finish, work-stealing: dynamic scheduling in each run; the plan is a "
+            "prediction."
+        ),
     )
     @click.option(
         "--objective",
         default=DEFAULT.objective,
         show_default=True,
         metavar="WORD",
-        help="What auto makes small: latency, throughput, memory, energy, or a mix with weights: "
-        "latency=1,energy=0.5.",
+        help=(
+            "Objective of --policy auto: latency, throughput, memory, energy, or a weighted "
+            "mix: latency=1,energy=0.5."
+        ),
     )
     @functools.wraps(command)
     def asked(*args: Any, policy: str, objective: str, **options: Any) -> None:

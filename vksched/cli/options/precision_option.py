@@ -1,4 +1,4 @@
-"""The option --precision of commands that read models, and what a precision may cost and did."""
+"""The option --precision, and reports of the error of a precision."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 from ..differences import RTOL, Difference
 
 MODES = {"float32": RTOL, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2, "int8": 5e-2}
-"""The words, the most exact one first, and how far --compare-with lets floats differ with each."""
+"""Modes, the most exact first, with the default tolerance of --compare-with for each."""
 PrecisionModes = str | Mapping[Any, str]
-"""A word for the whole model, or name patterns to words."""
+"""A mode for the whole model, or modes by name pattern."""
 SINGLE = next(iter(MODES))
 Command = Callable[..., None]
 
@@ -21,16 +21,17 @@ precision_option = click.option(
     "modes",
     multiple=True,
     metavar="[PATTERN=]MODE",
-    help="mixed: products, convolutions and attention may round their operands to float16; "
-    "float16: sums and results, too; bfloat16: operands to that. int8: products by weights of few "
-    "bits may round their other operand to 8 bits. With a pattern, of what has such a name; may be "
-    "repeated. "
-    "[default: float32]",
+    help=(
+        "mixed: matmuls, convolutions and attention may round their operands to float16; "
+        "float16: also sums and results; bfloat16: operands to bfloat16. int8: quantized "
+        "matmuls may round their activations to 8 bits. With a pattern, for matching nodes "
+        "(repeatable).  [default: float32]"
+    ),
 )
 AUTO = "auto"
 _MODE_HELP = (
-    "int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
-    "float16, bfloat16: products and attention may compute in these."
+    "int8: quantized matmuls may round their activations to 8 bits; mixed, float16, "
+    "bfloat16: matmuls and attention may use these."
 )
 
 
@@ -40,22 +41,22 @@ def _one_mode(modes: Iterable[str], text: str) -> Callable[[Command], Command]:
 
 
 mode_option = _one_mode(MODES, _MODE_HELP)
-"""Of a language model: one word for all of it."""
+"""For language models: one mode for the whole model."""
 chat_precision_option = _one_mode(
     (*MODES, AUTO), f"{_MODE_HELP} auto: int8 for layers on the CPU, float32 for others."
 )
 
 
-def parse_precision(given: Sequence[str]) -> PrecisionModes:
-    """Return a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
+def parse_precision(values: Sequence[str]) -> PrecisionModes:
+    """Return the `precision` argument of `compile`, from "mixed" or "head.*=float32"."""
     whole, patterns = SINGLE, dict[str, str]()
-    for each in given:
+    for each in values:
         pattern, _, mode = each.rpartition("=")
         if mode not in MODES or (not pattern and "=" in each):
             known = ", ".join(MODES)
             raise click.UsageError(f"--precision expects [PATTERN=] and {known}, got {each!r}.")
         if pattern:
-            patterns.pop(pattern, None)  # later ones win, and so come last
+            patterns.pop(pattern, None)  # later ones take precedence, so they come last
             patterns[pattern] = mode
         else:
             whole = mode
@@ -68,15 +69,13 @@ def patterns_of(modes: PrecisionModes) -> list[str]:
 
 
 def least_exact(modes: PrecisionModes) -> str:
-    """Return the least exact word of a precision."""
+    """Return the least exact mode of a precision."""
     used = {modes} if isinstance(modes, str) else set(modes.values())
     return [mode for mode in MODES if mode in used][-1]
 
 
 def cost_of(modes: PrecisionModes, rows: Sequence[Difference]) -> dict[str, Any]:
-    """Returns what a precision costs, as plain data. rows: how far each output is from the same
-    model's in float32.
-    """
+    """Return the error of a precision as plain data. rows: differences of outputs from float32."""
     worst = max(rows, key=lambda row: row.relative, default=None)
     return {
         "precision": least_exact(modes),
@@ -87,7 +86,7 @@ def cost_of(modes: PrecisionModes, rows: Sequence[Difference]) -> dict[str, Any]
 
 
 def show_cost(cost: Mapping[str, Any]) -> None:
-    """Print what `cost_of` has found."""
+    """Print the result of `cost_of`."""
     click.echo(
         f"{cost['precision']} costs {cost['relative']:.2g} of the largest magnitude of an output: "
         f"{cost['output']} is up to {cost['largest']:.2g} from its value in float32"

@@ -1,4 +1,4 @@
-"""Machines of commands: the one that is here, one of a file or a preset, and what it might be."""
+"""Options that select a topology: the local one, a file or a preset, and what-if changes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ topology_option = click.option(
     "--topology",
     "topology_file",
     metavar="FILE|preset:NAME",
-    help="Plan for the devices of a YAML or JSON file, here or not, or of a preset: "
-    "vksched devices --presets lists these.",
+    help=(
+        "Plan for a topology in a YAML or JSON file, or for a preset; see vksched devices "
+        "--presets."
+    ),
 )
 what_if_option = click.option(
     "--what-if",
     "what_ifs",
     multiple=True,
     metavar="CHANGE",
-    help='Tell what a run would take after a change: "-DEVICE" or "+preset:CARD@LINK", several '
-    "separated by commas; may be repeated.",
+    help=(
+        'Predict a run after a change: "-DEVICE" or "+preset:CARD@LINK", several separated by '
+        "commas (repeatable)."
+    ),
 )
 
 
 def topology_of(
     devices: str | None, topology_file: str | None
 ) -> tuple[Topology, dict[str, str], bool]:
-    """Return the machine to plan for, other names of its devices, and whether the CPU competes.
-
-    devices: those named of this computer. topology_file: else a file or a preset.
+    """Return the topology, aliases of its devices, and whether the CPU competes. devices: named
+    local devices. topology_file: a file or preset instead.
     """
     if devices is not None and topology_file is not None:
         raise click.UsageError("--devices and --topology exclude each other.")
@@ -46,17 +49,15 @@ def topology_of(
     return (*local_topology(devices), names_cpu(devices))
 
 
-def changes_of(topology: Topology, given: Sequence[str]) -> list[Change]:
-    """Return the machines after each of the changes."""
+def changes_of(topology: Topology, changes: Sequence[str]) -> list[Change]:
+    """Return the topology after each change."""
     from ...planner.what_if import Change, changed
 
-    return [Change(text, changed(topology, text)) for text in given]
+    return [Change(text, changed(topology, text)) for text in changes]
 
 
 def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
-    """Return the machine of the devices named, or used by default, with all that was measured of
-    it, and other names of its devices.
-    """
+    """Return the measured topology of the named or default devices, and aliases of its devices."""
     from ...runtime.vulkan import device_probe
     from ...topology.links import Links
     from ...topology.topology import Topology
@@ -68,22 +69,22 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     mode = mode_of("auto")
     tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
     if names is None:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             wanted = [info.name for info in device_probe.default_devices()]
-        for warning in said:
+        for warning in caught:
             click.echo(str(warning.message), err=True)
     else:
         wanted = [name.strip() for name in names.split(",")]
     specs: list[DeviceSpec] = []
     aliases: dict[str, str] = {}
-    for given in wanted:
-        info = device_probe.resolve(given)
+    for alias in wanted:
+        info = device_probe.resolve(alias)
         if info.name == "cpu":
             continue
         count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
         name = info.name if count == 1 else f"{info.name}#{count}"
-        aliases.setdefault(given, name)
+        aliases.setdefault(alias, name)
         specs.append(tuner.tuned(device_probe.device_spec(info, name)))
     specs.append(device_probe.device_spec(device_probe.cpu_device()))
     links = Links(calibrator.links_of(specs))
@@ -91,5 +92,5 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
 
 
 def names_cpu(names: str | None) -> bool:
-    """Whether the CPU competes with other devices: it is named, or nothing is."""
+    """Return True if the CPU competes with other devices: it is named, or no device is."""
     return names is None or "cpu" in [name.strip() for name in names.split(",")]

@@ -1,4 +1,4 @@
-"""What `vksched info` says of a language model in a GGUF file."""
+"""Output of `vksched info` for a GGUF language model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 Place = tuple[str | None, str | None, int | None, str]
-"""Devices, a topology file, a context in tokens, and how keys and values are kept."""
+"""Devices, a topology file, a context length in tokens, and the element type of the KV cache."""
 
 
 def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
-    """Print what there is to say of a model. place: where it shall fit."""
+    """Print a description of a model. place: where it should fit."""
     from ...importers import load_gguf
     from .memory_fit import MemoryFit
 
@@ -40,7 +40,7 @@ def show_language_model(model_file: str, as_json: bool, place: Place | None = No
 
 
 def describe_language_model(model: LanguageModel) -> dict[str, Any]:
-    """Returns what the file says, as plain data. hyper: None where it does not say all of it."""
+    """Return the contents of the file as plain data. hyper: None if hyperparameters are missing."""
     from ...importers.gguf.architectures import architecture
     from ...importers.gguf.hparams.hparams import read_hyper
 
@@ -52,7 +52,8 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     try:
         hyper = asdict(read_hyper(file))
     except ModelFormatError as error:
-        notes = notes or [str(error)]  # what is missing of an unknown one is no matter
+        # missing hyperparameters of an unknown architecture are no error
+        notes = notes or [str(error)]
     return {
         "model": model.name,
         "architecture": _text(file, "general.architecture"),
@@ -79,7 +80,7 @@ def _text(file: GgufFile, key: str) -> str:
 
 
 def _types(file: GgufFile) -> list[dict[str, Any]]:
-    """Return for each element type how many tensors have it, the one with most bytes first."""
+    """Return the number of tensors of each element type, the one with most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
     for tensor in file.tensors.values():
         empty = {"type": tensor.type, "tensors": 0, "parameters": 0, "bytes": 0}
@@ -90,15 +91,16 @@ def _types(file: GgufFile) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (-row["bytes"], row["type"]))
 
 
-# -- as text -------------------------------------------------------------------------------------
+# -- text output -----------------------------------------------------------------------------------
 
 
 def _show(report: Mapping[str, Any]) -> None:
     from ...common.formatting import count_of, format_bytes
 
     parts = report["parts"]
-    made = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
-    _echo(f"{report['model']}: {report['architecture']}, GGUF version {report['version']}{made}")
+    parts_text = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
+    version = f"GGUF version {report['version']}{parts_text}"
+    _echo(f"{report['model']}: {report['architecture']}, {version}")
     bits = 8 * report["parameter_bytes"] / max(1, report["parameters"])
     held = format_bytes(report["parameter_bytes"])
     _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
@@ -141,12 +143,12 @@ def _show_hyper(hyper: Mapping[str, Any], learned_positions: bool) -> None:
 
 
 def _span(hyper: Mapping[str, Any], name: str) -> str:
-    """Return a number that each layer has, as one or as a range."""
+    """Return a hyperparameter of each layer, as one number or a range."""
     each: Sequence[int] = hyper[name]
     low, high = min(each), max(each)
     return str(low) if low == high else f"{low} to {high}"
 
 
 def _echo(text: str = "") -> None:
-    """Print a line. A file may hold what would move the cursor, or is no letter."""
+    """Print a line; control characters and invalid letters of the file are escaped."""
     click.echo(printable(text, one_line=True))

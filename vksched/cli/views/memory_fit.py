@@ -1,4 +1,4 @@
-"""What `vksched info` says of a language model on a machine: what fits where, and its speed."""
+"""Output of `vksched info` for a language model on a topology: memory fit and predicted speed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ...planner.what_if import Outcome
 
 OWN_NOTES = ("auto: ", "passes: ")
-"""How notes begin that tell of the rest of a plan, which is small."""
+"""Prefixes of notes about the rest of a plan, which is small."""
 
 
 class MemoryFit:
-    """A model on a machine, and on the same one without each device. ctx: tokens, by default as
-    many as a chat has. cache_type: how keys and values are kept.
+    """A model on a topology, and without each of its devices. ctx: context length in tokens, by
+    default that of a chat. cache_type: element type of the KV cache.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MemoryFit:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain data. what_if: the first row is the machine as it is."""
+        """Return everything as plain data. what_if: the first row is the unchanged topology."""
         from ...generation.layer_placement.forecast import as_dict
 
         return {
@@ -59,7 +59,7 @@ class MemoryFit:
         }
 
     def show(self) -> None:
-        """Print tables: what the machine holds, and how fast it is with and without each card."""
+        """Print tables: memory use of the topology, and speed with and without each GPU."""
         outcome, here = self._rows[0]
         click.echo(f"with a context of {self.ctx:,} tokens, kept as {self._cache_type}:\n")
         if here is None:

@@ -31,18 +31,18 @@ LATER, BETWEEN = "later", "between stages"
 
 
 LEGEND = {
-    FUSED: "in one kernel with another node, or the same as one",
-    VIEW: "the result is a part of the operand's memory",
-    FOLDED: "computed once, on the host",
-    IDLE: "the result is an operand, or nothing reads it",
+    FUSED: "fused with another node, or a duplicate of one",
+    VIEW: "a view of the operand's memory",
+    FOLDED: "constant, computed once on the host",
+    IDLE: "an identity, or dead code",
     LATER: "in a later stage",
     BETWEEN: "on the host, after the first stage",
 }
-"""Where a node runs that has no kernel of its own."""
+"""Labels of nodes without a kernel of their own."""
 
 
 MAX_BODIES, MAX_OPS = 40, 6
-"""So many branches, loops and functions are shown, and of each so many ops."""
+"""Maximum number of subgraphs and functions shown, and of ops in each."""
 
 
 def describe(
@@ -55,11 +55,10 @@ def describe(
     with_cpu: bool = False,
     planning: PlanningOptions = DEFAULT,
 ) -> dict[str, Any]:
-    """Returns what there is to say of a model on a machine, as plain data.
+    """Return the report of a model on a topology as plain data.
 
-    places: devices by pattern, which in a model of several stages may name what comes later.
-    with_cpu: the CPU competes with the other devices. planning: how the plan is found, and what
-    for.
+    places: devices by pattern, which may match in later stages only. with_cpu: the CPU competes
+    with the other devices. planning: policy and objective of the plan.
     """
     from ...engine.request import Request, plan_request
     from ...importers.onnx.example_inputs import choose_shapes
@@ -111,13 +110,13 @@ def describe(
 def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> tuple[Lowered, list[str]]:
-    """Return the first stage of a model for some shapes and arrays, and what to say of it."""
+    """Return the lowered first stage of a model for some shapes and arrays, with notes."""
     from ...importers.onnx.example_inputs import example_inputs
     from ...importers.onnx.lower.frame import NeedsInputs
 
     if arrays:
-        given = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
-        return model.lower(model.check_inputs(given)), []
+        inputs = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
+        return model.lower(model.check_inputs(inputs)), []
     try:
         return model.lower(model.input_types(shapes)), []
     except NeedsInputs:
@@ -126,7 +125,7 @@ def lower_model(
 
 
 def describe_model(model: Model) -> dict[str, Any]:
-    """Returns what the file says, as plain data."""
+    """Return the contents of the file as plain data."""
     from ...importers.onnx.nodes.subgraphs import find_bodies
 
     proto = model.file.model
@@ -152,9 +151,8 @@ def _value(value: ModelValue) -> dict[str, Any]:
 def _ops(
     nodes: Sequence[NodeProto], lowered: Lowered, written: Graph | None, plan: Plan | None
 ) -> list[dict[str, Any]]:
-    """Return for each op of the file how many of its nodes run where.
-
-    written: the graph of the first stage before it was rewritten into the plan's.
+    """Return for each op of the file the number of its nodes per device. written: graph of the
+    first stage before the plan's rewrites.
     """
     from ...importers.onnx.lower.frame_lowering import scope_name
     from ...importers.onnx.nodes.subgraphs import op_name
@@ -179,7 +177,7 @@ def _ops(
 
 
 def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str, set[str]]:
-    """Return for each node of the file, by its name, where what it was lowered to runs."""
+    """Return the placement of each node of the file by name."""
     from ...importers.onnx.lower.frame_lowering import scope_name
     from ...importers.onnx.nodes.names import JOINT
 
@@ -189,9 +187,9 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     results = {name: scope_name(node) for node in nodes for name in node.output if name}
 
     def owner(name: str) -> str:
-        found = next((each for each in _beginnings(name, ".") if each in names), "")
-        if not found:  # one of a branch, a loop's body or a function, named after its result
-            found = next((results[e] for e in _beginnings(name, JOINT) if e in results), "")
+        found = next((each for each in _prefixes(name, ".") if each in names), "")
+        if not found:  # from a branch, loop body or function, named after its result
+            found = next((results[e] for e in _prefixes(name, JOINT) if e in results), "")
         return found
 
     found: dict[str, set[str]] = {}
@@ -208,14 +206,14 @@ def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str,
     return found
 
 
-def _beginnings(name: str, joint: str) -> Iterator[str]:
-    """Return a name, and it without what stands behind its last joint, and so on."""
+def _prefixes(name: str, joint: str) -> Iterator[str]:
+    """Yield a name, then its prefixes without the last component."""
     parts = name.split(joint)
     return (joint.join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _sum_up(places: Set[str]) -> str:
-    """Return the kernels among the places of one node, else what comes next to them."""
+    """Return the kernels of one node, else the reason why it has none."""
     kernels = {p for p in places if p not in LEGEND and not p.endswith(FUSED)}
     fused = {p for p in places if p.endswith(FUSED)}
     return "+".join(sorted(kernels or fused)) or next(p for p in LEGEND if p in places)
@@ -233,8 +231,8 @@ def _devices(topology: Topology, plan: Plan | None) -> list[dict[str, Any]]:
 
 
 def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
-    """Return the ops that run on the CPU as no device can, each with its reason, those of few
-    elements too: their sizes may be assumed. doubtful: whether a run may refuse it.
+    """Return the ops that only the CPU can run, with reasons, including ops with few elements
+    because sizes may be assumed. doubtful: a run may refuse the op.
     """
     from ...importers.onnx.lower.frame_lowering import MISFIT
     from ...plan.explain.cpu_fallback import find_fallbacks, join_reasons
@@ -254,8 +252,8 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _cut(lowered: Lowered) -> dict[str, Any] | None:
-    """Return where the first stage ends; None at the end of the model. by_host: whether the host
-    runs the node that stands there. doubtful: whether the host may refuse that node.
+    """Return the node that ends the first stage, or None at the end of the model. by_host: the CPU
+    runs that node. doubtful: the CPU may refuse it.
     """
     from ...importers.onnx.lower.frame_lowering import MISFIT
     from ...importers.onnx.nodes.cpu_node import describe
@@ -274,19 +272,19 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
 
 
 def show_model(report: Mapping[str, Any]) -> None:
-    """Print what the file says."""
+    """Print the contents of the file."""
     from ...common.formatting import count_of, format_bytes
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
-    made = f", made by {report['producer']}" if report["producer"] else ""
+    producer = f", made by {report['producer']}" if report["producer"] else ""
     click.echo(
-        f"{report['model']}: {count_of(report['nodes'], 'node')}, opsets {opsets}{made}\n"
+        f"{report['model']}: {count_of(report['nodes'], 'node')}, opsets {opsets}{producer}\n"
         f"parameters: {report['parameters']:,} ({format_bytes(report['parameter_bytes'])})"
     )
 
 
 def show_assumed(report: Mapping[str, Any]) -> None:
-    """Print the dimensions that were taken as 1, and the options that set them."""
+    """Print the dimensions that are assumed to be 1, and the options that set them."""
     if report["assumed"]:
         assumed = ", ".join(report["assumed"])
         click.echo(f"size 1 is assumed for {assumed}; try {report['size_options']}")
@@ -294,8 +292,8 @@ def show_assumed(report: Mapping[str, Any]) -> None:
 
 @contextmanager
 def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
-    """Add to an error that sizes were assumed, as these may be what is wrong. options: that give
-    others.
+    """Add a hint to an error that assumed sizes may be its cause. options: options that set
+    them.
     """
     try:
         yield
@@ -308,7 +306,7 @@ def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
 
 
 def _show_bodies(report: Mapping[str, Any]) -> None:
-    """Print what is inside nodes, and the functions of the model."""
+    """Print the subgraphs of nodes, and the functions of the model."""
     bodies = report["bodies"]
     for body in bodies[:MAX_BODIES]:
         where = f"{body['op']} {body['node']!r}, {body['attribute']}"
@@ -323,7 +321,7 @@ def _show_bodies(report: Mapping[str, Any]) -> None:
 
 
 def _counted(ops: Mapping[str, int]) -> str:
-    """Return how many nodes there are, and of which ops."""
+    """Return the number of nodes and their ops."""
     from ...common.formatting import count_of
 
     shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]

@@ -1,4 +1,4 @@
-"""Op timer: seconds per device and per op kind, from the events of runs."""
+"""Op timer: seconds per device and op kind, from the events of runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...trace import Event
 
 @dataclass
 class OpTimer:
-    """A sink that adds up. An op's part of a split is that which the planner estimates; with
-    submit_granularity="op" a split is one op.
+    """A trace sink that sums times.
 
-    graphs: runs of graphs. seconds: of these and of steps between them, as the host saw
-    them. by_op: (device, op) -> seconds.
+    The time of a split is distributed over its ops as the planner estimates; with
+    submit_granularity="op" a split is one op. graphs: runs of graphs. seconds: host time of these
+    and of ops between them. by_op: (device, op) -> seconds.
     """
 
     graphs: int = 0
@@ -54,5 +54,5 @@ class OpTimer:
         self.by_op[key] = self.by_op.get(key, 0.0) + seconds
 
     def clear(self) -> None:
-        """Starts anew."""
+        """Reset all sums."""
         self.__init__()  # type: ignore[misc]

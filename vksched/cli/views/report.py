@@ -1,4 +1,4 @@
-"""`--report` of `vksched run`: what each device did, as tables, as JSON or as a picture."""
+"""`--report` of `vksched run`: activity of each device, as tables, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from ...engine.report.run_report import RunReport
 
 PRINTED = "-"
-"""What the option is without a file."""
+"""Value of the option without a file."""
 TITLES = ("predicted beside measured:", "what each device did, and the host:")
 
 
-def _checked(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
-    if given is None or given == PRINTED:
-        return given
-    if Path(given).suffix.lower() not in (".svg", ".json"):
+def _checked(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    if path is None or path == PRINTED:
+        return path
+    if Path(path).suffix.lower() not in (".svg", ".json"):
         raise click.UsageError(
-            f"expected --report alone or with a file that ends in .svg or .json, got {given!r}; "
+            f"expected --report alone or with a file that ends in .svg or .json, got {path!r}; "
             "try --report as the last word"
         )
-    inputs.check_folder(given)
-    return given
+    inputs.check_folder(path)
+    return path
 
 
 report_option = click.option(
@@ -37,16 +37,16 @@ report_option = click.option(
     flag_value=PRINTED,
     metavar="[FILE.svg|FILE.json]",
     callback=_checked,
-    help="Tell what each device did in the runs after the first, and what was predicted; with one "
-    "run in all, run once more.",
+    help=(
+        "Report the activity of each device in all runs after the first, and the predicted one; "
+        "a single run is repeated once."
+    ),
 )
 
 
 def write_report(report: RunReport, path: str) -> None:
-    """Write a report as a picture or as JSON, by the end of the file's name.
-
-    Raises:
-        VkschedError: it cannot be written.
+    """Write a report as a picture or JSON, by the suffix of the file. Raise VkschedError on
+    failure.
     """
     if Path(path).suffix.lower() == ".svg":
         report.draw(path)
@@ -54,11 +54,11 @@ def write_report(report: RunReport, path: str) -> None:
     try:
         Path(path).write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise VkschedError(f"[report] cannot write {path}: {inputs.said(error)}") from error
+        raise VkschedError(f"[report] cannot write {path}: {inputs.error_text(error)}") from error
 
 
 def show_report(report: RunReport, path: str | None) -> None:
-    """Print a report as tables. path: the file that it was written to."""
+    """Print a report as tables. path: file that it was written to."""
     for rows, title in zip(report.tables(), TITLES, strict=True):
         click.echo(title)
         head, *body = rows

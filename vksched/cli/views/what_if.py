@@ -1,4 +1,4 @@
-"""What `vksched plan` says of a machine that is not here, or not yet: layers, times, what if."""
+"""What-if analysis of `vksched plan`: placement and times on other topologies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Overrides = tuple[tuple[str | int, str], ...]
 
 
 class Planner:
-    """Plans one graph for any machine, as a scheduler with these options would. base: the machine
-    whose devices the overrides name. config: where signals run, as for a scheduler,
-    with names of devices that `resolve` turns into those of the machine.
+    """Plan one graph for any topology, as a scheduler with these options would.
+
+    base: topology with the devices that overrides name. config: devices of signals, as for a
+    scheduler; `resolve` maps its device names to those of the topology.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Planner:
         return self._plans[topology]
 
     def tradeoffs(self) -> Tradeoffs:
-        """Return the candidates of all objectives, on the base machine."""
+        """Return the candidates of all objectives on the base topology."""
         from ...planner.planner import compare_objectives
 
         request = self._request(self.base)
@@ -86,16 +87,14 @@ class Planner:
         )
 
     def _request(self, topology: Topology) -> Request:
-        """Return the graph as passes make it for a machine; once for machines that are alike to
-        them.
-        """
+        """Return the rewritten graph for a topology; equal topologies share it."""
         from ...engine.request import Request, least_limits
         from ...planner.what_if import present
 
         overrides = present(self.overrides, topology, self.base)
         rooms = [spec.memory_bytes for spec in topology.devices if spec.kind != "cpu"]
         key: tuple[object, ...] = least_limits(topology), min(rooms, default=0), overrides
-        if self._config is not None:  # shares are by what the devices cost
+        if self._config is not None:  # shares depend on device costs
             key = (*key, topology)
         if key not in self._requests:
             request = Request(self.graph, overrides, {})
@@ -117,8 +116,8 @@ class Planner:
 
 
 def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
-    """Returns what a run takes on the base machine, without each of its devices, on each alone, and
-    after each change.
+    """Return the time of a run on the base topology, without each device, on each alone, and after
+    each change.
     """
     from ...planner.what_if import compare
 
@@ -127,7 +126,7 @@ def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
 
 
 def predicted_as_text(plan: Plan, found: Comparison) -> str:
-    """Return where layers run, how long a run takes, and the same of other machines."""
+    """Return the placement of layers, the time of a run, and the times on other topologies."""
     from ...common.formatting import format_bytes, format_seconds
     from ...plan.explain.layer_table import layer_lines
 
@@ -153,7 +152,7 @@ def predicted_as_text(plan: Plan, found: Comparison) -> str:
 
 
 def predicted_as_dict(plan: Plan, found: Comparison) -> dict[str, Any]:
-    """Return the same as plain data."""
+    """Return the comparison as plain data."""
     from ...plan.explain.layer_table import find_layers
 
     return {

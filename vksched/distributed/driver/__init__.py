@@ -1,1 +1,1 @@
-"""Driver: it runs a plan over several workers."""
+"""Driver: runs a plan over several workers."""

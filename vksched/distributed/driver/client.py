@@ -1,4 +1,4 @@
-"""Client: workers and their devices as the driver sees them.
+"""Client: the driver's connections to workers and their devices.
 
     RemoteWorkers --connect--> RemoteWorker (a `protocols.Worker`) --messages--> Session
 
@@ -57,14 +57,14 @@ from .weight_upload import send_weights
 ANSWER_S = 30.0
 PREPARE_S = 600.0
 FRESH_S = 1.0
-"""How long is true what a worker told of its devices."""
+"""Seconds for which a worker's description of its devices stays valid."""
 CLOCK_TRIES = 8  # when a worker is connected
-CLOCK_S = 2.0  # between two questions after that
+CLOCK_S = 2.0  # between two later queries
 PAIR_DIGITS = 32
 
 
 class RemoteWorkers:
-    """The workers that one driver is connected to, and the values that go between them and it."""
+    """The workers of one driver, and the transport of values between them and the driver."""
 
     def __init__(self, security: Security, documents: Documents, clock: Clock) -> None:
         self.security, self.documents, self.clock = security, documents, clock
@@ -80,11 +80,13 @@ class RemoteWorkers:
         self._lock = threading.Lock()
 
     def connect(self, address: str, timeout_s: float = CONNECT_S) -> RemoteWorker:
-        """Return a worker, whose name it tells itself.
+        """Connect to a worker and return it; the worker reports its own name.
 
-        Raises:
-            DeviceError: nobody is there, it is not of this cluster, runs another vksched, or has
-            the name of one that is connected.
+        Raises
+        ------
+        DeviceError
+            The worker cannot be reached, belongs to another cluster, runs another version of
+            vksched, or has the name of a connected worker.
         """
         self._owner.require("the workers of a cluster")
         mine = hello("driver", "", self.driver)
@@ -124,8 +126,8 @@ class RemoteWorkers:
         return worker
 
     def hosts(self, at: RemoteWorker, names: Iterable[str]) -> dict[str, list[str]]:
-        """Return where some workers are, by name, and by what word each and the worker `at` know
-        that the other one is who it says; see `messages.HELLO`.
+        """Return the addresses of workers by name, with the pair secrets that each shares with
+        worker `at`; see `messages.HELLO`.
         """
         with self._lock:
             known = {name: self._workers[name] for name in names if name in self._workers}
@@ -136,7 +138,7 @@ class RemoteWorkers:
         return hmac.new(self._secret, incarnations, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
 
     def close(self) -> None:
-        """End all connections; what this driver had on the workers is freed there."""
+        """Close all connections; workers free the resources of this driver."""
         self._closed.set()
         with self._lock:
             workers, clocks = list(self._workers.values()), self._clocks
@@ -146,12 +148,13 @@ class RemoteWorkers:
             clocks.join()
 
     def _watch_clocks(self) -> None:
-        """Ask all workers again and again what their clocks show."""
+        """Query the clocks of all workers periodically."""
         while not self._closed.wait(CLOCK_S):
             with self._lock:
                 workers = [worker for worker in self._workers.values() if worker.error is None]
             for worker in workers:
-                with suppress(HostLost, DeviceTimeout):  # who needs it hears of it
+                # the next user of this worker gets the error
+                with suppress(HostLost, DeviceTimeout):
                     worker.measure_clock()
 
     def state_name(self, key: object) -> str:
@@ -162,7 +165,7 @@ class RemoteWorkers:
             return self._state_names[key]
 
     def forget_state(self, key: object) -> None:
-        """Keep a state no longer that no device has any more."""
+        """Forget a state that no device holds any more."""
         with self._lock:
             devices = [device for worker in self._workers.values() for device in worker.devices]
             if not any(device.states.holds(key) for device in devices):
@@ -178,7 +181,7 @@ class RemoteWorkers:
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way on a worker. error: why it failed there."""
+    """A run in progress on a worker. error: reason of its failure there."""
 
     failed: Callable[[BaseException], None]
     is_ready: bool = False
@@ -200,7 +203,7 @@ class RemoteWorker:
     def __init__(self, workers: RemoteWorkers, name: str, address: str) -> None:
         self.name, self.address = name, address
         self.incarnation = secrets.token_bytes(16)
-        """Of this connection, which nobody else knows."""
+        """Identifies this connection; random and secret."""
         self._workers = workers
         self._channel: Channel | None = None
         self._error: HostLost | None = None
@@ -213,7 +216,7 @@ class RemoteWorker:
         self.devices: tuple[RemoteDevice, ...] = ()
 
     def begin(self, channel: Channel) -> None:
-        """Starts to talk, and asks for the devices."""
+        """Start the channel and request the devices."""
         self._channel = channel
         channel.start()
         try:
@@ -237,60 +240,47 @@ class RemoteWorker:
 
     @property
     def error(self) -> HostLost | None:
-        """Why the worker is lost; None while it is there."""
+        """The reason why the worker is lost, or None while it is connected."""
         return self._error
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
 
     def measure(self) -> Link:
-        """Return the link from the driver's memory to the worker's, measured now.
-
-        Raises:
-            HostLost, DeviceTimeout: it does not answer.
-        """
+        """Measure the link from the driver's memory. Raise HostLost or DeviceTimeout on failure."""
         return measure_link(self.channel)
 
     def measure_to(self, host: str) -> Link:
-        """Return the link from this worker's memory to another worker's, measured now.
-
-        Raises:
-            HostLost: one of them does not answer.
-        """
-        found = self._ask_about(host, "measure", PREPARE_S).fields
+        """Measure the link to another worker's memory. Raise HostLost on failure."""
+        found = self._request_device(host, "measure", PREPARE_S).fields
         try:
             return link_of(found["bytes_per_s"], found["latency_s"])
         except Wrong as error:
-            raise self._mark_lost(f"it says what makes no sense: {error}") from error
+            raise self._mark_lost(f"it sent an invalid message: {error}") from error
 
     def _mark_lost(self, why: str) -> HostLost:
-        """End the connection, and returns the error that tells so."""
+        """Close the connection and return the error that reports it."""
         channel = self.channel
         channel.mark_lost(why)
         assert channel.error is not None
         return copy_error(channel.error)
 
     def reach(self, host: str) -> None:
-        """Has this worker connect to another one, where it is not connected.
+        """Connect this worker to another one if necessary. Raise HostLost on failure."""
+        self._request_device(host, "reach", ANSWER_S)
 
-        Raises:
-            HostLost: it cannot, or does not answer.
-        """
-        self._ask_about(host, "reach", ANSWER_S)
-
-    def _ask_about(self, host: str, kind: str, timeout_s: float) -> Message:
+    def _request_device(self, host: str, kind: str, timeout_s: float) -> Message:
         fields = {"host": host, "hosts": self._workers.hosts(self, [host])}
         try:
             return self.channel.ask(kind, fields, (), timeout_s)
         except HostLost as error:
-            if self._error is None:  # it speaks of the one that it was asked about
+            if self._error is None:  # the error is about the requested host
                 error.host, error.device = host, ""
             raise
 
-    # -- protocols.Worker
-    # --------------------------------------------------------------------------------
+    # -- protocols.Worker --------------------------------------------------------------------------
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
         if number in self._prepared:
@@ -362,7 +352,7 @@ class RemoteWorker:
     def abort(self, run: RunKey) -> None:
         try:
             self.channel.notify("abort", run._asdict())
-        except HostLost:  # who waits for the run is told so
+        except HostLost:  # wakes the thread that waits for the run
             return
 
     def release_plan(self, number: int) -> None:
@@ -371,7 +361,7 @@ class RemoteWorker:
         self._stale = True
         try:
             self.channel.notify("release_plan", {"plan": number})
-        except HostLost:  # all of it is freed there
+        except HostLost:  # the worker frees all of it
             return
 
     def _wait(self, run: RunKey, over: Callable[[_Run], bool], timeout_s: float, what: str) -> _Run:
@@ -391,7 +381,7 @@ class RemoteWorker:
                 _raise(found.error, found.torn)
             return found
 
-    # -- of the channel ----------------------------------------------------------------------------
+    # -- channel handler ---------------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
         transport = self._workers.transport if message.kind == "value" else None
@@ -417,11 +407,11 @@ class RemoteWorker:
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
             error = error_of(fields, self.name)
             if isinstance(error, DeviceError) and error.host:
-                # what it says of another, `FirstError` weighs
+                # `FirstError` judges errors about other hosts
                 error.host = fields["host"] or self.name
             self._note(run_of(fields), error=error, torn=torn)
         else:
-            raise Wrong(f"a worker does not say {message.kind}")
+            raise Wrong(f"a worker must not send {message.kind}")
 
     def _note(self, run: RunKey, **what: object) -> None:
         with self._changed:
@@ -435,7 +425,7 @@ class RemoteWorker:
             found.failed(found.error)
 
     def lost(self, channel: Channel, error: HostLost) -> None:
-        self._workers.transport.mark_lost(self.name, error)  # before anybody may connect again
+        self._workers.transport.mark_lost(self.name, error)  # before a reconnect is possible
         with self._changed:
             self._error = error
             runs = [each for each in self._runs.values() if each.error is None and not each.stats]
@@ -449,14 +439,16 @@ class RemoteWorker:
     # -- devices -----------------------------------------------------------------------------------
 
     def device_info(self, name: str) -> RemoteDeviceInfo:
-        """Returns what the worker tells of a device: asked anew after plans or states of this
-        driver came or went, and after FRESH_S, as other drivers take memory, too.
+        """Return the worker's description of a device.
+
+        It is requested again after this driver's plans or states change, and after FRESH_S, because
+        other drivers allocate memory too.
         """
         old = time.monotonic() - self._asked_s > FRESH_S
         if (self._stale or old) and self._error is None:
             try:
                 self._ask_specs()
-            except (HostLost, DeviceTimeout):  # what was known; runs will tell
+            except (HostLost, DeviceTimeout):  # the last description; runs will raise the error
                 pass
         return self._device_infos[name]
 
@@ -464,7 +456,7 @@ class RemoteWorker:
         self._stale = True
 
     def holds(self, device: str, key: object) -> bool:
-        """Whether a weight of a plan is on a device."""
+        """Return True if a weight of a plan is on a device."""
         return any((device, key) in each.keys for each in list(self._prepared.values()))
 
     def _ask_specs(self) -> None:
@@ -472,22 +464,18 @@ class RemoteWorker:
         answer = self.channel.ask("specs", {}, (), ANSWER_S)
         try:
             devices = decode_devices(bytes(answer.payload or b""), self.name)
-        except DeviceError as error:  # else each plan would ask again, and fail
+        except DeviceError as error:  # else each plan would request it again and fail
             raise self._mark_lost(str(error)) from error
         infos = {each.spec.name: each for each in devices}
         kinds = {name: each.spec.kind for name, each in infos.items()}
         gone = [n for n, old in self._device_infos.items() if kinds.get(n) != old.spec.kind]
         if gone:
-            self.channel.mark_lost(f"it tells no more of {', '.join(gone)}, which it had")
+            self.channel.mark_lost(f"it no longer reports {', '.join(gone)}, which it had")
             return
         self._device_infos = infos
 
     def measure_clock(self) -> None:
-        """Ask what the worker's clock shows.
-
-        Raises:
-            HostLost, DeviceTimeout: it does not answer.
-        """
+        """Query the worker's clock. Raise HostLost or DeviceTimeout if it does not answer."""
         before_s = self._workers.clock.now()
         there = self.channel.ask("clock", {}, (), ANSWER_S).fields
         after_s = self._workers.clock.now()

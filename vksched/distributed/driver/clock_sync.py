@@ -1,15 +1,16 @@
-"""Clocks: how far the clock of another computer is ahead of one's own, and how well that is known.
+"""Clock synchronization: estimate the offset of a remote clock, with an error bound.
 
-    here   before_s ----.                         .----> after_s
-    there                '--> came_s ... left_s --'
-    the middle of both is taken for the same moment: off by at most half of the time on the way
+    local    before_s ----.                         .----> after_s
+    remote                '--> came_s ... left_s --'
 
-Problem: an answer may have waited somewhere, and two clocks do not run at the same pace. Method:
-clocks are asked again all the time. The bound of a measurement grows by DRIFT for each second that
-passes, and the one whose bound is least now counts. The pace is that between the best measurements
-of the earlier and of the later half; it counts where these bounds leave it no more room than DRIFT.
-Complexity: O(MOST) for each question. Examples:
-tests/distributed/test_clocks.py.
+    the midpoints are taken as simultaneous; the error is at most half of the network time
+
+Problem: an answer may be delayed anywhere, and two clocks drift. Method: query the clocks
+periodically. The error bound of a sample grows by DRIFT per second of age, and the sample with the
+lowest bound counts. The drift rate is measured between the best samples of the earlier and of the
+later half; it counts if the bounds of these samples limit it more closely than DRIFT.
+
+Complexity: O(MOST) per sample. Examples: tests/distributed/test_clocks.py.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from collections import deque
 from typing import NamedTuple
 
 DRIFT = 1e-4
-"""Seconds that two clocks may come apart in each second, beside the pace that is measured."""
+"""Maximum residual drift in seconds per second, after correction by the measured rate."""
 MAX_CLOCK_DRIFT = 1e-3
-"""A pace that is measured as more is none of a clock."""
+"""Measured rates above this limit are rejected."""
 MIN_INTERVAL_S = 10.0
-"""Between two measurements that tell a pace."""
+"""Minimum interval between two samples that determine a drift rate."""
 MOST = 128
-"""Measurements that are kept."""
+"""Maximum number of stored samples."""
 
 
 class ClockSample(NamedTuple):
-    """when_s: by one's own clock. error_s: how far offset_s may be off."""
+    """when_s: local time. error_s: error bound of offset_s."""
 
     when_s: float
     offset_s: float
@@ -37,7 +38,7 @@ class ClockSample(NamedTuple):
 
 
 class RemoteClock:
-    """The clock of another computer. May be used from any number of threads."""
+    """The clock of a remote host. Thread-safe."""
 
     def __init__(self) -> None:
         self._measured: deque[ClockSample] = deque(maxlen=MOST)
@@ -45,19 +46,19 @@ class RemoteClock:
         self._lock = threading.Lock()
 
     def note(self, before_s: float, came_s: float, left_s: float, after_s: float) -> None:
-        """Take an answer. before_s, after_s: when it was asked for and was here, by the own clock.
-        came_s, left_s: when the question was there and the answer went, by the other clock.
+        """Add a sample. before_s, after_s: local times of the request and of the response. came_s,
+        left_s: remote times of the arrival of the request and of the response.
         """
         middle_s = (before_s + after_s) / 2
         way_s = max(0.0, after_s - before_s - (left_s - came_s))
-        made = ClockSample(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
+        sample = ClockSample(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
         with self._lock:
-            self._measured.append(made)
+            self._measured.append(sample)
             self._pace = _pace(list(self._measured))
 
     def estimate(self, now_s: float) -> ClockEstimate:
-        """Return how times of the other clock are read, as well as is known when the own clock
-        shows so much; before the first measurement nothing is known.
+        """Return the best estimate at a local time; before the first sample the error is
+        infinite.
         """
         with self._lock:
             if not self._measured:
@@ -68,18 +69,20 @@ class RemoteClock:
 
 
 class ClockEstimate(NamedTuple):
-    """best: the measurement that counts. pace: seconds that the other clock gets ahead in each."""
+    """best: sample with the lowest error bound. pace: drift rate of the remote clock, in seconds
+    per second.
+    """
 
     best: ClockSample
     pace: float
 
     def to_local_s(self, there_s: float) -> float:
-        """Returns what the own clock showed when the other one showed so much."""
+        """Return the local time of a remote time."""
         when_s, offset_s, _ = self.best
         return when_s + (there_s - when_s - offset_s) / (1 + self.pace)
 
     def error_s(self, *local_s: float) -> float:
-        """Return by how much that may be off at any of these times of the own clock."""
+        """Return the error bound over a range of local times."""
         return max(_error_s(self.best, each) for each in local_s)
 
 
@@ -88,7 +91,7 @@ def _error_s(measured: ClockSample, local_s: float) -> float:
 
 
 def _pace(measured: list[ClockSample]) -> float:
-    """Return by how many seconds it gets ahead in each; 0 where that cannot be told."""
+    """Return the drift rate in seconds per second, or 0 if the samples do not determine it."""
     half = len(measured) // 2
     if not half:
         return 0.0

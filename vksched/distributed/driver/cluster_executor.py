@@ -1,12 +1,13 @@
-"""Cluster: carries out a plan over several hosts, as an executor like others.
+"""ClusterExecutor: an executor that runs a plan over several hosts.
 
-    prepare:  cut the plan -> its own part here, one for each host, beside each other
-    run:      start all hosts -> walk the own part, which takes the outputs -> wait for all
-    states:   all are ready -> commit everywhere -> all are done; who does not say so may be torn
-    failure:  tell all hosts to give up -> wait until they have -> blame one -> the slot is free
+    prepare:  partition the plan -> the driver's own part and one host plan per worker, concurrently
+    run:      start all hosts -> walk the own part, which receives the outputs -> wait for all
+    states:   all are ready -> commit on all hosts; an unconfirmed host may have torn states
+    failure:  abort on all hosts -> wait until they have stopped -> find the cause -> free the slot
 
-Nothing of a run is left under way in a slot when the next one gets it: a host that does not say
-that it has ended is out of use, and so is this executor.
+A slot is reused only after its previous run has ended on every host. A host that does not confirm
+the end is marked as failed, and this executor too.
+
 Examples: tests/distributed/test_cluster.py.
 """
 
@@ -53,13 +54,15 @@ from ..worker.host_plan_executor import HostPlanExecutor
 from .first_error import FirstError, only_itself
 
 NUMBERS = itertools.count()
-"""Of plans over several hosts, for the hosts of this process."""
+"""Counter of the plans over several hosts in this process."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way. results: since hosts commit. done: the times of the hosts that are done.
-    over: hosts that have nothing of it under way any more. events: of the own part.
+    """A run in progress.
+
+    results: set once hosts commit. done: statistics of the hosts that are done. over: hosts on
+    which no work of it remains. events: events of the driver's own part.
     """
 
     key: RunKey
@@ -72,10 +75,9 @@ class _Run:
 
 
 class ClusterExecutor(BaseExecutor):
-    """A plan over several hosts, made ready to run.
+    """A prepared plan over several hosts.
 
-    hosts: by name, those of the plan at least. devices: as in the plan's machine; of those of other
-    hosts only the names matter. transport: of the driver.
+    hosts: workers by name. devices: as in the plan; only the names of remote ones matter.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class ClusterExecutor(BaseExecutor):
         super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
         self._transport = transport
         self._plan_number = next(NUMBERS)
-        own, *others = fit_together(cut(plan))  # each host verifies its own
+        own, *others = fit_together(cut(plan))  # each host verifies its own part
         self._parts: dict[str, HostPlan] = {part.host: part for part in (own, *others)}
         self._hosts = {part.host: _known(hosts, part.host) for part in others}
         self._limit_s = timeout_s * (1 + len(plan.splits))
@@ -112,10 +114,10 @@ class ClusterExecutor(BaseExecutor):
         for device, there_bytes in there.items():
             self._reporter.tell_memory("prepare", device, start, there_bytes)
         self._prepared = tuple(there)
-        """Devices of which nobody was events_of yet that their memory is given back."""
+        """Devices whose memory has not been reported as freed yet."""
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
-        """Prepare all hosts at once; where one cannot be prepared, none is left."""
+        """Prepare all hosts concurrently; if one fails, release the others."""
 
         def prepare(name: str) -> None:
             try:
@@ -155,7 +157,7 @@ class ClusterExecutor(BaseExecutor):
             raise self._torn(run, failed.results, failed.devices) from failed
         except BaseException as raised:
             run.first_error.add(DRIVER, self._own.why(raised))
-            if run.results is not None:  # interrupted when hosts were asked to commit
+            if run.results is not None:  # interrupted while hosts were asked to commit
                 self._commit(run)
                 self._finish(run)
                 own = {split.device for split in self._own.plan.commits}
@@ -163,7 +165,7 @@ class ClusterExecutor(BaseExecutor):
             self._give_up(run, interrupted=not isinstance(raised, Exception))
             cause = self._assign_first_error(run)
             self._reporter.tell_events(record.number, self._events(run))
-            self._tell_failed(record, start, cause)
+            self._report_failure(record, start, cause)
             if cause is raised:
                 raise
             raise cause from raised
@@ -179,7 +181,7 @@ class ClusterExecutor(BaseExecutor):
     def _start(self, run: _Run, host: Worker, feeds: Mapping[int, NDArray]) -> None:
         run.started.append(host.name)
         try:
-            failed = partial(self._heard, run, host.name)
+            failed = partial(self._host_failed, run, host.name)
             host.start(run.key, feeds, failed, self._trace.active)
         except Exception as error:
             run.started.remove(host.name)
@@ -188,13 +190,13 @@ class ClusterExecutor(BaseExecutor):
             run.first_error.add(host.name, error)
             raise
 
-    def _heard(self, run: _Run, host: str, error: BaseException) -> None:
-        """A host says that its part has failed: the own part need not wait for what it takes."""
+    def _host_failed(self, run: _Run, host: str, error: BaseException) -> None:
+        """Handle a failure of a host's part: the own part stops waiting for its values."""
         run.first_error.add(host, error)
         self._transport.abort(run.key)
 
     def _agree(self, run: _Run, results: RunResult) -> None:
-        """Wait until all hosts have done all but their commits, and has them commit."""
+        """Wait until all hosts are ready to commit, then let them commit."""
         for name, host in self._hosts.items():
             try:
                 if self._parts[name].plan.commits:
@@ -211,9 +213,7 @@ class ClusterExecutor(BaseExecutor):
             self._commit(run)
 
     def _commit(self, run: _Run) -> None:
-        """Tells all hosts that have states to commit, whatever becomes of one of them; it may be
-        said twice.
-        """
+        """Send commit to all hosts with states, even if one of them fails; commit is idempotent."""
         for name, host in self._hosts.items():
             if self._parts[name].plan.commits:
                 try:
@@ -226,21 +226,24 @@ class ClusterExecutor(BaseExecutor):
         run.over.add(name)
 
     def _finish(self, run: _Run) -> None:
-        """Wait for the hosts that have been events_of to commit. What they hold of the slot is not
-        used again, where one does not end: then its states are torn, and this executor is out of
-        use.
+        """Wait until all committing hosts are done.
+
+        If a host does not finish, its states are torn and this executor is marked as failed.
         """
         for name in [name for name in self._hosts if name not in run.over]:
             try:
                 self._wait_for(run, name, self._limit_s)
             except BaseException as error:
                 self._annotate(run, name, error)
-                if not isinstance(error, Exception):  # interrupted: who is done soon is done
+                # interrupted: hosts that finish soon count as done
+                if not isinstance(error, Exception):
                     with suppress(DeviceError):
                         self._wait_for(run, name, min(INTERRUPTED_S, self._timeout_s))
 
     def _give_up(self, run: _Run, interrupted: bool) -> None:
-        """Tells all hosts to give up, and waits until they have; see `BaseExecutor._settle`."""
+        """Abort the run on all hosts and wait until they have stopped; see
+        `BaseExecutor._settle`.
+        """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._limit_s
         left = [name for name in run.started if name not in run.over]
         try:
@@ -251,21 +254,21 @@ class ClusterExecutor(BaseExecutor):
                     self._wait_for(run, name, limit_s)
                 except Exception as error:
                     self._annotate(run, name, error)
-        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+        except BaseException:  # interrupted again: the state of this slot is unknown
             self.stop_accepting()
             raise
 
     # -- failures ----------------------------------------------------------------------------------
 
     def _assign_first_error(self, run: _Run) -> BaseException:
-        """Returns what a run failed of; a device or host that is to blame is out of use here."""
+        """Return the cause of a failed run; mark the device or host that caused it as failed."""
         cause = run.first_error.cause()
         if isinstance(cause, DeviceError):
             self._note(cause)
         return cause
 
     def _note(self, error: DeviceError) -> None:
-        """Take the executor out of use, where a device has failed, or all of a host."""
+        """Mark the executor as failed if a device or a host has failed."""
         error.during = error.during or f"a run over {len(self._parts)} hosts"
         faults = _faults_of(error, [spec.name for spec in self.plan.topology.devices])
         with self._state:
@@ -275,7 +278,7 @@ class ClusterExecutor(BaseExecutor):
             self._state.notify_all()
 
     def _name(self, error: DeviceError, host: str) -> None:
-        """Sees to it that an error of a host names one of its devices."""
+        """Make an error of a host name one of its devices."""
         only_itself(host, error)
         if not error.device:
             error.host = error.host or host
@@ -285,16 +288,14 @@ class ClusterExecutor(BaseExecutor):
         return [s.name for s in self.plan.topology.devices if host_of(s.name) == host]
 
     def _annotate(self, run: _Run, name: str, error: BaseException) -> None:
-        """Notes why a host is not done. One that does not say so may still work on the slot."""
+        """Record why a host is not done. A host that does not confirm may still use the slot."""
         if isinstance(error, DeviceTimeout) and not error.device and error.host in (DRIVER, name):
             error.host = name
             self.stop_accepting()
         run.first_error.add(name, error)
 
     def _torn(self, run: _Run, results: RunResult, own: frozenset[int]) -> CommitFailed:
-        """Return the failure of a run whose states may be torn: of hosts that did not say that
-        they are done, those of the devices that they name, or of all that commit.
-        """
+        """Return the failure of a run whose states on named or unconfirmed devices may be torn."""
         torn = {self._index(DRIVER, device) for device in own}
         for name, part in self._parts.items():
             if name != DRIVER and name not in run.done:
@@ -306,13 +307,13 @@ class ClusterExecutor(BaseExecutor):
         spec = self._parts[host].plan.topology.devices[device]
         return self.plan.topology.index(on(host, spec.name))
 
-    def _tell_failed(self, record: RunRecord, start: float, error: BaseException) -> None:
+    def _report_failure(self, record: RunRecord, start: float, error: BaseException) -> None:
         self._reporter.tell_failed(record, self._working[0], start, error)
 
     # -- reports -----------------------------------------------------------------------------------
 
     def _merge(self, run: _Run, record: RunRecord, start: float, end: float) -> RunStats:
-        """Returns what the run cost on all hosts, with the numbers of the whole plan."""
+        """Return the statistics of the run on all hosts, with the ids of the whole plan."""
         splits, spans = [], []
         for name, (stats, *_) in run.done.items():
             numbers = self._parts[name].numbers
@@ -338,7 +339,7 @@ class ClusterExecutor(BaseExecutor):
         return merged
 
     def _events(self, run: _Run) -> list[Event]:
-        """Returns what has happened on all hosts, as far as they have events_of, in order."""
+        """Return the events of all hosts that reported them, in order of time."""
         events_of = {name: ran.events for name, ran in run.done.items()} | {DRIVER: run.events}
         found = [
             remap_ids(event, self._parts[name].numbers, name)
@@ -348,15 +349,15 @@ class ClusterExecutor(BaseExecutor):
         ]
         return sorted(found, key=lambda event: event.end_s)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Wait for the runs under way, and frees the plan on all hosts; see
+        """Wait for the runs in progress and free the plan on all hosts; see
         `BaseExecutor.shutdown`.
         """
         super().shutdown()
-        if self._threads:  # a run's own observer asks
-            return (_Later(self._release),)
+        if self._threads:  # called from a callback of a run
+            return (_DeferredRelease(self._release),)
         return self._release()
 
     def _release(self) -> tuple[Closing, ...]:
@@ -373,8 +374,8 @@ class ClusterExecutor(BaseExecutor):
         return self._own.shutdown()
 
 
-class _Later:
-    """What can be freed only once a run has ended."""
+class _DeferredRelease:
+    """Resources that can be freed only after a run has ended."""
 
     def __init__(self, free: Callable[[], tuple[Closing, ...]]) -> None:
         self._free = free
@@ -384,8 +385,10 @@ class _Later:
 
 
 def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
-    """Return an error for each device that one puts out of use: of all of a host, and of a device
-    that a host names and has not, all that this host has.
+    """Return an error for each device that an error disables.
+
+    An error of a whole host disables all its devices, and so does an error that names an unknown
+    device.
     """
     if error.host or error.device in devices:
         host = error.host
@@ -399,15 +402,15 @@ def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
 
 
 def _of_device(error: DeviceError, device: str) -> DeviceError:
-    # of one that says nothing and is there it is not seen when it works again
+    # a host that is up but silent gives no sign of recovery
     kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
-    made = kind(*error.args)
-    made.device, made.host, made.during = device, error.host, error.during
-    return made
+    copy = kind(*error.args)
+    copy.device, copy.host, copy.during = device, error.host, error.during
+    return copy
 
 
 def _clocks(done: Mapping[str, WorkerRunResult]) -> str:
-    """Return in words how well the clocks of other hosts are known."""
+    """Return the error bounds of the remote clocks as text."""
     others = {name: ran.error_s for name, ran in done.items() if name != DRIVER}
     return ", ".join(f"{name} within {format_seconds(s)}" for name, s in others.items())
 
@@ -419,7 +422,7 @@ def _known(hosts: Mapping[str, Worker], name: str) -> Worker:
 
 
 def _input_bytes(plan: Plan) -> int:
-    """Returns what goes from the driver to devices in a run."""
+    """Return the bytes that a run uploads from the driver to devices."""
     nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.uploads)
     fed = (nodes[c.node] for c in copies if c.source == HOST)
     return sum(node.type.host_bytes for node in fed if node.op == "input")

@@ -1,13 +1,15 @@
-"""First error: which of the errors that the hosts of a run report is the one that it failed of.
+"""First error: find the root cause among the errors that the hosts of a run report.
 
-    node1: lost    node2: HostLost(node1)    node3: waited in vain for node2    driver: given up
-    ^ this one
+    node1: lost    node2: HostLost(node1)    node3: waited in vain for node2    driver: aborted
+    ^ root cause
 
-Problem: one failure shows on all hosts, and its echo may be heard first; and a host may say what is
-not true. Method: what a host says of its own devices, and what the driver saw itself, goes before
-what one says of another, that before a wait in vain, and that before a run that was given up; among
-equals the first one counts. What a host says of another puts itself out of use: had the other one
-failed, the driver would have seen it. Examples: tests/distributed/test_cluster.py.
+Problem: one failure raises errors on all hosts, consequences may arrive first, and a host may
+report false errors. Method: errors that a host reports about its own devices, and errors that the
+driver observed itself, take precedence over errors about other hosts, these over timeouts, and
+these over aborts; among equals the first one counts. A host that blames another host is itself
+marked as failed: the driver would have observed a failure of the other one.
+
+Examples: tests/distributed/test_cluster.py.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from ...topology.host_names import DRIVER, host_of
 
 
 class FirstError:
-    """The errors of one run, as they are told by any threads."""
+    """The errors of one run. Thread-safe."""
 
     def __init__(self) -> None:
         self._errors: list[tuple[int, str, BaseException]] = []
         self._lock = threading.Lock()
 
     def add(self, host: str, error: BaseException) -> None:
-        """Notes what a host, or the driver about that host, says."""
+        """Add an error that a host reports, or that the driver observed about it."""
         with self._lock:
             if all(error is not known for *_, known in self._errors):
                 self._errors.append((_distance(host, error), host, error))
@@ -36,8 +38,8 @@ class FirstError:
         return bool(self._errors)
 
     def cause(self) -> BaseException:
-        """Return the error that the others follow from, with who is to blame for it; there must be
-        one.
+        """Return the root cause with the device or host to blame; there must be at least one
+        error.
         """
         with self._lock:
             _, host, error = min(self._errors, key=lambda each: each[0])
@@ -45,7 +47,7 @@ class FirstError:
 
 
 def only_itself(host: str, error: BaseException) -> BaseException:
-    """Return an error that blames none but who says it; the driver may say it of others."""
+    """Return an error that blames only the reporting host; the driver may blame others."""
     if isinstance(error, DeviceError) and host != DRIVER:
         own = bool(error.device) and host_of(error.device) == host
         if not own or error.host not in (DRIVER, host):
@@ -54,7 +56,7 @@ def only_itself(host: str, error: BaseException) -> BaseException:
 
 
 def _distance(host: str, error: BaseException) -> int:
-    """How far an error is from what happened."""
+    """Return the rank of an error; lower ranks are closer to the cause."""
     if not isinstance(error, Exception):  # the driver was interrupted
         return 0
     if isinstance(error, RunAborted):

@@ -1,10 +1,10 @@
-"""Progress: a function of the user's is called with the newest of what came, on a thread of its
-own.
+"""Progress: call a function of the user with the latest progress, on a thread of its own.
 
-    reader thread --put--> the newest of each kind --> thread: progress(what, done, total)
+    reader thread --put--> latest of each kind --> thread: progress(what, done, total)
 
-A function that is slow or waits keeps no connection from its signs of life; what came meanwhile and
-is not the newest of its kind is left out. Examples: tests/distributed/test_progress.py.
+A slow function does not block heartbeats; only the latest progress of each kind is reported.
+
+Examples: tests/distributed/test_progress.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from types import TracebackType
 from ...common.dtypes import Progress
 
 MAX_KINDS = 16
-"""Of news that waits; workers tell of a few kinds."""
+"""Maximum number of kinds that wait; workers report few kinds."""
 
 
 class ProgressReporter:
-    """Calls `progress` until the block ends, and then for what is left; raises there what it
-    raised, after which it is not called again. The thread begins with the first word.
+    """Call `progress` until the block ends, then for the remaining updates.
+
+    An exception of `progress` is raised when the block ends, and the function is not called again.
+    The thread starts with the first update.
     """
 
     def __init__(self, progress: Progress | None) -> None:
@@ -32,7 +34,7 @@ class ProgressReporter:
         self._thread: threading.Thread | None = None
 
     def put(self, what: str, done: int, total: int) -> None:
-        """Has the function called soon; does not wait for it."""
+        """Schedule a call of the function; does not block."""
         with self._changed:
             if self._progress is None or self._ended:
                 return

@@ -1,6 +1,6 @@
-"""Devices of another computer, as the driver sees them: only parts of plans run there.
+"""Remote devices: devices of other hosts as the driver sees them; only host plans run there.
 
-    RemoteDevice --spec, link--> what the worker told      RemoteStates --messages--> states there
+    RemoteDevice --spec, link--> description by the worker     RemoteStates --messages--> its states
 
 Examples: tests/distributed/test_node_server.py.
 """
@@ -26,13 +26,13 @@ from ..wire.messages import Message
 from ..wire.stats_codec import RemoteDeviceInfo, with_host_name
 
 STATE_S = 600.0
-"""How long a worker may take to move states."""
+"""Maximum duration of a transfer of states, in seconds."""
 MAX_ADDED_STATES = 256
-"""States in one message, whose fields have a bounded size."""
+"""Maximum number of states in one message, because the size of its fields is limited."""
 
 
 class WorkerConnection(Protocol):
-    """A worker that is connected."""
+    """A connected worker."""
 
     @property
     def name(self) -> str: ...
@@ -44,13 +44,13 @@ class WorkerConnection(Protocol):
     def error(self) -> HostLost | None: ...
 
     def device_info(self, name: str) -> RemoteDeviceInfo:
-        """Returns what the worker tells of a device."""
+        """Return the worker's description of a device."""
 
     def holds(self, device: str, key: object) -> bool:
-        """Whether a weight of a plan is on a device."""
+        """Return True if a weight of a plan is on a device."""
 
     def changed(self) -> None:
-        """Hears that something came to its devices, or went."""
+        """Invalidate the descriptions of its devices after an allocation or release."""
 
 
 class StateNames(Protocol):
@@ -62,7 +62,7 @@ class StateNames(Protocol):
 
 
 class RemoteStates:
-    """The states of a device of a worker; what is there is known here."""
+    """The states of a remote device; the driver tracks which exist there."""
 
     def __init__(self, worker: WorkerConnection, device: str, names: StateNames) -> None:
         self._worker, self._device, self._names = worker, device, names
@@ -84,7 +84,7 @@ class RemoteStates:
                 self._keys.update(names)
                 self._types.update((key, (a.shape, a.dtype.name)) for key, a in some)
                 added += names
-        except BaseException:  # all of them, or none
+        except BaseException:  # either all of them or none
             for key in added:
                 self.remove(key)
             raise
@@ -95,7 +95,7 @@ class RemoteStates:
         answer = self._ask("read", {"key": self._keys[key]})
         (array,) = unpack([answer.fields], answer.payload)
         if (array.shape, array.dtype.name) != self._types[key]:
-            raise DeviceError(f"[cluster] {self._worker.name} gave a state of another type back")
+            raise DeviceError(f"[cluster] {self._worker.name} returned a state of another type")
         return np.array(array, copy=True)
 
     def write(self, key: object, array: NDArray) -> None:
@@ -112,7 +112,7 @@ class RemoteStates:
         if name is not None and self._worker.error is None:
             try:
                 self._ask("remove", {"key": name})
-            except DeviceError:  # it is not used any more, and freed with the connection
+            except DeviceError:  # no longer used; freed with the connection
                 return
             finally:
                 self._worker.changed()
@@ -121,12 +121,12 @@ class RemoteStates:
         return tuple(self._keys)
 
     def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
-        given = {"device": self._device, **fields}
-        return self._worker.channel.ask(kind, given, payload, STATE_S)  # type: ignore[arg-type]
+        request = {"device": self._device, **fields}
+        return self._worker.channel.ask(kind, request, payload, STATE_S)  # type: ignore[arg-type]
 
 
 class RemoteDevice:
-    """A device of a worker, under its name in plans; only parts run there."""
+    """A device of a worker under its name in plans; only host plans run there."""
 
     def __init__(self, worker: WorkerConnection, device: str, names: StateNames) -> None:
         self.worker, self._device = worker, device
@@ -158,4 +158,4 @@ class RemoteDevice:
         )
 
     def close(self) -> None:
-        """The worker keeps its devices."""
+        """Do nothing: the worker owns its devices."""

@@ -1,8 +1,8 @@
-"""Weights of a plan on their way to a worker, which is sent only those that it does not have.
+"""Weight upload: send a worker only the weights that it does not have.
 
-    driver: hashes, and where files have their bytes --missing--> worker: those it cannot find
+    driver: hashes and file origins --missing--> worker: hashes that it cannot find
             <------------------------------------------------------ ...
-            each of these --weight--> worker
+            each missing one --weight--> worker
 
 Examples: tests/cluster/test_model_files.py.
 """
@@ -24,10 +24,12 @@ from ..worker.local_weights import file_document
 def send_weights(
     channel: Channel, number: int, graph: Graph, weights: Mapping[str, Payload], timeout_s: float
 ) -> None:
-    """Send the weights of a plan that a worker has not and cannot read from a file.
+    """Send the weights of a plan that a worker does not have and cannot read from a file.
 
-    Raises:
-        Wrong: the worker misses what nobody named.
+    Raises
+    ------
+    Wrong
+        The worker requests a weight that was not announced.
     """
     asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
     for held in graph.data.values():
@@ -40,6 +42,6 @@ def send_weights(
     answer = channel.ask("missing", {"plan": number}, [text], timeout_s)
     missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
     if not asked.keys() >= set(missing):
-        raise Wrong(f"{channel.peer} misses weights that nobody named")
+        raise Wrong(f"{channel.peer} requests unknown weights")
     for name in dict.fromkeys(missing):
         channel.ask("weight", {"plan": number, "hash": name}, weights[name], timeout_s)

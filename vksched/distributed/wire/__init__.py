@@ -1,1 +1,1 @@
-"""Wire: connections between hosts, their messages and codecs."""
+"""Wire protocol: connections between hosts, their messages and codecs."""

@@ -1,9 +1,10 @@
-"""Arrays as messages carry them: one behind the other, each where numpy likes it.
+"""Array codec: arrays in messages, concatenated and aligned for numpy.
 
     fields: dtype and shape of each     payload: elements, padded to ALIGN_BYTES
 
-Of an array whose elements are all equal, as a state of zeros, one element is sent. Examples:
-tests/distributed/test_stats_codec.py.
+If all elements of an array are equal, as in a state of zeros, one element is sent.
+
+Examples: tests/distributed/test_stats_codec.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _GAP = bytes(ALIGN_BYTES)
 
 
 def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray | bytes]]:
-    """Return arrays as fields and payload of a message."""
+    """Return arrays as the fields and payload of a message."""
     fields: list[dict[str, Any]] = []
     payload: list[NDArray | bytes] = []
     for array in arrays:
@@ -43,16 +44,12 @@ def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray 
 
 
 def packed_bytes(fields: Iterable[Mapping[str, Any]]) -> int:
-    """Return the bytes of a payload with these arrays.
-
-    Raises:
-        Wrong: one is no array.
-    """
+    """Return the payload size of arrays. Raise Wrong if one is no array."""
     return sum(_padded(_sent_bytes(each)) for each in fields)
 
 
 def unpack(fields: Sequence[Mapping[str, Any]], payload: memoryview | None) -> list[NDArray]:
-    """Return the arrays of a message, where they lie."""
+    """Return the arrays of a message as views of its payload."""
     data, out, start = payload or memoryview(b""), [], 0
     for each in fields:
         size = _sent_bytes(each)
@@ -79,11 +76,11 @@ def _padded(size: int) -> int:
     return size + -size % ALIGN_BYTES
 
 
-# -- values whose types both ends know -------------------------------------------------------------
+# -- values of types that both ends know -----------------------------------------------------------
 
 
 def typed_bytes(types: Iterable[TensorType]) -> int:
-    """Return the bytes of a payload with values of these types."""
+    """Return the payload size of values of these types."""
     return sum(_padded(each.size * numpy_dtype(each.dtype).itemsize) for each in types)
 
 
@@ -98,7 +95,7 @@ def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArr
 
 
 def typed_arrays(types: Iterable[TensorType], payload: NDArray) -> Iterator[NDArray]:
-    """Yield the values of a payload, as views of its bytes."""
+    """Yield the values of a payload as views of its bytes."""
     start = 0
     for each in types:
         dtype = numpy_dtype(each.dtype)
@@ -108,7 +105,7 @@ def typed_arrays(types: Iterable[TensorType], payload: NDArray) -> Iterator[NDAr
 
 
 def memory(size: int) -> memoryview:
-    """Return bytes that are not written yet, where numpy likes arrays."""
+    """Return uninitialized bytes, aligned for numpy arrays."""
     whole = np.empty(size + ALIGN_BYTES, np.uint8)
     start = -whole.ctypes.data % ALIGN_BYTES
     return memoryview(whole[start : start + size])  # type: ignore[arg-type]

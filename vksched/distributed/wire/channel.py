@@ -1,13 +1,14 @@
-"""Channel: messages to and from one other process, many under way at once.
+"""Channel: concurrent messages to and from one peer.
 
     message  = head frame: kind, fields as JSON  +  data frames: its payload, CHUNK_BYTES each
-    senders  --each frame in its turn--> stream -->  reader thread --> who asked: its answer
-                                                                  '--> handler: all else
+    senders  --frames, fairly interleaved--> stream -->  reader thread --> waiting request: response
+                                                                   '--> handler: other messages
 
-A large payload is cut, so that a small message waits for one chunk of it at most. Sizes are checked
-before memory is taken; a payload is read straight into memory that the handler names. What a peer
-may not say ends the connection, and everyone who waits for it gets HostLost. Examples:
-tests/distributed/test_channel.py.
+A large payload is sent in chunks, so that a small message waits for one chunk at most. Sizes are
+checked before memory is allocated; a payload is received directly into memory that the handler
+provides. An invalid message closes the connection, and every pending request raises HostLost.
+
+Examples: tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations
@@ -29,45 +30,39 @@ from .messages import MAX_FIELD_BYTES, Fields, Message, decode, encode
 from .stream import Closed, Stream
 
 FRAME = struct.Struct("<BxxxIIQ")
-"""Sort of frame, number of the message, bytes of fields, bytes of payload or chunk."""
+"""Frame type, message number, bytes of fields, bytes of payload or chunk."""
 HEAD, DATA, BEAT = 1, 2, 3
 CHUNK_BYTES = 1 << 19
 SMALL_BYTES = 1 << 14
-"""Messages of no more bytes go out in one piece."""
+"""Messages up to this size are sent as one piece."""
 MAX_OPEN_PAYLOADS = 64
-"""Messages of one peer whose payloads are under way."""
+"""Maximum number of messages of one peer whose payloads are incomplete."""
 BUFFER_BYTES = 1 << 16
 _HEARTBEAT = FRAME.pack(BEAT, 0, 0, 0)
 HEARTBEATS_BYTES = 1 << 10
-"""More than all beats of a tick take, encrypted."""
+"""Upper bound of the encrypted heartbeats of one tick."""
 
 Payload = Sequence[NDArray | bytes]
 
 
 class Handler(Protocol):
-    """Who gets what nobody asked for. All is called by the reader thread, and must be brief."""
+    """Handler of incoming messages. Methods are called on the reader thread and must be brief."""
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        """Return memory of so many bytes for a payload; None: some of its own.
-
-        Raises:
-            Wrong: no such payload is awaited.
+        """Return memory of this size for a payload, or None to allocate it. Raise Wrong if it is
+        unexpected.
         """
 
     def received(self, channel: Channel, message: Message) -> None:
-        """Take a whole message.
-
-        Raises:
-            Wrong: it makes no sense.
-        """
+        """Handle a complete message. Raise Wrong if it is invalid."""
 
     def lost(self, channel: Channel, error: HostLost) -> None:
-        """Hears that the channel is gone; called once."""
+        """Handle the loss of the channel; called once."""
 
 
-class _Open:
-    """A message whose payload is under way, and the memory that is still to be filled; None, and so
-    many bytes, of an answer that nobody waits for any more.
+class _PartialMessage:
+    """A message with an incomplete payload, and the memory left to fill: None with a number of
+    bytes if it is the response to a request that has timed out.
     """
 
     __slots__ = ("left", "message", "size")
@@ -78,8 +73,8 @@ class _Open:
         self.left = left
 
 
-class _Asked:
-    """Somebody who waits for an answer."""
+class _PendingRequest:
+    """A pending request."""
 
     __slots__ = ("answer", "error", "kind", "place", "there")
 
@@ -92,7 +87,7 @@ class _Asked:
 
 
 class Channel:
-    """host: the name of the other end, "" for the driver. start: to be called before all else."""
+    """host: name of the peer, "" for the driver. start: must be called first."""
 
     def __init__(
         self,
@@ -107,8 +102,8 @@ class Channel:
         self._stream, self._handler, self._pulse = stream, handler, heartbeat
         self._numbers = itertools.count(1)
         self._asks = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
-        self._open: dict[int, _Open] = {}
+        self._asked: dict[int, _PendingRequest] = {}
+        self._open: dict[int, _PartialMessage] = {}
         self._large = threading.BoundedSemaphore(MAX_OPEN_PAYLOADS // 2)
         self._lock = threading.Lock()
         self._error: HostLost | None = None
@@ -117,24 +112,22 @@ class Channel:
         )
 
     def start(self) -> None:
-        """Begin to read and to beat."""
+        """Start the reader thread and heartbeats."""
         self._pulse.add(self)
         self._reader.start()
-        if self._error is not None:  # it was lost before it was watched
+        if self._error is not None:  # it was lost before the monitor knew it
             self._pulse.remove(self)
 
     @property
     def error(self) -> HostLost | None:
-        """Why the channel is gone; None while it is there."""
+        """The reason why the channel is lost, or None while it is open."""
         return self._error
 
-    # -- to the other end --------------------------------------------------------------------------
+    # -- outgoing ----------------------------------------------------------------------------------
 
     def notify(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
-        """Send a message; returns when its payload may change again.
-
-        Raises:
-            HostLost: the channel is gone.
+        """Send a message; return when its payload may be overwritten. Raise HostLost if the channel
+        is lost.
         """
         self._send(encode(kind, fields), payload)
 
@@ -146,13 +139,23 @@ class Channel:
         timeout_s: float = 60.0,
         place: memoryview | None = None,
     ) -> Message:
-        """Send a message and waits for its answer. place: memory for the payload of that.
+        """Send a request and return its response.
 
-        Raises:
-            HostLost: the channel is gone. DeviceTimeout: no answer came in time. And what the other
-            end raised.
+        Parameters
+        ----------
+        place
+            Memory for the payload of the response.
+
+        Raises
+        ------
+        HostLost
+            The channel is lost.
+        DeviceTimeout
+            No response arrived in time.
+        VkschedError
+            The error that the peer raised.
         """
-        asked, number = _Asked(kind, place), next(self._asks)
+        asked, number = _PendingRequest(kind, place), next(self._asks)
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
@@ -173,15 +176,15 @@ class Channel:
         return asked.answer
 
     def answer(self, question: Message, fields: Fields, payload: Payload = ()) -> None:
-        """Answer a message."""
+        """Respond to a request."""
         self._send(encode(question.kind, fields, to=question.ask), payload)
 
     def refuse(self, question: Message, error: BaseException) -> None:
-        """Answer a message with an error, which is raised there."""
+        """Respond to a request with an error, which is raised there."""
         self._send(encode("refused", fields_of(error), to=question.ask), ())
 
     def close(self, why: str = "it was closed") -> None:
-        """End the channel and waits for its thread; safe to call twice."""
+        """Close the channel and wait for its thread; idempotent."""
         self.mark_lost(why)
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join()
@@ -214,8 +217,7 @@ class Channel:
                 with self._stream.lock:
                     self._stream.send(FRAME.pack(DATA, number, 0, len(chunk)), chunk)
 
-    # -- of the heartbeat
-    # ------------------------------------------------------------------------------
+    # -- heartbeat ---------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
         try:
@@ -231,7 +233,7 @@ class Channel:
         return self._taken_bytes - before > HEARTBEATS_BYTES
 
     def mark_lost(self, why: str) -> None:
-        """End the channel; all who wait get HostLost."""
+        """Close the channel; pending requests raise HostLost."""
         with self._lock:
             if self._error is not None:
                 return
@@ -245,7 +247,7 @@ class Channel:
             each.there.set()
         self._handler.lost(self, self._error)
 
-    # -- from the other end ------------------------------------------------------------------------
+    # -- incoming ----------------------------------------------------------------------------------
 
     def _read(self) -> None:
         buffered = _Buffered(self._stream, self)
@@ -263,7 +265,7 @@ class Channel:
         except Closed as error:
             self.mark_lost(str(error))
         except Wrong as error:
-            self.mark_lost(f"it said what it may not: {error}")
+            self.mark_lost(f"it sent an invalid message: {error}")
         except Exception as error:
             self.mark_lost(f"{type(error).__name__}: {error}")
         finally:
@@ -290,10 +292,10 @@ class Channel:
                 raise Wrong(
                     f"expected {len(message.payload)} bytes with {message.kind}, got {size}"
                 )
-        self._open[number] = _Open(message, size, message.payload)
+        self._open[number] = _PartialMessage(message, size, message.payload)
 
     def _is_awaited(self, message: Message) -> bool:
-        """Whether somebody wants what comes: a message, or the answer to one who still waits."""
+        """Return True if a message is no response, or its request is still pending."""
         if message.to is None:
             return True
         with self._lock:
@@ -326,7 +328,7 @@ class Channel:
             return
         with self._lock:
             asked = self._asked.pop(message.to, None)
-        if asked is None:  # who asked has given up
+        if asked is None:  # the request has timed out
             return
         if message.kind == "refused":
             asked.error = error_of(message.fields, self.host)
@@ -337,7 +339,7 @@ class Channel:
 
 
 class _Buffered:
-    """Reads small pieces from a buffer, and large ones straight to where they go."""
+    """Reads small pieces from a buffer, and large ones directly to their destination."""
 
     def __init__(self, stream: Stream, channel: Channel) -> None:
         self._stream, self._channel = stream, channel
@@ -360,7 +362,7 @@ class _Buffered:
 
 
 def flat(piece: NDArray | bytes) -> memoryview:
-    """Return the bytes of an array, in the order of its elements."""
+    """Return the bytes of an array in the order of its elements."""
     if isinstance(piece, bytes):
         return memoryview(piece)
     return memoryview(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""Keys: what the computers of one cluster know each other by.
+"""Credentials: the shared key of the hosts of one cluster.
 
-    Credentials.make() --save--> one file, mode 600 --copied by its owner--> each computer --load-->
+    Credentials.make() --save--> one file, mode 600 --copied by its owner--> each host --load-->
 
-Whoever has the file may run graphs on every worker of the cluster; nobody else gets a word out of
-one. It holds a certificate with its private key, and a secret of 256 bits. With security "tls" both
-ends show that certificate, and trust no other; with "plain" nothing is encrypted. In both each end
-proves that it knows the secret, see secure.py. Examples: tests/distributed/test_credentials.py.
+Every holder of the file may run graphs on every worker of the cluster; others are refused. It holds
+a certificate with its private key, and a secret of 256 bits. With security "tls" both ends present
+the certificate and trust no other; with "plain" nothing is encrypted. In both modes each end proves
+that it knows the secret; see tls.py. Examples: tests/distributed/test_credentials.py.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ...common.schema import Wrong, check
 SECRET_BYTES = 32
 VALID_DAYS = 3650
 MAX_BYTES = 1 << 16
-"""Of a file; a real one has about 1,000."""
+"""Maximum size of a file; a valid one has about 1,000 bytes."""
 DESCRIPTORS = "/dev/fd"
-"""Where systems other than Windows show a process its open files."""
+"""Folder in which systems other than Windows list a process's open files."""
 PIPE_BYTES = 1 << 14
-"""Every pipe holds so much before somebody reads."""
+"""Minimum capacity of a pipe."""
 _FILE = {"format": int, "secret": str, "certificate": str, "key": str}
 _FORMAT = 1
 _REMEDY = "try `vksched cluster key FILE`, which makes one, and copy it to each computer"
@@ -40,7 +40,7 @@ _REMEDY = "try `vksched cluster key FILE`, which makes one, and copy it to each 
 
 @dataclass(frozen=True)
 class Credentials:
-    """secret: of SECRET_BYTES. certificate, key: as PEM. None of them is shown by `repr`."""
+    """secret: SECRET_BYTES random bytes. certificate, key: in PEM. `repr` shows none of them."""
 
     secret: bytes = field(repr=False)
     certificate: str = field(repr=False)
@@ -48,45 +48,35 @@ class Credentials:
 
     @staticmethod
     def make() -> Credentials:
-        """Return new ones.
-
-        Raises:
-            VkschedError: the package cryptography is missing.
-        """
+        """Return new credentials. Raise VkschedError if the package cryptography is missing."""
         certificate, key = _certificate()
         return Credentials(secrets.token_bytes(SECRET_BYTES), certificate, key)
 
     def text(self) -> str:
-        """Returns what a file holds; `of_text` reads it."""
+        """Return the contents of a file for `of_text`."""
         data = {"format": _FORMAT, "secret": self.secret.hex()}
         return json.dumps({**data, "certificate": self.certificate, "key": self.key}, indent=1)
 
     @staticmethod
     def of_text(text: str, where: str = "the text") -> Credentials:
-        """Return the credentials of a file's text.
-
-        Raises:
-            VkschedError: it is none.
-        """
+        """Return the credentials in the text of a file. Raise VkschedError if it is invalid."""
         try:
             data = json.loads(text)
             check(data, _FILE, "it")
             secret = bytes.fromhex(data["secret"])
             if data["format"] != _FORMAT or len(secret) != SECRET_BYTES:
                 raise Wrong(f"it has format {data['format']} and {len(secret)} bytes of secret")
-            made = Credentials(secret, data["certificate"], data["key"])
-            made.context(server=False)
+            credentials = Credentials(secret, data["certificate"], data["key"])
+            credentials.context(server=False)
         except (ValueError, RecursionError, ssl.SSLError) as error:
             raise VkschedError(
                 f"[cluster] expected credentials of a cluster in {where}: {error}; {_REMEDY}"
             ) from None
-        return made
+        return credentials
 
     def save(self, path: Path) -> None:
-        """Write a new file that this user alone may read.
-
-        Raises:
-            VkschedError: there is one already, or it cannot be written.
+        """Write a new file that only this user may read. Raise VkschedError if it exists or cannot
+        be written.
         """
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -95,7 +85,7 @@ class Credentials:
         except FileExistsError:
             raise VkschedError(
                 f"[cluster] expected a new file, got {path}, which is there; try another name, or "
-                "remove it: then no node that has it is reached any more"
+                "remove it: then workers with the old file are unreachable"
             ) from None
         except OSError as error:
             raise VkschedError(
@@ -106,8 +96,10 @@ class Credentials:
     def load(path: Path) -> Credentials:
         """Return the credentials of a file.
 
-        Raises:
-            VkschedError: others may read it, it cannot be read, or it is none.
+        Raises
+        ------
+        VkschedError
+            Other users may read the file, or it is missing or invalid.
         """
         try:
             with open(path, encoding="utf-8") as file:
@@ -121,32 +113,35 @@ class Credentials:
         return Credentials.of_text(text, str(path))
 
     def context(self, server: bool) -> ssl.SSLContext:
-        """Return TLS 1.3 that shows this certificate, and trusts no other."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-        made.minimum_version = ssl.TLSVersion.TLSv1_3
-        made.check_hostname = False  # it names the cluster, and no computer
-        made.verify_mode = ssl.CERT_REQUIRED
-        made.load_verify_locations(cadata=self.certificate)
+        """Return a TLS 1.3 context that presents this certificate and trusts no other."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False  # the certificate names the cluster, not a host
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.certificate)
         if server:
-            made.num_tickets = 0
+            context.num_tickets = 0
         with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
             try:
-                made.load_cert_chain(certificate, key)
-            except OSError as error:  # ssl's are, too; of a pipe it may say no more than a number
+                context.load_cert_chain(certificate, key)
+            # includes ssl's errors; those of a pipe may have no more than a number
+            except OSError as error:
                 raise ssl.SSLError("its private key is none, or not its certificate's") from error
-        return made
+        return context
 
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Give a text a path for ssl, which reads files alone. It is a pipe, so that no disk ever has
-    a private key; Windows has no path of a pipe, and gets a file in the user's own folder.
+    """Yield a path of a text for ssl, which reads only files.
+
+    It is a pipe, so that no private key is written to disk. Windows has no paths of pipes and gets
+    a file in the user's own folder.
     """
     data = text.encode("ascii")
     if os.path.isdir(DESCRIPTORS) and len(data) <= PIPE_BYTES:
         read, write = os.pipe()
         try:
-            with open(write, "wb") as pipe:  # ends it, so that its reader does
+            with open(write, "wb") as pipe:  # closes the writer's end
                 pipe.write(data)
             yield f"{DESCRIPTORS}/{read}"
         finally:
@@ -163,7 +158,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:
-    """Raise where others than this user may read or write a file; Windows has no such modes."""
+    """Raise if other users may access a file; Windows has no file modes."""
     if not hasattr(os, "geteuid"):
         return
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o077:
@@ -174,7 +169,7 @@ def _require_private(path: Path, found: os.stat_result) -> None:
 
 
 def _certificate() -> tuple[str, str]:
-    """Return a new certificate and its private key, as PEM."""
+    """Return a new certificate and its private key in PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -187,7 +182,7 @@ def _certificate() -> tuple[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vksched cluster")])
     now = datetime.now(timezone.utc)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -200,4 +195,4 @@ def _certificate() -> tuple[str, str]:
     )
     pem = serialization.Encoding.PEM
     own = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return made.public_bytes(pem).decode(), own.decode()
+    return certificate.public_bytes(pem).decode(), own.decode()

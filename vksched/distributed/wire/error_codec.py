@@ -1,8 +1,8 @@
-"""Refusals: errors that go from one computer to another.
+"""Error codec: errors as messages between hosts.
 
-A computer speaks for itself: its errors blame its own devices or all of it, whatever they name.
-Only errors of our own tree are made again by name; all else arrives as a DeviceError that names it.
-Examples: tests/distributed/test_channel.py.
+A host reports only its own failures: its errors blame its own devices or the whole host, regardless
+of the names in them. Only exceptions of vksched are decoded by class; all others become a
+DeviceError that names the class. Examples: tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {kind.__name__: kind for kind in _tree(VkschedError) if kind.__module__
 
 
 def fields_of(error: BaseException) -> Fields:
-    """Return an error as a message has it."""
+    """Return an error as the fields of a message."""
     known = type(error).__name__ in _KINDS
     text = str(error) if known else f"[cluster] {type(error).__name__}: {error}"
     return {
@@ -42,14 +42,14 @@ def fields_of(error: BaseException) -> Fields:
 
 
 def copy_error(error: HostLost) -> HostLost:
-    """Return an error of its own for each who is told."""
-    made = HostLost(*error.args)
-    made.host = error.host
-    return made
+    """Return a copy of `error`, so that each recipient raises its own instance."""
+    copy = HostLost(*error.args)
+    copy.host = error.host
+    return copy
 
 
 def error_of(fields: Fields, host: str) -> VkschedError:
-    """Return the error of a message. host: who sent it, "" for a driver."""
+    """Return the error of a message. host: sender, "" for a driver."""
     error = _KINDS.get(fields["error"], DeviceError)(printable(fields["text"]))
     if isinstance(error, DeviceError) and host:
         device = fields["device"]
@@ -62,8 +62,9 @@ def error_of(fields: Fields, host: str) -> VkschedError:
 
 @contextmanager
 def refusing(host: str) -> Iterator[None]:
-    """Has a worker to blame for whatever it says of a part, which is sound: the driver cut it. Else
-    nobody is, and the next plan fails in the same way.
+    """Blame a worker for its errors about a part, which is valid because the driver produced it.
+
+    Otherwise no host would be blamed, and the next plan would fail in the same way.
     """
     try:
         yield

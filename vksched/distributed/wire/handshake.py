@@ -1,7 +1,7 @@
-"""Hello: the first message of both ends: who they are, and whether they mean the same.
+"""Handshake: the first message of both ends, with their identities and versions.
 
-Plans name ops, kernels and layouts, so both ends must run the same ones. Errors tell all that
-differs at once. Examples: tests/distributed/test_strangers.py.
+Plans name ops, kernels and layouts, so both ends must have equal versions of them. An error lists
+all differences. Examples: tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 
+from ... import ops as ops
 from ...common.errors import DeviceError, ShaderError
 from ...common.formatting import printable
 from ...common.schema import Wrong, check
@@ -28,10 +29,10 @@ PROTOCOL = 3
 MAX_BYTES = 1 << 12
 HELLO_S = 5.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""Of a worker, as plans have it before the slash."""
+"""Name of a worker, as in plans before the slash."""
 _SIZE = struct.Struct("<I")
 _HOST_OPS = "onnx."
-"""Ops of ONNX files that only the host runs are declared as files name them."""
+"""ONNX ops that only the CPU runs are declared when a file uses them."""
 _COMPARED = {
     "version": "vksched",
     "shaders": "shaders",
@@ -40,7 +41,7 @@ _COMPARED = {
 
 
 def hello(role: str, name: str, driver: str, pair: str = "") -> dict[str, object]:
-    """Returns what this process says of itself; see `messages.HELLO`."""
+    """Return the HELLO fields of this process; see `messages.HELLO`."""
     return {
         "role": role,
         "name": name,
@@ -54,10 +55,8 @@ def hello(role: str, name: str, driver: str, pair: str = "") -> dict[str, object
 
 
 def exchange(stream: Stream, mine: Fields) -> Fields:
-    """Says hello and returns what the other end says; what both say is not compared yet.
-
-    Raises:
-        Closed: it says nothing, or no hello.
+    """Send HELLO and return the peer's HELLO, without comparing them. Raise Closed if it sends
+    none.
     """
     until_s, text = time.monotonic() + HELLO_S, json.dumps(mine).encode()
     with stream.lock:
@@ -66,22 +65,22 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     stream.receive_all(memoryview(head), until_s)
     (size,) = _SIZE.unpack(head)
     if size > MAX_BYTES:
-        raise Closed(f"it says hello in {size} bytes")
-    said = bytearray(size)
-    stream.receive_all(memoryview(said), until_s)
+        raise Closed(f"its hello has {size} bytes")
+    payload = bytearray(size)
+    stream.receive_all(memoryview(payload), until_s)
     try:
-        theirs: dict[str, object] = json.loads(said)
+        theirs: dict[str, object] = json.loads(payload)
         check(theirs, {"protocol": int}, "its hello")
         if theirs["protocol"] != PROTOCOL:
             raise Wrong(f"expected protocol {PROTOCOL}, got {theirs['protocol']}")
         check(theirs, HELLO, "its hello")
     except (ValueError, RecursionError) as error:
-        raise Closed(f"it says no hello of this version: {error}") from None
+        raise Closed(f"its hello is invalid: {error}") from None
     return theirs
 
 
 def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
-    """Raise DeviceError that tells what differs."""
+    """Raise DeviceError with all differences."""
     off = [
         f"{word} {mine[key]} here and {printable(str(theirs[key]))} there"
         for key, word in _COMPARED.items()
@@ -90,13 +89,13 @@ def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
     if off:
         raise DeviceError(
             f"[cluster] expected the same vksched here and at {who}, got {'; '.join(off)}; try "
-            "installing the same version at both, with shaders that the same compiler made"
+            "installing the same version at both, with shaders of the same compiler"
         )
 
 
 @cache
 def shaders_hash() -> str:
-    """Return a hash of all compiled shaders; "none" without any."""
+    """Return a hash of all compiled shaders, or "none"."""
     try:
         manifest = load_manifest()
     except ShaderError:
@@ -105,7 +104,7 @@ def shaders_hash() -> str:
 
 
 def ops_hash() -> str:
-    """Return a hash of the names of all ops, and of how words hold weights of few bits."""
+    """Return a hash of the names of all ops and of the formats of quantized weights."""
     names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
     return _hash((*names, f"words {native_kernels.QUANT_LAYOUT_VERSION}"))
 

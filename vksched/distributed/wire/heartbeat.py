@@ -1,16 +1,16 @@
-"""Heartbeat: one thread of this process that tells all other ends that it lives, and hears whether
-they do.
+"""Heartbeat: one thread of this process that sends heartbeats to all peers and detects lost peers.
 
-    every TICK_S, for each channel:  heard anything since? --no, for TIMEOUT_S--> lost
-                                     but what is sent arrives? --> lost after PATIENCE times that
-    every HEARTBEAT_TICKS:                a few bytes, unless something is on its way anyway
+    every TICK_S, for each channel:  anything received since? --no, for TIMEOUT_S--> lost
+                                     but sent data is acknowledged? --> after PATIENCE * TIMEOUT_S
+    every HEARTBEAT_TICKS:           a few bytes, unless other data is being sent
 
-Problem: a computer that works hard must not be taken for a dead one. Method: the thread does next
-to nothing; silence is counted in its own turns, so a process that stood still itself blames nobody;
-and where bytes lie unread the other end has spoken. On a slow network a large payload holds up the
-acknowledgements of what comes the other way, so TCP there sends no more beats for a while: where
-the payload arrives meanwhile, silence may last longer. A process that ended is noticed at once, as
-its system closes the connection. Examples: tests/distributed/test_heartbeat.py.
+Problem: a busy host must not be taken for a dead one. Method: the thread does little work; silence
+is counted in its own ticks, so a suspended process blames no peer; unread bytes count as received.
+On a slow network a large payload delays the acknowledgements of the other direction, so TCP there
+sends no heartbeats for a while: while the payload is acknowledged, silence may last longer. A
+process that ends is detected at once, because its system closes the connection.
+
+Examples: tests/distributed/test_heartbeat.py.
 """
 
 from __future__ import annotations
@@ -24,37 +24,39 @@ from ...common.user_warning import warn
 TICK_S = 0.25
 HEARTBEAT_TICKS = 2
 TIMEOUT_S = 2.0
-"""Of silence, at most, until the other end is lost."""
+"""Maximum silence in seconds before a peer is considered dead."""
 PATIENCE = 4
-"""So many times as long may be the silence of one who takes payload meanwhile."""
+"""Factor of TIMEOUT_S for a peer that acknowledges payload."""
 STUCK_TICKS = 4
-"""Without anything taken, until what was sent counts as stuck."""
+"""Ticks without acknowledgement until sent data counts as stuck."""
 
 
 class HeartbeatChannel(Protocol):
-    """A connection, as the heartbeat sees it."""
+    """A connection as the heartbeat monitor sees it."""
 
     heard: bool
     quiet: int
     """Ticks of silence."""
     stuck: int
-    """Ticks since payload was last taken there."""
+    """Ticks since the last acknowledgement of payload."""
 
     def send_heartbeat(self) -> None:
-        """Send a sign of life; never waits, never raises."""
+        """Send a heartbeat; never blocks or raises."""
 
     def has_unread(self) -> bool:
-        """Whether bytes lie here that nobody has read."""
+        """Return True if received bytes are unread."""
 
     def delivers(self) -> bool:
-        """Whether the other end's system has taken more than beats since the last call."""
+        """Return True if the peer's system has acknowledged more than heartbeats since the last
+        call.
+        """
 
     def mark_lost(self, why: str) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 class HeartbeatMonitor:
-    """timeout_s: of silence, at most, until the other end is lost; it may be set at any time."""
+    """timeout_s: maximum silence in seconds before a peer is lost; may be changed at any time."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
@@ -64,7 +66,7 @@ class HeartbeatMonitor:
         self._thread: threading.Thread | None = None
 
     def add(self, channel: HeartbeatChannel) -> None:
-        """Watches a connection, until `remove`."""
+        """Monitor a connection until `remove`."""
         with self._lock:
             self._channels = [*self._channels, channel]
             if self._thread is None:
@@ -75,7 +77,7 @@ class HeartbeatMonitor:
                 self._thread.start()
 
     def remove(self, channel: HeartbeatChannel) -> None:
-        """Watches a connection no more; the thread ends with the last one."""
+        """Stop monitoring a connection; the thread ends with the last one."""
         with self._lock:
             self._channels = [each for each in self._channels if each is not channel]
             if not self._channels and self._thread is not None:
@@ -83,15 +85,17 @@ class HeartbeatMonitor:
                 self._thread = None
 
     def tick(self, send: bool) -> None:
-        """Does what is to be done every TICK_S."""
-        most = max(1, int(self.timeout_s / TICK_S) - 1)  # the last word may be a tick old unnoticed
+        """Run the checks of one tick."""
+        # the last bytes may be unnoticed for one tick
+        most = max(1, int(self.timeout_s / TICK_S) - 1)
         for channel in self._channels:
             try:
-                self._look_after(channel, most, send)
-            except Exception as error:  # as of no thread left; the others go on
+                self._check_channel(channel, most, send)
+            # for example, no thread can start; other connections continue
+            except Exception as error:
                 warn(f"[cluster] a connection could not be ended: {error!r}")
 
-    def _look_after(self, channel: HeartbeatChannel, most: int, send: bool) -> None:
+    def _check_channel(self, channel: HeartbeatChannel, most: int, send: bool) -> None:
         channel.stuck = 0 if channel.delivers() else channel.stuck + 1
         if channel.heard or channel.has_unread():
             channel.heard, channel.quiet = False, 0
@@ -112,7 +116,7 @@ class HeartbeatMonitor:
 
 
 HEARTBEAT_MONITOR = HeartbeatMonitor()
-"""Of this process."""
+"""The monitor of this process."""
 
 
 @in_child

@@ -1,10 +1,11 @@
-"""Documents: payloads of messages that are JSON, read without more memory than they are worth.
+"""JSON payloads: parse documents of messages with bounded memory.
 
-    bytes --brackets counted--> too many? Wrong      else --in its turn--> json --checked--> data
+    bytes --brackets counted--> too many? Wrong      else --budget--> json --checked--> data
 
-Problem: `[],` takes 3 bytes in a document and 64 in memory, so that one of 12 MiB takes 350.
-Method: lists and objects are counted before anything is parsed, and all documents that a process
-parses share a budget: who comes when it is spent waits until others are done. Complexity: O(bytes).
+Problem: `[],` takes 3 bytes in a document and 64 in memory, so that a document of 12 MiB takes 350.
+Method: count lists and objects before parsing. All documents that a process parses share a memory
+budget; a thread waits if the budget is spent. Complexity: O(bytes).
+
 Examples: tests/distributed/test_json_payload.py.
 """
 
@@ -21,17 +22,17 @@ from ...common.schema import Wrong, check
 from .stream import FairLock
 
 MAX_CONTAINERS = 1 << 20
-"""Lists and objects in a document; a part of 100,000 nodes has about 800,000."""
+"""Maximum number of lists and objects in a document; a part of 100,000 nodes has about 800,000."""
 CONTAINER_BYTES = 64
-"""In memory, at least, of an empty one."""
+"""Minimum memory of an empty container."""
 BYTES_EACH = 12
-"""In memory, at most, of a byte of other JSON: of `"ab",` for each."""
+"""Maximum memory per byte of other JSON; the worst case is `"ab",`."""
 PARSED_BYTES = 1 << 30
-"""Of all documents that are being parsed; a larger one is parsed alone."""
+"""Maximum memory of all documents that are being parsed; a larger one is parsed alone."""
 
 
 class Budget:
-    """Bytes that threads share, in the order in which they come."""
+    """Bytes that threads share in order of arrival."""
 
     def __init__(self, most_bytes: int = PARSED_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -41,7 +42,7 @@ class Budget:
 
     @contextmanager
     def taken(self, size_bytes: int) -> Iterator[None]:
-        """Have so many bytes, or all of them where there are not so many."""
+        """Reserve bytes, or the whole budget if it is smaller."""
         size_bytes = min(size_bytes, self.most_bytes)
         with self._line, self._changed:
             self._changed.wait_for(lambda: self.taken_bytes + size_bytes <= self.most_bytes)
@@ -55,11 +56,11 @@ class Budget:
 
 
 BUDGET = Budget()
-"""Of this process."""
+"""The budget of this process."""
 
 
 def parsed_bytes(text: bytes, where: str) -> int:
-    """Return about how much memory a document takes when it is parsed.
+    """Return the approximate memory of a parsed document.
 
     Raises
     ------
@@ -76,18 +77,18 @@ def parsed_bytes(text: bytes, where: str) -> int:
 
 @contextmanager
 def room_for(text: bytes, where: str) -> Iterator[None]:
-    """Have the memory that a document takes while it is parsed; see `parsed_bytes`."""
+    """Reserve the memory of a document while it is parsed; see `parsed_bytes`."""
     with BUDGET.taken(parsed_bytes(text, where)):
         yield
 
 
 def document_of(text: bytes, schema: object, where: str) -> Any:
-    """Return the data of a document that is as its schema says.
+    """Return the data of a document that matches a schema.
 
     Raises
     ------
     Wrong
-        It is not; the text says where.
+        It does not match; the text says where.
     """
     with room_for(text, where):
         try:

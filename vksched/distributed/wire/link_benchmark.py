@@ -1,10 +1,9 @@
-"""Measuring: how fast bytes go to another computer, from what a few messages took.
+"""Link benchmark: measure latency and bandwidth to another host by echo messages.
 
-    echo of 64 B, 64 KiB, 1 MiB, 8 MiB --fastest of some--> seconds there and back --fit--> Link
+    echo of 64 B, 64 KiB, 1 MiB, 8 MiB --fastest of each--> round-trip seconds --fit--> Link
 
-A transfer is taken to last latency_s + bytes / bytes_per_s; the fit makes the relative errors
-small, so that small and large messages count alike. Examples:
-tests/distributed/test_measuring.py.
+The model of a transfer is latency_s + bytes / bytes_per_s; the fit minimizes relative errors, so
+that small and large messages have equal weight. Examples: tests/distributed/test_measuring.py.
 """
 
 from __future__ import annotations
@@ -19,22 +18,24 @@ from ...topology.links import Link
 from .channel import Channel
 
 TRIES = {64: 20, 1 << 16: 10, 1 << 20: 5, 1 << 23: 3}
-"""How often each size is sent."""
+"""Number of messages of each size."""
 ANSWER_S = 60.0
 MIN_S = 1e-9
 
 
 def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
-    """Return the link to the other end of a channel.
+    """Measure and return the link to the peer of a channel.
 
-    Raises:
-        HostLost, DeviceTimeout: it does not answer.
+    Raises
+    ------
+    HostLost, DeviceTimeout
+        The peer does not answer.
     """
     return fit_link({size: _fastest(channel, size, times) for size, times in tries.items()})
 
 
 def fit_link(seconds: Mapping[int, float]) -> Link:
-    """Return the link that explains what transfers of these bytes took, one way."""
+    """Return the link that fits one-way transfer times by size."""
     sizes, took = np.array(list(seconds)), np.maximum(list(seconds.values()), MIN_S)
     parts = np.stack([1 / took, sizes / took], axis=1)
     latency_s, per_byte_s = np.linalg.lstsq(parts, np.ones(len(took)), rcond=None)[0]
@@ -42,7 +43,7 @@ def fit_link(seconds: Mapping[int, float]) -> Link:
 
 
 def _fastest(channel: Channel, size: int, times: int) -> float:
-    """Return the seconds that so many bytes take one way, the fastest of some tries."""
+    """Return the one-way seconds of a message of this size, the fastest of several."""
     sent, back = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     found = math.inf
     for _ in range(times):

@@ -1,15 +1,13 @@
-"""Listener: who may come in.
+"""Listener: accept connections and limit unauthenticated ones.
 
-    connect --> ConnectionLimiter, a place --a thread of its own--> Security.accept --> hello -->
-    equal?
+    connect --> ConnectionLimiter: a place --its own thread--> Security.accept --> hello --> equal?
                                                                        '--> welcome(stream, hello)
 
-Strangers cost little: a few at a time, each for a few seconds. Where all places are taken, the
-address that has most of them gives up its oldest connection, so that nobody keeps others out. Who
-comes from that address waits until the oldest has had its time: all nodes of a cluster may come at
-once from one address, and are not silent. Where too many wait, too, who is faster than the
-strangers there are many gets in. A failure of one never ends the listener. Examples:
-tests/distributed/test_strangers.py.
+Unauthenticated connections have few places, each for a few seconds. If all places are taken, the
+address with most places loses its oldest connection, so that no address can block others. Another
+connection from that address waits until the oldest one has had its time: all workers of a cluster
+may connect at once from one address. If too many wait as well, connections compete. An error of one
+connection never ends the listener. Examples: tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations
@@ -29,36 +27,36 @@ from .stream import Closed, Stream
 from .tls import Security, place_text
 
 STRANGERS = 32
-"""Connections that have not said hello yet."""
+"""Maximum number of connections before HELLO."""
 BACKLOG = 256
-"""Connections that the system holds until they are accepted."""
+"""Connections in the system's accept queue."""
 WAITING = 96
-"""Connections that wait for a place, of all addresses."""
+"""Maximum number of connections that wait for a place, of all addresses."""
 PATIENT_S = 1.0
-"""So long a connection keeps its place from others of its address."""
+"""Seconds for which a connection is safe from others of its address."""
 LEAVING = 32
-"""Threads of connections that had to give up their place, and notice it."""
+"""Maximum number of threads that close evicted connections."""
 RETRY_S = 0.1
-"""After an accept that failed, as where there are no more files."""
+"""Seconds after a failed accept, for example without free file descriptors."""
 
 Welcome = Callable[[Stream, Fields], None]
 
 
 class ConnectionLimiter:
-    """The connections that have a place, by address and the oldest first."""
+    """The connections with a place, by address, the oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_address: dict[str, dict[socket.socket, float]] = {}
-        """Each with the time at which it got its place."""
+        """The connections of each address with the time of their admission."""
         self._waiting = 0
         self._changed = threading.Condition()
 
     def take(self, address: str, own: socket.socket) -> socket.socket:
-        """Give a connection a place, maybe after a while, and returns what it is given back with.
-        Where there was none left, another connection ends.
+        """Give a connection a place, if necessary after a wait, and return a handle for `release`.
+        May evict another connection.
         """
-        handle, address = own.dup(), network_of(address)  # TLS takes `own` over
+        handle, address = own.dup(), network_of(address)  # TLS takes ownership of `own`
         with self._changed:
             while self._waiting < WAITING and (left_s := self._left_s(address)) > 0:
                 self._waiting += 1
@@ -74,8 +72,8 @@ class ConnectionLimiter:
         return handle
 
     def _fullest(self, address: str) -> str | None:
-        """Return the address that has to give a place up for one more of an address; None where
-        there is a place.
+        """Return the address that loses a place to a new connection of `address`, or None if one is
+        free.
         """
         counts = {each: len(there) for each, there in self._by_address.items()}
         if sum(counts.values()) < self._most:
@@ -84,14 +82,14 @@ class ConnectionLimiter:
         return max(counts, key=counts.__getitem__)
 
     def _left_s(self, address: str) -> float:
-        """Return how long a connection has to wait for a place at least."""
+        """Return the minimum seconds that a connection has to wait for a place."""
         if self._fullest(address) != address or address not in self._by_address:
             return 0.0
         oldest_s = next(iter(self._by_address[address].values()))
         return oldest_s + PATIENT_S - time.monotonic()
 
     def release(self, address: str, handle: socket.socket) -> bool:
-        """Free a place, and returns whether it was still that connection's."""
+        """Free a place; return True if the connection still had it."""
         address = network_of(address)
         with self._changed:
             found = handle in self._by_address.get(address, ())
@@ -108,7 +106,7 @@ class ConnectionLimiter:
 
 
 def network_of(address: str) -> str:
-    """Returns what stands for all addresses that one owner has: of IPv6 a network of 64 bits."""
+    """Return the network of an address that counts as one owner: a /64 network in IPv6."""
     with suppress(ValueError):
         found = ipaddress.ip_address(address.partition("%")[0])
         if found.version == 6 and found.ipv4_mapped is None:
@@ -117,11 +115,19 @@ def network_of(address: str) -> str:
 
 
 class Listener:
-    """Accepts connections on a thread. mine: the hello of this process. welcome: called on a thread
-    of its own with the stream and the other end's hello.
+    """Accept connections on a thread.
 
-    Raises:
-        DeviceError: the address cannot be listened at.
+    Parameters
+    ----------
+    mine
+        HELLO of this process.
+    welcome
+        Called on its own thread with the stream and the peer's HELLO.
+
+    Raises
+    ------
+    DeviceError
+        The address cannot be bound.
     """
 
     def __init__(
@@ -145,7 +151,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Takes nobody else in; those who are in stay."""
+        """Stop accepting connections; existing ones stay open."""
         self._ended.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -158,13 +164,13 @@ class Listener:
             try:
                 own, (address, *_) = self._socket.accept()
                 threading.Thread(
-                    target=self._take_in, args=(own, address), name="vksched-door", daemon=True
+                    target=self._accept, args=(own, address), name="vksched-door", daemon=True
                 ).start()
-            except (OSError, RuntimeError):  # no files or threads left, for a while
+            except (OSError, RuntimeError):  # temporarily no files or threads left
                 self._threads.release()
                 self._ended.wait(RETRY_S)
 
-    def _take_in(self, own: socket.socket, address: str) -> None:
+    def _accept(self, own: socket.socket, address: str) -> None:
         stream: Stream | None = None
         try:
             try:
@@ -177,10 +183,10 @@ class Listener:
             finally:
                 self._threads.release()
             if not in_time:
-                raise Closed("another connection needed its place")
+                raise Closed("it was evicted by another connection")
             require_equal(self._mine, theirs, "the other end")
             self._welcome(stream, theirs)
-        except (Closed, DeviceError):  # the other end tells its user
+        except (Closed, DeviceError):  # the peer reports the error to its user
             (stream or own).close()
         except Exception as error:
             (stream or own).close()

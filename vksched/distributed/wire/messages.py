@@ -1,11 +1,10 @@
-"""Messages: the one table of what computers of a cluster say to each other.
+"""Messages: the table of all messages between hosts of a cluster.
 
-    kind -> fields with their types, the most bytes of its payload, the fields of its answer
+    kind -> fields with their types, maximum payload size, fields of the response
 
-What is not in the table, has another field, another type or more bytes ends the connection: the
-other end proved that it belongs to the cluster, so it is broken. All numbers of nodes, plans and
-devices are looked up by who gets them. Payloads that are documents: documents.py. Examples:
-tests/distributed/test_channel.py.
+A message that is not in the table, or has an unknown field, another type or more bytes, closes the
+connection: the peer is authenticated, so it is defective. The receiver checks all numbers of nodes,
+plans and devices. JSON payloads: json_payload.py. Examples: tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from ...common.schema import Either, Row, Table, Wrong, check
 
 MAX_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 25
-"""Of graphs and plans: a part of 100,000 nodes has about 20 MiB. While one is parsed nothing else
-of the process goes on, and others must not take it for lost.
+"""Maximum size of graphs and plans; a part of 100,000 nodes has about 20 MiB. Parsing blocks the
+whole process, and peers must not consider it dead.
 """
 ECHO_BYTES = 1 << 26
-"""Of what links are measured by."""
+"""Maximum size of an echo of the link benchmark."""
 ARRAY_BYTES = 1 << 36
-"""Of a weight, a state or the values of a run: the receiver knows better, see `Handler.place`."""
+"""Maximum size of a weight, a state or the values of a run; `Handler.place` checks the exact size.
+"""
 
 Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a message is made of. answer: what answers it; None where nothing does."""
+    """Format of a message. answer: fields of its response, or None without a response."""
 
     fields: Fields = field(default_factory=dict)
     payload_bytes: int = 0
@@ -40,11 +40,11 @@ class Form:
 
 
 RUN = {"plan": int, "slot": int, "sequence_number": int}
-"""A run: the driver's number of its plan, the slot, and a number it has alone there."""
+"""A run: the driver's number of its plan, the slot, and its sequence number there."""
 ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
 """uniform: all elements are equal, and the payload has one."""
 HOSTS = Table(Row((str, str)))
-"""Of workers of a driver the address and the word for connections with them, see HELLO."""
+"""Addresses of a driver's workers with the pair secrets of connections to them; see HELLO."""
 WEIGHT = {
     "hash": str,
     "file?": {
@@ -57,8 +57,8 @@ WEIGHT = {
         "blocks": str,
     },
 }
-"""A weight that a part needs. file: which bytes of a file it is made of, see `lazy_array.Origin`:
-the last parts of the file's path, and the bytes of all of it.
+"""A weight of a part. file: its byte range in a file, see `lazy_array.Origin`: the last components
+of the file's path, and the file's size.
 """
 ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
@@ -72,10 +72,11 @@ HELLO: Fields = {
     "shaders": str,
     "ops": str,
 }
-"""Of the first message, see hello.py. role: driver or worker. driver: the random name of the driver
-who sends it, or whose part a worker carries out. pair: of a connection between two workers the word
-by which each knows that the other one is who it says. The driver gives it to these two alone, and
-makes another one when either of them connects again.
+"""Fields of the first message; see handshake.py.
+
+role: driver or worker. driver: random name of the driver that sends it, or that the worker works
+for. pair: the secret of a connection between two workers, which authenticates them to each other.
+The driver sends it only to these two, and replaces it when either of them reconnects.
 """
 MESSAGES: dict[str, Form] = {
     # driver to worker
@@ -102,9 +103,9 @@ MESSAGES: dict[str, Form] = {
     "ready": Form(RUN),
     "done": Form(RUN, DOCUMENT_BYTES),
     "failed": Form({**RUN, **ERROR, "torn": Either((None, [int]))}),
-    # to whoever takes the value
+    # to the receiver of the value
     "value": Form({**RUN, "node": int}, ARRAY_BYTES),
-    # whoever could not do what was asked
+    # to the sender of a failed request
     "refused": Form(ERROR),
 }
 _ENVELOPE = {"kind": str, "ask?": Either((None, int)), "to?": Either((None, int))}
@@ -112,8 +113,8 @@ _ENVELOPE = {"kind": str, "ask?": Either((None, int)), "to?": Either((None, int)
 
 @dataclass(slots=True)
 class Message:
-    """What came. ask: the number by which it wants to be answered. to: what it answers. payload:
-    None where it has none.
+    """A received message. ask: number for its response. to: number of the request that it answers.
+    payload: None without a payload.
     """
 
     kind: str
@@ -134,10 +135,8 @@ def encode(kind: str, fields: Fields, ask: int | None = None, to: int | None = N
 
 
 def decode(text: bytes, payload_bytes: int) -> Message:
-    """Return a message without its payload, which has so many bytes.
-
-    Raises:
-        Wrong: it is none of the table; the text says why.
+    """Return a message without its payload of `payload_bytes`. Raise Wrong if it does not match the
+    table.
     """
     try:
         data = json.loads(text, parse_constant=_no_number)
@@ -152,7 +151,7 @@ def decode(text: bytes, payload_bytes: int) -> Message:
     if payload_bytes > form.payload_bytes:
         raise Wrong(f"expected at most {form.payload_bytes} bytes with {kind}, got {payload_bytes}")
     if (ask is not None) != (to is None and form.answer is not None):
-        raise Wrong(f"{kind} came with the number of a question where it is none, or without one")
+        raise Wrong(f"{kind} came with an unexpected request number, or without one")
     return Message(kind, data, ask, to)
 
 

@@ -1,10 +1,11 @@
-"""Peer list: the only addresses that a worker connects to for its drivers.
+"""Peer list: the addresses that a worker may connect to for its drivers.
 
     10.0.0.0/24   10.0.0.7:7700   [fd00::7]:7700   node2.lan
 
-A driver says where other workers are, and a worker connects there with what it can reach. Who must
-not look around with it lists the workers. Names are compared as they are written, never resolved,
-so that whoever answers for a name opens nothing. Examples: tests/distributed/test_peer_list.py.
+A driver sends the addresses of other workers, and a worker connects to them. A list of peers
+prevents drivers from probing a network through a worker. Names are compared as text and never
+resolved, so that a DNS server cannot extend the list. Examples:
+tests/distributed/test_peer_list.py.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class PeerList:
-    """Addresses, as networks or names, each with a port or without.
+    """Addresses: networks or names, each with or without a port.
 
     Raises
     ------
     VkschedError
-        One is no address.
+        An address is invalid.
     """
 
     def __init__(self, places: Sequence[str]) -> None:
-        self._places = [_place_of(each.strip()) for each in places]
+        self._places = [_parse_address(each.strip()) for each in places]
 
     def allows(self, address: tuple[str, int]) -> bool:
-        """Return whether a worker may connect to an address."""
+        """Return True if a worker may connect to an address."""
         host, port = address
         return any(
             of in (None, port) and _matches(known, host.lower()) for known, of in self._places
         )
 
 
-def _place_of(text: str) -> tuple[Network | str, int | None]:
+def _parse_address(text: str) -> tuple[Network | str, int | None]:
     host, port = text, None
     if _network(text) is None and ":" in text:
         host, port = place_of(text)

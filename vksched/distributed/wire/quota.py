@@ -1,8 +1,8 @@
-"""Quota: how much of one connection may wait for a thread.
+"""Quota: limit the pending requests of one connection.
 
-Whoever asks without end and reads no answers would fill the memory of a worker with what waits.
-Drivers of this version ask of a few threads; whoever asks more ends its own connection. Examples:
-tests/distributed/test_hostile_clients.py.
+A peer that sends requests without end and reads no responses would fill the memory of a worker.
+Drivers of this version use a few threads; a peer above the limits closes its own connection.
+Examples: tests/distributed/test_hostile_clients.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import threading
 from ...common.schema import Wrong
 
 MAX_ASKED = 1 << 10
-"""Questions of a driver that wait or are being answered."""
+"""Maximum number of pending requests of a driver."""
 MAX_BYTES = 1 << 28
-"""Of their documents and echoes together."""
+"""Maximum size of their documents and echoes together."""
 
 
 class Quota:
-    """Of one connection."""
+    """The quota of one connection."""
 
     def __init__(self, most: int = MAX_ASKED, most_bytes: int = MAX_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -26,12 +26,12 @@ class Quota:
         self._lock = threading.Lock()
 
     def take(self) -> None:
-        """Count a question.
+        """Count a request.
 
         Raises
         ------
         Wrong
-            Too many wait.
+            Too many requests are pending.
         """
         with self._lock:
             if self._count >= self._most:
@@ -39,12 +39,12 @@ class Quota:
             self._count += 1
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Count the payload of a question that is on its way.
+        """Count the payload of an incoming request.
 
         Raises
         ------
         Wrong
-            Those that wait have too many bytes together.
+            The pending requests have too many bytes.
         """
         with self._lock:
             self._bytes += size_bytes
@@ -52,7 +52,7 @@ class Quota:
                 raise Wrong(f"expected questions of at most {self._most_bytes} bytes at once")
 
     def release(self, size_bytes: int) -> None:
-        """Count a question no more, whose payload had so many bytes."""
+        """Release a request with a payload of `size_bytes`."""
         with self._lock:
             self._count -= 1
             self._bytes -= size_bytes

@@ -1,5 +1,4 @@
-"""Stats codec: what hosts report of runs and of themselves, as plain data, checked by those who
-read it.
+"""Stats codec: serialize and validate statistics and device descriptions of hosts.
 
     RunStats, events --encode_run_stats--> bytes --decode_run_stats--> RunStats, events
 
@@ -37,7 +36,7 @@ _MAYBE = Either((None, float))
 _SPLIT = Row((int, str, int, float, _MAYBE, float, float))
 _SPAN = Row((str, int, float, float))
 ToLocalTime = Callable[[float], float]
-"""Returns what the driver's clock showed when that of a host showed so much."""
+"""Return the driver's time of a remote time."""
 _EVENT = Row((str, str, float, float, dict))
 _STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
 _RAN = Row((_STATS, [_EVENT]))
@@ -49,29 +48,35 @@ _DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
 
 @dataclass(frozen=True, slots=True)
 class RemoteDeviceInfo:
-    """A device of a host, under its own name there. link: its way to the memory of that host."""
+    """Description of a host's device under its local name. link: link to the memory of that
+    host.
+    """
 
     spec: DeviceSpec
     link: Link | None
 
 
 def encode_run_stats(stats: RunStats, events: Iterable[Event] = ()) -> bytes:
-    """Returns what a run cost and what happened to its splits as bytes."""
+    """Serialize the statistics and events of a run."""
     recorded = (event for event in events if event.name in OF_SPLITS)
     rows = [[e.name, e.device, e.start_s, e.end_s, plain(e.fields)] for e in recorded]
     return json.dumps([stats, rows], separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
-    """Returns what a run cost and what happened in it; the events are of no run and no plan yet.
+    """Deserialize statistics and events; the events have no run and plan yet.
 
-    Raises:
-        Wrong: the bytes are none of `encode_run_stats`.
+    Raises
+    ------
+    Wrong
+        The bytes are invalid.
     """
-    data, rows = document_of(text, _RAN, "what a run cost")
-    made = RunStats(*data)
-    splits = tuple(SplitStats(*each) for each in made.splits)
-    stats = made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
+    data, rows = document_of(text, _RAN, "run statistics")
+    decoded = RunStats(*data)
+    splits = tuple(SplitStats(*each) for each in decoded.splits)
+    stats = decoded._replace(
+        splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in decoded.spans)
+    )
     return stats, tuple(_event(*row) for row in rows)
 
 
@@ -85,7 +90,7 @@ def _event(
 
 
 def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None:
-    """Raise Wrong where something is told of splits or nodes that a part has not."""
+    """Raise Wrong if statistics or events name splits or nodes that a part does not have."""
     splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
     nodes: set[Any] = set()
     for fields in (event.fields for event in events):
@@ -99,8 +104,8 @@ def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None
 
 
 def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
-    """Return an event of a part with the names and numbers of the whole plan. numbers: of the
-    part's splits there.
+    """Return an event of a part with the names and ids of the whole plan. numbers: ids of the
+    part's splits in the plan.
     """
     fields = dict(event.fields)
     for key in AT:
@@ -111,7 +116,7 @@ def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
 
 
 def events_to_local_clock(events: Iterable[Event], to_local_s: ToLocalTime) -> tuple[Event, ...]:
-    """Return events of a host by the driver's clock."""
+    """Return events of a host in the driver's clock."""
     return tuple(_to_local_clock(event, to_local_s) for event in events)
 
 
@@ -124,7 +129,7 @@ def _to_local_clock(event: Event, to_local_s: ToLocalTime) -> Event:
 
 
 def stats_to_local_clock(stats: RunStats, host: str, to_local_s: ToLocalTime) -> RunStats:
-    """Returns what a host told, by the driver's names and clock."""
+    """Return a host's statistics with the driver's names and clock."""
     splits = tuple(
         each._replace(
             device=on(host, each.device),
@@ -138,7 +143,7 @@ def stats_to_local_clock(stats: RunStats, host: str, to_local_s: ToLocalTime) ->
 
 
 def encode_devices(devices: Iterable[RemoteDeviceInfo]) -> bytes:
-    """Returns what a host tells of its devices."""
+    """Serialize the descriptions of this host's devices."""
     out = [
         {
             "spec": spec_as_dict(each.spec),
@@ -150,10 +155,8 @@ def encode_devices(devices: Iterable[RemoteDeviceInfo]) -> bytes:
 
 
 def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
-    """Return the devices of a host.
-
-    Raises:
-        DeviceError: the bytes are none of `encode_devices`.
+    """Deserialize the descriptions of a host's devices. Raise DeviceError if the bytes are
+    invalid.
     """
     try:
         data = document_of(text, _DEVICES, "devices")
@@ -164,7 +167,7 @@ def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
 
 def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
     link, spec = each["link"], spec_from_dict(each["spec"], "a device")
-    made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
+    link_spec = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
     if "/" in spec.name or not spec.name.isprintable():
         raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
     if spec.submit_granularity not in GRANULARITIES:
@@ -172,20 +175,16 @@ def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
             f"expected a submit_granularity of {', '.join(GRANULARITIES)}, got "
             f"{spec.submit_granularity[:64]!r}"
         )
-    return RemoteDeviceInfo(spec, made)
+    return RemoteDeviceInfo(spec, link_spec)
 
 
 def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
-    """Return a link that a host tells of.
-
-    Raises:
-        Wrong: nothing would get through it, or times over it make no sense.
-    """
+    """Return the link that a host reports. Raise Wrong if its bandwidth or latency is invalid."""
     if not (bytes_per_s or 0.0) >= MIN_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
         raise Wrong(f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s")
     return Link(bytes_per_s or 0.0, latency_s or 0.0)
 
 
 def with_host_name(spec: DeviceSpec, host: str) -> DeviceSpec:
-    """Return a device's description under the name that it has in plans of several hosts."""
+    """Return a device spec under its name in plans of several hosts."""
     return replace(spec, name=on(host, spec.name))

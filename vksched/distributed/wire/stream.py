@@ -1,11 +1,10 @@
-"""Stream: bytes to and from one other process, over a socket with or without TLS.
+"""Stream: bytes to and from one peer over a socket, with or without TLS.
 
     reader thread --receive--> memory         senders --lock.acquire--> send --> socket
 
-Problem: one thread reads while others write, and OpenSSL lets one call at a time enter a
-connection. Method: the socket never blocks. A call enters, does what can be done at once, and
-leaves; whoever has to wait does so outside, by `poll`. Examples:
-tests/distributed/test_channel.py.
+Problem: one thread reads while others write, and OpenSSL allows one concurrent call per connection.
+Method: the socket is non-blocking. A call takes the lock, transfers as much as is possible, and
+releases it; waiting happens outside, with `poll`. Examples: tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from collections import deque
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 POLL_S = 0.5
-"""After so long a sender that waits looks whether the connection is closed."""
+"""Interval in seconds at which a waiting sender checks whether the connection is closed."""
 _TAKEN, _TAKEN_AT = struct.Struct("=Q"), 120
-"""`tcpi_bytes_acked` in Linux's `struct tcp_info`."""
+"""Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 Wants = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError)
 
 
 class Closed(Exception):
-    """The connection is gone; the text says why."""
+    """The connection is closed; the text says why."""
 
 
 class FairLock:
-    """A lock that those who wait get in the order in which they came."""
+    """A lock that is acquired in order of arrival."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +39,7 @@ class FairLock:
         self._waiting: deque[threading.Lock] = deque()
 
     def attempt(self) -> bool:
-        """Take it where nobody has it and nobody waits."""
+        """Acquire the lock if it is free and no thread waits."""
         with self._lock:
             taken = not self._held
             self._held = True
@@ -60,7 +59,7 @@ class FairLock:
         self.release()
 
     def release(self) -> None:
-        """Hand it to who has waited longest."""
+        """Pass the lock to the thread that has waited longest."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -69,7 +68,7 @@ class FairLock:
 
 
 class Stream:
-    """lock: held by who sends. One thread alone receives."""
+    """lock: held by the sender. Only one thread may receive."""
 
     def __init__(self, own: socket.socket) -> None:
         self.lock = FairLock()
@@ -78,17 +77,15 @@ class Stream:
             threading.Lock() if isinstance(own, ssl.SSLSocket) else nullcontext()
         )
         self._left = b""
-        """Of a beat that did not go out whole."""
+        """Rest of a heartbeat that was sent in part."""
         self.closed = False
         own.setblocking(False)
         with suppress(OSError):  # no TCP, as in tests
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self, into: memoryview, until_s: float | None = None) -> int:
-        """Wait for bytes and returns how many came.
-
-        Raises:
-            Closed: there are no more, or the time is over.
+        """Wait for bytes and return their number. Raise Closed at the end of the stream or after
+        `until_s`.
         """
         while not self.closed:
             try:
@@ -101,19 +98,17 @@ class Stream:
                 raise Closed(_why(error)) from None
             if count:
                 return count
-            raise Closed("it hung up")
+            raise Closed("it closed the connection")
         raise Closed("it is closed")
 
     def receive_all(self, into: memoryview, until_s: float | None = None) -> None:
-        """Fills memory."""
+        """Receive until the memory is full."""
         while into:
             into = into[self.receive(into, until_s) :]
 
     def send(self, *pieces: bytes | memoryview, until_s: float | None = None) -> None:
-        """Send bytes, one piece behind the other. The calling thread holds the lock.
-
-        Raises:
-            Closed: the connection is gone.
+        """Send pieces in order; the calling thread holds the lock. Raise Closed if the connection
+        is closed.
         """
         left, self._left = self._left, b""
         for piece in (left, *pieces):
@@ -125,8 +120,8 @@ class Stream:
                     self._wait(True, until_s)
 
     def attempt(self, piece: bytes) -> None:
-        """Send a few bytes unless somebody else sends, or there is no room: then bytes are on
-        their way anyway.
+        """Send a few bytes unless another thread sends or the buffer is full: then other bytes are
+        being sent anyway.
         """
         if not self.lock.attempt():
             return
@@ -134,7 +129,7 @@ class Stream:
             begun = bool(self._left) or isinstance(self._socket, ssl.SSLSocket)
             piece = self._left or piece
             sent = self._send_some(memoryview(piece))
-            # what TLS has been asked to send must be asked for again
+            # OpenSSL requires that an incomplete write is repeated with equal data
             self._left = piece[sent:] if sent or begun else b""
         finally:
             self.lock.release()
@@ -151,14 +146,14 @@ class Stream:
             raise Closed(_why(error)) from None
 
     def readable(self) -> bool:
-        """Whether bytes lie here that nobody has read."""
+        """Return True if received bytes are unread."""
         with suppress(OSError, ValueError):
             return _ready(self._socket, False, 0)
         return False
 
     def taken_bytes(self) -> int:
-        """How much of what was sent the other end's system has taken; 0 where this one does not
-        tell.
+        """Return the number of bytes that the peer's system has acknowledged; 0 if the system does
+        not report it.
         """
         if sys.platform == "linux":
             with suppress(OSError, struct.error):
@@ -180,10 +175,12 @@ class Stream:
             raise Closed(_why(error)) from None
 
     def shut(self) -> None:
-        """Ends both ways and wakes who waits; `close` frees the socket when nobody does."""
+        """Shut down both directions and wake waiting threads; `close` frees the socket
+        afterwards.
+        """
         self.closed = True
         with suppress(OSError):
-            # the method of plain sockets: that of TLS would let readers see what is encrypted
+            # the method of plain sockets: TLS's own would expose ciphertext to readers
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -194,7 +191,7 @@ class Stream:
 
 
 def _ready(own: socket.socket, write: bool, seconds: float | None) -> bool:
-    """Wait until a socket can be read or written."""
+    """Wait until a socket is readable or writable."""
     if own.fileno() < 0:
         raise ValueError("it is closed")
     if not hasattr(select, "poll"):

@@ -1,15 +1,15 @@
-"""Secure: a connection is made secret, and both ends prove that they belong to the cluster.
+"""Security: encrypt a connection and authenticate both ends.
 
     driver                                       worker
-      <------ TLS 1.3, each shows the certificate ---->      security "tls" only
+      <------ TLS 1.3, each presents the certificate -->     security "tls" only
       -- greeting, 32 random bytes -------------->
       <-------------- greeting, 32 random bytes --
-      -- HMAC(secret, "driver", both) ----------->           checked first: a stranger gets no more
-      <--------- HMAC(secret, "worker", both) ------           than random bytes
+      -- HMAC(secret, "driver", both) ----------->           checked first: a stranger gets only
+      <--------- HMAC(secret, "worker", both) ------           random bytes
 
-Until this is done no more than a few bytes of fixed length are read, in a limited time. With
-"plain" what follows is neither secret nor safe from somebody on the wire: for wires that nobody
-else reaches. Examples: tests/distributed/test_strangers.py.
+Before authentication only a few bytes of fixed length are read, in a limited time. With "plain" the
+connection is neither encrypted nor protected from an attacker on the network: use it only on
+networks that nobody else can reach. Examples: tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations
@@ -29,15 +29,11 @@ GREETING = b"vksched\n"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 HANDSHAKE_S = 5.0
-"""From the first byte to the last proof."""
+"""Maximum seconds from the first byte to the last proof."""
 
 
 class Security:
-    """How connections of one cluster are made.
-
-    Raises:
-        VkschedError: there is no such kind.
-    """
+    """Security of the connections of one cluster. Raise VkschedError for an unknown mode."""
 
     def __init__(self, credentials: Credentials, kind: str = "tls") -> None:
         if kind not in SECURITY:
@@ -53,18 +49,14 @@ class Security:
         )
 
     def accept(self, own: socket.socket) -> Stream:
-        """Return a stream to who connects, once it has proved itself.
-
-        Raises:
-            Closed: it is a stranger, or took too long.
+        """Return a stream to an authenticated peer. Raise Closed if authentication fails or takes
+        too long.
         """
         return self._secured(own, server=True)
 
     def connect(self, address: tuple[str, int], timeout_s: float) -> Stream:
-        """Return a stream to a worker.
-
-        Raises:
-            DeviceError: nobody is there, or it is a stranger.
+        """Return a stream to a worker. Raise DeviceError if it cannot be reached or is not
+        authenticated.
         """
         try:
             own = socket.create_connection(address, timeout_s)
@@ -92,7 +84,7 @@ class Security:
             stream = Stream(own)
             self._prove(stream, server, until_s)
             return stream
-        except (Closed, OSError, ValueError) as error:  # of which ssl's are, too
+        except (Closed, OSError, ValueError) as error:  # includes ssl's errors
             (stream or own).close()
             raise Closed(str(getattr(error, "reason", None) or error)) from None
         except BaseException:
@@ -121,9 +113,9 @@ class Security:
 
 
 def _greeting(stream: Stream, until_s: float) -> bytes:
-    """Return the random bytes of the other end."""
+    """Return the random bytes of the peer."""
     if _read(stream, len(GREETING), until_s) != GREETING:
-        raise Closed("it speaks another language")
+        raise Closed("it uses another protocol")
     return _read(stream, NONCE_BYTES, until_s)
 
 
@@ -134,17 +126,13 @@ def _read(stream: Stream, size: int, until_s: float) -> bytes:
 
 
 def place_text(address: tuple[str, int]) -> str:
-    """Return an address as people write it: host:port."""
+    """Return an address as text: host:port."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def place_of(text: str) -> tuple[str, int]:
-    """Return the address of a text.
-
-    Raises:
-        VkschedError: it is none.
-    """
+    """Parse an address. Raise VkschedError if it is invalid."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise VkschedError(f"[cluster] expected HOST:PORT, got {text!r}; try 127.0.0.1:7700")

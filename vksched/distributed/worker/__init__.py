@@ -1,1 +1,1 @@
-"""Worker: it runs host plans for drivers."""
+"""Worker: runs host plans for drivers."""

@@ -1,9 +1,10 @@
-"""Buffer pool: memory for what comes again and again, once whoever had the last of it has let go.
+"""Buffer pool: reuse memory of recurring values once its previous array is released.
 
-    acquire(key) --filled by a message--> lend(key) --> an array --dropped, with all its views-->
-    spare
+    acquire(key) --filled by a message--> lend(key) --> an array --dropped, with all views-->
+    free
 
-Fresh memory costs a page fault for each 4 KiB, which large messages on a fast link feel.
+New memory costs a page fault per 4 KiB, which slows large messages on a fast link.
+
 Examples: tests/distributed/test_inbox.py.
 """
 
@@ -21,27 +22,27 @@ from ..wire.array_codec import memory
 
 
 class BufferPool:
-    """One piece of memory for each key. May be used from any number of threads."""
+    """One buffer per key. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
+        self._buffers: dict[Hashable, tuple[Callable[[], Any], memoryview]] = {}
 
     def acquire(self, key: Hashable, size: int) -> memoryview:
-        """Return memory that nobody else has, until it is lent."""
+        """Return exclusive memory until it is lent."""
         with self._lock:
-            lent, found = self._kept.pop(key, (lambda: None, memoryview(b"")))
+            lent, found = self._buffers.pop(key, (lambda: None, memoryview(b"")))
         return found if lent() is None and len(found) == size > 0 else memory(size)
 
     def lend(self, key: Hashable, taken: memoryview) -> NDArray:
-        """Return the bytes of memory that was taken; it is spare when no view of them is left."""
+        """Return acquired memory as an array; it becomes free when no view of the array is left."""
         flat: NDArray = np.frombuffer(taken, np.uint8)
         # all views of an array over a buffer have that array as their base
         with self._lock:
-            self._kept[key] = weakref.ref(flat), taken
+            self._buffers[key] = weakref.ref(flat), taken
         return flat
 
     def forget(self, about: Callable[[Any], bool]) -> None:
-        """Free memory by its key; what is lent stays the borrower's."""
+        """Drop buffers by key; lent memory stays valid."""
         with self._lock:
-            self._kept = {key: each for key, each in self._kept.items() if not about(key)}
+            self._buffers = {key: each for key, each in self._buffers.items() if not about(key)}

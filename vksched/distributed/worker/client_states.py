@@ -1,11 +1,11 @@
-"""Driver states: the states that one driver has on the devices of a worker.
+"""Client states: the states of one driver on the devices of a worker.
 
     add --> StateKey --> device.states      prepare --pin--> the states that a plan uses
     remove --pinned? with the last plan that uses it --> free
 
 Problem: a plan is checked and recorded for states of certain types, and the driver may send another
-state of the same name meanwhile. Method: from the check until a plan is retired its states are
-pinned. A pinned one is not exchanged, and what its driver removes is freed with the last plan.
+state with an equal name meanwhile. Method: from the check until a plan is released its states are
+pinned. A pinned state is not replaced, and one that its driver removes is freed with the last plan.
 Examples: tests/distributed/test_client_states.py.
 """
 
@@ -23,11 +23,11 @@ from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
 
 At = tuple[str, str]
-"""The device and the name of a state."""
+"""A device and the name of a state."""
 
 
 class StateKey:
-    """A state of a driver, as the devices of this worker know it. homes: how many of them have
+    """Key of a driver's state on the devices of this worker. homes: number of devices that hold
     it.
     """
 
@@ -38,36 +38,36 @@ class StateKey:
 
 
 class ClientStates:
-    """May be used from any number of threads; one call at a time goes on."""
+    """Thread-safe; one call at a time."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = {device.name: device for device in devices}
         self._types: dict[At, TensorType] = {}
-        """Of the states that are there."""
+        """Types of the resident states."""
         self._keys: dict[str, StateKey] = {}
-        """By name, of these and of those that are to be freed."""
+        """Keys by name, including states to be freed."""
         self._pinned: dict[int, frozenset[At]] = {}
-        """By plan, the states that it uses."""
+        """The states that each plan uses."""
         self._unpinning: set[int] = set()
-        """Plans that are being retired."""
+        """Plans that are being released."""
         self._removed: set[At] = set()
         """Pinned states that the driver has removed."""
         self._stopped = False
         self._changed = threading.Condition(threading.RLock())
 
     def __len__(self) -> int:
-        """How many states devices hold, those too that are to be freed."""
+        """Return the number of states on devices, including states to be freed."""
         return len(self._types) + len(self._removed)
 
-    # -- of plans ----------------------------------------------------------------------------------
+    # -- plans -------------------------------------------------------------------------------------
 
     def key(self, name: str) -> StateKey:
-        """Return the key of a state that is there.
+        """Return the key of a resident state.
 
         Raises
         ------
         DeviceLost
-            It is not.
+            The state is not resident.
         """
         with self._changed:
             found = self._keys.get(name)
@@ -76,12 +76,12 @@ class ClientStates:
         return found
 
     def pin(self, number: int, part: HostPlan) -> None:
-        """Keep the states that a plan uses, as they are, until `unpin`.
+        """Pin the states that a plan uses until `unpin`.
 
         Raises
         ------
         DeviceError
-            One has another type than the plan takes it for, or is not there.
+            A state is not resident or has another type than in the plan.
         """
         with self._changed:
             used = set()
@@ -97,13 +97,13 @@ class ClientStates:
             self._pinned[number] = frozenset(used)
 
     def begin_unpin(self, number: int) -> None:
-        """Hear that a plan is being retired: who adds its states waits until it is."""
+        """Mark a plan as being released: `add` of its states waits for `unpin`."""
         with self._changed:
             if number in self._pinned:
                 self._unpinning.add(number)
 
     def unpin(self, number: int) -> None:
-        """Let go of the states of a plan that does not run any more."""
+        """Unpin the states of a plan that does not run any more."""
         with self._changed:
             used = self._pinned.pop(number, frozenset())
             self._unpinning.discard(number)
@@ -112,17 +112,17 @@ class ClientStates:
                 self._free(at)
             self._changed.notify_all()
 
-    # -- of the driver -----------------------------------------------------------------------------
+    # -- driver ------------------------------------------------------------------------------------
 
     def add(self, device: str, names: Sequence[str], arrays: Sequence[NDArray]) -> None:
-        """Make states resident; those that were added before, and that no plan uses, are replaced.
+        """Make states resident; replace earlier ones that no plan uses.
 
         Raises
         ------
         DeviceError
-            A name comes twice, a plan uses one, or there is no such device.
+            A name is repeated, a plan uses a state, or the device is unknown.
         OutOfMemory
-            There is no room; none of them is there then.
+            The device has not enough memory; none of the states is resident then.
         """
         if len(set(names)) != len(names) or len(names) != len(arrays):
             raise DeviceError(
@@ -149,12 +149,12 @@ class ClientStates:
             self._types.update(zip(places, types, strict=True))
 
     def read(self, device: str, name: str) -> NDArray:
-        """Return the value of a state; raise DeviceError where there is none."""
+        """Return the value of a state; raise DeviceError if it is not resident."""
         with self._held((device, name)) as (there, key):
             return there.states.read(key)
 
     def write(self, device: str, name: str, array: NDArray) -> None:
-        """Give a state a value; raise DeviceError where it has another type, or is not there."""
+        """Write a state; raise DeviceError if it is not resident or has another type."""
         with self._held((device, name)) as (there, key):
             expected = self._types[device, name]
             if _type_of(array) != expected:
@@ -164,7 +164,7 @@ class ClientStates:
             there.states.write(key, array)
 
     def remove(self, device: str, name: str) -> None:
-        """Free a state, at once or with the last plan that uses it."""
+        """Free a state, now or with the last plan that uses it."""
         with self._changed:
             self._device(device)
             at = device, name
@@ -177,13 +177,13 @@ class ClientStates:
                 self._drop(at)
 
     def stop(self) -> None:
-        """Take no more in: who waits for a plan to be retired gives up."""
+        """Refuse new states; pending calls of `add` give up."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Free all, once no plan runs any more."""
+        """Free all states; called once no plan runs any more."""
         with self._changed:
             self._pinned.clear()
             left = [*self._types, *self._removed]
@@ -192,10 +192,10 @@ class ClientStates:
             for at in left:
                 try:
                     self._free(at)
-                except Exception as error:  # the rest is freed all the same
+                except Exception as error:  # the remaining states are freed nevertheless
                     warn(f"[cluster] freeing a state of a driver failed: {error!r}")
 
-    # -- helpers, by who holds the lock ------------------------------------------------------------
+    # -- helpers, called with the lock held --------------------------------------------------------
 
     def _device(self, name: str) -> Device:
         found = self._devices.get(name)
@@ -241,7 +241,7 @@ class ClientStates:
 
 
 def _used(part: HostPlan) -> Iterator[tuple[At, StateKey, TensorType]]:
-    """Yield the states of a part, on each device that has them."""
+    """Yield the states of a part on each device that holds them."""
     plan, graph = part.plan, part.plan.graph
     names = [spec.name for spec in plan.topology.devices]
     for node in graph.initial:
@@ -253,7 +253,7 @@ def _used(part: HostPlan) -> Iterator[tuple[At, StateKey, TensorType]]:
 
 
 def _require_room(device: Device, size_bytes: int) -> None:
-    """Raise OutOfMemory where states have more bytes than a device has free."""
+    """Raise OutOfMemory if states exceed a device's free memory."""
     free = device.spec.memory_bytes
     if size_bytes > free:
         raise OutOfMemory(

@@ -1,10 +1,10 @@
-"""Worker plan: carries out what one host does of a plan, in the slot and at the time that the
-driver says.
+"""HostPlanExecutor: run one host's part of a plan, in the slot and at the time that the driver
+sets.
 
-    before each split:  Send: what is complete: check, fetch --> TensorTransport
-                        Take: TensorTransport --> a feed, which the splits find like an input
-    before each wait:   Send: what earlier splits make: wait, check, fetch --> TensorTransport
-    when all but commits is done:  agree, which the driver answers when all hosts are that far
+    before each split:  Send: complete values: check, fetch --> TensorTransport
+                        Take: TensorTransport --> a feed, which splits use like an input
+    before each wait:   Send: results of earlier splits: wait, check, fetch --> TensorTransport
+    when all but commits is done:  agree; the driver answers when all hosts are ready
 
 Examples: tests/distributed/test_cluster.py.
 """
@@ -32,13 +32,13 @@ from ..protocols import RunKey, TensorTransport
 from .sending import SentTensor, TensorSender
 
 Agree = Callable[[RunResult], None]
-"""Is given the results of this part; waits until states may be written, or raises."""
+"""Called with the results of this part; waits until states may be committed, or raises."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a run was started with. feeds: its inputs, and what it has taken. unsent: in the order
-    of the splits that make it.
+class _RunArguments:
+    """Arguments of a run. feeds: its inputs and received values. unsent: values to send, in the
+    order of the splits that produce them.
     """
 
     key: RunKey
@@ -48,7 +48,7 @@ class _Asked:
 
 
 class HostPlanExecutor(Executor):
-    """Carries out one part. devices: as in the machine of its plan."""
+    """Run one part. devices: devices as in the topology of its plan."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class HostPlanExecutor(Executor):
     ) -> None:
         self.part = part
         self._transport = transport
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _RunArguments] = {}
         self.fault: DeviceError | None = None
-        """Why it is out of use: the first failure of its devices."""
+        """The first failure of its devices, or None."""
         super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
         self._outputs = self._outputs[: part.results]
         targets = {step.host for step in part.walk() if isinstance(step, Send)}
@@ -78,12 +78,12 @@ class HostPlanExecutor(Executor):
         agree: Agree,
         observers: Observers | None = None,
     ) -> RunResult:
-        """Run once on the calling thread, in the slot of the key; see `BaseExecutor.run`.
+        """Run once on the calling thread in the slot of `key`; see `BaseExecutor.run`.
 
-        agree: is called once all but commits is done; what it raises ends the run, and no state
-        changes then.
+        agree: called once all but commits is done; its exception ends the run without changes of
+        states.
         """
-        asked = self._asked[key.slot] = _Asked(key, dict(feeds), agree)
+        asked = self._asked[key.slot] = _RunArguments(key, dict(feeds), agree)
         try:
             return self.run(asked.feeds, observers, key.slot)
         finally:
@@ -91,7 +91,7 @@ class HostPlanExecutor(Executor):
             self._sender.end(key)
 
     def why(self, error: BaseException) -> BaseException:
-        """Return why a run failed: of one that came when the part was out of use, why it is."""
+        """Return the cause of a failed run; for a run after a device failure, that failure."""
         return self.fault if self.fault and isinstance(error, ExecutorClosed) else error
 
     def _sequence_number(self, slot: int) -> int:
@@ -99,7 +99,7 @@ class HostPlanExecutor(Executor):
 
     def shutdown(self) -> tuple[Closing, ...]:
         left = super().shutdown()
-        if not self.under_way:  # else a run's own observer asks
+        if not self.under_way:  # called from a callback of a run
             self._sender.close()
         return left
 
@@ -119,7 +119,7 @@ class HostPlanExecutor(Executor):
         unsent += [step for step in steps if isinstance(step, Send)]
         for step in steps:
             if isinstance(step, Recv):
-                self._take(run, step, split_id)
+                self._receive(run, step, split_id)
         if split_id == len(self._before_commits):
             while unsent:
                 self._send(run, unsent.popleft(), alone=not unsent)
@@ -131,7 +131,7 @@ class HostPlanExecutor(Executor):
         return ends_s is not None and ends_s <= self._trace.clock.now()
 
     def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
-        """Wait for a split, and sends what earlier ones make before."""
+        """Wait for a split; send the results of earlier splits before."""
         unsent = self._asked[run.slot].unsent
         while split_id not in run.complete_s and unsent and unsent[0].split < split_id:
             self._send(run, unsent.popleft())
@@ -147,9 +147,9 @@ class HostPlanExecutor(Executor):
 
     def _emit_sent(self, run: RunRecord, each: SentTensor) -> None:
         about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
-        self._tell_transfer(("send", each.value, each.start_s, each.end_s), run, about)
+        self._emit_transfer(("send", each.value, each.start_s, each.end_s), run, about)
 
-    def _tell_transfer(
+    def _emit_transfer(
         self, transfer: HostSpan, run: RunRecord, about: Mapping[str, object]
     ) -> None:
         name, value, start_s, end_s = transfer
@@ -157,7 +157,7 @@ class HostPlanExecutor(Executor):
         fields = {"node": value, "bytes": size, **about}
         self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
 
-    def _take(self, run: RunRecord, step: Recv, position: int) -> None:
+    def _receive(self, run: RunRecord, step: Recv, position: int) -> None:
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
         asked, start = self._asked[run.slot], self._trace.clock.now()
@@ -173,7 +173,7 @@ class HostPlanExecutor(Executor):
             needed_by = position if position < len(self._before_commits) else HOST
             about = {"of": on(step.host, HOST_LANE), "needed_by": needed_by}
             transfer = "recv", step.value, start, self._trace.clock.now()
-            self._tell_transfer(transfer, run, about)
+            self._emit_transfer(transfer, run, about)
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(
@@ -196,7 +196,7 @@ class HostPlanExecutor(Executor):
             raise
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
-        """What another host is to blame for leaves the devices here as they are."""
+        """Fail without a device failure here if another host is to blame."""
         if not error.host:
             super()._fail(run, error, blame)
             self.fault = self.fault or error

@@ -1,11 +1,11 @@
-"""Inbox: values that other hosts have sent, until the part that needs them takes them.
+"""Inbox: received values until the part that needs them takes them.
 
     reader threads --place, arrived--> (run, value) --take--> the thread that walks the part
 
-Problem: values come before their run has started here, after it was given up, or never. Method: a
-plan says beforehand which values may come, from whom and of which type; all else is refused before
-memory is taken. A run that has ended is remembered by its sequence number: what comes later is read
-and dropped. Examples: tests/distributed/test_inbox.py.
+Problem: values arrive before their run has started here, after it was aborted, or never. Method: a
+plan declares which values may arrive, from which host and of which type; others are refused before
+memory is allocated. An ended run is remembered by its sequence number; its late values are read and
+dropped. Examples: tests/distributed/test_inbox.py.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ..wire.messages import Fields, Message
 from .buffer_pool import BufferPool
 
 AHEAD = 4
-"""Runs of one slot that values may have come for; one goes on at a time."""
+"""Maximum number of runs of one slot with buffered values; one runs at a time."""
 
 Awaited = Mapping[int, tuple[str, TensorType]]
-"""By value: who sends it, and its type."""
+"""Host and type of each expected value."""
 
 
 def run_of(fields: Fields) -> RunKey:
-    """Return the run that a message is about."""
+    """Return the run of a message."""
     return RunKey(fields["plan"], fields["slot"], fields["sequence_number"])
 
 
 @dataclass(slots=True)
 class _Plan:
-    """awaited: what may come. ended: by slot the sequence number of the last run that has ended."""
+    """awaited: expected values. ended: sequence number of the last ended run of each slot."""
 
     slots: int
     awaited: Awaited
@@ -51,7 +51,7 @@ class _Run:
 
 
 class Inbox:
-    """Of one driver, or of one host for one driver."""
+    """The inbox of one driver, or of one host for one driver."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -60,34 +60,32 @@ class Inbox:
         self._lost: dict[str, HostLost] = {}
         self._buffer_pool = BufferPool()
         self._most_bytes = 0
-        """Of a value of any plan so far."""
+        """Maximum size of a value of all plans so far."""
 
     def expect(self, plan: int, slots: int, awaited: Awaited) -> None:
-        """Let values of a plan in, beside those of earlier calls for it."""
+        """Expect values of a plan, in addition to earlier calls."""
         with self._changed:
             known = self._plans.setdefault(plan, _Plan(slots, {}))
             known.awaited = {**known.awaited, **awaited}
             self._most_bytes = max(self._most_bytes, *(_bytes(t) for _, t in awaited.values()), 0)
 
     def forget(self, plan: int) -> None:
-        """Let no more values of a plan in."""
+        """Refuse values of a plan from now on."""
         with self._changed:
             self._plans.pop(plan, None)
             self._runs = {run: each for run, each in self._runs.items() if run.plan != plan}
             self._buffer_pool.forget(lambda key: key[0] == plan)
 
-    # -- for reader threads ------------------------------------------------------------------------
+    # -- reader threads ----------------------------------------------------------------------------
 
     def place(self, message: Message, size: int, sender: str) -> memoryview:
-        """Return memory for a value.
-
-        Raises:
-            Wrong: it is not awaited, not from that host, or has another size.
+        """Return memory for a value. Raise Wrong if it is not expected, has another sender or
+        another size.
         """
         run, value = run_of(message.fields), message.fields["node"]
         with self._changed:
             plan = self._plans.get(run.plan)
-            if plan is None:  # it was retired meanwhile
+            if plan is None:  # the plan was released meanwhile
                 if size > self._most_bytes:
                     raise Wrong(f"{size} bytes came for plan {run.plan}, which is not here")
                 return memoryview(bytearray(size))
@@ -103,7 +101,7 @@ class Inbox:
             return self._buffer_pool.acquire((run.plan, run.slot, value), size)
 
     def arrived(self, message: Message, sender: str) -> None:
-        """Take a value in, whole; see `place`."""
+        """Store a complete value; see `place`."""
         if message.payload is None:  # it has no elements
             message.payload = self.place(message, 0, sender)
         run, value = run_of(message.fields), message.fields["node"]
@@ -118,18 +116,17 @@ class Inbox:
             self._changed.notify_all()
 
     def mark_lost(self, host: str, error: HostLost) -> None:
-        """Has whoever waits for a host raise."""
+        """Make pending `take` calls for a host raise."""
         with self._changed:
             self._lost[host] = error
             self._changed.notify_all()
 
     def mark_recovered(self, host: str) -> None:
-        """Takes values of a host again that was lost."""
+        """Accept values of a recovered host again."""
         with self._changed:
             self._lost.pop(host, None)
 
-    # -- for parts, as `protocols.TensorTransport` says
-    # -----------------------------------------------------------
+    # -- parts, see `protocols.TensorTransport` ----------------------------------------------------
 
     def recv(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
         until_s = time.monotonic() + timeout_s

@@ -1,12 +1,12 @@
-"""Folders: weights that lie in files below folders of this computer's owner.
+"""Local weights: read weights from model files in folders of this host's owner.
 
     driver: home/me/models/llama.gguf, 4 GB, bytes 4096 to 8192 of it, blocks of Q4_K
-    node:   DIR/home/me/models/llama.gguf? DIR/me/models/llama.gguf? .. DIR/llama.gguf? -> a weight
+    worker: DIR/home/me/models/llama.gguf? DIR/me/models/llama.gguf? .. DIR/llama.gguf? -> a weight
 
-Problem: model files are large, and both computers have them. Method: the driver tells the path and
-the size of its file. The worker looks for the end of that path below its folders, and never
-elsewhere: nothing but names goes down from a folder, and no link leads out of it. What it finds is
-a guess; the hash of the weight tells. Examples: tests/distributed/test_local_weights.py.
+Problem: model files are large, and often both hosts have them. Method: the driver sends the path
+and size of its file. The worker searches for suffixes of the path below its folders only: path
+components must be plain names, and links must not leave the folder. A match is only a candidate;
+the hash of the weight decides. Examples: tests/distributed/test_local_weights.py.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
 from ...storage.safe_open import opened_below, parts_of
 
 MAX_PARTS = 8
-"""Of a path that a driver tells."""
+"""Maximum number of components of a driver's path."""
 WHERE = "[worker] model"
 
 
 def file_document(origin: Origin) -> dict[str, Any]:
-    """Returns what a driver tells of the bytes that a weight is made of; see `messages.WEIGHT`."""
+    """Return the description of a weight's bytes in a file; see `messages.WEIGHT`."""
     extent = origin.extent
     path = PurePath(extent.path)
     return {
@@ -47,11 +47,7 @@ def file_document(origin: Origin) -> dict[str, Any]:
 
 
 class ModelFolders:
-    """Folders whose files drivers may have read.
-
-    Raises:
-        VkschedError: one is no folder.
-    """
+    """Folders whose files drivers may read. Raise VkschedError if one is no folder."""
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self._folders = [Path(each).resolve() for each in folders]
@@ -60,9 +56,7 @@ class ModelFolders:
                 raise VkschedError(f"[worker] expected a folder of models, got {str(each)!r}")
 
     def open(self, path: str, size: int) -> ModelFile | None:
-        """Return the file of so many bytes that is found first at the end of a path; None where
-        there is none.
-        """
+        """Return the first file that has this size and matches a suffix of the path, or None."""
         for folder, parts in self._places(path):
             try:
                 with ExitStack() as stack:
@@ -71,7 +65,7 @@ class ModelFolders:
                     content = content_of(file, name, WHERE, True)
                     if len(content) == size:
                         return ModelFile(content, Unchanged(file, name, WHERE))
-            except (OSError, ValueError, VkschedError):  # not here
+            except (OSError, ValueError, VkschedError):  # not in this folder
                 continue
         return None
 
@@ -83,8 +77,8 @@ class ModelFolders:
 
 
 class _Read(FileBytes):
-    """A part of a file that is never used where it lies: whoever cuts the file off would end this
-    process, with what others have here.
+    """A byte range of a file that is read, never mapped: truncation of a mapped file would kill
+    this process.
     """
 
     def view(self) -> NDArray | None:
@@ -92,8 +86,8 @@ class _Read(FileBytes):
 
 
 def weight_of(file: ModelFile, info: Mapping[str, Any]) -> ArrayLike | None:
-    """Return a weight that is made of bytes of a file, as `file_document` tells; None where it
-    cannot be.
+    """Return a weight from the bytes of a file, as described by `file_document`, or None if it
+    cannot be read.
     """
     start, size, shape = info["start"], info["size"], tuple(info["shape"])
     fits = 0 <= start <= start + size <= len(file.content) and size > 0
@@ -108,8 +102,8 @@ def weight_of(file: ModelFile, info: Mapping[str, Any]) -> ArrayLike | None:
             return None
         if len(shape) > 1:
             return lazy_bytes(part, shape, numpy_dtype(info["dtype"]))
-        made: NDArray = np.empty(size, np.uint8)
-        part.read(0, made)
-        return made.view(numpy_dtype(info["dtype"]))
+        data: NDArray = np.empty(size, np.uint8)
+        part.read(0, data)
+        return data.view(numpy_dtype(info["dtype"]))
     except (OSError, VkschedError):
         return None

@@ -1,11 +1,11 @@
-"""TensorSender: values of a part on their way to other hosts, while its walk goes on.
+"""TensorSender: send the values of a part to other hosts concurrently with its walk.
 
     walk: wait, check, fetch --small--> TensorTransport      --large--> a thread --> TensorTransport
-    end:  wait until all are sent: their memory is the slot's
+    end:  wait until all are sent: their memory belongs to the slot
 
-Problem: a large value takes a network long, and the devices need the walk meanwhile. Method: as
-many threads as there are hosts to send to. The first that fails gives the run up, so that the walk
-waits for nothing any more. Examples: tests/distributed/test_sending.py.
+Problem: sending a large value takes long, and the devices need the walk meanwhile. Method: one
+thread per destination host. The first failure aborts the run, so that the walk does not wait.
+Examples: tests/distributed/test_sending.py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ...trace import Clock
 from ..protocols import RunKey, TensorTransport
 
 SMALL_BYTES = 1 << 16
-"""Up to so much goes on the thread of the walk: the system takes it at once."""
+"""Values up to this size are sent on the thread of the walk: the system buffers them."""
 MAX_THREADS = 32
 
 
 class SentTensor(NamedTuple):
-    """A value that was sent, and when, in seconds of the scheduler's clock."""
+    """A sent value, with times in seconds of the scheduler's clock."""
 
     value: int
     host: str
@@ -33,7 +33,7 @@ class SentTensor(NamedTuple):
 
 
 class TensorSender:
-    """Values of all runs of one part. hosts: how many it sends to."""
+    """The sent values of all runs of one part. hosts: number of destination hosts."""
 
     def __init__(self, transport: TensorTransport, hosts: int, clock: Clock) -> None:
         self._transport, self._clock = transport, clock
@@ -43,16 +43,22 @@ class TensorSender:
         self._sent: dict[RunKey, list[SentTensor]] = {}
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray, alone: bool) -> None:
-        """Send a value; it must not change before `wait`. alone: the walk has nothing else to do.
+        """Send a value, which must not change before `wait`.
 
-        Raises:
-            What `TensorTransport.send` does; where the run was given up as an earlier value could
-            not be sent, the reason of that.
+        Parameters
+        ----------
+        alone
+            The walk has no other work.
+
+        Raises
+        ------
+        VkschedError
+            An error of `TensorTransport.send`; if an earlier value of the run failed, its error.
         """
         if alone or array.nbytes <= SMALL_BYTES:
             try:
                 self._send_value(run, value, host, array)
-            except RunAborted:  # by a thread, whose reason tells more
+            except RunAborted:  # aborted by a thread, whose error is more specific
                 self.require(run)
                 raise
             return
@@ -60,35 +66,31 @@ class TensorSender:
         self._under_way.setdefault(run, []).append(sent)
 
     def wait(self, run: RunKey) -> None:
-        """Wait until all values of a run are sent.
-
-        Raises:
-            What `TensorTransport.send` does.
-        """
+        """Wait until all values of a run are sent; raise the errors of `TensorTransport.send`."""
         self.settle(run)
         self.require(run)
 
     def settle(self, run: RunKey) -> None:
-        """Wait until nothing reads the memory of a run any more."""
+        """Wait until no thread reads the memory of a run."""
         wait(self._under_way.get(run, ()))
 
     def require(self, run: RunKey) -> None:
-        """Raise why a value of a run could not be sent; does not wait."""
+        """Raise the error of a value of a run that could not be sent; does not wait."""
         if run in self._failures:
             raise self._failures[run]
 
     def end(self, run: RunKey) -> None:
-        """Forget a run, of which nothing is under way."""
+        """Forget a run without pending sends."""
         self._under_way.pop(run, None)
         self._failures.pop(run, None)
         self._sent.pop(run, None)
 
     def sent(self, run: RunKey) -> list[SentTensor]:
-        """Returns what was sent of a run until now."""
+        """Return the values of a run that were sent so far."""
         return list(self._sent.get(run, ()))
 
     def close(self) -> None:
-        """End the threads, once no run is under way."""
+        """End the threads once no run is in progress."""
         self._threads.shutdown()
 
     def _send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:

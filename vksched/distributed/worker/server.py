@@ -1,10 +1,10 @@
-"""Server: a worker's listener, and the sessions of those who connect.
+"""Server: the listener of a worker and the sessions of its clients.
 
-    driver --hello--> Session          all that a driver has here ends with its connection
+    driver --hello--> Session          a driver's resources here are freed with its connection
     other worker --hello, for a driver--> values for the session of that driver
 
-The reader thread of a connection takes what is brief itself; what takes long goes to threads of the
-session, so that no plan's preparation delays another's runs. Examples:
+The reader thread of a connection handles brief messages itself; others go to threads of the
+session, so that the preparation of one plan does not delay runs of another. Examples:
 tests/distributed/test_node_server.py.
 """
 
@@ -20,23 +20,19 @@ from ..wire.stream import Stream
 from .session import Session, WorkerContext
 
 FREED_S = 60.0
-"""How long a driver that connects again waits for what it had to be freed."""
+"""Maximum wait of a reconnecting driver until its previous session is freed."""
 MAX_DRIVERS = 1 << 9
-"""That have something here."""
+"""Maximum number of drivers with a session."""
 
 
 class Server:
-    """Serves the devices of this computer.
-
-    Raises:
-        DeviceError: the address cannot be listened at.
-    """
+    """Serve the devices of this host. Raise DeviceError if the address cannot be bound."""
 
     def __init__(self, here: WorkerContext, address: tuple[str, int]) -> None:
         self._here = here
         self._sessions: dict[str, Session] = {}
         self._waiting: dict[str, Stream] = {}
-        """Of drivers that connect again, the last connection; an earlier one is given up."""
+        """The last connection of each reconnecting driver; earlier ones are closed."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -46,12 +42,12 @@ class Server:
 
     @property
     def drivers(self) -> int:
-        """How many drivers have something here."""
+        """The number of drivers with a session here."""
         with self._lock:
             return len(self._sessions)
 
     def close(self) -> None:
-        """End all sessions, and waits until what they had is free."""
+        """Close all sessions and wait until their resources are freed."""
         self._listener.close()
         with self._changed:
             self._closed.set()
@@ -62,7 +58,7 @@ class Server:
         self.wait_until_free()
 
     def wait_until_free(self) -> None:
-        """Wait until no driver has anything here."""
+        """Wait until no driver has a session here."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sessions)
 
@@ -75,7 +71,7 @@ class Server:
     def _accept_driver(self, stream: Stream, driver: str) -> None:
         session = Session(self._here, driver, self._end)
         with self._changed:
-            # one that connects again has left the earlier connection, which is noticed soon
+            # a reconnecting driver has closed its earlier connection, which is detected soon
             before, self._waiting[driver] = self._waiting.get(driver), stream
             if before is not None:
                 before.close()
@@ -90,18 +86,18 @@ class Server:
                 return
             self._sessions[driver] = session
         session.start(Channel(stream, "", session))
-        if self._closed.is_set():  # meanwhile, when nothing was there to be closed
+        if self._closed.is_set():  # closed meanwhile, before there was a session to close
             session.close()
 
     def _is_settled(self, driver: str, stream: Stream) -> bool:
-        """Whether a driver that connects need not wait any more."""
-        given_up = self._waiting.get(driver) is not stream
-        return self._closed.is_set() or given_up or driver not in self._sessions
+        """Return True if a connecting driver need not wait any more."""
+        is_superseded = self._waiting.get(driver) is not stream
+        return self._closed.is_set() or is_superseded or driver not in self._sessions
 
     def _accept_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:
             session = self._sessions.get(theirs["driver"])
-        if session is None:  # its driver is gone
+        if session is None:  # its driver has no session
             stream.close()
             return
         session.accept_peer(stream, theirs["name"], theirs["pair"])

@@ -1,10 +1,10 @@
-"""Session: what one driver has on a worker, until its connection ends.
+"""Session: the resources of one driver on a worker, until its connection ends.
 
     missing, weight --> weights   prepare --> WorkerService   start, commit, abort --> its runs
     add, read, write, remove --> states of devices               ready, done, failed --> driver
 
-A plan has its number from the moment its message has come until all that it had is free: another of
-that number is refused meanwhile, whichever thread is faster.
+A plan holds its number from the arrival of its message until all its resources are freed: another
+plan with that number is refused meanwhile, independent of the order of threads.
 
 Examples: tests/distributed/test_node_server.py.
 """
@@ -63,12 +63,12 @@ from .weight_registry import MAX_PLANS, WeightRegistry
 
 THREADS = 8
 QUEUED = ("echo", "missing", "prepare")
-"""Messages whose payloads wait for a thread, and are not what devices are to hold."""
+"""Requests whose payloads wait for a thread and are not uploaded to devices."""
 Answer = tuple[Fields, Payload]
 
 
 class WorkerService(Protocol):
-    """Carries out the parts of one driver on the devices of this worker; see `protocols.Worker`."""
+    """Runs the parts of one driver on the devices of this worker; see `protocols.Worker`."""
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None: ...
 
@@ -81,31 +81,31 @@ class WorkerService(Protocol):
     def release_plan(self, number: int) -> None: ...
 
     def close(self) -> None:
-        """Give up all runs, waits for what is under way, and frees everything."""
+        """Abort all runs, wait for pending work and free all resources."""
 
 
 class Documents(Protocol):
-    """Parts as bytes, and back."""
+    """Serialization of parts."""
 
     def write(
         self, part: HostPlan, state: Callable[[object], str]
     ) -> tuple[bytes, Mapping[str, Payload]]:
-        """Return a part, and the bytes of its weights by their hash. state: names a key."""
+        """Serialize a part; also return the bytes of its weights by hash. state: names a key."""
 
     def read(
         self, text: bytes, weight: Callable[[str], ArrayLike], state: Callable[[str], object]
     ) -> HostPlan:
-        """Return the part; equal hashes and names give equal keys.
-
-        Raises:
-            VkschedError: the bytes are no part.
+        """Deserialize a part; equal hashes and names give equal keys. Raise VkschedError if it is
+        invalid.
         """
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all sessions of a worker share. device_infos: what drivers may know of the devices now.
-    serve: begins to carry out parts for a driver. allowed: the only addresses that it connects to.
+    """Shared by all sessions of a worker.
+
+    device_infos: current descriptions of the devices for drivers. serve: creates the WorkerService
+    of a driver. allowed: the only addresses that it connects to.
     """
 
     name: str
@@ -122,8 +122,8 @@ class WorkerContext:
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """A plan whose number is taken. part: since it was read. preparing: until a thread is done with
-    it. is_released: its driver has given it up.
+    """A plan whose number is taken. part: set once it is read. preparing: True until a thread has
+    prepared it. is_released: its driver has released it.
     """
 
     part: HostPlan | None = None
@@ -132,7 +132,7 @@ class _Plan:
 
 
 class Session:
-    """driver: as in its hello. ended: called once all is freed."""
+    """driver: name in its HELLO. ended: called once all resources are freed."""
 
     def __init__(self, here: WorkerContext, driver: str, ended: Callable[[Session], None]) -> None:
         self.driver = driver
@@ -148,20 +148,20 @@ class Session:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
         self._asked = Quota()
         self._lock = threading.Lock()
-        """For the plans: numbers are taken by the reader thread, and given back by others."""
+        """Guards the plans: the reader thread takes numbers, other threads release them."""
 
     def start(self, channel: Channel) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         self._channel = channel
         self._served = self._here.serve(self._transport, _ChannelDriver(channel))
         channel.start()
 
     def accept_peer(self, stream: Stream, host: str, pair: str) -> None:
-        """Takes values of another worker in."""
+        """Accept the connection of another worker."""
         self._peers.take_in(Channel(stream, host, self._peers.handler(host, pair)))
 
     def close(self) -> None:
-        """End the connection, as if the driver had; what it had is freed soon."""
+        """Close the connection, as if the driver had; its resources are freed soon."""
         if self._channel is not None:
             self._channel.mark_lost("the worker was closed")
 
@@ -169,7 +169,7 @@ class Session:
         assert self._channel is not None
         return self._peers.channel(host) if host else self._channel
 
-    # -- of the driver's channel -------------------------------------------------------------------
+    # -- channel of the driver ---------------------------------------------------------------------
 
     def place(self, message: Message, size: int) -> memoryview | None:
         fields = message.fields
@@ -215,13 +215,13 @@ class Session:
         elif message.ask is not None:
             self._queue(channel, message)
         else:
-            raise Wrong(f"a driver does not say {message.kind}")
+            raise Wrong(f"a driver must not send {message.kind}")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
 
     def _queue(self, channel: Channel, message: Message, *about: object) -> None:
-        """Has a question answered on a thread of the session, unless too many wait for one."""
+        """Answer a request on a thread of the session, unless too many are pending."""
         self._asked.take()
         self._pool.submit(self._do, channel, message, *about)
 
@@ -236,7 +236,7 @@ class Session:
         return [part.plan.graph.nodes[node].type for node in part.inputs]
 
     def _free(self) -> None:
-        self._weights.close()  # first, as whoever hashes files there takes long
+        self._weights.close()  # first, because hashing files takes long
         self._states.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         steps: list[Callable[[], object]] = [self._peers.close, self._states.close]
@@ -245,11 +245,11 @@ class Session:
         for step in steps:
             try:
                 step()
-            except Exception as error:  # the rest is freed all the same
+            except Exception as error:  # the remaining resources are freed nevertheless
                 warn(f"[cluster] freeing what a driver had failed: {error!r}")
         self._ended(self)
 
-    # -- on threads of the session -----------------------------------------------------------------
+    # -- threads of the session --------------------------------------------------------------------
 
     def _do(self, channel: Channel, message: Message, *about: object) -> None:
         size = len(message.payload or b"") if message.kind in QUEUED else 0
@@ -296,7 +296,9 @@ class Session:
     # -- plans -------------------------------------------------------------------------------------
 
     def _reserve(self, number: int) -> _Plan | None:
-        """Return a new plan of that number; None where one has it, or there are too many."""
+        """Return a new plan with a number, or None if the number is taken or there are too many
+        plans.
+        """
         with self._lock:
             if number in self._plans or len(self._plans) >= MAX_PLANS:
                 return None
@@ -304,13 +306,13 @@ class Session:
             return found
 
     def _give_up(self, number: int) -> None:
-        """Has a plan freed that its driver retires, once."""
+        """Release a plan for its driver, once."""
         with self._lock:
             found = self._plans.get(number)
             again = found is not None and found.is_released
             if found is not None:
                 found.is_released = True
-        if found is None:  # its driver may have asked for weights of it, and no more
+        if found is None:  # its driver may have requested weights for it without preparing it
             self._weights.forget(number)
         elif not again:
             self._states.begin_unpin(number)
@@ -361,7 +363,7 @@ class Session:
     def _release_plan(self, number: int, plan: _Plan) -> None:
         with self._lock:
             left = self._plans.get(number) is plan and not plan.preparing
-        if left:  # else who prepares it frees it, or has
+        if left:  # else the preparing thread frees it, or has freed it
             self._end(number)
 
     def _end(self, number: int) -> None:
@@ -372,7 +374,7 @@ class Session:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Free all that a plan has here, and then its number."""
+        """Free all resources of a plan, then its number."""
         self._transport.forget(number)
         self._buffer_pool.forget(lambda key: key[0] == number)
         self._weights.forget(number)
@@ -420,7 +422,7 @@ _DO: dict[str, Callable[..., Answer]] = {
 
 
 class _ChannelDriver:
-    """`protocols.Driver` over the driver's channel; a driver that is gone is told nothing."""
+    """`protocols.Driver` over the channel of the driver; a lost driver receives nothing."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

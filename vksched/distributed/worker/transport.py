@@ -1,5 +1,4 @@
-"""ChannelTransport: `protocols.TensorTransport` over channels: values go to other hosts at once,
-and come through an inbox.
+"""ChannelTransport: `protocols.TensorTransport` over channels, with an inbox for received values.
 
     part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
 
@@ -32,11 +31,11 @@ from .inbox import Inbox
 
 CONNECT_S = 5.0
 MAX_ECHOES = 8
-"""Of a channel that wait for their answers."""
+"""Maximum number of pending echoes of a channel."""
 MAX_ECHO_BYTES = 1 << 27
-"""Of these together."""
+"""Maximum size of these together."""
 MAX_HOSTS = 1 << 12
-"""Of one driver."""
+"""Maximum number of hosts of one driver."""
 REMEDY = (
     "try whether it runs there, with the same key, security and version, and whether the addresses "
     "that `vksched worker --peers` names are right"
@@ -45,7 +44,7 @@ LOG = logging.getLogger("vksched")
 
 
 class ChannelTransport(Inbox):
-    """channel_to: returns the channel to a host; raises HostLost."""
+    """channel_to: returns the channel to a host, or raises HostLost."""
 
     def __init__(self, channel_to: Callable[[str], Channel]) -> None:
         super().__init__()
@@ -58,10 +57,10 @@ class ChannelTransport(Inbox):
 
 
 class PeerHandler:
-    """Handles the channel of another worker: takes its values, and answers what it measures by.
+    """Handle the channel of another worker: receive its values and answer echoes.
 
-    is_current: whether the other end is the worker that the driver means, in its current
-    incarnation, now. Only of that one values are taken; the end of an earlier one is no news.
+    is_current: returns True if the peer is the worker that the driver means, in its current
+    incarnation. Values are accepted only from it; the loss of an earlier incarnation is ignored.
     """
 
     def __init__(self, inbox: Inbox, host: str, is_current: Callable[[], bool]) -> None:
@@ -86,9 +85,9 @@ class PeerHandler:
 
     def _require_value(self, message: Message) -> None:
         if message.kind != "value":
-            raise Wrong(f"a worker says {message.kind} to drivers alone")
+            raise Wrong(f"a worker sends {message.kind} to drivers only")
         if not self._is_current():
-            raise Wrong(f"a value came from who is not {self._host} as the driver means it")
+            raise Wrong(f"a value came from a peer other than {self._host} as the driver means it")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         self._echoes.close()
@@ -97,8 +96,8 @@ class PeerHandler:
 
 
 class Echoes:
-    """Answers echoes of one channel, one after the other on a thread: an answer may have to wait
-    for who reads it, and who reads none gets no more.
+    """Answer the echoes of one channel sequentially on a thread: a response may block until the
+    peer reads, and a peer that reads none gets no more.
     """
 
     def __init__(self) -> None:
@@ -122,15 +121,15 @@ class Echoes:
 
 
 def echo_of(message: Message) -> list[NDArray | bytes]:
-    """Return the payload of an echo: what came."""
+    """Return the payload of an echo: the received bytes."""
     return [] if message.payload is None else [np.frombuffer(message.payload, np.uint8)]
 
 
 class Peers:
-    """The channels to other workers of one driver, opened when they are first needed.
+    """The channels to other workers of one driver, opened on first use.
 
-    name: of this worker. driver: as in its hello. inbox: for the values that come. allowed: the
-    only addresses that are connected to; None: all.
+    name: name of this worker. driver: name in its HELLO. inbox: inbox of received values. allowed:
+    the only addresses that it connects to; None allows all.
     """
 
     def __init__(
@@ -144,27 +143,26 @@ class Peers:
         self._name, self._driver = name, driver
         self._security, self._inbox, self._allowed = security, inbox, allowed
         self._hosts: dict[str, tuple[str, str]] = {}
-        """Of each worker its address, and the word that it and this one know each other by."""
+        """Address and pair secret of each worker."""
         self._channels: dict[str, Channel] = {}
         self._taken: list[Channel] = []
         self._closed = False
         self._locks: dict[str, threading.Lock] = {}
         self._logged: dict[str, str] = {}
-        """Why a worker could not be reached, as the log has it."""
+        """Logged reasons why workers could not be reached."""
         self._lock = threading.Lock()
 
     def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
-        """Learns where other workers are. The driver is right about who is there: one that was lost
-        from here may be reached again, and who sends to it finds out.
+        """Update the addresses of other workers.
 
-        Raises:
-            DeviceError: there are too many.
+        The driver decides which workers are alive: a worker that was lost from here may be
+        reachable again, and the next send finds out. Raise DeviceError if there are too many.
         """
         with self._lock:
             if len(self._hosts.keys() | hosts.keys()) > MAX_HOSTS:
                 raise DeviceError(f"[cluster] expected at most {MAX_HOSTS} nodes of a driver")
         for host, (address, pair) in hosts.items():
-            self._inbox.mark_recovered(host)  # what its driver takes it for
+            self._inbox.mark_recovered(host)  # as its driver names it
             with self._lock:
                 _, before = self._hosts.get(host, ("", pair))
                 self._hosts[host] = address, pair
@@ -173,24 +171,20 @@ class Peers:
                 old.close()
 
     def handler(self, host: str, pair: str) -> PeerHandler:
-        """Return who handles a channel of a worker that gives this word."""
-        return PeerHandler(self._inbox, host, lambda: self._is_word(host, pair))
+        """Return the handler of a channel to the worker with this pair secret."""
+        return PeerHandler(self._inbox, host, lambda: self._is_pair_secret(host, pair))
 
-    def _is_word(self, host: str, pair: str) -> bool:
+    def _is_pair_secret(self, host: str, pair: str) -> bool:
         with self._lock:
             _, known = self._hosts.get(host, ("", ""))
         return bool(known) and hmac.compare_digest(known.encode(), pair.encode())
 
     def channel(self, host: str) -> Channel:
-        """Return a channel to a worker.
-
-        Raises:
-            HostLost: it cannot be reached.
-        """
+        """Return a channel to a worker. Raise HostLost if it cannot be reached."""
         with self._lock:
             address, pair = self._hosts.get(host, ("", ""))
             if not address:
-                raise self._lost(host, "nobody said where it is")
+                raise self._lost(host, "its address is unknown")
             lock = self._locks.setdefault(host, threading.Lock())
         with lock:
             found = self._channels.get(host)
@@ -199,7 +193,7 @@ class Peers:
             return found
 
     def take_in(self, channel: Channel) -> None:
-        """Begin to hear another worker, until `close`; one of too many is ended."""
+        """Accept the channel of another worker until `close`; close it if there are too many."""
         with self._lock:
             self._taken = [each for each in self._taken if each.error is None] + [channel]
             ended = self._closed or len(self._taken) > MAX_HOSTS
@@ -215,9 +209,7 @@ class Peers:
             each.close()
 
     def _connect(self, host: str, address: str, pair: str) -> Channel:
-        """Connect to a worker. Why that fails is for who owns this one: its drivers are not to
-        look around with it.
-        """
+        """Connect to a worker. Errors are logged here only: drivers must not probe the network."""
         mine = hello("worker", self._name, self._driver, pair)
         try:
             place = place_of(address)
@@ -234,9 +226,9 @@ class Peers:
             except BaseException:
                 stream.close()
                 raise
-            return self._taken_in(Channel(stream, host, self.handler(host, pair)))
+            return self._confirmed(Channel(stream, host, self.handler(host, pair)))
         except (VkschedError, Closed) as error:
-            if self._logged.get(host) != str(error):  # names and texts of others, once
+            if self._logged.get(host) != str(error):  # with names and texts of others; logged once
                 self._logged[host] = str(error)
                 LOG.warning("%r cannot be reached: %r", host, str(error))
             raise self._lost(host, REMEDY) from error
@@ -246,9 +238,10 @@ class Peers:
         lost.host = host
         return lost
 
-    def _taken_in(self, channel: Channel) -> Channel:
-        """Return a channel once the other worker has it too, which otherwise would not notice that
-        it is lost, and would wait for what was sent on it.
+    def _confirmed(self, channel: Channel) -> Channel:
+        """Return a channel once the other worker has accepted it too.
+
+        Otherwise that worker would not detect its loss, and would wait for values sent on it.
         """
         channel.start()
         try:

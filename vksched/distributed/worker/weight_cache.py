@@ -1,11 +1,11 @@
-"""Cache: weights that other computers have sent, by the hash of their bytes, on this one's disk.
+"""Weight cache: weights received from other hosts, on disk by the hash of their bytes.
 
-    <cache>/weights/<sha256>        the bytes, as they are
-    load(hash) --read, hashed again--> bytes; a broken file is removed, and sent anew
+    <cache>/weights/<sha256>        the bytes, unchanged
+    load(hash) --read, hashed again--> bytes; a corrupt file is removed, and sent again
 
-So a weight crosses the network once, also when the worker starts again. The folder is bounded: what
-was not used for longest goes. Nothing here is needed: where the disk is full or read-only, weights
-stay in memory. Examples: tests/distributed/test_cache.py.
+A weight crosses the network once, even if the worker restarts. The size of the folder is bounded:
+least recently used files are evicted. The cache is optional: if the disk is full or read-only,
+weights stay in memory. Examples: tests/distributed/test_cache.py.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ from ..wire.channel import Payload, flat
 
 MAX_BYTES = 64 << 30
 MAPPED_BYTES = 1 << 20
-"""Files of so many bytes and more are mapped, which takes an open file for each; smaller ones, of
-which models have thousands, are read.
+"""Files of at least this size are mapped, which needs an open file each; smaller ones, of which
+models have thousands, are read.
 """
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_of(pieces: Payload) -> str:
-    """Return the hash of a weight's bytes, all pieces one behind the other."""
-    made = hashlib.sha256()
+    """Return the hash of a weight's bytes, the concatenation of all pieces."""
+    digest = hashlib.sha256()
     for piece in pieces:
-        made.update(flat(piece))
-    return made.hexdigest()
+        digest.update(flat(piece))
+    return digest.hexdigest()
 
 
 class WeightCache:
-    """folder: None keeps nothing on disk. May be used from any number of threads and processes.
-
-    most_bytes: of all files together; one that is larger alone is not kept.
+    """folder: None disables the disk cache. Safe for threads and processes. most_bytes: maximum
+    size of all files; a larger single weight is not cached.
     """
 
     def __init__(self, folder: Path | None, most_bytes: int = MAX_BYTES) -> None:
@@ -55,25 +54,25 @@ class WeightCache:
         self._has_warned = False
 
     def load(self, name: str) -> NDArray | None:
-        """Return the bytes of a weight, read-only; None where they are not here, whole."""
+        """Return the bytes of a weight, read-only, or None if they are missing or incomplete."""
         path = self._path(name)
         if path is None:
             return None
         try:
-            found = _opened(path)
-        except (OSError, ValueError):  # it is not there, or empty
+            found = _read_file(path)
+        except (OSError, ValueError):  # missing or empty
             return None
         if hash_of([found]) != name:
             with suppress(OSError):
                 path.unlink()
             return None
         with suppress(OSError):
-            os.utime(path)  # it was used now
+            os.utime(path)  # marks it as recently used
         return found
 
     def keep(self, name: str, data: NDArray) -> NDArray:
-        """Write the bytes of a weight, whose hash was checked, and returns them as they lie there;
-        data, with a warning, where that cannot be.
+        """Store the bytes of a weight whose hash was checked, and return them as mapped; on failure
+        warn and return `data`.
         """
         path = self._path(name)
         if path is None or not 0 < data.nbytes <= self.most_bytes:
@@ -86,24 +85,24 @@ class WeightCache:
                 with open(new, "xb") as file:
                     file.write(flat(data))
                 os.replace(new, path)
-                return _opened(path)
+                return _read_file(path)
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
             if not self._has_warned:
                 self._has_warned = True
                 warn(
-                    f"[cluster] weights are not kept: {error}; try VKSCHED_CACHE=<folder>, or free "
-                    f"{format_bytes(data.nbytes)} there"
+                    f"[cluster] weights are not cached: {error}; try VKSCHED_CACHE=<folder>, or"
+                    f" free {format_bytes(data.nbytes)} there"
                 )
             return data
 
     def _path(self, name: str) -> Path | None:
-        """Return where a weight lies; names that are no hashes lie nowhere."""
+        """Return the path of a weight, or None for a name that is no hash."""
         return self.folder / name if self.folder is not None and HASH.fullmatch(name) else None
 
     def _make_room(self, size: int) -> None:
-        """Remove what was not used for longest, and what killed writers left."""
+        """Evict least recently used files and leftovers of killed writers."""
         assert self.folder is not None
         found: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
@@ -119,7 +118,7 @@ class WeightCache:
                 total -= each
 
 
-def _opened(path: Path) -> NDArray:
+def _read_file(path: Path) -> NDArray:
     """Return the bytes of a file, read-only."""
     if path.stat().st_size >= MAPPED_BYTES:
         return np.memmap(path, np.uint8, "r")

@@ -1,7 +1,6 @@
-"""Weight registry: the weights of one driver's plans on a worker, each as long as a plan there
-needs it.
+"""Weight registry: the weights of one driver's plans on a worker, each until its last plan ends.
 
-    missing(plan, hashes) --held? in a file? in the cache?--> what the driver has to send
+    missing(plan, hashes) --held? in a file? in the cache?--> hashes that the driver has to send
     add(plan, hash, bytes)     require(plan, hash)     forget(plan)
 
 Examples: tests/distributed/test_local_weights.py, tests/distributed/test_node_server.py.
@@ -24,13 +23,13 @@ from .weight_cache import HASH, WeightCache, hash_of
 
 Digest = Callable[[ArrayLike], str]
 MAX_PLANS = 1 << 12
-"""Of a driver at once."""
+"""Maximum number of plans of a driver."""
 THREADS = 4
-"""That read and hash weights of one plan."""
+"""Threads that read and hash the weights of one plan."""
 
 
 class WeightRegistry:
-    """digest: returns the hash of what a weight holds."""
+    """digest: returns the hash of a weight's contents."""
 
     def __init__(self, cache: WeightCache, folders: ModelFolders, digest: Digest) -> None:
         self._cache, self._folders, self._digest = cache, folders, digest
@@ -39,18 +38,24 @@ class WeightRegistry:
         self._lock = threading.Lock()
 
     def missing(self, plan: int, asked: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Find weights for a plan, and returns the hashes of those that are not here. asked: as
-        `messages.WEIGHT` says.
+        """Find weights for a plan and return the hashes of missing ones.
 
-        Raises:
-            DeviceError: the plan was given up meanwhile.
+        Parameters
+        ----------
+        asked
+            Weights as in `messages.WEIGHT`.
+
+        Raises
+        ------
+        DeviceError
+            The plan was released meanwhile.
         """
         mine = self._begun(plan)
         file_infos = {each["hash"]: each.get("file") for each in asked}
         files = self._files({(file["path"], file["bytes"]) for file in file_infos.values() if file})
 
         def find(name: str) -> ArrayLike | None:
-            if self._plans.get(plan) is not mine:  # nobody waits for what takes long
+            if self._plans.get(plan) is not mine:  # the plan was released; skips slow work
                 return None
             held, about = self._held(name), file_infos[name]
             if held is None and about:
@@ -65,7 +70,7 @@ class WeightRegistry:
         return [name for name in file_infos if name not in here]
 
     def _files(self, asked: Collection[tuple[str, int]]) -> dict[tuple[str, int], ModelFile | None]:
-        """Return files by path and size: one that several paths lead to is open once."""
+        """Return files by path and size; a file with several paths is opened once."""
         known: dict[tuple[int, ...], ModelFile] = {}
         out: dict[tuple[str, int], ModelFile | None] = {}
         for about in asked:
@@ -86,7 +91,7 @@ class WeightRegistry:
             return self._plans.setdefault(plan, {})
 
     def _of(self, plan: int, mine: dict[str, ArrayLike] | None = None) -> dict[str, ArrayLike]:
-        """Return the weights of a plan. mine: those of one that may have gone, and come again."""
+        """Return the weights of a plan. mine: weights that may be dropped and added again."""
         found = self._plans.get(plan)
         if found is None or (mine is not None and found is not mine):
             raise DeviceError(
@@ -104,27 +109,21 @@ class WeightRegistry:
         held = weight_of(file, about) if file is not None else None
         try:
             return held if held is not None and self._digest(held) == name else None
-        except (OSError, VkschedError):  # it is being changed
+        except (OSError, VkschedError):  # the file is being changed
             return None
 
     def add(self, plan: int, name: str, data: NDArray) -> None:
-        """Take a weight that was sent.
-
-        Raises:
-            DeviceError: it has another hash, or the plan did not ask or was given up.
+        """Add a received weight. Raise DeviceError if its hash differs, or the plan did not request
+        it or was released.
         """
         if not HASH.fullmatch(name) or hash_of([data]) != name:
-            raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
-        kept = self._cache.keep(name, data)
+            raise DeviceError(f"[cluster] received a weight without the hash {name[:64]!r}")
+        stored = self._cache.keep(name, data)
         with self._lock:
-            self._of(plan)[name] = kept
+            self._of(plan)[name] = stored
 
     def require(self, plan: int, name: str) -> ArrayLike:
-        """Return a weight of a plan.
-
-        Raises:
-            DeviceError: it was not sent.
-        """
+        """Return a weight of a plan. Raise DeviceError if it was not sent."""
         with self._lock:
             found = self._plans.get(plan, {}).get(name)
         if found is None:
@@ -132,12 +131,12 @@ class WeightRegistry:
         return found
 
     def forget(self, plan: int) -> None:
-        """Let go of what only this plan needs."""
+        """Release the weights that only this plan needs."""
         with self._lock:
             self._plans.pop(plan, None)
 
     def close(self) -> None:
-        """Let go of all, and takes no more; whoever looks for weights soon gives up."""
+        """Release all weights and refuse new ones; searches in progress end soon."""
         with self._lock:
             self._closed = True
             self._plans.clear()

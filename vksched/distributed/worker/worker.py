@@ -1,7 +1,7 @@
-"""Plan runner: a host carries out the parts that one driver gave it, a thread for each slot.
+"""PlanRunner: run the host plans of one driver, with a thread for each slot.
 
     prepare(number, part) --> HostPlanExecutor      start(run) --> a thread of the part: carry
-    commit, abort --> whoever waits in agree    ready, done, failed --> Driver
+    commit, abort --> the thread that waits in agree    ready, done, failed --> Driver
 
 Examples: tests/distributed/test_cluster.py.
 """
@@ -24,19 +24,19 @@ from ..protocols import Driver, RunKey, TensorTransport
 from .host_plan_executor import HostPlanExecutor
 
 MAX_RUNS = 512
-"""Of a driver at once; each has a thread."""
+"""Maximum number of runs of a driver; each has a thread."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way. decided: once the driver has said whether to commit."""
+    """A run in progress. decided: set once the driver has decided on the commit."""
 
     decided: threading.Event = field(default_factory=threading.Event)
     aborted: bool = False
 
 
 class _PreparedPart:
-    """One prepared part and its threads."""
+    """A prepared part and its threads."""
 
     def __init__(self, executor: HostPlanExecutor) -> None:
         self.executor = executor
@@ -45,13 +45,13 @@ class _PreparedPart:
         self.runs: dict[RunKey, _Run] = {}
 
     def close(self) -> None:
-        """Wait for its runs and frees it."""
+        """Wait for its runs and free it."""
         self.threads.shutdown(wait=True)
         self.executor.close()
 
 
 class PlanRunner:
-    """The parts of one driver. devices: of this host, named as in the plans of parts."""
+    """The parts of one driver. devices: devices of this host, named as in the plans of parts."""
 
     def __init__(
         self,
@@ -73,39 +73,44 @@ class PlanRunner:
         self._lock = threading.Lock()
 
     def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-        """Make a part ready; see `Worker.prepare`.
+        """Prepare a part; see `Worker.prepare`.
 
-        Raises:
-            PlanError: it is for devices that are not these, or there is a plan of this number.
+        Raises
+        ------
+        PlanError
+            It is for other devices, or a plan has this number.
         """
         with self._lock:
             if number in self._plans or number in self._preparing:
                 raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
             self._preparing.add(number)
         try:
-            made = self._made(number, part, progress)
+            prepared = self._prepared_part(number, part, progress)
             with self._lock:
                 if not self._closed:
-                    self._plans[number] = made
+                    self._plans[number] = prepared
                     return
-            made.close()
+            prepared.close()
         finally:
             with self._lock:
                 self._preparing.discard(number)
         raise RunAborted("[parts] the driver has gone")
 
-    def _made(self, number: int, part: HostPlan, progress: Progress | None) -> _PreparedPart:
+    def _prepared_part(
+        self, number: int, part: HostPlan, progress: Progress | None
+    ) -> _PreparedPart:
         devices = self._devices_of(part)
         about = self._transport, self._trace, self._timeout_s, progress
         try:
             return _PreparedPart(HostPlanExecutor(part, devices, *about, number=number))
         except DeviceError as error:
-            _named(error, part.host)
+            _with_device_name(error, part.host)
             raise
 
     def _devices_of(self, part: HostPlan) -> list[Device]:
-        """Return the devices of a part: those that it uses must be what it takes them for. Of a
-        CPU that the driver left out it knows nothing, and uses nothing.
+        """Return the devices of a part; raise unless their specs match.
+
+        A CPU that the driver excluded is neither known nor used.
         """
         found = []
         used = {split.device for split in part.plan.splits}
@@ -144,16 +149,16 @@ class PlanRunner:
             )
             self._driver.failed(run, error)
             return
-        served.threads.submit(self._carry, served, run, feeds, traced)
+        served.threads.submit(self._run_part, served, run, feeds, traced)
 
     def commit(self, run: RunKey) -> None:
-        """Has a run that is ready write its states."""
+        """Let a ready run commit its states."""
         found = self._find(run)
         if found is not None:
             found.decided.set()
 
     def abort(self, run: RunKey) -> None:
-        """Has a run give up; one that is over is left as it is."""
+        """Abort a run; a finished run is unchanged."""
         found = self._find(run)
         if found is not None:
             self._give_up(run, found)
@@ -164,7 +169,7 @@ class PlanRunner:
         found.decided.set()
 
     def release_plan(self, number: int) -> None:
-        """Free what a plan holds. Runs that an interrupted driver has left give up."""
+        """Free a plan. Runs that an interrupted driver has abandoned are aborted."""
         with self._lock:
             served = self._plans.pop(number, None)
             runs = dict(served.runs) if served is not None else {}
@@ -174,7 +179,7 @@ class PlanRunner:
             served.close()
 
     def close(self) -> None:
-        """Give all runs up and frees all plans; none begins any more."""
+        """Abort all runs and free all plans; none starts afterwards."""
         with self._lock:
             self._closed = True
             plans = list(self._plans)
@@ -186,10 +191,10 @@ class PlanRunner:
             served = self._plans.get(run.plan)
             return served.runs.get(run) if served is not None else None
 
-    def _carry(
+    def _run_part(
         self, served: _PreparedPart, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
     ) -> None:
-        """Carry a run out and tells the driver how it ended; by then the slot is free again."""
+        """Run a part and report its end to the driver; by then the slot is free."""
         executor, here = served.executor, served.runs[run]
 
         def agree(results: RunResult) -> None:
@@ -204,7 +209,7 @@ class PlanRunner:
                 measured = executor.carry(run, feeds, agree).plan_and_stats
         except BaseException as error:
             self._forget(served, run)
-            self._driver.failed(run, _named(executor.why(error), executor.part.host))
+            self._driver.failed(run, _with_device_name(executor.why(error), executor.part.host))
         else:
             assert measured is not None
             self._forget(served, run)
@@ -216,8 +221,8 @@ class PlanRunner:
             self._running -= 1
 
 
-def _named(error: BaseException, host: str) -> BaseException:
-    """Give an error the full name of the device that is to blame."""
+def _with_device_name(error: BaseException, host: str) -> BaseException:
+    """Set the full name of the device that an error blames."""
     cause = error.cause if isinstance(error, CommitFailed) else error
     if isinstance(cause, DeviceError) and cause.device and "/" not in cause.device:
         cause.device = on(host, cause.device)

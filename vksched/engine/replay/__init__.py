@@ -1,1 +1,1 @@
-"""Replay: makes the plans and orders of a tape again, and tells the first difference."""
+"""Replay: rebuilds the plans and event orders of a tape, and reports the first difference."""

@@ -1,10 +1,10 @@
-"""Plans of a tape, made again: the first part of a plan that differs, in words.
+"""Replay plans: rebuilds a plan of a tape, and describes the first part that differs.
 
-    what was asked + graph + machine --planner of today--> plan  =?  plan on the tape
+    plan request + graph + topology --current planner--> plan  =?  plan on the tape
 
-Parts are compared in the order in which they follow from each other, so that the first difference
-is a cause rather than an effect. Notes are not compared: what led to a plan adds to them.
-Complexity: that of planning. Examples: tests/trace/test_replay.py.
+Parts are compared in the order of their dependencies, so that the first difference is a cause
+rather than an effect. Notes are not compared, because replanning adds to them. Complexity: that of
+planning. Examples: tests/trace/test_replay.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ...plan.serialize.graph_codec import NONSENSE
 from ...plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, replica_of
 from ...planner.planner import answer
 
-PLACED = ("policy", "copies", "decides")
-"""Of a plan, what stands before its splits."""
-SPLIT = (
+PLAN_FIELDS = ("policy", "copies", "decides")
+"""The fields of a plan before its splits."""
+SPLIT_FIELDS = (
     "device",
     "nodes",
     "waits",
@@ -37,16 +37,16 @@ SPLIT = (
     "depth",
     "inner_barriers",
 )
-AFTER = ("placements", "final_waits", "memory", "locations")
-"""What stands behind its splits."""
-EXPECTED = ("fixed_s", "seconds", "measured")
-"""Of a split, what it was predicted to take."""
+FINAL_FIELDS = ("placements", "final_waits", "memory", "locations")
+"""The fields of a plan after its splits."""
+PREDICTED_FIELDS = ("fixed_s", "seconds", "measured")
+"""The predicted fields of a split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a replay is not what the tape has. where: the plan and maybe the run. what: the part
-    that differs. tape, replay: both sides as text.
+    """A difference between a tape and its replay. where: the plan and, if known, the run. what: the
+    part that differs. tape, replay: both sides as text.
     """
 
     where: str
@@ -60,8 +60,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPlan:
-    """A plan of a tape, made again. difference: None where it is the same. plan: None where there
-    can be none.
+    """A rebuilt plan of a tape. difference: None if both are equal. plan: None if planning
+    failed.
     """
 
     plan: Plan | None
@@ -70,15 +70,17 @@ class RebuiltPlan:
 
 
 def rebuild_plan(graph: Mapping[str, Any], document: Mapping[str, Any], where: str) -> RebuiltPlan:
-    """Return a plan of a tape as it is made today.
+    """Return a plan of a tape, rebuilt by the current planner.
 
-    Raises:
-        PlanError: the documents make no graph, machine or question.
+    Raises
+    ------
+    PlanError
+        The documents are not a valid graph, topology or plan request.
     """
-    question, made, topology = decode_plan_inputs(graph, document)
+    question, rewritten, topology = decode_plan_inputs(graph, document)
     replica, none = replica_of(document), ""
     try:
-        plan = answer(question, made, topology)
+        plan = answer(question, rewritten, topology)
         every = plan, *plan.replicas
         if replica in range(len(every)):
             plan = every[replica]
@@ -102,22 +104,22 @@ def _differences(
 
     def parts(of: str, keys: Sequence[str], one: Any, other: Any) -> Iterator[Difference]:
         for key in keys:
-            both = one.get(key), other.get(key)  # what runs beside the work may be missing
+            both = one.get(key), other.get(key)  # fields of asynchronous transfers are optional
             if both[0] != both[1]:
                 pair = [_text(key, each, names, devices) for each in both]
-                yield Difference(where, f"{of}{key}", *_apart(*pair))
+                yield Difference(where, f"{of}{key}", *_from_first_difference(*pair))
 
-    yield from parts("", PLACED, tape, replay)
+    yield from parts("", PLAN_FIELDS, tape, replay)
     pairs = [*zip(tape["splits"], replay["splits"], strict=False)]
     for number, (one, other) in enumerate(pairs):
-        yield from parts(f"split {number}: ", SPLIT, one, other)
+        yield from parts(f"split {number}: ", SPLIT_FIELDS, one, other)
     if len(tape["splits"]) != len(replay["splits"]):
         counts = (f"{len(each['splits'])} splits" for each in (tape, replay))
         yield Difference(where, "the number of splits", *counts)
     yield from _placements(tape, replay, names, devices, where)
-    yield from parts("", AFTER, tape, replay)
+    yield from parts("", FINAL_FIELDS, tape, replay)
     for number, (one, other) in enumerate(pairs):
-        yield from parts(f"split {number}: predicted ", EXPECTED, one, other)
+        yield from parts(f"split {number}: predicted ", PREDICTED_FIELDS, one, other)
     yield from parts("predicted ", ("seconds", "spans"), tape, replay)
 
 
@@ -140,7 +142,7 @@ def _placements(
 
 
 def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) -> str:
-    """Return a part of a plan for people: nodes and devices by name."""
+    """Return a part of a plan as text, with names of nodes and devices."""
     if key == "device":
         return str(devices[value])
     if key in ("nodes", "observed"):
@@ -150,18 +152,18 @@ def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) ->
     return str(value)
 
 
-MOST = 120
-"""Characters of each side."""
+MAX_CHARS = 120
+"""The maximum characters of each side."""
 
 
-def _apart(one: str, other: str) -> tuple[str, str]:
-    """Return two texts from shortly before the place where they part."""
+def _from_first_difference(one: str, other: str) -> tuple[str, str]:
+    """Return two texts from shortly before their first difference."""
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     same = min(len(one), len(other)) if same is None else same
-    start = 0 if max(len(one), len(other)) <= MOST else max(0, same - MOST // 3)
+    start = 0 if max(len(one), len(other)) <= MAX_CHARS else max(0, same - MAX_CHARS // 3)
     return _cut(one, start), _cut(other, start)
 
 
 def _cut(text: str, start: int) -> str:
-    shown = text[start : start + MOST]
-    return f"{'...' * (start > 0)}{shown}{'...' * (start + MOST < len(text))}" or "nothing"
+    shown = text[start : start + MAX_CHARS]
+    return f"{'...' * (start > 0)}{shown}{'...' * (start + MAX_CHARS < len(text))}" or "nothing"

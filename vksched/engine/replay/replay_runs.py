@@ -1,11 +1,11 @@
-"""Runs of a tape, carried out again on devices that compute nothing: the first event that differs.
+"""Replay runs: executes runs of a tape on meta devices, and finds the first event that differs.
 
-What a run does follows from its plan alone, in what order, on which device and with how many bytes,
-so one run on meta_array devices stands for all runs of a plan. A run that failed did the first part
-of it. One that began before the oldest event of a tape did the last part.
+The plan alone determines the order, devices and bytes of a run, so one run on meta devices stands
+for all runs of a plan. A run that failed is a prefix of it. A run that began before the oldest
+event of the tape is a suffix.
 
-    tape     copy x in | submit 0 | wait 0 | copy h out | ... | run     the same? which is the first
-    replay   copy x in | submit 0 | wait 0 | copy h out | ... | run     that is not?
+    tape     copy x in | submit 0 | wait 0 | copy h out | ... | run     which event is the first
+    replay   copy x in | submit 0 | wait 0 | copy h out | ... | run     that differs?
 
 Complexity: O(events). Examples: tests/trace/test_replay.py.
 """
@@ -25,25 +25,25 @@ from ...trace.event_fields import fields_of
 from .replay_plans import Difference
 
 ORDERED = ("copy", "submit", "wait", "split", "run")
-"""Events whose order follows from a plan."""
-TOLD = ("split", "node", "way", "bytes", "needed_by")
-"""What follows from a plan of their fields."""
+"""The events whose order the plan determines."""
+PLANNED_FIELDS = ("split", "node", "way", "bytes", "needed_by")
+"""The fields of these events that the plan determines."""
 TOTALS = ("waits", "fence_waits", "transfer_bytes", "input_bytes", "output_bytes")
-"""And of the stats of a run."""
+"""The fields of run stats that the plan determines."""
 MAX_BYTES = 1 << 31
-"""Of all results of a run, which are made: zeros that take memory."""
+"""The maximum bytes of all results of a run, which are allocated as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What follows from a plan of one event."""
+    """The part of an event that the plan determines."""
 
     name: str
     device: str
     fields: tuple[tuple[str, object], ...]
 
     def text(self, names: Sequence[str]) -> str:
-        """Return it for people."""
+        """Return it as text."""
         shown = dict(self.fields)
         if self.name == "run":
             return ", ".join(f"{key} {value}" for key, value in shown.items())
@@ -58,9 +58,9 @@ class Deed:
 
 
 def deed_of(event: Event) -> Deed:
-    """Returns what follows from a plan of an event."""
+    """Return the part of an event that the plan determines."""
     fields: Mapping[str, object] = event.fields
-    keys: Sequence[str] = TOLD
+    keys: Sequence[str] = PLANNED_FIELDS
     if event.name == "run":
         stats = fields_of(event).get("stats")
         fields, keys = (stats if isinstance(stats, Mapping) else {}), TOTALS
@@ -69,11 +69,13 @@ def deed_of(event: Event) -> Deed:
 
 
 def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
-    """Returns what a run of a plan does, carried out on meta_array devices. observed: by node how
-    many functions see its value.
+    """Return the events of a run of a plan, executed on meta devices. observed: the number of
+    observers by node.
 
-    Raises:
-        PlanError: its results are too large to be made here.
+    Raises
+    ------
+    PlanError
+        The results are too large to allocate.
     """
     graph, topology = plan.graph, plan.topology
     shown = [node for node, count in observed.items() for _ in range(count)]
@@ -93,9 +95,8 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
 
 @dataclass(frozen=True, slots=True)
 class TapedRun:
-    """A run on a tape: its number, its events with their places on the tape, and whether it failed.
-
-    whole: whether its first event cannot have been dropped.
+    """A run on a tape: its number, its events with their indices, and whether it failed. whole:
+    False if its first event may have been dropped.
     """
 
     number: int
@@ -107,7 +108,9 @@ class TapedRun:
 def first_difference(
     run: TapedRun, order: Sequence[Deed], names: Sequence[str], where: str
 ) -> tuple[int, Difference] | None:
-    """Return the place on the tape and the first event of a run that is not as its plan says."""
+    """Return the index and the difference of the first event of a run that does not match its
+    plan.
+    """
     deeds = [(at, deed_of(event)) for at, event in run.events]
     ended = bool(deeds) and deeds[-1][1].name == "run"
     if not run.whole and ended and len(deeds) < len(order):
@@ -115,9 +118,9 @@ def first_difference(
     for number, (at, deed) in enumerate(deeds):
         expected = order[number] if number < len(order) else None
         if deed != expected:
-            said = expected.text(names) if expected is not None else "no more events"
+            expected_text = expected.text(names) if expected is not None else "no more events"
             what = f"event {number} of {len(order)}"
-            return at, Difference(where, what, deed.text(names), said)
+            return at, Difference(where, what, deed.text(names), expected_text)
     if len(deeds) < len(order) and not run.failed and ended:
         at, missing = deeds[-1][0], order[len(deeds)]
         return at, Difference(where, f"event {len(deeds)}", "no more events", missing.text(names))

@@ -1,4 +1,4 @@
-"""Replay of a whole tape: each plan once, each of its runs, and the difference that comes first.
+"""Replay tape: rebuilds each plan of a tape, replays its runs, and reports the first difference.
 
 Examples: tests/trace/test_replay.py.
 """
@@ -17,14 +17,14 @@ from .replay_plans import Difference, RebuiltPlan, rebuild_plan
 from .replay_runs import ORDERED, Deed, TapedRun, first_difference, order_of
 
 DifferenceAt = tuple[int, Difference]
-"""A difference and its place on the tape."""
+"""An event index and the difference there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of a tape that was made again. version: of the vksched that wrote it. plans, runs,
-    events: how many were compared. notes: what was not, and why. difference: the first one, None
-    where all is the same.
+    """The result of a replay. version: the vksched version that wrote the tape. plans, runs,
+    events: the numbers of compared items. notes: the skipped items with reasons. difference: the
+    first one, None if there is none.
     """
 
     version: str
@@ -50,10 +50,12 @@ class Replay:
 
 
 def replay_tape(tape: TapeFile) -> Replay:
-    """Make all plans of a tape again, and one run of each on devices that compute nothing.
+    """Rebuild all plans of a tape, and replay one run of each on meta devices.
 
-    Raises:
-        PlanError: a graph, a machine or what was asked of the planner cannot be made of the tape.
+    Raises
+    ------
+    PlanError
+        The tape contains an invalid graph, topology or plan request.
     """
     found: list[DifferenceAt] = []
     notes: list[str] = []
@@ -61,17 +63,21 @@ def replay_tape(tape: TapeFile) -> Replay:
     of_plan = _runs_by_plan(tape)
     for number, document in enumerate(tape.plans):
         where = f"plan {number}"
-        made = rebuild_plan(tape.graphs[document["graph"]], document, where)
-        if made.difference is not None:
-            found.append((_place_of(tape.events, number), made.difference))
+        rebuilt = rebuild_plan(tape.graphs[document["graph"]], document, where)
+        if rebuilt.difference is not None:
+            found.append((_place_of(tape.events, number), rebuilt.difference))
         taped = of_plan.get(number, [])
         if document["decides"]:
-            notes += [f"{where}: its {count_of(len(taped), 'run')} decided anew"] if taped else []
+            notes += (
+                [f"{where}: its {count_of(len(taped), 'run')} scheduled dynamically"]
+                if taped
+                else []
+            )
             continue
         if taped and any("/" in device["name"] for device in document["topology"]["devices"]):
             notes.append(f"{where}: its runs are not compared: several computers carried them out")
             continue
-        order = _order(made, where, notes) if taped else None
+        order = _order(rebuilt, where, notes) if taped else None
         if order is None:
             continue
         runs, events = runs + len(taped), events + sum(len(run.events) for run in taped)
@@ -84,12 +90,12 @@ def replay_tape(tape: TapeFile) -> Replay:
     return Replay(tape.version, len(tape.plans), runs, events, tuple(notes), first)
 
 
-def _order(made: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
-    """Returns what a run of a plan does; None, with a note, where that cannot be known."""
-    if made.plan is None:
+def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
+    """Return the events of a run of a plan; None, with a note, if they cannot be determined."""
+    if rebuilt.plan is None:
         return None
     try:
-        return order_of(made.plan, made.observed)
+        return order_of(rebuilt.plan, rebuilt.observed)
     except NONSENSE as error:
         notes.append(f"{where}: its runs are not compared: {error}")
         return None
@@ -124,16 +130,16 @@ def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
 
 
 def _place_of(events: Iterable[Event], plan: int) -> int:
-    """Return the place of the event of a plan; -1 where it was dropped."""
+    """Return the index of a plan's event; -1 if it was dropped."""
     places = (at for at, event in enumerate(events) if event.name == "plan" and event.plan == plan)
     return next(places, -1)
 
 
 def _gaps(tape: TapeFile) -> list[str]:
-    """Return notes on what the tape does not hold any more."""
+    """Return notes on the events and plans that the tape has dropped."""
     out: list[str] = []
     if tape.dropped:
-        out.append(f"{count_of(tape.dropped, 'event')} had made room for later ones")
+        out.append(f"{count_of(tape.dropped, 'event')} dropped for later ones")
     if tape.dropped_plans:
-        out.append(f"{count_of(tape.dropped_plans, 'plan')} had made room for later ones")
+        out.append(f"{count_of(tape.dropped_plans, 'plan')} dropped for later ones")
     return out

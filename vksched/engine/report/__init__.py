@@ -1,1 +1,1 @@
-"""The report of a run: what each device did, what was predicted, what would make it faster."""
+"""Reports of runs: the activity of each device, predicted times, and advice."""

@@ -1,15 +1,15 @@
-"""Advice: which device to remove or to add, and what that would change, by simulation.
+"""Advice: simulates the removal or addition of devices.
 
     run     plan of graph 1   plan of graph 2          one run
     as it is          3 ms              9 ms            12 ms
     without gpu:1     3 ms              4 ms             7 ms    --> advice: over the margin
     + another gpu:0   3 ms              9 ms            12 ms
 
-Each graph of a run is planned for each other machine, nothing is opened. What counts is what the
-objective of the plans makes small. Seconds and joules of its graphs add up, as they run one after
-the other; so do their bytes on a device, as all of them are kept there. What is told must be over
-the margin by which a plan has to win: the wider one where a device that works was never measured.
-Complexity: a plan for each graph and change. Examples: tests/engine/test_advice.py.
+Each graph of a run is planned for each alternative machine without opening devices. The plans'
+objective is compared. Seconds and joules of the graphs add up, because they run in sequence; so do
+their bytes on a device, because all graphs stay allocated. Advice must exceed the planner's margin:
+the wider one if a used device was never measured. Complexity: a plan for each graph and change.
+Examples: tests/engine/test_advice.py.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ...topology.topology import Topology
 from .run_history import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"
-MOST = 3
-"""Lines of advice, the best first."""
+MAX_LINES = 3
+"""The maximum number of lines of advice, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A run on other devices, by simulation. what: "without vulkan:1", "vulkan:0 alone", "with
-    another vulkan:0". metrics: None where a graph does not fit. measured: whether all devices that
-    work were measured. watts_assumed: whether nobody has given the watts of one of them.
+    """A simulated run on other devices. what: "without vulkan:1", "vulkan:0 alone", "with another
+    vulkan:0". metrics: None if a graph does not fit. measured: all used devices were measured.
+    watts_assumed: the watts of a used device are an assumption.
     """
 
     what: str
@@ -51,14 +51,14 @@ class Alternative:
 
     @property
     def seconds(self) -> float | None:
-        """What one run takes."""
+        """The time of one run in seconds."""
         return self.metrics.latency_s if self.metrics is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """objective: what the plans of the run are for. now: the run as it is, by simulation. choices:
-    others, the best first.
+    """The simulated alternatives of a run. objective: the objective of its plans. now: the run as
+    it is. choices: the alternatives, the best first.
     """
 
     objective: Objective
@@ -67,31 +67,31 @@ class Advice:
 
     @property
     def found(self) -> tuple[Alternative, ...]:
-        """The choices that are worth it: better by more than the margin."""
+        """The alternatives that are better by more than the margin."""
         return tuple(c for c in self.alternatives if self.gain(c) > self._margin(c))
 
     def value(self, alternative: Alternative) -> float | None:
-        """Returns what the objective makes small; None where a graph does not fit."""
+        """Return the value of the objective; None if a graph does not fit."""
         return (
             self._formatter.value(alternative.metrics) if alternative.metrics is not None else None
         )
 
     def gain(self, alternative: Alternative) -> float:
-        """Return by what part that gets smaller; below 0 it gets larger."""
+        """Return the relative reduction of the objective; negative if it grows."""
         factor = (
             self._formatter.factor(alternative.metrics) if alternative.metrics is not None else None
         )
         return 1 - factor if factor is not None else 0.0
 
     def lines(self) -> list[str]:
-        """Return the advice as text; a line that says so where there is none."""
-        found, formatter = self.found[:MOST], self._formatter
+        """Return the advice as lines of text; one line if there is none."""
+        found, formatter = self.found[:MAX_LINES], self._formatter
         phrases = formatter.phrases
         if not self.alternatives:
             return []
         if not found:
-            least = percent(min(map(self._margin, self.alternatives)))
-            text = f"no device to remove or to add would make {phrases.made} over {least}"
+            min_gain = percent(min(map(self._margin, self.alternatives)))
+            text = f"no device to remove or to add would make {phrases.made} over {min_gain}"
             return [f"{text} {phrases.smaller}, by simulation"]
         now = formatter.text(self.value(self.now) or 0.0)
         return [
@@ -103,9 +103,9 @@ class Advice:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the advice as plain data: all choices, and which of them are worth it.
+        """Return the advice as plain data: all alternatives, with a mark for those over the margin.
 
-        value: what the objective makes small.
+        value: the value of the objective.
         """
         worth = {each.what for each in self.found}
         return {
@@ -132,7 +132,7 @@ class Advice:
         return ObjectiveFormatter.of(self.objective, self.now.metrics)
 
     def _doubts(self, alternative: Alternative) -> list[str]:
-        """Returns what a figure rests on that nobody has measured; bytes are known."""
+        """Return the assumptions of a value that were not measured; bytes are exact."""
         guessed = self.objective.word != "memory" and not self._known(alternative)
         assumed = self.objective.asks("energy") and alternative.watts_assumed
         caveats = {"devices are estimated, not measured": guessed, "watts are assumed": assumed}
@@ -148,7 +148,9 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One graph of a run on some devices. peak_bytes: by device. on_cpu: all of it runs there."""
+    """One graph of a run on some devices. peak_bytes: by device. on_cpu: all of it runs on the
+    CPU.
+    """
 
     metrics: Metrics | None
     peak_bytes: Mapping[str, int]
@@ -168,18 +170,20 @@ class _Part:
 
 _Rows = Mapping[str, _Part]
 _known: WeakKeyDictionary[PlanValue, _Rows] = WeakKeyDictionary()
-"""By plan, as somebody may ask after each run; without the plans, which would keep each other."""
+"""Results by plan, because reports may be requested after each run. They hold no plans, to avoid
+reference cycles.
+"""
 
 
 def advise(run: WholeRun) -> Advice:
-    """Returns what other devices would change for a run."""
+    """Return the simulated effect of other devices on a run."""
     weighed = [graph.plan for graph in run.graphs if graph.plan.decision is not None]
     objective = objective_of(weighed[0]) if weighed else LATENCY
     tables = [_rows(graph) for graph in run.graphs]
     texts = [text for text in (tables[0] if tables else {}) if all(text in t for t in tables)]
     parts = {text: [table[text] for table in tables] for text in texts}
     now = _sum(AS_IT_IS, parts.pop(AS_IT_IS, []))
-    if objective.word == "memory":  # the CPU's weights count nothing, so it would always win
+    if objective.word == "memory":  # the CPU's weights are not counted, so it would always win
         parts = {text: each for text, each in parts.items() if not all(p.on_cpu for p in each)}
     advice = Advice(objective, now, tuple(_sum(text, each) for text, each in parts.items()))
 
@@ -214,8 +218,8 @@ def _rows(graph: GraphRun) -> _Rows:
 
 
 def _cards(topology: Topology) -> list[tuple[DeviceSpec, Link]]:
-    """Return the devices of which there could be another one, and their links; the first of those
-    that are equal.
+    """Return the devices that could be added once more, with their links; one of each group of
+    equal devices.
     """
     found: dict[tuple[DeviceSpec, Link], tuple[DeviceSpec, Link]] = {}
     for device, spec in enumerate(topology.devices):
@@ -226,12 +230,12 @@ def _cards(topology: Topology) -> list[tuple[DeviceSpec, Link]]:
 
 
 def _is_software(spec: DeviceSpec) -> bool:
-    """Whether the CPU plays the device: there can be no other one."""
+    """Return True if a CPU driver implements the device, so that there cannot be another one."""
     return spec.limits.software
 
 
 def _sum(what: str, parts: Sequence[_Part]) -> Alternative:
-    """Returns what graphs take together. One that a run goes through twice is kept once."""
+    """Return the summed metrics of graphs. A graph that a run executes twice is allocated once."""
     fitting = [part.metrics for part in parts if part.metrics is not None]
     metrics = None
     if len(fitting) == len(parts):

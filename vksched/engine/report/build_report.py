@@ -1,4 +1,4 @@
-"""Make: the report of some runs through the same plans.
+"""Build report: creates the report of runs with one set of plans.
 
 Complexity: O(runs * splits). Examples: tests/engine/test_report.py.
 """
@@ -18,14 +18,14 @@ from .run_report import RunReport
 from .time_breakdown import TimeBreakdown, spans_of, time_breakdowns
 from .transfers import transfer_volumes
 
-OVER = 1.05
-"""A device's own clock may say this much more than the host's for the same time."""
+MAX_BUSY_RATIO = 1.05
+"""The tolerated ratio of a device's busy time to the host's wall time."""
 
 
 def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
-    """Return the report of at least one run; all of them went through the same plans.
+    """Return the report of one or more runs with one set of plans.
 
-    advice: whether to say which devices to remove or to add.
+    advice: include advice on devices to remove or to add.
     """
     middle = sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
     expected = _expected(middle)
@@ -48,10 +48,12 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
 
 
 def report_last(history: GraphHistory | RunHistory, count: int | None, advice: bool) -> RunReport:
-    """Return the report of the last runs that are kept, all of them or `count`.
+    """Return the report of the last recorded runs, at most `count`.
 
-    Raises:
-        PlanError: there is none, or the count is no number of runs.
+    Raises
+    ------
+    PlanError
+        There is no run, or the count is invalid.
     """
     if count is not None and not (isinstance(count, int) and count > 0):
         raise PlanError(f"[report] expected at least one run, got {count!r}; try runs=1")
@@ -73,7 +75,7 @@ def _expected(run: WholeRun) -> list[Prediction]:
 
 
 def _bounds(run: WholeRun) -> list[float]:
-    """Return for each graph of a run what no placement of its nodes would take less than."""
+    """Return, for each graph of a run, the lower bound of its time over all placements."""
     known: dict[int, float] = {}
     for graph in run.graphs:
         if id(graph.plan) not in known:
@@ -82,13 +84,13 @@ def _bounds(run: WholeRun) -> list[float]:
 
 
 def _doubts(run: WholeRun, times: Sequence[TimeBreakdown]) -> list[str]:
-    """Returns what of the measured times cannot be true together."""
+    """Return notes on measured times that are inconsistent."""
     out: list[str] = []
     for share in times:
-        told_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
-        if told_s > OVER * share.wall_s:
+        busy_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
+        if busy_s > MAX_BUSY_RATIO * share.wall_s:
             out.append(
-                f"{share.device} says that it worked for {format_seconds(told_s)} of a run of "
+                f"{share.device} says that it worked for {format_seconds(busy_s)} of a run of "
                 f"{format_seconds(share.wall_s)}: its clock is wrong, or its splits overlap"
             )
     return out

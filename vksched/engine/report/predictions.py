@@ -1,9 +1,8 @@
-"""Prediction table: what was predicted for a run, its devices and its ops, beside what was
-measured.
+"""Prediction table: predicted and measured times of a run, its devices and its ops.
 
-A device tells how long a split took, not each op in it. So the time of a split is shared out to its
-ops as predicted; with submit_granularity="op" every split is one op, and the times are each op's
-own. Complexity: O(splits * ops). Examples: tests/engine/test_report.py.
+A device measures the time of a split, not of each op. The time of a split is therefore divided
+among its ops in proportion to the predictions; with submit_granularity="op" every split is one op,
+and the times are exact. Complexity: O(splits * ops). Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from .run_history import WholeRun
 
 @dataclass(frozen=True, slots=True)
 class PredictionRow:
-    """What was predicted for some part of a run, and what was measured. known: the part of the
-    predicted time that rests on measurements; the rest is estimated by work and rough speeds.
-    predicted_s: 0 where nothing was, as for what the host does between two graphs.
+    """The predicted and measured time of a part of a run. known: the share of the predicted time
+    that is based on measurements; the rest is estimated from FLOPs, bytes and rough speeds.
+    predicted_s: 0 if there is no prediction, as for CPU steps between graphs.
     """
 
     what: str
@@ -31,14 +30,14 @@ class PredictionRow:
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted."""
+        """The measured time divided by the predicted time."""
         return self.measured_s / self.predicted_s if self.predicted_s else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionTable:
-    """run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
-    the longest first.
+    """The rows of a run. run: its wall time. devices: the busy time of each device by name. ops: by
+    device and op, the longest first.
     """
 
     run: PredictionRow
@@ -48,7 +47,7 @@ class PredictionTable:
 
 @dataclass(slots=True)
 class _Sum:
-    """Seconds of one part of a run. measured_s: in each of the runs."""
+    """The seconds of a part of a run. measured_s: one entry per run."""
 
     predicted_s: float = 0.0
     known_s: float = 0.0
@@ -68,10 +67,10 @@ class _Sum:
 def make_prediction_table(
     runs: Sequence[WholeRun], expected: Sequence[Prediction]
 ) -> PredictionTable:
-    """Return medians of runs through the same plans, beside what was predicted; of an even number
-    of times the lower one in the middle, so that it is one that was measured.
+    """Return the predictions and the medians of runs with one set of plans. The median of an even
+    number of times is the lower middle one, so that it is a measured time.
 
-    expected: by graph.
+    expected: the predictions by graph.
     """
     devices: dict[str, _Sum] = {}
     ops: dict[tuple[str, str], _Sum] = {}
@@ -109,7 +108,7 @@ def _add_graph(
 
 
 def _steps(runs: Sequence[WholeRun]) -> Mapping[tuple[str, str], Sequence[float]]:
-    """Returns what the host took between graphs, by device and op, in each run."""
+    """Return the seconds of CPU steps between graphs by device and op, for each run."""
     out: dict[tuple[str, str], list[float]] = {}
     for number, run in enumerate(runs):
         for step in run.steps:
@@ -119,7 +118,7 @@ def _steps(runs: Sequence[WholeRun]) -> Mapping[tuple[str, str], Sequence[float]
 
 
 def _part(sums: Iterable[_Sum]) -> float:
-    """Return the part of some predicted times that rests on measurements."""
+    """Return the share of the predicted time that is based on measurements."""
     known_s, predicted_s = 0.0, 0.0
     for each in sums:
         known_s, predicted_s = known_s + each.known_s, predicted_s + each.predicted_s

@@ -1,10 +1,11 @@
-"""Picture: a run as a timeline with lanes for each device, and predicted beside measured times.
+"""Report chart: draws a run as a timeline with lanes for each device, and bars of predicted and
+measured times.
 
     vulkan:0 busy  |   ####      ####|         run       predicted ======
     vulkan:0 copy  |##     #         |                   measured  ########
     vulkan:0 wait  |   ####      ####|         vulkan:0  predicted =====
 
-Complexity: spans, sorted. Examples: tests/engine/test_report.py.
+Complexity: O(n log n) for n spans. Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from .predictions import PredictionRow
 from .time_breakdown import TimeBreakdown, TimeSpan
 
 LANES = {"busy": "busy", "copy": "copy", "wait": "host wait"}
-"""Those of each device, from top to bottom. A step of the host counts as busy."""
+"""The lanes of each device from top to bottom. A CPU step counts as busy."""
 GREY = "#e9e9e9", "#555555"
 PAIR, THICK = 30.0, 11.0
-"""Heights of two bars side by side, and of one of them."""
+"""The heights of a pair of bars, and of one bar."""
 MAX_OPS = 12
-"""The longest ones are drawn."""
+"""The maximum number of ops that are drawn, the longest first."""
 NAMES = 240.0
-"""Room for the names of bars."""
+"""The width of the column of names."""
 
 
 def draw_report(
@@ -44,11 +45,10 @@ def draw_report(
     spans: Sequence[TimeSpan],
     pairs: Sequence[tuple[str, int | None, PredictionRow]],
 ) -> str:
-    """Return the picture as SVG text; the same for the same values.
+    """Return the chart as SVG text, deterministically.
 
-    subtitle: a line below the title. times: of all devices; those without spans have no lanes.
-    pairs: what is drawn as two bars: a name, the number of its device's colour if it has one, the
-    line.
+    subtitle: a line below the title. times: the times of all devices; devices without spans have no
+    lanes. pairs: the pairs of bars: a name, the color index of its device or None, and the row.
     """
     rows = _rows(times, spans)
     middle = TOP + ROW * len(rows) + 60
@@ -95,7 +95,7 @@ def _draw_pair(
     drawn = ("predicted", line.predicted_s, light), ("measured", line.measured_s, dark)
     for row, (what, seconds, fill) in enumerate(drawn):
         if not seconds:
-            continue  # nothing was predicted
+            continue  # no prediction
         top, width = y + row * (THICK + 1), max(seconds / longest_s * room, 0.5)
         bar = add_rect(root, left, top, width, THICK, fill, dark)
         add_tip(bar, f"{name}, {what}: {format_seconds(seconds)}")

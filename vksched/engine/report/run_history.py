@@ -1,10 +1,10 @@
-"""Runs: what was measured of the last runs of a graph or a model, for its report.
+"""Run history: the recorded timings of the last runs of a graph or a model, for reports.
 
-    run 7   graph of plan a | step of the host | graph of plan b      kept
-    run 8   graph of plan a | step of the host | graph of plan b      kept: the same plans
-    run 9   graph of plan c                                           kept; 7 and 8 are forgotten
+    run 7   graph of plan a | CPU step | graph of plan b      recorded
+    run 8   graph of plan a | CPU step | graph of plan b      recorded: equal plans
+    run 9   graph of plan c                                   recorded; 7 and 8 are dropped
 
-Only runs through the same plans can be compared, so others make room at once.
+Only runs with equal plans can be compared, so a run with other plans clears the history.
 Complexity: O(graphs of a run). Examples: tests/engine/test_report.py.
 """
 
@@ -22,16 +22,15 @@ from ...plan.types.plan_types import PlanValue
 from ...runtime.run_stats import RunStats
 
 RUNS = 32
-"""So many runs are kept at most."""
-SPLITS = 20_000
-"""Of runs with many splits fewer are kept, these splits together."""
+"""The maximum number of recorded runs."""
+MAX_SPLITS = 20_000
+"""The maximum number of splits of all recorded runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan was made with beside its policy; see `plan_graph`. copies: None for as
-    many as the plan has. all_reduce_nodes: names of nodes that are terms or results of sums over
-    devices.
+    """The options of a plan other than its policy; see `plan_graph`. copies: None for the plan's
+    own number. all_reduce_nodes: names of nodes that are terms or results of an all-reduce.
     """
 
     overrides: tuple[tuple[str | int, str], ...] = ()
@@ -45,7 +44,7 @@ _PLAN_OF = attrgetter("plan")
 
 
 class GraphRun(NamedTuple):
-    """A run of one compiled graph. expected: of its plan, where that is known already."""
+    """A run of one compiled graph. expected: the prediction of its plan, if it exists already."""
 
     plan: PlanValue
     stats: RunStats
@@ -54,7 +53,7 @@ class GraphRun(NamedTuple):
 
 
 class CpuStepTime(NamedTuple):
-    """What the host ran between two graphs of a model, in seconds of the scheduler's clock."""
+    """A CPU step between two graphs of a model, in seconds of the scheduler's clock."""
 
     op: str
     start_s: float
@@ -62,9 +61,9 @@ class CpuStepTime(NamedTuple):
 
 
 class WholeRun(NamedTuple):
-    """A run as its caller saw it, in seconds of the scheduler's clock.
+    """A complete run, in seconds of the scheduler's clock.
 
-    graphs: in the order of their ends. first: something was planned or compiled in it.
+    graphs: in the order of their ends. first: the run planned or compiled something.
     """
 
     start_s: float
@@ -79,17 +78,17 @@ class WholeRun(NamedTuple):
 
 
 def run_of(graph: GraphRun) -> WholeRun:
-    """Return a run that is one graph."""
+    """Return a complete run of one graph."""
     return WholeRun(graph.stats.start_s, graph.stats.end_s, (graph,))
 
 
-LARGE = SPLITS // RUNS
-"""Splits of a plan from which on fewer runs are kept."""
+LARGE_PLAN_SPLITS = MAX_SPLITS // RUNS
+"""The number of splits of a plan from which on fewer runs are recorded."""
 
 
 class GraphHistory:
-    """The last runs of one compiled graph, of its newest plan. Each run adds one, so that takes no
-    lock: what Python does in one step is enough. options: tells what a plan was made with.
+    """The last runs of one compiled graph with its newest plan. Every run adds an entry, so there
+    is no lock: atomic operations of Python suffice. options: returns the options of a plan.
     """
 
     def __init__(
@@ -97,37 +96,40 @@ class GraphHistory:
     ) -> None:
         self._asked = options
         self._known: tuple[PlanValue | None, PlanOptions] = None, DEFAULT_OPTIONS
-        """What the newest plan was made with."""
+        """The options of the newest plan."""
         self._plans: tuple[PlanValue, ...] = ()
-        """That which runs follow, and its replicas."""
+        """The current plan and its replicas."""
         self._runs: deque[tuple[PlanValue, RunStats]] = deque(maxlen=RUNS)
 
     def begin(self, plan: PlanValue) -> None:
-        """Runs follow a plan or its replicas from now on."""
+        """Set the plan of the following runs, with its replicas."""
         self._plans = (plan, *plan.replicas)
 
-    def _beside(self, one: PlanValue, other: PlanValue) -> bool:
-        """Whether runs of two plans are kept together."""
+    def _same_history(self, one: PlanValue, other: PlanValue) -> bool:
+        """Return True if runs of both plans belong to one history."""
         return one is other or (one in self._plans and other in self._plans)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
-        """Keep a run that is done."""
+        """Add a finished run."""
         runs = self._runs
-        if (runs and not self._beside(runs[-1][0], plan)) or len(stats.splits) > LARGE:
-            most = SPLITS // max(1, len(stats.splits))
+        if (runs and not self._same_history(runs[-1][0], plan)) or len(
+            stats.splits
+        ) > LARGE_PLAN_SPLITS:
+            max_runs = MAX_SPLITS // max(1, len(stats.splits))
             self._runs = runs = deque(
-                (r for r in runs.copy() if self._beside(r[0], plan)), min(RUNS, max(1, most))
+                (r for r in runs.copy() if self._same_history(r[0], plan)),
+                min(RUNS, max(1, max_runs)),
             )
         runs.append((plan, stats))
 
     @property
     def newest(self) -> RunStats | None:
-        """What the last run cost; None before the first."""
+        """The stats of the last run; None before the first."""
         runs = self._runs.copy()
         return runs[-1][1] if runs else None
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
-        """Return the last runs, all that are kept or `count` of them; none before the first."""
+        """Return the last recorded runs, at most `count`; empty before the first."""
         runs = list(self._runs.copy())[-(count or 0) :]
         newest = [self.graph_run(*run) for run in runs if run[0] is runs[-1][0]]
         return tuple(map(run_of, newest))
@@ -142,27 +144,28 @@ class GraphHistory:
 
 
 class RunHistory:
-    """The last runs of one model that went through the same plans; any thread may add one."""
+    """The last runs of one model with equal plans; thread-safe."""
 
     def __init__(self) -> None:
         self._runs: deque[WholeRun] = deque(maxlen=RUNS)
         self._plans: list[PlanValue] = []
-        """Of the runs that are kept."""
+        """The plans of the recorded runs."""
         self._lock = threading.Lock()
 
     def add(self, run: WholeRun) -> None:
-        """Keep a run that is done."""
+        """Add a finished run."""
         plans = list(map(_PLAN_OF, run.graphs))
         with self._lock:
-            if plans != self._plans:  # a plan is equal to no other one
+            if plans != self._plans:  # plans compare by identity
                 splits = sum([len(graph.stats.splits) for graph in run.graphs])
-                most = max(1, min(RUNS, SPLITS // max(1, splits)))
-                self._plans, self._runs = plans, deque(maxlen=most)
+                max_runs = max(1, min(RUNS, MAX_SPLITS // max(1, splits)))
+                self._plans, self._runs = plans, deque(maxlen=max_runs)
             self._runs.append(run)
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
-        """Return the last runs, all that are kept or `count` of them; none before the first. Runs
-        in which something was compiled are left out where there are others.
+        """Return the last recorded runs, at most `count`; empty before the first.
+
+        Runs that compiled something are excluded if there are others.
         """
         with self._lock:
             runs = tuple(self._runs)

@@ -1,9 +1,9 @@
-"""Report: what a run was predicted to take, what it took, and where that time went.
+"""Run report: predicted times, measured times, and the time breakdown of a run.
 
-    lines.py   predicted beside measured: of the run, its devices, its ops --+
-    shares.py  what each device did at each moment --------------------------+--> text, data,
-    sent.py    what devices hand on to each other ---------------------------+    picture
-    advice.py  which device to remove or to add -----------------------------+
+    predictions.py      predicted and measured: the run, its devices, its ops --+
+    time_breakdown.py   the activity of each device at each moment -------------+--> text, data,
+    transfers.py        bytes that devices send to each other ------------------+    picture
+    advice.py           devices to remove or to add ----------------------------+
 
 Examples: tests/engine/test_report.py.
 """
@@ -26,14 +26,14 @@ from .transfers import TransferVolume
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run, or several as their medians.
+    """The report of one run, or the medians of several.
 
-    run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
-    the longest first. runs: how many the measured times are medians of. graphs: how many graphs a
-    run goes through. times: what each device and the host did, and timeline: when; both of the run
-    of median length. bound_s: no placement of the nodes on these devices is predicted to take less.
-    advice: devices to remove or to add; None where nobody asked. notes: what
-    does not fit together in these figures. sent: what each device hands on to others in a run.
+    run: the wall time. devices: the busy time of each device by name. ops: by device and op, the
+    longest first. runs: the number of measured runs. graphs: the number of graphs of a run. times,
+    timeline: the breakdown and the spans of each device and the host, of the run of median length.
+    bound_s: the lower bound of the predicted time over all placements on these devices. advice:
+    devices to remove or to add; None if not requested. notes: inconsistencies of these numbers.
+    sent: the bytes that each device sends to others in a run.
     """
 
     run: PredictionRow
@@ -50,13 +50,13 @@ class RunReport:
 
     @property
     def of_bound(self) -> tuple[float, float] | None:
-        """How many times the bound a run is predicted to take, and takes; None where it is 0."""
+        """The predicted and the measured time divided by the bound; None if the bound is 0."""
         if not self.bound_s:
             return None
         return self.run.predicted_s / self.bound_s, self.run.measured_s / self.bound_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain data that json.dumps takes."""
+        """Return the report as plain data for json.dumps."""
         return {
             "run": asdict(self.run),
             "runs": self.runs,
@@ -73,10 +73,12 @@ class RunReport:
         }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as a picture, an SVG file: a timeline and predicted times.
+        """Write the report as an SVG file: a timeline, and predicted and measured times.
 
-        Raises:
-            PlanError: the name does not end in .svg, or the file cannot be written.
+        Raises
+        ------
+        PlanError
+            The name does not end in .svg, or the file cannot be written.
         """
         save_picture(path, self._repr_svg_)
 
@@ -93,8 +95,8 @@ class RunReport:
         return framed(self._repr_svg_(), "tables", str(self))
 
     def tables(self) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]:
-        """Return two tables as text, each with its head first: predicted beside measured, and what
-        each device did.
+        """Return two tables of text cells with header rows: predicted and measured times, and the
+        time breakdown of each device.
         """
         expected: list[tuple[str, ...]] = [("", "predicted", "measured", "ratio", "known")]
         expected.append(_cells("run", self.run))
@@ -109,7 +111,7 @@ class RunReport:
         return expected, done
 
     def lines(self) -> list[str]:
-        """Returns what is subtitle below the tables, a line each."""
+        """Return the lines of text below the tables."""
         advised = self.advice.lines() if self.advice is not None else []
         sent = [each.line() for each in self.sent]
         return [*self._summary(), *self._bound(), *sent, *advised, *self.notes]

@@ -1,14 +1,15 @@
-"""Time breakdown: where the time of a run went, on each device and on the host.
+"""Time breakdown: divides the time of a run into busy, copying, waiting and idle, for each device
+and the host.
 
     run       |--------------------------------------------------------|
     gpu:0     copy | busy ......... | copy | waiting | copy | busy | idle
     gpu:1     waiting ..................... | copy | busy .. | copy| idle
     host      copy | waiting ...... | copy | waiting ....... | copy| busy
 
-Problem: spans of one device overlap, as the host copies the next value while the device works.
-Method: each moment counts once, as the first of busy, copying, waiting, idle that holds. So the
-four add up to the time of the run.
-Complexity: O(spans log spans). Examples: tests/engine/test_shares.py.
+Problem: spans of one device overlap, because the host copies the next value while the device
+computes. Method: each moment counts once, as the first of busy, copying, waiting, idle that
+applies. The four therefore add up to the time of the run. Complexity: O(n log n) for n spans.
+Examples: tests/engine/test_shares.py.
 """
 
 from __future__ import annotations
@@ -22,25 +23,29 @@ from ...plan.types.plan_types import PlanValue
 from .run_history import WholeRun
 
 HOST = "host"
-CLOSE = 1e-6
-"""By what part of a run its shares may miss it: rounding."""
-KINDS = 4
-"""Ops that name a split."""
+RELATIVE_TOLERANCE = 1e-6
+"""The tolerated relative rounding error of the sum."""
+MAX_KINDS = 4
+"""The maximum number of ops in the name of a split."""
 Stretch = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """What one device did in the time of a run: seconds that add up to it.
+    """The time of one device in a run, in seconds that add up to the run's.
 
-    busy_s: it worked on splits of this run. copying_s: it did not, and the host wrote its inputs or
-    read its results. waiting_s: neither, and the run still needed it: operands were not there, a
-    submission was on its way, other runs had the device, or the host was about to learn of its
-    end. idle_s: the run had no work for it any more, or none at all.
-    host: copying_s is for all devices, waiting_s until one was done; busy_s is all the rest.
+    busy_s: it computed splits of this run. copying_s: the host wrote its inputs or read its results
+    while it was not busy. waiting_s: neither, and the run still needed it: operands were missing, a
+    submission was in progress, other runs used the device, or the host had not yet observed its
+    end. idle_s: the run had no further work for it, or none at all.
 
-    Raises:
-        PlanError: the parts do not add up, or one is negative.
+    For the host, copying_s covers all devices, waiting_s is the time spent waiting for one, and
+    busy_s is the rest.
+
+    Raises
+    ------
+    PlanError
+        The parts do not add up, or one is negative.
     """
 
     device: str
@@ -53,7 +58,7 @@ class TimeBreakdown:
     def __post_init__(self) -> None:
         parts = self.busy_s, self.copying_s, self.waiting_s, self.idle_s
         off = abs(sum(parts) - self.wall_s)
-        if min(parts) < 0 or not off <= CLOSE * max(self.wall_s, CLOSE):
+        if min(parts) < 0 or not off <= RELATIVE_TOLERANCE * max(self.wall_s, RELATIVE_TOLERANCE):
             raise PlanError(
                 f"[report] expected times of {self.device} that add up to {self.wall_s:g} s, got "
                 f"{', '.join(f'{part:g}' for part in parts)} s"
@@ -61,19 +66,19 @@ class TimeBreakdown:
 
     @property
     def busy(self) -> float:
-        """The part of the run in which it worked, from 0 to 1."""
+        """The fraction of the run in which it was busy, from 0 to 1."""
         return self.busy_s / self.wall_s if self.wall_s else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the shares as plain data."""
+        """Return the breakdown as plain data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stretch of a run, in seconds from its start. kind: "busy" of a device; "copy" or "wait" of
-    the host, for a device; "host_op" of the host between two graphs. what: the split with its ops,
-    or the split that it was for.
+    """An interval of a run, in seconds from its start. kind: "busy" for a device; "copy" or "wait"
+    for the host's work for a device; "host_op" for a CPU step between two graphs. what: the split
+    with its ops.
     """
 
     kind: str
@@ -84,7 +89,7 @@ class TimeSpan:
 
 
 def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
-    """Returns what was recorded of a run: what devices did, and what the host did for them."""
+    """Return the recorded spans of a run, of devices and of the host's work for them."""
     found: list[TimeSpan] = []
     zero_s, many = run.start_s, len(run.graphs) > 1
 
@@ -108,15 +113,15 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
 
 
 def _ops(plan: PlanValue, split: int) -> str:
-    """Return the kinds of ops of a split, the first ones of many."""
+    """Return the op kinds of a split, at most MAX_KINDS."""
     kinds = list(dict.fromkeys(plan.graph.nodes[node].op for node in plan.splits[split].nodes))
-    return ", ".join(kinds[:KINDS]) + (", ..." if len(kinds) > KINDS else "")
+    return ", ".join(kinds[:MAX_KINDS]) + (", ..." if len(kinds) > MAX_KINDS else "")
 
 
 def time_breakdowns(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[TimeBreakdown, ...]:
-    """Return the shares of all devices of a run, in their order, and of the host.
+    """Return the breakdown of all devices of a run in order, and of the host.
 
-    spans: of that run.
+    spans: the spans of that run.
     """
     names = dict.fromkeys(s.name for g in run.graphs for s in g.plan.topology.devices)
     names.update(dict.fromkeys(span.device for span in spans))
@@ -144,7 +149,7 @@ def _of_device(name: str, wall_s: float, kinds: Mapping[str, Sequence[Stretch]])
 
 
 def _length(stretches: Iterable[Stretch]) -> float:
-    """Return the time that at least one of some stretches covers."""
+    """Return the length of the union of intervals."""
     total = reached = 0.0
     for start, end in sorted(stretches):
         if end > reached:

@@ -1,8 +1,8 @@
-"""Transfer volume: what each device hands on to others in a run, and how much of it for sums over
-devices.
+"""Transfer volume: the bytes that each device sends to others in a run, and the part for
+all-reduces.
 
-A sum over n devices as `vksched.parallel` cuts it takes 2 (n - 1) / n of its bytes from each.
-Complexity: O(copies). Examples: tests/engine/test_config_run.py.
+An all-reduce over n devices, as `vksched.parallel` partitions it, reads 2 (n - 1) / n of its bytes
+from each device. Complexity: O(copies). Examples: tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .run_history import WholeRun
 
 @dataclass(frozen=True, slots=True)
 class TransferVolume:
-    """Bytes that other devices read of one device in a run. sums_bytes: those of them that are
-    terms or results of sums over devices.
+    """The bytes that other devices read from one device in a run. sums_bytes: the part of them that
+    are terms or results of all-reduces.
     """
 
     device: str
@@ -35,7 +35,7 @@ class TransferVolume:
 
 
 def transfer_volumes(run: WholeRun) -> tuple[TransferVolume, ...]:
-    """Returns what the devices of a run hand on, those that do so, by name."""
+    """Return the transfer volumes of the devices with transfers, by name."""
     whole: Counter[str] = Counter()
     sums: Counter[str] = Counter()
     for graph in run.graphs:

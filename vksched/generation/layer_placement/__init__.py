@@ -1,1 +1,1 @@
-"""Layers of a language model over devices: what each takes, and where each lies."""
+"""Layer placement: costs of a language model's layers, and their devices."""

@@ -1,11 +1,11 @@
-"""Forecast: what of a language model fits where, and how fast it will be, with nothing loaded.
+"""Forecast: predicts the placement, memory and speed of a language model without loading it.
 
-    model without content, machine --place.py--> layer_placement --plan of each step--> simulated
-    runs
-                                                           '--> bytes          '--> tokens a second
+    meta model, topology --place_layers.py--> layer placement --plan of each step--> simulated runs
+                                                           '--> bytes          '--> tokens/s
 
-Other machines, without a card or with that one alone, are asked about as `what_if.py` does it.
-Complexity: that of a layer_placement and two plans for each machine. Examples:
+Alternative machines, without a card or with only that card, are compared as in `what_if.py`.
+
+Complexity: one layer placement and two plans for each machine. Examples:
 tests/cli/test_cli_memory_fit.py.
 """
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedLayers:
-    """Layers on a device, in bytes. first, last: their names. away: those whose experts are on the
-    host. work_bytes: of all steps. capacity_bytes: what plans may use of the device.
+    """Layers on a device, with sizes in bytes. first, last: their names. away: the layers whose
+    experts are on the host. work_bytes: the buffers of all steps. capacity_bytes: the bytes that
+    plans may use on the device.
     """
 
     device: str
@@ -55,7 +56,7 @@ class PlacedLayers:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Tokens a second of decode and of prefill."""
+    """The decode and prefill speed in tokens per second."""
 
     decode: float
     prefill: float
@@ -63,7 +64,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected of a model on one machine. notes: of its plans."""
+    """The prediction for a model on one machine. notes: the notes of its plans."""
 
     held: tuple[PlacedLayers, ...]
     speeds: Speeds
@@ -71,9 +72,9 @@ class Forecast:
 
 
 class Forecaster:
-    """Tells of a model with a context of `ctx` tokens on any machine. sizes: of the steps that will
-    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. cache_type:
-    how keys and values are kept.
+    """Predicts the performance of a model with a context of `ctx` tokens on any machine. sizes: the
+    sizes of compiled steps in tokens, from 1 on. with_cpu: the CPU competes with other devices.
+    cache_type: the element type of the KV cache.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class Forecaster:
         self._known: list[tuple[Topology, LayerPlacement, tuple[Plan, Plan]]] = []
 
     def compare(self, topology: Topology, changes: Sequence[Change] = ()) -> Comparison:
-        """Returns what a written token takes with and without each device."""
+        """Return the decode time per token with and without each device."""
         return compare(topology, lambda each: self._planned(each)[1][0], changes)
 
     def forecast(self, topology: Topology) -> Forecast | None:
-        """Returns what is expected on a machine; None where the model does not fit."""
+        """Return the forecast for a machine; None if the model does not fit."""
         try:
             layer_placement, plans = self._planned(topology)
         except OutOfMemory:
@@ -108,7 +109,7 @@ class Forecaster:
         read_s = read.seconds + (parts - 1) * max(read.busy_s.values())
         return Forecast(
             tuple(
-                _held(layer_placement, layer_range)
+                _placed_layers(layer_placement, layer_range)
                 for layer_range in layer_placement.partition.layer_ranges
             ),
             Speeds(1 / written.seconds, parts * self._sizes[-1] / read_s),
@@ -128,7 +129,7 @@ class Forecaster:
         return layer_placement, plans
 
     def _plan(self, graph: Graph, layer_placement: LayerPlacement) -> Plan:
-        """Return the plan of a step as a scheduler makes it."""
+        """Return the plan of a step, built as the scheduler builds it."""
         request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(
             layer_placement.topology
         )
@@ -146,7 +147,7 @@ class Forecaster:
         return plan_request(request, layer_placement.topology, planned)
 
 
-def _held(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:
+def _placed_layers(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:
     spec = layer_placement.topology.devices[layer_range.device]
     return PlacedLayers(
         spec.name,
@@ -162,7 +163,7 @@ def _held(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLay
 
 
 def as_dict(forecast: Forecast) -> dict[str, Any]:
-    """Return it as plain data that json.dumps takes."""
+    """Return the forecast as plain data for json.dumps."""
     return {
         "devices": [
             {

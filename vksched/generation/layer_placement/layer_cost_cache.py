@@ -1,12 +1,13 @@
-"""Kept: what layers take on a machine, on disk, so that later starts of a model need not ask again.
+"""Layer cost cache: stores estimated layer costs on disk, so that later starts of a model skip the
+estimation.
 
-    <cache>/layers/<hash of all that decides>.json: {"format", "key", "digest", "measured"}
+    <cache>/layers/<hash of the inputs>.json: {"format", "key", "digest", "measured"}
 
-The hash is of the model's sizes and tensors, the cache, the steps, the machine without its free
-memory, and the code: whatever changes has another file. Nothing here is needed: a file that is
-of another format or not there means that layers are measured; so does a folder that cannot be found
-or written. A file that is damaged, or of another question, is set aside, with a warning; numbers
-that make sense are believed, as they change times alone. Files are replaced whole, under a lock, so
+The hash covers the model's hyperparameters and tensors, the KV cache, the steps, the machine
+without its free memory, and the code; any change selects another file. The cache is optional: if a
+file is missing or has another format, or if the folder cannot be read or written, costs are
+estimated again. A damaged file, or one with another key, is set aside with a warning. Plausible
+numbers are trusted, because they affect only speed. Files are replaced atomically under a lock, so
 any number of processes may read and write. Examples: tests/generation/test_layer_cost_cache.py.
 """
 
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 MIN_LAYERS = 12
-"""Of a model that takes long enough to measure."""
+"""The minimum number of layers of a model whose costs are worth a file."""
 MAX_FILES = 32
-"""Then those written first are removed."""
+"""The maximum number of files; the oldest are removed first."""
 EXPERTS = {"size_bytes": int, "write_s": [float], "read_s": [float]}
 LAYER = {
     "name": str,
@@ -64,7 +65,7 @@ MEASURED = {
     "tokens": int,
     "hidden_bytes": int,
 }
-"""As `Measured` has it; of `DeviceBudget` the times of a layer_range."""
+"""The fields of `Measured`; of `DeviceBudget` only the times of a layer range."""
 
 
 def cached_or_measured(
@@ -74,7 +75,7 @@ def cached_or_measured(
     topology: Topology,
     measure: Callable[[], Measured],
 ) -> Measured:
-    """Returns what layers take: what is kept, or what `measure` gives, which is kept then."""
+    """Return the cached layer costs, or call `measure` and cache its result."""
     folder = folder_of("layers")
     if folder is None or model.hyper.layers < MIN_LAYERS:
         return measure()
@@ -91,8 +92,8 @@ def cached_or_measured(
 def cache_key(
     model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> str:
-    """Return a hash of all that decides what layers take."""
-    # whatever is free at the moment makes room, and no layer slower
+    """Return a hash of all inputs of the layer costs."""
+    # free memory changes the budget, not the cost of a layer
     bare = replace(topology, devices=tuple(replace(d, memory_bytes=0) for d in topology.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     fields = (
@@ -106,7 +107,9 @@ def cache_key(
 
 
 def _read(path: Path, key: str, topology: Topology) -> Measured | None:
-    """Returns what a file has, with the room that devices have now; None where it has nothing."""
+    """Return the costs of a file with the devices' current memory budgets; None if there is no
+    valid file.
+    """
     try:
         content = read_whole(path)
     except OSError:
@@ -117,19 +120,19 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
             return None
         fields = data["measured"]
         if data["key"] != key or data["digest"] != _digest(fields):
-            raise ValueError("it is of another question, or damaged")
+            raise ValueError("it has another key, or is damaged")
         return _measured_of(fields, topology)
     except DAMAGE as error:
         set_aside(path, content)
         warn(
             f"[layers] {path} is not used: {type(error).__name__}: {error}; it is set aside as "
-            ".damaged, and layers are measured"
+            ".damaged, and layer costs are estimated again"
         )
         return None
 
 
 def _measured_of(fields: Any, topology: Topology) -> Measured:
-    """Returns what layers take; raises one of DAMAGE where that makes no sense."""
+    """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
     check(fields, MEASURED, "what layers take")
     layers = tuple(_layer(each) for each in fields["layers"])
     count, seconds = len(topology.devices), fields["range_s"]
@@ -146,7 +149,7 @@ def _measured_of(fields: Any, topology: Topology) -> Measured:
 
 
 def _least(fields: Any) -> int:
-    """Return the least of all whole numbers in plain data, which are bytes and tokens."""
+    """Return the minimum of all integers in plain data; these are bytes and token counts."""
     if isinstance(fields, int):
         return fields
     inside = (

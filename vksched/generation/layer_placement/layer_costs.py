@@ -1,12 +1,12 @@
-"""Measure: what each layer of a language model takes on each device of a machine.
+"""Layer costs: estimates the time and memory of each layer of a language model on each device.
 
-    step of 1 token, step of a prompt's part --passes--> nodes by layer --plan/cost.py--> seconds
-                                                '--> weights, keys and values: bytes
+    decode step, prefill microbatch --passes--> nodes by layer --plan/costs--> seconds
+                                                '--> weights, KV cache: bytes
 
-Layers are told by the names of nodes: "token_embd", "blk.0", "blk.1", ..., "output". Nodes of no
-layer, as angles and masks are, count as nothing. A node that a device cannot run counts as on the
-CPU, with the way there and back. Complexity: that of the passes, and of a plan, for each of the two
-steps. Examples: tests/generation/test_place_layers.py.
+Nodes are assigned to layers by name: "token_embd", "blk.0", "blk.1", ..., "output". Nodes outside
+of all layers, such as rotary tables and masks, count as free. A node that a device cannot run is
+costed on the CPU, with the transfers there and back. Complexity: the passes and one plan for each
+of the two steps. Examples: tests/generation/test_place_layers.py.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from ...topology.topology import Topology
 from .partition_layers import DeviceBudget, Experts, Layer
 
 EXPERTS, INSIDE = "_exps", "experts"
-"""What is in the names of weights of experts, and the scope of what is computed with them."""
+"""The part of a name that marks expert weights, and the name scope of their computation."""
 USED_SHARE = 0.98
-"""Of a device's memory: pages are not filled to the end."""
-ROOMY_BYTES = 1 << 60
+"""The usable share of a device's memory, because pages are not filled completely."""
+UNLIMITED_BYTES = 1 << 60
 FIRST, BETWEEN, LAST = "token_embd", "blk", "output"
-"""How the names of layers begin."""
+"""The prefix of layer names."""
 _LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """layers: in their order. places: the devices of the machine, the host last. shared_bytes: what
-    all steps together take of a device beside what is of layers. tokens: of a part of a prompt.
-    hidden_bytes: of its hidden states.
+    """The costs of all layers. layers: in order. places: the devices of the machine, the host last.
+    shared_bytes: the memory on a device that all steps need in addition to the layers' memory.
+    tokens: the size of a prefill microbatch. hidden_bytes: the bytes of its hidden states.
     """
 
     layers: tuple[Layer, ...]
@@ -54,9 +54,9 @@ class Measured:
 
 
 def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: Topology) -> Measured:
-    """Returns what layers take.
+    """Return the costs of layers.
 
-    write: the step of one token. read: the largest of the steps, whose sizes in tokens, from 1 on,
+    write: the decode step of one token. read: the largest step, whose sizes in tokens, from 1 on,
     are all that will be compiled.
     """
     writing, reading = _Step(write, topology), _Step(read, topology)
@@ -69,7 +69,9 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
             name,
             writing.weights(name),
             writing.cache_bytes(name),
-            round(writing.kept_bytes(name) + (len(sizes) - 1) * reading.kept_bytes(name)),
+            round(
+                writing.next_value_bytes(name) + (len(sizes) - 1) * reading.next_value_bytes(name)
+            ),
             writing.seconds(name),
             reading.seconds(name),
             _experts(name, writing, reading),
@@ -86,8 +88,8 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
 def places_of(
     topology: Topology, shared_bytes: int, range_s: Sequence[tuple[float, float]]
 ) -> tuple[DeviceBudget, ...]:
-    """Return the devices with the room that they have now. range_s: of each, the seconds that a
-    layer_range takes beside its layers, of one token and of one part of a prompt.
+    """Return the devices with their current memory budgets. range_s: for each device, the overhead
+    of a layer range for one token and for one prefill microbatch, in seconds.
     """
     return tuple(
         DeviceBudget(
@@ -120,7 +122,7 @@ class _Step:
             if (layer := _LAYER.match(node.name)) and not in_place:
                 found.setdefault(layer[1], []).append(node)
         self.layers = {name: found[name] for name in sorted(found, key=_position)}
-        """The nodes that run of each layer, but those of states that are written in place."""
+        """The nodes of each layer, without nodes of states that are updated in place."""
 
     def weights(self, name: str) -> dict[str, int]:
         """Return the bytes of a layer's weights by their names."""
@@ -129,58 +131,66 @@ class _Step:
         return {graph.nodes[w].name: self._bytes(w) for w in sorted(read & graph.data.keys())}
 
     def cache_bytes(self, name: str) -> int:
-        """Return the bytes of its keys and values."""
+        """Return the bytes of a layer's KV cache."""
         return sum(map(self._bytes, self._states(name)))
 
-    def kept_bytes(self, name: str) -> int:
-        """Return the bytes of next values of these, where they are not written in place."""
+    def next_value_bytes(self, name: str) -> int:
+        """Return the bytes of the KV cache's next values that are not written in place."""
         return sum(self._bytes(s) for s in self._states(name) if s not in self._written)
 
     @property
     def table_bytes(self) -> int:
-        """The bytes of constants and weights that are of no layer, such as angles."""
+        """The bytes of constants and weights outside of all layers, such as rotary tables."""
         held = {key: size for name in self.layers for key, size in self.weights(name).items()}
         return self._plan.memory[0].weight_bytes - sum(held.values())
 
     @property
     def flow_bytes(self) -> int:
-        """The bytes of what a run computes on a device, less `kept_bytes`, and of what crosses."""
+        """The bytes of a run's intermediate results and transfers on a device, without
+        `next_value_bytes`.
+        """
         memory = self._plan.memory[0]
-        held = memory.weight_bytes + memory.state_bytes + sum(map(self.kept_bytes, self.layers))
+        held = (
+            memory.weight_bytes + memory.state_bytes + sum(map(self.next_value_bytes, self.layers))
+        )
         return max(0, memory.peak_bytes - held) + 2 * self._crossing_bytes
 
     def seconds(self, name: str) -> tuple[float, ...]:
-        """Return by device what the nodes of a layer take."""
+        """Return the seconds of a layer's nodes on each device."""
         devices = range(len(self.topology.devices))
         return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
 
     def experts_s(self, name: str) -> tuple[float, ...]:
-        """Return by device how much longer a layer takes whose experts are on the CPU."""
+        """Return, for each device, the extra seconds of a layer whose experts are on the CPU."""
         inside = f"{name}.{INSIDE}."
         nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
         on_cpu_s = sum(self._node_s(node, self.topology.cpu) for node in nodes)
         return tuple(
-            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._visit_s(device)
+            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._round_trip_s(device)
             for device in range(len(self.topology.devices))
         )
 
     def range_s(self, device: int) -> float:
-        """Returns what a range of layers takes beside them: hidden states come and go."""
-        return node_cost.submission_seconds(self.topology.devices[device]) + self._way_s(device)
+        """Return the overhead of a layer range in seconds: transfers of hidden states to and from
+        the device.
+        """
+        return node_cost.submission_seconds(self.topology.devices[device]) + self._transfer_s(
+            device
+        )
 
     def _node_s(self, node: Node, device: int) -> float:
         if self._support.supports(node, device):
             return self._support.node_seconds(node.id, device)
-        return self._support.node_seconds(node.id, self.topology.cpu) + self._visit_s(device)
+        return self._support.node_seconds(node.id, self.topology.cpu) + self._round_trip_s(device)
 
-    def _visit_s(self, device: int) -> float:
-        """Returns what it takes to leave a device for the CPU and to come back."""
+    def _round_trip_s(self, device: int) -> float:
+        """Return the seconds of a round trip from a device to the CPU."""
         specs = self.topology.devices
         both = node_cost.submission_seconds(specs[device]) + node_cost.submission_seconds(specs[-1])
-        return both + self._way_s(device)
+        return both + self._transfer_s(device)
 
-    def _way_s(self, device: int) -> float:
-        """Returns what hidden states take on their way to a device and back."""
+    def _transfer_s(self, device: int) -> float:
+        """Return the seconds that hidden states take to a device and back."""
         way, cpu, size_bytes = self.topology.route, self.topology.cpu, self.hidden_bytes
         if device == cpu:
             return 0.0
@@ -192,8 +202,8 @@ class _Step:
 
     @cached_property
     def _crossing_bytes(self) -> int:
-        """What a layer_range gets: hidden states, and what is of no layer and is read by all of
-        them, as angles are.
+        """The bytes that a layer range receives: hidden states, and values outside of all layers
+        that all layers read, such as rotary tables.
         """
         mine = {node.id for nodes in self.layers.values() for node in nodes}
         read = {i for n in mine for i in self._support.operands[n] if i not in mine}
@@ -208,15 +218,15 @@ class _Step:
 
 
 def _position(name: str) -> tuple[int, int]:
-    """Return where a layer stands among all."""
+    """Return the sort key of a layer."""
     first, _, number = name.partition(".")
     return (FIRST, BETWEEN, LAST).index(first), int(number or 0)
 
 
 def _planned(graph: Graph, topology: Topology) -> Plan:
-    """Return the plan of a step on the first device that works, had it all the memory."""
+    """Return the plan of a step on the first enabled device, with unlimited memory."""
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
     roomy: list[DeviceSpec] = [
-        replace(spec, memory_bytes=ROOMY_BYTES, memory_node="") for spec in working[:1]
+        replace(spec, memory_bytes=UNLIMITED_BYTES, memory_node="") for spec in working[:1]
     ]
     return plan_graph(graph, Topology((*roomy, topology.devices[-1])), policy="priority")

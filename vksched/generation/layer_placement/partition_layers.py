@@ -1,18 +1,20 @@
-"""Divide: the layers of a model over devices, so that a turn of a conversation takes least.
+"""Partition layers: assigns contiguous ranges of a language model's layers to devices, for the
+fastest prefill and decode.
 
-Problem: layers run one after the other, and each lies on one device with its weights, keys and
-values. A token that is written takes the sum of all layers and of the transfers. A long prompt
-flows in parts: it takes the sum for its first part, and for each further one what the slowest
-device takes. Method: each device takes one range of the layers, the host as many as need be. For
-a set of devices the least sum is found from left to right. It is found again with a limit on the
-prompt's part of a layer_range, which is lowered until the sum grows beyond what is gained.
+Problem: layers run in sequence, each on the device that holds its weights and KV cache. A decoded
+token costs the sum of all layers and transfers. A long prompt is pipelined in microbatches: the
+first one costs the sum, each further one the time of the slowest device. Method: each device takes
+one layer range, the host any number. For each set of devices, dynamic programming from left to
+right finds the minimum sum. It is repeated with a limit on the microbatch time of a layer range,
+which is lowered until the sum grows by more than the limit saves.
 
     layers   0 1 2 3 4 5 | 6 7 8 | 9        ends[{gpu:1, gpu:0}][9] =
              gpu:1       | gpu:0 | host       min over s: ends[{gpu:1}][s] + cost of gpu:0 on s .. 8
 
-Where a layer_range is more than a device holds, the experts of its last layers go to the host. More
-devices have to win by a margin over fewer. Complexity: 2**devices * devices * layers**2 for each
-limit, at most MOST devices. Examples: tests/generation/test_partition_layers.py.
+If a layer range exceeds the memory of its device, the experts of its last layers are assigned to
+the host. A larger set of devices must be faster by a margin than a smaller one. Complexity:
+2**devices * devices * layers**2 for each limit, with at most MAX_DEVICES devices. Examples:
+tests/generation/test_partition_layers.py.
 """
 
 from __future__ import annotations
@@ -27,16 +29,17 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 
-MOST = 4
-"""Devices that are weighed, the fastest ones."""
+MAX_DEVICES = 4
+"""The maximum number of devices that are considered, fastest first."""
 WRITTEN, PARTS = 128, 4
-"""A turn: so many tokens are written after a prompt of so many parts."""
+"""The workload: `WRITTEN` decoded tokens after a prompt of `PARTS` microbatches."""
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer. size_bytes: on a device. write_s, read_s: by device, how much longer
-    the layer takes where they are on the host.
+    """The experts of a layer. size_bytes: their bytes on a device. write_s, read_s: for each
+    device, the extra seconds of the layer if its experts are on the host, for a token and for a
+    microbatch.
     """
 
     size_bytes: int
@@ -46,9 +49,9 @@ class Experts:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer takes. weights: bytes of each by its key, as two layers may share one.
-    cache_bytes: of its keys and values. work_bytes: beside these, for itself alone. write_s,
-    read_s: by device, the seconds of one token and of one part of a prompt.
+    """The costs of a layer. weights: the bytes of each weight by its key, because two layers may
+    share one. cache_bytes: the bytes of its KV cache. work_bytes: its other buffers. write_s,
+    read_s: for each device, the seconds of one token and of one prefill microbatch.
     """
 
     name: str
@@ -66,8 +69,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class DeviceBudget:
-    """A device. room_bytes: for a range of layers. write_s, read_s: of a layer_range beside its
-    layers: hidden states come and go, and work is handed over.
+    """A device's memory budget. room_bytes: the bytes for a layer range. write_s, read_s: the
+    overhead of a layer range for transfers of hidden states and submission, for a token and for a
+    microbatch.
     """
 
     room_bytes: float
@@ -77,7 +81,9 @@ class DeviceBudget:
 
 @dataclass(frozen=True)
 class LayerRange:
-    """Layers start .. end - 1 on a device; from `experts` on, their experts are on the host."""
+    """Layers start .. end - 1 on a device; layers from `experts` on have their experts on the
+    host.
+    """
 
     device: int
     start: int
@@ -88,7 +94,7 @@ class LayerRange:
 
 @dataclass(frozen=True)
 class LayerPartition:
-    """seconds: of a turn, as PARTS and WRITTEN say."""
+    """A partition of all layers. seconds: the time of the workload of PARTS and WRITTEN."""
 
     layer_ranges: tuple[LayerRange, ...]
     seconds: float
@@ -102,14 +108,15 @@ class LayerPartition:
 def partition_layers(
     layers: Sequence[Layer], places: Sequence[DeviceBudget], competes: bool, margin: float
 ) -> LayerPartition:
-    """Return where layers lie.
+    """Return the fastest partition of layers.
 
-    places: the host last, which has room for all. competes: the host may take layers that others
-    have room for. margin: the share by which more devices have to be faster.
+    places: the devices, the host last, which has room for all layers. competes: the host may take
+    layers that would fit on other devices. margin: the share by which a larger set of devices must
+    be faster.
     """
     host = len(places) - 1
     tables = _Tables(layers, places)
-    order = sorted(range(host), key=lambda d: (tables.total(d), d))[:MOST]
+    order = sorted(range(host), key=lambda d: (tables.total(d), d))[:MAX_DEVICES]
     sets = [
         (chosen, with_host)
         for count in range(len(order) + 1)
@@ -118,15 +125,15 @@ def partition_layers(
         if chosen or with_host
     ]
     sets.sort(key=lambda each: len(each[0]) + each[1])
-    found = [(s, tables.least(*s)) for s in sets if competes or not s[1]]
+    found = [(s, tables.fastest(*s)) for s in sets if competes or not s[1]]
     if not any(partition for _, partition in found):
-        found = [(s, tables.least(*s)) for s in sets]
+        found = [(s, tables.fastest(*s)) for s in sets]
     best: LayerPartition | None = None
     most_s = math.inf
     for (chosen, _), partition in found:
         if partition and partition.seconds <= most_s:
             best = partition
-            # a first device beside a host that has to help is no device more
+            # if the host is needed anyway, the first device does not count as an additional one
             most_s = partition.seconds * (1 - margin if chosen or competes else 1)
     assert best is not None, "the host has room"
     return best
@@ -134,7 +141,7 @@ def partition_layers(
 
 @dataclass
 class _Tables:
-    """For each device what each layer_range takes, as (start, end) of all layers."""
+    """The cost tables of layer ranges on each device, indexed by [start, end]."""
 
     layers: Sequence[Layer]
     places: Sequence[DeviceBudget]
@@ -142,20 +149,20 @@ class _Tables:
 
     @cached_property
     def sizes(self) -> NDArray:
-        """The bytes of each layer_range, weights that two layers share once."""
+        """The bytes of each layer range; weights that layers share count once."""
         count = len(self.layers)
         out = np.zeros((count + 1, count + 1))
         for start in range(count):
             seen: dict[str, int] = {}
-            beside = 0
+            unshared = 0
             for end, layer in enumerate(self.layers[start:], start + 1):
                 seen.update(layer.weights)
-                beside += layer.cache_bytes + layer.work_bytes
-                out[start, end] = beside + sum(seen.values())
+                unshared += layer.cache_bytes + layer.work_bytes
+                out[start, end] = unshared + sum(seen.values())
         return out
 
     def total(self, device: int) -> float:
-        """Return the seconds of all layers on one device, whatever its memory."""
+        """Return the seconds of all layers on one device, ignoring its memory."""
         return sum(WRITTEN * layer.write_s[device] + layer.read_s[device] for layer in self.layers)
 
     def table(self, device: int) -> _Table:
@@ -163,15 +170,15 @@ class _Tables:
             self._known[device] = _Table(self.layers, self.places[device], device, self.sizes)
         return self._known[device]
 
-    def least(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
-        """Return the fastest way in which each of some devices has a layer_range; None where no
-        way fits.
+    def fastest(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
+        """Return the fastest partition in which each of the chosen devices has a layer range; None
+        if none fits.
         """
         tables = [self.table(device) for device in chosen]
         hosts = [self.table(len(self.places) - 1)] if with_host else []
         best: LayerPartition | None = None
         limit = math.inf
-        while layer_ranges := _path(tables, hosts, limit):
+        while layer_ranges := _best_ranges(tables, hosts, limit):
             at = {table.device: table for table in (*tables, *hosts)}
             alone_s = sum(at[s.device].cost[s.start, s.end] for s in layer_ranges)
             load_s = dict.fromkeys(at, 0.0)
@@ -187,8 +194,11 @@ class _Tables:
 
 
 class _Table:
-    """cost: of a layer_range by its start and end, read_s: of that a part of a prompt, both
-    infinite where it has no room. experts: the first layer of it whose experts are on the host.
+    """The costs of layer ranges on one device.
+
+    cost[start, end]: seconds for a layer range. read_s[start, end]: the prefill part of them. Both
+    are inf if the range does not fit. experts[start, end]: the first layer of the range whose
+    experts are on the host.
     """
 
     def __init__(
@@ -207,7 +217,7 @@ class _Table:
         more_write = _sums([e.write_s[device] if e else 0 for e in apart])
         more_read = _sums([e.read_s[device] if e else 0 for e in apart])
         short = np.maximum(sizes - place.room_bytes, 0)
-        # the last layer from which on all experts together are as large as what is too much
+        # the last layer from which on all experts together cover the excess bytes
         first = np.searchsorted(saved, saved[ends] - short, "right") - 1
         self.experts: NDArray = np.where(short > 0, first, ends)
         fits = (self.experts >= starts) & (starts < ends) & (unable[ends] == unable[starts])
@@ -226,28 +236,28 @@ def _sums(values: Sequence[float]) -> NDArray:
     return np.array([0.0, *accumulate(values)])
 
 
-def _path(
+def _best_ranges(
     tables: Sequence[_Table], hosts: Sequence[_Table], limit: float
 ) -> tuple[LayerRange, ...]:
-    """Return the layer_ranges with the least sum, one for each device and any number for the host,
-    whose parts of a prompt take no longer than a limit; none where there is no such way.
+    """Return the layer ranges with the minimum sum, one for each device and any number for the
+    host, whose microbatch time is within the limit; empty if there are none.
     """
     lanes = [*tables, *hosts]
     costs = [np.where(lane.read_s <= limit, lane.cost, np.inf) for lane in lanes]
     count = len(costs[0])
-    reached: list[_Reached] = []
+    reached: list[_Frontier] = []
     for used in range(1 << len(tables)):
-        here = _Reached(np.full(count, np.inf), [None] * count)
+        here = _Frontier(np.full(count, np.inf), [None] * count)
         if not used:
-            here.least[0] = 0.0
-        for lane in reversed(range(len(tables))):  # of equal ways the first device comes first
+            here.min_cost[0] = 0.0
+        for lane in reversed(range(len(tables))):  # ties: the first device comes first
             if used >> lane & 1:
                 before = used ^ 1 << lane
-                here.extend(reached[before].least, costs[lane], before, lane)
+                here.extend(reached[before].min_cost, costs[lane], before, lane)
         for lane in range(len(tables), len(lanes)):
-            here.extend(here.least.copy(), costs[lane], used, lane)
+            here.extend(here.min_cost.copy(), costs[lane], used, lane)
         reached.append(here)
-    if not math.isfinite(reached[-1].least[-1]):
+    if not math.isfinite(reached[-1].min_cost[-1]):
         return ()
     out: list[LayerRange] = []
     used, end = len(reached) - 1, count - 1
@@ -259,19 +269,19 @@ def _path(
 
 
 @dataclass
-class _Reached:
-    """What a set of devices takes at least for all layers before each one. ways: the set and the
-    layer before the last layer_range, and whose that is.
+class _Frontier:
+    """The minimum costs of layers 0 .. n - 1 on a set of devices, for each n. ways: the predecessor
+    set, the start and the device of the last layer range.
     """
 
-    least: NDArray
+    min_cost: NDArray
     ways: list[tuple[int, int, int] | None]
 
     def extend(self, before: NDArray, cost: NDArray, used: int, lane: int) -> None:
-        """Put one more layer_range behind what was reached before, where that is less."""
+        """Append a layer range to the earlier states if that lowers the cost."""
         sums = before[:, None] + cost
         starts = sums.argmin(0)
-        least = sums.min(0)
-        for end in np.flatnonzero(least < self.least):
-            self.least[end] = least[end]
+        min_cost = sums.min(0)
+        for end in np.flatnonzero(min_cost < self.min_cost):
+            self.min_cost[end] = min_cost[end]
             self.ways[end] = used, int(starts[end]), lane

@@ -1,10 +1,11 @@
-"""Place: the devices of a language model's layers, decided once for all of its steps.
+"""Place layers: selects the devices of a language model's layers, once for all of its steps.
 
-    machine, model --measure.py--> layers, places --partition_layers.py--> partition --> placement
-                                                                   '--> who lies where, in bytes
+    topology, model --layer_costs.py--> layers, places
+                                            '--partition_layers.py--> partition --> placement
+                                                                          '--> bytes per device
 
-The placement is one as a user writes it, for `Scheduler.compile`. It has the same names for all
-steps, so no weight and no state moves between them. Examples:
+The placement has the form of a user's `placement` for `Scheduler.compile`. It uses one set of names
+for all steps, so no weight and no state moves between them. Examples:
 tests/generation/test_place_layers.py.
 """
 
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
-BESIDE_BYTES = 256 << 20
-"""A device that has so much memory over, and twice that of weights, keys and values, has room for
-all that steps take.
+MIN_FREE_BYTES = 256 << 20
+"""The free memory, in addition to twice the weights and the KV cache, from which on a device surely
+has room for all steps.
 """
 NO_ROOM = float("-inf")
-PREPARE_S = 0.015
-"""To compile a layer of one part of a long prompt: planning, mostly."""
+COMPILE_S = 0.015
+"""The seconds to compile one layer of a prefill microbatch, mostly for planning."""
 
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """Where the layers of a model lie on a machine."""
+    """The placement of a model's layers on a machine."""
 
     topology: Topology
     measured: Measured
@@ -63,7 +64,7 @@ class LayerPlacement:
         return out
 
     def weight_bytes(self, layer_range: LayerRange) -> int:
-        """Return the bytes of the weights of a layer_range, less those of experts on the host."""
+        """Return the bytes of the weights of a layer range, without experts on the host."""
         mine = self.layers[layer_range.start : layer_range.end]
         held: dict[str, int] = {}
         for layer in mine:
@@ -71,51 +72,49 @@ class LayerPlacement:
         return sum(held.values()) - sum(experts.size_bytes for experts in self.away(layer_range))
 
     def away(self, layer_range: LayerRange) -> list[Experts]:
-        """Return the experts of a layer_range that are on the host, of each layer that has
-        some.
-        """
+        """Return the experts of a layer range that are on the host, for each layer with experts."""
         layers = self.layers[layer_range.experts : layer_range.end]
         return [layer.experts for layer in layers if layer.experts]
 
     @property
     def n_cpu_moe(self) -> int:
-        """How many layers have their experts on the host, and not where they lie themselves."""
+        """The number of layers whose experts, but not their attention, are on the host."""
         return sum(len(self.away(layer_range)) for layer_range in self.partition.layer_ranges)
 
     def cache_bytes(self, layer_range: LayerRange) -> int:
-        """Return the bytes of the keys and values of a layer_range."""
+        """Return the bytes of the KV cache of a layer range."""
         return sum(layer.cache_bytes for layer in self.layers[layer_range.start : layer_range.end])
 
     def work_bytes(self, layer_range: LayerRange) -> int:
-        """Return the bytes that all steps take beside these."""
+        """Return the bytes of all other buffers of a layer range, over all steps."""
         mine = self.layers[layer_range.start : layer_range.end]
         return self.measured.shared_bytes + sum(layer.work_bytes for layer in mine)
 
     def flows(self, parts: int, length: int) -> bool:
-        """Whether it pays to compile a step of so many parts, which flow through the devices: it
-        saves more at its first use than it takes to be compiled, and what it keeps has room.
+        """Return True if it pays to compile a step of `parts` microbatches.
 
-        length: of the cache, in tokens.
+        It must save more at its first use than its compilation costs, and its buffers must fit.
+        length: the capacity of the KV cache in tokens.
         """
         loads: dict[int, float] = {}
         for layer_range in self.partition.layer_ranges:
             loads[layer_range.device] = loads.get(layer_range.device, 0.0) + layer_range.read_s
         saved_s = (parts - 1) * (sum(loads.values()) - max(loads.values()))
-        return saved_s > PREPARE_S * parts * len(self.layers) and all(
+        return saved_s > COMPILE_S * parts * len(self.layers) and all(
             self._room_bytes(layer_range) >= self._parts_bytes(layer_range, parts, length)
             for layer_range in self.partition.layer_ranges
         )
 
     def _room_bytes(self, layer_range: LayerRange) -> float:
-        """Returns what a layer_range leaves free on its device."""
+        """Return the bytes that a layer range leaves free on its device."""
         place = self.measured.places[layer_range.device]
         mine = self.layers[layer_range.start : layer_range.end]
         held = self.weight_bytes(layer_range) + self.cache_bytes(layer_range)
         return place.room_bytes - held - sum(layer.work_bytes for layer in mine)
 
     def _parts_bytes(self, layer_range: LayerRange, parts: int, length: int) -> float:
-        """Returns what parts take: new keys and values, alone and together, hidden states that
-        come and go, and what a part takes alone.
+        """Return the bytes of microbatches: new keys and values, each and concatenated, hidden
+        states for transfers, and the buffers of one microbatch.
         """
         share = parts * self.measured.tokens / length
         hidden_bytes = 4 * parts * self.measured.hidden_bytes
@@ -123,7 +122,7 @@ class LayerPlacement:
 
 
 class LayerScheduler(Protocol):
-    """What is used of a scheduler."""
+    """The interface of a scheduler that layer placement uses."""
 
     policy: str
     with_cpu: bool
@@ -139,11 +138,10 @@ def place_layers(
     sizes: Sequence[int],
     full: Container[str] = (),
 ) -> LayerPlacement | None:
-    """Return where the layers of a model shall lie; None where there is nothing to decide, as only
-    the CPU works, or one device alone that surely has room, or where the policy is not to look for
-    the fastest way.
+    """Return the placement of a model's layers, or None if there is no choice to make: only the CPU
+    works, one device surely has room for everything, or the policy does not optimize.
 
-    full: devices that turned out to have no room.
+    full: names of devices that ran out of memory.
     """
     topology = scheduler.topology
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
@@ -157,16 +155,16 @@ def place_layers(
 
 
 def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCache) -> bool:
-    """Whether one device alone works, and surely has room for a model and its cache."""
+    """Return True if only one device works and it surely has room for a model and its KV cache."""
     working = [spec for spec in scheduler.topology.devices[:-1] if not spec.disabled_reason]
     if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
         return False
     held_bytes = model.device_bytes + _cache_bytes(model, cache)
-    return working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES
+    return working[0].memory_bytes >= 2 * held_bytes + MIN_FREE_BYTES
 
 
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
-    """Return the bytes of the keys and values of all layers."""
+    """Return the bytes of the KV cache of all layers."""
     hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
     return sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length) * cache.length * each
 
@@ -178,10 +176,10 @@ def lay_out(
     topology: Topology,
     with_cpu: bool = False,
 ) -> LayerPlacement:
-    """Return where the layers of a model shall lie.
+    """Return the placement of a model's layers.
 
-    sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
-    other devices; else it takes only what they cannot.
+    sizes: the sizes of compiled steps in tokens, from 1 on. with_cpu: the CPU competes with other
+    devices; otherwise it takes only layers that do not fit on them.
     """
     measured = _measured(model, cache, sizes, topology)
     return LayerPlacement(topology, measured, decide(measured, topology, with_cpu))
@@ -198,8 +196,8 @@ def _measured(
 def decide(
     measured: Measured, topology: Topology, with_cpu: bool, full: Container[str] = ()
 ) -> LayerPartition:
-    """Return the partition that takes least on the devices that work, one for each memory. full:
-    devices that take nothing.
+    """Return the fastest partition over the enabled devices, one for each memory. full: devices
+    without memory, which get no layers.
     """
     able = [not spec.disabled_reason and spec.name not in full for spec in topology.devices]
     usable = [next((d for d in pool if able[d]), None) for pool in topology.memory_nodes]

@@ -1,10 +1,10 @@
-"""Keys and values of the tokens of a text, kept on the devices from run to run.
+"""KV cache: keys and values of a text's tokens, as states on the devices.
 
-ids, start, count --> q, k, v of these tokens
-each token sees the rows of the states before start, and the new ones up to its own --> logits
-when all else is done: the new rows are written into the states at start, start + 1, ...
+    ids, start, count --> q, k, v of these tokens
+    each token attends to cached rows before start, and to new rows up to its own --> logits
+    at the end of the run: the new rows are written into the states at start, start + 1, ...
 
-So a step costs what is in use of the states, and what it writes, however large they are.
+The cost of a step depends on the used rows and the written rows, not on the capacity of the cache.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from .architectures.token_layout import AttentionMask
 
 Pair = tuple[Tensor, Tensor]
 KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
-"""Types of states by the names that they have on the command line; words are rows in q8_0."""
+"""The element types of states by their names on the command line; q8_0 rows are stored as 32-bit
+words.
+"""
 
 
 class KeyValueCache:
-    """States with the keys and values of `length` tokens, made as layers first ask for them.
+    """The states with the keys and values of `length` tokens, created at first use by layers.
 
-    kind: how they are kept, one of KINDS.
+    kind: the element type, one of KINDS.
     """
 
     def __init__(self, length: int, kind: str = "f32") -> None:
@@ -52,32 +54,34 @@ class KeyValueCache:
         self.dtype = KINDS[kind]
         self.states: dict[str, Tensor] = {}
         self.sizes: dict[str, tuple[int, int]] = {}
-        """What states were made with: heads, and values of a row."""
+        """The arguments of the states: heads, and values per row."""
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Return a state with rows of so many values: (1, heads, length, size), or words."""
+        """Return a state with rows of `size` values: (1, heads, length, size), or 32-bit words for
+        q8_0.
+        """
         if name not in self.states:
             width = row_words(size) if self.dtype == UINT32 else size
             nothing = np.zeros((), numpy_dtype(self.dtype))
-            empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # takes no memory
+            empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # needs no memory
             self.sizes[name] = heads, size
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 
-    def kept(self, rows: Tensor) -> Tensor:
-        """Return rows as a state keeps them."""
+    def encoded(self, rows: Tensor) -> Tensor:
+        """Return rows in the element type of the states."""
         return quantize_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
     def values(self, rows: Tensor, size: int) -> Tensor:
-        """Return the values of rows of a state, which attention reads where they lie."""
+        """Return the values of a state's rows; attention reads them without a copy."""
         return dequantize_q8_0(rows, size) if self.dtype == UINT32 else rows
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A call that reads more tokens of a text: `sched.compile(step.logits, updates=step.updates)`.
+    """A call that appends tokens to a text: `sched.compile(step.logits, updates=step.updates)`.
 
-    logits: after the last token, (1, vocabulary). updates: the states with these tokens.
+    logits: the logits after the last token, (1, vocabulary). updates: the states' next values.
     """
 
     logits: Tensor
@@ -85,11 +89,11 @@ class Step:
 
 
 class CachedSequence:
-    """A part of a step: `tokens` of a text, behind those of the parts before it. Keys and values of
-    all tokens before the step are kept.
+    """A microbatch of a step: `tokens` tokens after those of the previous parts. The keys and
+    values of all tokens before the step are cached.
 
-    start: how many tokens these are. last: whose logits are wanted, as an index of this part.
-    updates: fills while a graph is written.
+    start: the number of cached tokens. last: the index in this part of the token whose logits are
+    wanted. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -113,52 +117,52 @@ class CachedSequence:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
-        """Return the attention of q to the keys and values up to its position, or to the last ones
-        of them where there is a window.
+        """Return the attention of q to the keys and values up to its position, within the window if
+        there is one.
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
-        kept, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
+        cached, new = (keys, values), (new_keys, new_values)  # cached rows, and new values
         window = attention_mask.window if attention_mask.window < self.length else 0
         used, past = self._start, self._end - q.shape[2]
         if window and attention_mask.chunked:
-            return self._attend_piece(q, kept, new, attention_mask)
+            return self._attend_piece(q, cached, new, attention_mask)
         if window and attention_mask.sink:
-            return self._attend_last(q, kept, new, attention_mask)
+            return self._attend_last(q, cached, new, attention_mask)
         if attention_mask.sink:
             new, past = after_sink(*new), past + 1
         left = window - 1 if window else None
         return attention_mask.attend(
-            q, *self._values(kept, k, v), left=left, past=past, used=used, new=new
+            q, *self._values(cached, k, v), left=left, past=past, used=used, new=new
         )
 
     def _attend_piece(
-        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
-        """Return the attention of q to the keys and values of the piece that its position is in,
-        of as many tokens as the window that the text is cut into.
+        """Return the attention of q within the chunk of its position; the window is the size of a
+        chunk.
         """
         size = attention_mask.window
-        first = self._start // size * size  # of the piece in which the step begins
+        first = self._start // size * size  # the start of the chunk in which the step begins
         rows = minimum(first + arange(size), self.length - 1)
-        begun_with = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        begun_with = self._values([gather(each, rows, axis=2) for each in cached], *new)
         used, past = self._start - first, self._end - q.shape[2]
         begun = attention_mask.attend(q, *begun_with, past=past, used=used, new=new)
         if self._end == 1:
             return begun
-        # of a piece that begins within the step all tokens are new
+        # a chunk that begins within the step has only new tokens
         own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
         since = at // size * size
         later = attention_mask.attend(q, *new, (own >= since) & (own <= at))
         return where(equal(since, first), begun, later)
 
     def _attend_last(
-        self, q: Tensor, kept: Pair, new: Pair, attention_mask: AttentionMask
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
-        """Return the attention of q to a sink and to the last keys, as many as the window."""
+        """Return the attention of q to a sink and to the last `window` keys."""
         before = arange(1 - attention_mask.window, 0) + self._start
         rows = maximum(before, 0)
-        last = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        last = self._values([gather(each, rows, axis=2) for each in cached], *new)
         pairs = zip(last, new, strict=True)
         joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
         key = arange(-attention_mask.window, self._end) + self._start
@@ -168,21 +172,21 @@ class CachedSequence:
         return attention_mask.attend(q, *after_sink(*joined), is_sink | seen)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state, (1, heads, length, ...), and the rows of the step up to here.
+        """Return the state, (1, heads, length, ...), and the rows of the step up to this part.
 
-        own: those of this part, (1, heads, n, size).
+        own: the rows of this part, (1, heads, n, size).
         """
         _, heads, _, size = own.shape
         cache = self._cache
-        kept = cache.state(name, heads, size)
+        cached = cache.state(name, heads, size)
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[kept] = dynamic_update_slice(kept, cache.kept(new), self._start, axis=2)
-        return kept, new
+        self.updates[cached] = dynamic_update_slice(cached, cache.encoded(new), self._start, axis=2)
+        return cached, new
 
-    def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
-        """Return the values of rows of states. k, v: rows of as many values."""
+    def _values(self, cached: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
+        """Return the values of the rows of states. k, v: rows with as many values."""
         return [
-            self._cache.values(each, own.shape[3]) for each, own in zip(kept, (k, v), strict=True)
+            self._cache.values(each, own.shape[3]) for each, own in zip(cached, (k, v), strict=True)
         ]

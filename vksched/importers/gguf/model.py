@@ -1,4 +1,4 @@
-"""LanguageModel: a GGUF file as tensors, whose weights are read when they are used."""
+"""LanguageModel: a GGUF file as tensors, whose weights are read at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from .tokenizer.tokenizer import Tokenizer
 
 
 class LanguageModel(ImportedModel):
-    """A model of a GGUF file. name: what the file says, else the name of the file."""
+    """A language model of a GGUF file. name: the model's name in the metadata, else the file's
+    name.
+    """
 
     format = "gguf"
 
@@ -37,33 +39,33 @@ class LanguageModel(ImportedModel):
         self.weights = Weights(file)
 
     def meta(self) -> LanguageModel:
-        """Return the model with weights that have nothing in them, for plans: none is read."""
-        made = LanguageModel(self.file)
-        made.weights = MetaWeights(self.file)
-        return made
+        """Return the model with meta weights, which have no data, for planning."""
+        model = LanguageModel(self.file)
+        model.weights = MetaWeights(self.file)
+        return model
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.parameters:,} parameters>"
 
     @property
     def architecture(self) -> str:
-        """What kind of network it is: "llama", "qwen2"."""
+        """The name of the architecture, for example "llama" or "qwen2"."""
         return architecture_of(self.file)
 
     @cached_property
     def hyper(self) -> Hyper:
-        """Its sizes and numbers, of an architecture that is known: others lack keys of these."""
+        """The hyperparameters; only available for known architectures."""
         architecture(self.architecture)
         return read_hyper(self.file)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """What turns texts into tokens, as the file describes it."""
+        """The tokenizer that the file describes."""
         return Tokenizer(self.file.metadata)
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """What writes a conversation as a text for the model."""
+        """The chat template of the model."""
         source = self.file.metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
             raise ModelFormatError(
@@ -84,36 +86,53 @@ class LanguageModel(ImportedModel):
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of these in the file."""
+        """The size of all tensors in the file in bytes."""
         return sum(tensor.nbytes for tensor in self.file.tensors.values())
 
     @property
     def device_bytes(self) -> int:
-        """The bytes that they take on a device at most."""
+        """The maximum size of all tensors on a device in bytes."""
         return sum(map(device_bytes_of, self.file.tensors.values()))
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Return the logits of what follows each token of texts, as a tensor to compile.
+        """Return the next-token logits of each token, as a tensor to compile.
 
         ids: (b, n) int32 -> (b, n, vocabulary).
 
-        Raises:
-            ModelFormatError: the architecture is not known, or the file is not as it should be.
-            ShapeError: ids are no batch of tokens, or more than the model's context.
+        Raises
+        ------
+        ModelFormatError
+            The architecture is unknown, or the file is invalid.
+        ShapeError
+            `ids` is not a batch of tokens, or longer than the model's context.
         """
         network = self._network(FullSequence(self._tokens_of(ids)))
         return network.logits(ids)
 
     def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
-        """Return a vector of length 1 of each text, as a tensor to compile.
+        """Return the embedding of each text, normalized to length 1, as a tensor to compile.
 
-        ids: (b, n) int32, counts: (b,) int32, how many of its tokens are those of a text ->
-        (b, width). pooling: "mean", "cls" or "last" token; by default as the file says.
+        Parameters
+        ----------
+        ids
+            The padded tokens, (b, n) int32.
+        counts
+            The number of tokens of each text, (b,) int32.
+        pooling
+            "mean", or the "cls" or "last" token; the file's default if None.
 
-        Raises:
-            ModelFormatError: the architecture is not known, or the file is not as it should be.
-            ShapeError: ids are no batch of tokens, or more than the model's context; or there is
-                no such pooling.
+        Returns
+        -------
+        Tensor
+            The embeddings, (b, width).
+
+        Raises
+        ------
+        ModelFormatError
+            The architecture is unknown, or the file is invalid.
+        ShapeError
+            `ids` is not a batch of tokens, or longer than the model's context; or the pooling is
+            unknown.
         """
         way = self.pooling(pooling)
         length = self._tokens_of(ids)
@@ -136,10 +155,12 @@ class LanguageModel(ImportedModel):
             return pooled(hidden, counts, way)
 
     def pooling(self, asked: str | None = None) -> str:
-        """Return how one vector of a text is made: as asked, or as the file says.
+        """Return the pooling: the requested one, or the file's default.
 
-        Raises:
-            ShapeError: neither says so.
+        Raises
+        ------
+        ShapeError
+            Neither is valid.
         """
         way = asked or self.hyper.pooling
         if way not in WAYS:
@@ -153,7 +174,7 @@ class LanguageModel(ImportedModel):
         return Network(architecture(self.architecture), self.hyper, self.weights, text)
 
     def _tokens_of(self, ids: Tensor) -> int:
-        """Return how many tokens there are in each row."""
+        """Return the number of tokens in each row."""
         hyper = self.hyper
         if ids.rank != 2 or ids.dtype != INT32 or ids.shape[1] > hyper.context:
             raise ShapeError(
@@ -162,11 +183,10 @@ class LanguageModel(ImportedModel):
         return ids.shape[1]
 
     def cache(self, length: int, cache_type: str = "f32") -> KeyValueCache:
-        """Return room for the keys and values of a text of so many tokens, for `step`.
+        """Return a KV cache for `length` tokens, for `step`.
 
-        cache_type: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over
-        a
-            quarter.
+        cache_type: the element type: "f32", "f16" for half the memory, or "q8_0" for about a
+        quarter.
         """
         if cache_type not in KINDS:
             raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {cache_type!r}")
@@ -178,13 +198,14 @@ class LanguageModel(ImportedModel):
         return KeyValueCache(length, cache_type)
 
     def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
-        """Return a call that reads so many more tokens of a text, as tensors to compile with its
+        """Return a call that appends `tokens` tokens to a text, as tensors to compile with their
         updates. All steps of a cache share its states.
 
-        Inputs of a run: ids, (1, tokens) of int32; start, how many tokens came before; count, how
-        many of `ids` are tokens of the text, as those behind may be anything.
-        parts: equal ones, which are computed in turns, so that they flow through several devices as
-        a pipeline. The last of the `count` tokens must be in the last part.
+        The inputs of a run are `ids`, (1, tokens) int32; `start`, the number of cached tokens; and
+        `count`, the number of valid tokens in `ids`; the rest is padding.
+
+        parts: the number of equal microbatches, which flow through several devices as a pipeline.
+        The last of the `count` tokens must be in the last part.
         """
         if not 0 < tokens <= cache.length or parts < 1 or tokens % parts:
             raise ShapeError(

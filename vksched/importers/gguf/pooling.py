@@ -1,4 +1,4 @@
-"""Pooling: one vector of a text, made of those of its tokens."""
+"""Pooling: reduces the hidden states of a text's tokens to one vector."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from ...ir.tensor import Tensor
 from ...ops import arange, cast, equal, less, lp_normalize, matmul, reshape, squeeze, where
 
 WAYS = ("mean", "cls", "last")
-"""The mean of all tokens, the first one, the last one."""
+"""The mean of all tokens, the first token, the last token."""
 
 
 def pooled(hidden: Tensor, counts: Tensor, way: str) -> Tensor:
-    """Return a vector of length 1 of each text.
+    """Return the pooled vector of each text, normalized to length 1.
 
-    hidden: (b, n, width), counts: (b,) int32, tokens of each text -> (b, width).
+    hidden: (b, n, width), counts: (b,) int32, the number of tokens of each text -> (b, width).
     """
     at, ends = arange(hidden.shape[1]), reshape(counts, (-1, 1))
     if way == "mean":

@@ -1,1 +1,1 @@
-"""ONNX files: read, taken apart, lowered to tensors by the rules."""
+"""ONNX importer: read a file, check it, and lower its graph to tensors with one rule per op."""

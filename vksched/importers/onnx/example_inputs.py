@@ -1,4 +1,4 @@
-"""Example inputs: sizes for the dimensions that a model leaves open, and numbers that make sense.
+"""Example inputs: sizes for free dimensions and plausible values.
 
     ids: int64[batch,sequence] -> Gather(word_embeddings [30522, 384], ids)    0 .. 30521
     attention_mask                                                             ones
@@ -26,21 +26,27 @@ SAME_ELEMENTS = frozenset(
     ("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze")
     + ("Transpose", "Unsqueeze")
 )
-"""Ops whose result has elements of their first operand."""
+"""Ops whose result consists of elements of their first operand."""
 SAME_SHAPE = frozenset(("Cast", "CastLike", "DequantizeLinear", "Identity"))
 TABLES = {
     "Gather": ((1, 0),),
     "GatherBlockQuantized": ((1, 0),),
     "EmbedLayerNormalization": ((0, 2), (1, 4), (8, 3)),
 }
-"""By op the operands that are indices, each with the table that it indexes."""
+"""For each op, the operands that are indices, each with the table that it indexes."""
 FEW = 2
-"""Integers of which nothing is known are below this."""
+"""Integers without a known bound are drawn below this."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shapes for all inputs. assumed: the dimensions for which 1 was taken."""
+    """Shapes of all inputs.
+
+    Attributes
+    ----------
+    assumed
+        The dimensions that were assumed to be 1.
+    """
 
     shapes: dict[str, Shape]
     assumed: list[str] = field(default_factory=list)
@@ -54,11 +60,21 @@ def choose_shapes(
 ) -> Sizes:
     """Return shapes for the inputs of a model.
 
-    arrays: those given already, by name. dims: sizes of named dimensions. shapes: of inputs.
+    Parameters
+    ----------
+    arrays
+        Arrays supplied by the user, by input name.
+    dims
+        Sizes of named dimensions.
+    shapes
+        Shapes of inputs, by input name.
 
-    Raises:
-        GraphError: a name is not the model's. ShapeError: a shape does not fit, or the number of
-            dimensions is not known.
+    Raises
+    ------
+    GraphError
+        A name is not in the model.
+    ShapeError
+        A shape does not fit, or the rank is unknown.
     """
     inputs = {value.name: value for value in model.inputs}
     named = {d for v in inputs.values() for d in v.dims or () if isinstance(d, str)}
@@ -66,13 +82,13 @@ def choose_shapes(
     _require(shapes, inputs, "input")
     sizes = dict(dims)
     met: dict[str, set[int]] = {}
-    given = {name: np.shape(a) for name, a in arrays.items() if name in inputs}
-    for name, shape in given.items():
+    array_shapes = {name: np.shape(a) for name, a in arrays.items() if name in inputs}
+    for name, shape in array_shapes.items():
         if shapes.get(name, shape) != shape:
             raise ShapeError(
                 f"[model] expected an array of shape {shapes[name]} for {name!r}, got {shape}"
             )
-    fixed = {**shapes, **given}
+    fixed = {**shapes, **array_shapes}
     for name, shape in fixed.items():
         declared = inputs[name].dims
         for dim, size in zip(declared or (), shape, strict=False):
@@ -84,7 +100,7 @@ def choose_shapes(
             for dim, size in zip(declared, shape, strict=True):
                 if isinstance(dim, str) and dim not in dims:
                     met.setdefault(dim, set()).add(size)
-    # A name that stands for two sizes says nothing of a third place.
+    # A name with two different sizes gives no size for a third occurrence.
     sizes.update({dim: size for dim, (size, *more) in met.items() if not more})
     assumed: dict[str, None] = {}
     out: dict[str, Shape] = {}
@@ -109,7 +125,7 @@ def choose_shapes(
 
 
 def _terms(dim: str, named: set[str]) -> list[str]:
-    """Return the names that a dimension is the sum of, as in "past + sequence"; itself if none."""
+    """Return the names that a dimension sums ("past + sequence"), or the dimension itself."""
     parts = [part.strip() for part in dim.split("+")]
     return parts if len(parts) > 1 and all(part in named for part in parts) else [dim]
 
@@ -122,8 +138,8 @@ def _size(dim: str | None, sizes: Mapping[str, int], named: set[str]) -> int:
     return sum(sizes.get(name, 1) for name in _terms(dim, named))
 
 
-def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    unknown = [name for name in given if name not in known]
+def _require(names: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise GraphError(
             f"[model] expected {what}s of {sorted(known)}, got {', '.join(map(repr, unknown))}"
@@ -134,10 +150,17 @@ def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> Non
 def example_inputs(
     model: Model, shapes: Mapping[str, Shape], seed: int, without: Sequence[str] = ()
 ) -> dict[str, CpuValue]:
-    """Return inputs of given shapes, the same for the same seed. without: inputs to leave out.
+    """Return inputs of the requested shapes, reproducible by seed.
 
-    Raises:
-        UnsupportedOp: nothing can be made for an input, as of texts.
+    Parameters
+    ----------
+    without
+        Names of inputs to leave out.
+
+    Raises
+    ------
+    UnsupportedOp
+        No example can be generated for an input, for instance for strings.
     """
     bounds = find_index_bounds(model)
     out: dict[str, CpuValue] = {}
@@ -172,7 +195,7 @@ def _example(
 
 
 def find_index_bounds(model: Model) -> dict[str, int]:
-    """Return for each input whose elements index tables of the model the length of the least."""
+    """Return, for each input that indexes tables of the model, the length of the shortest table."""
     shapes: dict[str, Shape] = {n: a.shape for n, a in model.file.initializers.items()}
     source = {value.name: value.name for value in model.inputs}
     bounds: dict[str, int] = {}

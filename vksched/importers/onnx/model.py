@@ -1,4 +1,4 @@
-"""Model: an ONNX file with named inputs and outputs, ready to be lowered for any shapes."""
+"""Model: an ONNX file with named inputs and outputs, which can be lowered for any shapes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,17 @@ Dim = int | str | None
 class ModelValue:
     """An input or output of a model.
 
-    kind: "tensor", "sequence", "optional" or "map". elem_type: ONNX's number of the element type,
-    of a map that of its values. dims: each a size, a name, or None; None instead where the rank is
-    unknown. One name may stand for several sizes, as in onnxruntime; an input without dimensions
-    takes any shape, as there. key_type: of the keys of a map, or of a sequence of maps.
+    Attributes
+    ----------
+    kind
+        "tensor", "sequence", "optional" or "map".
+    elem_type
+        ONNX element type; for a map, the type of its values.
+    dims
+        A size, a name, or None for each dimension; None if the rank is unknown. One name may have
+        several sizes, as in onnxruntime. An input without dimensions accepts any shape.
+    key_type
+        ONNX type of the keys of a map or of a sequence of maps.
     """
 
     name: str
@@ -80,9 +87,16 @@ def _dim_text(dim: Dim) -> str:
 
 
 class Model(ImportedModel):
-    """An ONNX model. inputs: without those that have a default, which may be given all the same.
+    """An ONNX model.
 
-    opsets: the version of each domain that it imports. defaults: initializers that are inputs, too.
+    Attributes
+    ----------
+    inputs
+        Inputs without a default value. Inputs with a default can be passed as well.
+    opsets
+        The version of each domain that the model imports.
+    defaults
+        Initializers that are also inputs.
     """
 
     format = "onnx"
@@ -102,7 +116,7 @@ class Model(ImportedModel):
         self.defaults = {v.name: v for v in declared if v.name in self._env}
         self.outputs = tuple(_model_value(v) for v in graph.output)
         self._fitting: tuple[object, ...] | None = None
-        """The types of the last inputs that fitted: they are not looked at again."""
+        """The types of the last inputs that fitted, to skip repeated checks."""
         self._nodes = tuple(graph.node)
 
     def __repr__(self) -> str:
@@ -110,29 +124,27 @@ class Model(ImportedModel):
         return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Model:
-        """Return this model with sizes for some of its named dimensions, which inputs must have
-        then. Names that it does not have are passed over.
-        """
+        """Return a copy with fixed sizes for some named dimensions; unknown names are ignored."""
         if not sizes:
             return self
-        made = copy.copy(self)
-        made._fitting = None
-        made.inputs = tuple(_sized(v, sizes) for v in self.inputs)
-        made.outputs = tuple(_sized(v, sizes) for v in self.outputs)
-        made.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
-        return made
+        copied = copy.copy(self)
+        copied._fitting = None
+        copied.inputs = tuple(_sized(v, sizes) for v in self.inputs)
+        copied.outputs = tuple(_sized(v, sizes) for v in self.outputs)
+        copied.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
+        return copied
 
     def with_outputs(self, names: Iterable[str]) -> Model:
-        """Return this model with more outputs: tensors of its main graph, by name."""
+        """Return a copy with additional outputs: tensors of the main graph, by name."""
         known = {v.name for v in self.outputs}
-        made = copy.copy(self)
+        copied = copy.copy(self)
         more = (ModelValue(n, "tensor", 0, None) for n in dict.fromkeys(names) if n not in known)
-        made.outputs = (*self.outputs, *more)
-        return made
+        copied.outputs = (*self.outputs, *more)
+        return copied
 
     @property
     def is_static(self) -> bool:
-        """All inputs are tensors of fixed shapes."""
+        """True if all inputs are tensors of fixed shapes."""
         return all(
             v.kind == "tensor" and v.dims is not None and all(isinstance(d, int) for d in v.dims)
             for v in self.inputs
@@ -140,12 +152,14 @@ class Model(ImportedModel):
 
     @property
     def parameters(self) -> int:
-        """The number of elements of all initializers and constants, those of branches too."""
+        """The number of elements of all initializers and constants, including those of
+        subgraphs.
+        """
         return self._embedded[0] + sum(a.size for a in self.file.initializers.values())
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of these, as numpy holds them."""
+        """The size of all initializers and constants in numpy arrays."""
         return self._embedded[1] + sum(a.nbytes for a in self.file.initializers.values())
 
     @cached_property
@@ -154,15 +168,18 @@ class Model(ImportedModel):
 
     @property
     def nodes(self) -> tuple[NodeProto, ...]:
-        """The nodes of the main graph, local functions replaced by what they stand for."""
+        """The nodes of the main graph, with local functions inlined."""
         return self._nodes
 
     def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> Lowered:
-        """Return the first stage for inputs of given types, or for given inputs; nothing is
-        planned, and a node that the host runs between stages is not evaluated.
+        """Return the first segment for input types or for concrete inputs.
 
-        Raises:
-            NeedsInputs: types are not enough, as elements decide on shapes.
+        Nothing is planned, and CPU steps between segments are not evaluated.
+
+        Raises
+        ------
+        NeedsInputs
+            Types are not enough: shapes depend on elements.
         """
         types = {name: type_of(value) for name, value in inputs.items()}
         only_types = any(isinstance(value, CpuValueType) for value in inputs.values())
@@ -173,17 +190,26 @@ class Model(ImportedModel):
     def tensors(
         self, shapes: Mapping[str, Any] | None = None, trainable: str | Sequence[str] = ()
     ) -> ModelTensors:
-        """Return the model as tensors, to train it on or to write more graph with.
+        """Return the model as tensors, to train it or to extend its graph.
 
-        shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
-            of initializers of floats ("fc.*"), which become states that `vs.grad` and the
-            optimizers take, or names of constant nodes; the others stay as they are. A pattern
-            leaves out what a shape depends on, such as the scales of a Resize.
+        Parameters
+        ----------
+        shapes
+            Shapes of inputs by name; required for inputs with free dimensions.
+        trainable
+            Names or patterns ("fc.*") of float initializers, or names of constant nodes. They
+            become states for `vs.grad` and the optimizers; all others stay weights. A pattern skips
+            initializers on which a shape depends, for instance the scales of a Resize.
 
-        Raises:
-            UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
-            names no such initializer, or a name on which a shape depends; or a shape of no input.
-            ShapeError: a size is not known, or does not fit.
+        Raises
+        ------
+        UnsupportedOp
+            The model is not a single graph for these shapes.
+        GraphError
+            A pattern matches no float initializer, a shape depends on a named one, or an input is
+            unknown.
+        ShapeError
+            A size is unknown or does not fit.
         """
         known = [value.name for value in self.inputs]
         for name in shapes or {}:
@@ -193,16 +219,16 @@ class Model(ImportedModel):
         types = self.input_types(shapes or {})
         return tensors_of(self.context, self.frame(), types, trainable, self._env)
 
-    def frame(self, given: frozenset[str] = frozenset()) -> Frame:
-        """Return the whole graph as something to lower. given: initializers to take as inputs."""
-        names = [*(v.name for v in self.inputs), *given]
+    def frame(self, as_inputs: frozenset[str] = frozenset()) -> Frame:
+        """Return the whole graph as a frame; the initializers in `as_inputs` become inputs."""
+        names = [*(v.name for v in self.inputs), *as_inputs]
         nodes, constants = self._without_constants
         env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
         return Frame(nodes, env, tuple(v.name for v in self.outputs))
 
     @cached_property
     def _without_constants(self) -> tuple[tuple[NodeProto, ...], dict[str, Value]]:
-        """The nodes that are no constants, and the constants: looked at once, not in each frame."""
+        """The nodes that are not constants, and the constants, cached for all frames."""
         nodes, constants = [], {}
         for node in self._nodes:
             value = self.context.constant_node(node)
@@ -213,10 +239,12 @@ class Model(ImportedModel):
         return tuple(nodes), constants
 
     def input_types(self, shapes: Mapping[str, Any]) -> dict[str, CpuValueType]:
-        """Return the types of all inputs, for shapes by name; those with sizes only need none.
+        """Return the types of all inputs; inputs of fixed shape need no entry in `shapes`.
 
-        Raises:
-            ShapeError: a size is not known, or does not fit.
+        Raises
+        ------
+        ShapeError
+            A size is unknown or does not fit.
         """
         out: dict[str, CpuValueType] = {}
         for value in self.inputs:
@@ -233,41 +261,45 @@ class Model(ImportedModel):
             out[value.name] = CpuValueType(value.elem_type, fixed, _usual_bound(value.elem_type))
         return out
 
-    def check_inputs(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
-        """Return inputs by name as the model takes them.
+    def check_inputs(self, feeds: Mapping[str, Any]) -> dict[str, CpuValue]:
+        """Return inputs by name, converted to the types of the model.
 
-        Raises:
-            GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
+        Raises
+        ------
+        GraphError
+            Names are missing or unknown.
+        DTypeError, ShapeError
+            An array does not fit.
         """
-        seen = types_of(given)
+        seen = types_of(feeds)
         if seen is not None and seen == self._fitting:
-            return dict(given)
-        arrays = self._checked(given)
+            return dict(feeds)
+        arrays = self._checked(feeds)
         self._fitting = seen
         return arrays
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, CpuValue]:
+    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, CpuValue]:
         known = {v.name: v for v in self.inputs}
-        if known.keys() != given.keys():
-            missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
+        if known.keys() != feeds.keys():
+            missing, unknown = known.keys() - feeds.keys(), feeds.keys() - known.keys()
             unknown -= self.defaults.keys()
             if missing or unknown:
                 raise GraphError(
-                    f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
+                    f"[run] expected inputs {sorted(known)}, got {sorted(feeds)}; try "
                     f"{call_text(known)}"
                 )
             known |= self.defaults
-        return {name: _check_input(known[name], value) for name, value in given.items()}
+        return {name: _check_input(known[name], value) for name, value in feeds.items()}
 
 
 Types = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 """Names, element types and shapes of arrays."""
 
 
-def types_of(given: Mapping[str, Any]) -> Types | None:
-    """Return the types of arrays; None where one is no array of numbers."""
+def types_of(feeds: Mapping[str, Any]) -> Types | None:
+    """Return the types of arrays, or None if one is not a numeric array."""
     found: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
-    for name, array in given.items():
+    for name, array in feeds.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OUS":
             return None
         found.append((name, array.dtype, array.shape))
@@ -275,7 +307,7 @@ def types_of(given: Mapping[str, Any]) -> Types | None:
 
 
 def _usual_bound(elem_type: int) -> int:
-    """What is supposed of inputs whose elements are not known: most int64 are small."""
+    """Return the bound assumed for inputs of unknown elements: most int64 values are small."""
     from .nodes.values import BUCKETS
 
     return BUCKETS[0] if element_name(elem_type) == "int64" else 0
@@ -296,7 +328,7 @@ def _model_value(info: ValueInfoProto) -> ModelValue:
             return ModelValue(info.name, kind, values, None, type_.map_type.key_type)
         else:
             return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
-    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
+    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be empty, too
     return ModelValue(info.name, kind, type_.tensor_type.elem_type, _dims(type_))
 
 
@@ -320,23 +352,23 @@ def _sized(value: ModelValue, sizes: Mapping[str, int]) -> ModelValue:
     return replace(value, dims=tuple(dims))
 
 
-def _check_input(value: ModelValue, given: Any) -> CpuValue:
-    if given is None and value.kind == "optional":
+def _check_input(value: ModelValue, arg: Any) -> CpuValue:
+    if arg is None and value.kind == "optional":
         return None
     if value.kind == "map":
-        return _check_map(value, given)
-    if value.kind != "tensor" and isinstance(given, (list, tuple)):
+        return _check_map(value, arg)
+    if value.kind != "tensor" and isinstance(arg, (list, tuple)):
         kind = "map" if value.key_type else "tensor"
         inner = ModelValue(value.name, kind, value.elem_type, None, value.key_type)
-        return [_check_input(inner, item) for item in given]
+        return [_check_input(inner, item) for item in arg]
     if value.kind == "sequence":
         raise DTypeError(
-            f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
+            f"[run] expected a list of arrays for input {value.name!r}, got {type(arg).__name__}"
         )
     if value.elem_type == 0:
-        return np.asarray(given)
+        return np.asarray(arg)
     wanted = numpy_of(value.elem_type)
-    array = np.asarray(given) if hasattr(given, "dtype") else _converted(value, given, wanted)
+    array = np.asarray(arg) if hasattr(arg, "dtype") else _converted(value, arg, wanted)
     text = wanted.kind == "O" and array.dtype.kind in "US"
     if array.dtype != wanted and not text:
         raise DTypeError(
@@ -348,43 +380,43 @@ def _check_input(value: ModelValue, given: Any) -> CpuValue:
     return array.astype(object) if text else array
 
 
-def _check_map(value: ModelValue, given: Any) -> Map:
-    """Return a map whose keys and values have the types that the model says."""
-    if not isinstance(given, Mapping):
+def _check_map(value: ModelValue, arg: Any) -> Map:
+    """Return a map whose keys and values have the declared types."""
+    if not isinstance(arg, Mapping):
         raise DTypeError(
-            f"[run] expected a dict for input {value.name!r}, got {type(given).__name__}; try "
+            f"[run] expected a dict for input {value.name!r}, got {type(arg).__name__}; try "
             "{key: value, ...}"
         )
     keys = ModelValue(value.name, "tensor", value.key_type, None)
     values = ModelValue(value.name, "tensor", value.elem_type, None)
     dtypes = [numpy_of(v.elem_type) for v in (keys, values)]
     columns = [
-        _converted(v, list(column), dtype).tolist() if len(given) else []
-        for v, column, dtype in zip((keys, values), (given, given.values()), dtypes, strict=True)
+        _converted(v, list(column), dtype).tolist() if len(arg) else []
+        for v, column, dtype in zip((keys, values), (arg, arg.values()), dtypes, strict=True)
     ]
     for column, dtype in zip(columns, dtypes, strict=True):
         if dtype.kind == "O" and not all(isinstance(item, str) for item in column):
-            raise DTypeError(f"[run] expected texts in the map for input {value.name!r}")
+            raise DTypeError(f"[run] expected strings in the map for input {value.name!r}")
     return Map(zip(*columns, strict=True), dtypes[1])
 
 
-def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
-    """Return Python's numbers as an array, where that changes none but by rounding floats."""
+def _converted(value: ModelValue, arg: Any, wanted: np.dtype[Any]) -> NDArray:
+    """Return Python numbers as an array if the conversion changes them by float rounding only."""
     try:
-        found = np.array(given)
+        found = np.array(arg)
         whole = value.elem_type in INTS or wanted.kind == "b"
         if wanted.kind != "O" and found.size and found.dtype.kind in ("OUSfc" if whole else "OUSc"):
             raise TypeError(f"its elements are {found.dtype}")
-        return np.array(given, wanted)
+        return np.array(arg, wanted)
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(
-            f"[run] expected {wanted} for input {value.name!r}, got {type(given).__name__} that "
+            f"[run] expected {wanted} for input {value.name!r}, got {type(arg).__name__} that "
             f"cannot be converted: {error}"
         ) from None
 
 
 def _check_shape(value: ModelValue, shape: Shape) -> None:
-    """Raise ShapeError where a shape does not fit the sizes that are declared."""
+    """Raise ShapeError if a shape does not fit the declared sizes."""
     if not value.dims:
         return
     wrong = ""

@@ -1,10 +1,10 @@
-"""An ONNX model as tensors to write more graph with: to train it on, to add a loss, to join it.
+"""ModelTensors: an ONNX model as tensors, to train it, add a loss or combine it with other graphs.
 
     model.tensors({"x": (8, 3, 224, 224)}, trainable="fc.*")
       .inputs["x"]   .outputs["logits"]   .params["fc.weight"]
 
-The model has to be one graph for these shapes, without stages that wait for values. What is
-trainable becomes a state with the initializer's name and value. All else stays a weight.
+The model must be one graph for these shapes, without segments that wait for values. Trainable
+initializers become states with their name and value. All others stay weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ from .nodes.values import CpuValueType, Value
 
 @dataclass(frozen=True, slots=True)
 class ModelTensors:
-    """inputs: what a run has to be given. outputs: what the model computes. params: the states of
-    what is trainable. Each by the names of the file.
+    """Tensors of a model, by the names in the file.
+
+    Attributes
+    ----------
+    inputs
+        Inputs that a run needs.
+    outputs
+        Outputs of the model.
+    params
+        States of the trainable initializers.
     """
 
     inputs: Mapping[str, Tensor]
@@ -43,8 +51,12 @@ def tensors_of(
     trainable: str | Sequence[str],
     initializers: Collection[str],
 ) -> ModelTensors:
-    """Return the whole graph of a model as tensors, for inputs of some types; see
-    `Model.tensors`. initializers: their names; other values of the file are constant nodes.
+    """Return the whole graph of a model as tensors, for inputs of these types; see `Model.tensors`.
+
+    Parameters
+    ----------
+    initializers
+        Names of initializers; other values of the file are constant nodes.
     """
     patterns = _patterns(trainable)
     params = _params(frame.env, patterns, initializers)
@@ -72,15 +84,16 @@ def tensors_of(
         )
     outputs: dict[str, Tensor] = {}
     for name, result in zip(frame.outputs, lowered.results, strict=True):
-        made = lowered.outputs.get(result.slot or "")
-        outputs[name] = lowering.tensor(result) if made is None else made
+        output = lowered.outputs.get(result.slot or "")
+        outputs[name] = lowering.tensor(result) if output is None else output
     inputs = {name: tensor for name, tensor in lowering.inputs.items() if tensor.op == "input"}
     return ModelTensors(*map(MappingProxyType, (inputs, outputs, params)))
 
 
 def _params_of(needed: Value | None, params: Mapping[str, Tensor]) -> set[str]:
-    """Return the names of the parameters from which alone a value is computed that a shape needs;
-    none if it depends on anything else.
+    """Return the names of the parameters from which alone a value is computed.
+
+    The result is empty if the value depends on anything else.
     """
     if needed is None or needed.tensor is None:
         return set()
@@ -103,11 +116,17 @@ def _params_of(needed: Value | None, params: Mapping[str, Tensor]) -> set[str]:
 def _without(
     params: Mapping[str, Tensor], shapes: Collection[str], patterns: Collection[str], node: str
 ) -> dict[str, Tensor]:
-    """Return the parameters without those on which a shape depends, such as the scales of a
-    Resize, which "*" finds too. node: which one needs the shape.
+    """Return the parameters without those on which a shape depends.
 
-    Raises:
-        GraphError: one is named itself, or a pattern names no others.
+    Parameters
+    ----------
+    node
+        Name of the node that needs the shape.
+
+    Raises
+    ------
+    GraphError
+        Such a parameter is named explicitly, or a pattern matches no other one.
     """
     left = {name: tensor for name, tensor in params.items() if name not in shapes}
     for pattern in patterns:
@@ -132,8 +151,10 @@ def _patterns(trainable: str | Sequence[str]) -> Collection[str]:
 def _params(
     env: Mapping[str, Value], patterns: Collection[str], initializers: Collection[str]
 ) -> dict[str, Tensor]:
-    """Return a state for each initializer of floats that a pattern names, and for each constant
-    node that is named itself: those that "*" would find are exponents and the like.
+    """Return a state for each float initializer that a pattern matches, and for each constant node
+    that is named explicitly.
+
+    "*" does not match constant nodes: most of them are exponents and similar attributes.
     """
     floats = {
         name: value.array
@@ -152,6 +173,6 @@ def _params(
     out: dict[str, Tensor] = {}
     for name, array in floats.items():
         if name in wanted:
-            out[name] = made = state(to_storage(array), name)
-            made.name = name
+            out[name] = output = state(to_storage(array), name)
+            output.name = name
     return out

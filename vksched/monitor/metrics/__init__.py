@@ -1,4 +1,4 @@
-"""Figures of runs for services, by the libraries of Prometheus and OpenTelemetry."""
+"""Metrics of runs for Prometheus and OpenTelemetry."""
 
 from .opentelemetry_exporter import opentelemetry
 from .prometheus_exporter import prometheus

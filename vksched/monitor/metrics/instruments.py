@@ -1,11 +1,10 @@
-"""Measures: which figures services get, and how events change them; the libraries are elsewhere.
+"""Instruments: the metrics and their updates by events; exporters are separate.
 
     Event --MetricsSink--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory",
     ...)
 
-Problem: a service that keeps a figure for each value of a label must not drown in them. Method: a
-label has at most VALUES values; what comes after these is "other". Examples:
-tests/monitor/test_service_metrics.py.
+Problem: a label with many values creates too many time series. Method: a label has at most VALUES
+values; further ones become "other". Examples: tests/monitor/test_service_metrics.py.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from ...trace import Event
 VALUES = 64
 OTHER = "other"
 SECONDS = (1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
-"""Bounds of the buckets of a run's time."""
+"""Bucket boundaries of run times."""
 
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure. kind: "counter", "histogram" or "gauge". labels: the names of its labels. unit:
-    as UCUM has it; "{run}" counts runs.
+    """One metric. kind: "counter", "histogram" or "gauge". labels: names of its labels. unit: UCUM
+    unit; "{run}" counts runs.
     """
 
     kind: str
@@ -60,7 +59,7 @@ MEASURES: Mapping[str, Measure] = {
 
 
 class Instruments(Protocol):
-    """The figures in a library. labels: values, in the order of the measure's names."""
+    """The metrics in a library. labels: values, in the order of the measure's labels."""
 
     def add(self, name: str, amount: float, labels: Labels = ()) -> None: ...
 
@@ -70,7 +69,7 @@ class Instruments(Protocol):
 
 
 class MetricsSink:
-    """A sink that keeps the figures; any number of schedulers and threads may share it."""
+    """A trace sink that updates metrics. Thread-safe; schedulers may share it."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._to = instruments
@@ -120,7 +119,7 @@ class MetricsSink:
         self._to.add("faults", 1, (*self._device(event), error))
 
     def _memory(self, event: Event) -> None:
-        """What a plan brought is new apart from weights and states that were there already."""
+        """Update memory metrics; existing weights and states are not counted again."""
         names = "bytes", "weight_bytes", "state_bytes"
         size = sum(_whole(event, name) for name in names) - _whole(event, "resident_bytes")
         (device,) = self._device(event)
@@ -133,7 +132,7 @@ class MetricsSink:
         return (self._value("device", event.device),)
 
     def _value(self, label: str, value: object) -> str:
-        """Return the value of a label, or OTHER where there are too many."""
+        """Return the value of a label, or OTHER if there are too many."""
         known, word = self._known.setdefault(label, set()), str(value)
         if word not in known:
             if len(known) >= VALUES:

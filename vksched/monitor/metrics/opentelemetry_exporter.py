@@ -1,4 +1,4 @@
-"""OpenTelemetry: the figures as instruments of its API; the service brings SDK and exporters."""
+"""OpenTelemetry exporter: metrics as instruments of its API; the service provides the SDK."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = {
     "fallbacks": "vksched.fallbacks",
     "memory_bytes": "vksched.device.memory.usage",
 }
-"""By OpenTelemetry's conventions: dots, and units apart from names."""
+"""Names by OpenTelemetry's conventions: dots, and no units."""
 ATTRIBUTES = {
     "device": "vksched.device.name",
     "direction": "vksched.io.direction",
@@ -35,7 +35,7 @@ ATTRIBUTES = {
 
 
 class _Instruments:
-    """The figures of a meter."""
+    """The metrics of a meter."""
 
     def __init__(self, meter: Meter) -> None:
         self.counters: dict[str, Counter] = {}
@@ -60,7 +60,7 @@ class _Instruments:
         self.histograms[name].record(value)
 
     def set(self, name: str, value: float, labels: Labels = ()) -> None:
-        """Add what is more, or less, than before; the caller holds a lock."""
+        """Add the difference from the previous value; the caller holds a lock."""
         before = self._at.get((name, labels), 0.0)
         self._at[name, labels] = value
         self.levels[name].add(value - before, _attributes(name, labels))
@@ -72,12 +72,17 @@ def _attributes(name: str, labels: Labels) -> dict[str, str]:
 
 
 def opentelemetry(provider: MeterProvider | None = None) -> MetricsSink:
-    """Return a sink, for `trace=`, that counts runs, seconds, bytes and faults as instruments.
+    """Return a trace sink that exports runs, seconds, bytes and faults to OpenTelemetry.
 
-    provider: a MeterProvider of OpenTelemetry; the global one where none is given.
+    Parameters
+    ----------
+    provider
+        A MeterProvider; by default the global one.
 
-    Raises:
-        VkschedError: there is no opentelemetry-api.
+    Raises
+    ------
+    VkschedError
+        opentelemetry-api is not installed.
     """
     try:
         from opentelemetry.metrics import get_meter_provider

@@ -1,4 +1,4 @@
-"""Prometheus: the figures as collectors of its own client library, which a service exposes."""
+"""Prometheus exporter: metrics as collectors of its client library, which a service exposes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 class _Collectors:
-    """The figures in a registry: vksched_runs_total, vksched_run_seconds and the others."""
+    """The metrics of a registry: vksched_runs_total, vksched_run_seconds and the others."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         from prometheus_client import Counter, Gauge, Histogram
@@ -49,13 +49,20 @@ class _Collectors:
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> MetricsSink:
-    """Return a sink, for `trace=`, that counts runs, seconds, bytes and faults in a registry.
+    """Return a trace sink that exports runs, seconds, bytes and faults to Prometheus.
 
-    registry: of prometheus_client; its default one where none is given. The same registry again is
-    the same sink, so that schedulers may share it.
+    Parameters
+    ----------
+    registry
+        A registry of prometheus_client; by default its global one. One registry has one sink,
+        so that schedulers may share it.
 
-    Raises:
-        VkschedError: there is no prometheus_client. ValueError: the registry has such names.
+    Raises
+    ------
+    VkschedError
+        prometheus_client is not installed.
+    ValueError
+        The registry has metrics with these names.
     """
     try:
         from prometheus_client import REGISTRY

@@ -1,1 +1,1 @@
-"""A live view of running processes in a terminal: `vksched top`."""
+"""Live terminal view of running processes: `vksched top`."""

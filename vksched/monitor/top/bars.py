@@ -1,4 +1,4 @@
-"""Bars: shares and histories as characters, each as wide as it is told.
+"""Bars: shares and histories as characters, each of a requested width.
 
     bar(0.6, 10)  ██████░░░░        graph((0, 50, 100), 3)  ▁▄█        in ASCII  ######....  .=@
 
@@ -21,14 +21,14 @@ def bar(share: float, width: int, ascii_only: bool = False) -> str:
 
 
 def graph(percents: Sequence[int], width: int, ascii_only: bool = False) -> str:
-    """Return the means of as many stretches as there is room for, the oldest first."""
+    """Return a graph of the means of `width` intervals, the oldest first."""
     levels = LEVELS_ASCII if ascii_only else LEVELS
     count = min(width, len(percents))
     out = ""
     for column in range(count):
         begin, end = column * len(percents) // count, (column + 1) * len(percents) // count
         mean = sum(percents[begin:end]) / (end - begin)
-        # a little is not nothing
+        # show small nonzero values
         level = max(round(mean / 100 * (len(levels) - 1)), 1 if mean > 0 else 0)
         out += levels[min(level, len(levels) - 1)]
     return out.rjust(width)

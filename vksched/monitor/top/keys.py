@@ -1,4 +1,4 @@
-r"""Keys: what is typed in a terminal, one word for each key that the view knows.
+r"""Keys: names of the keys typed in a terminal.
 
     b"s" -> "sort"        b"\x1b[A" -> "up"        anything else -> "other"
 
@@ -32,7 +32,7 @@ KEYS = {
 
 
 def parse(typed: bytes) -> list[str]:
-    """Return the keys in what was typed; those that the view does not know are "other"."""
+    """Return the names of typed keys; unknown ones are "other"."""
     out: list[str] = []
     while typed:
         size = next((n for n in (3, 1) if typed[:n] in KEYS), 0)
@@ -42,7 +42,7 @@ def parse(typed: bytes) -> list[str]:
 
 
 def _unknown(typed: bytes) -> int:
-    """Return how long a key is that is not known: an escape goes up to its letter."""
+    """Return the length of an unknown key: an escape sequence ends with a letter."""
     if typed[:2] not in (b"\x1b[", b"\x1bO"):
         return 1
     end = next((i for i, c in enumerate(typed[2:], 2) if 0x40 <= c <= 0x7E), len(typed) - 1)
@@ -51,7 +51,7 @@ def _unknown(typed: bytes) -> int:
 
 @contextlib.contextmanager
 def single_keys() -> Iterator[int]:
-    """Has the terminal hand over each key at once and show none; yields its file number."""
+    """Disable line buffering and echo of the terminal; yield its file number."""
     import termios
     import tty
 
@@ -65,7 +65,7 @@ def single_keys() -> Iterator[int]:
 
 
 def typed(number: int) -> bytes | None:
-    """Returns what was typed; None where the terminal is gone."""
+    """Return typed bytes, or None if the terminal is closed."""
     try:
         return os.read(number, 1024) or None
     except OSError:

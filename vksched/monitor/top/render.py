@@ -1,11 +1,11 @@
-"""Draw: the page of `vksched top`, line by line, for a window of any size.
+"""Rendering of `vksched top`, line by line, for any terminal size.
 
-    title        what all processes do together
-    processes    one line each, the chosen one marked with >
-    devices      five lines each; three, two or one where they would not fit
+    title        totals of all processes
+    processes    one line each, the selected one marked with >
+    devices      five lines each; three, two or one if they would not fit
     keys
 
-Nothing is told by colour alone. Examples: tests/viz/test_top_draw.py.
+Colors only duplicate information. Examples: tests/viz/test_top_draw.py.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ NOBODY = (
     "Start one with VKSCHED_MONITOR=1, or with vs.Scheduler(monitor=True).",
 )
 PROCESSES = 6
-"""At most so many lines of processes where there are devices to show as well."""
+"""Maximum number of lines of processes if there are devices to show."""
 BUSY, WARM_C = 0.9, 85.0
-"""From here on figures stand out."""
+"""Thresholds from which values are highlighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The terminal. ascii_only: it shows nothing else. live: keys work, so a line names them."""
+    """The terminal. ascii_only: it shows ASCII only. live: keys are handled, so a line lists
+    them.
+    """
 
     columns: int
     lines: int
@@ -61,7 +63,7 @@ class Window:
 
 
 def page(state: State, processes: Sequence[ProcessNow], window: Window, problem: str = "") -> Group:
-    """Return the page; it is never higher or wider than the window."""
+    """Return the page, at most as large as the window."""
     lines = [_title(state, processes, window)]
     foot = [_keys(state, window, problem)] if window.live else []
     room = max(0, window.lines - len(lines) - len(foot))
@@ -111,7 +113,7 @@ def _keys(state: State, window: Window, problem: str) -> Text:
     return Text(" " + KEYS.format(order=state.order), style="dim")
 
 
-# -- processes -----------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def _process_lines(
@@ -144,7 +146,7 @@ def _process_lines(
     return out
 
 
-# -- devices -------------------------------------------------------------------------------------
+# -- devices ---------------------------------------------------------------------------------------
 
 
 def _device_lines(
@@ -156,7 +158,7 @@ def _device_lines(
     height, draw = next((h for h in heights if h[0] * len(rows) <= room), heights[-1])
     fit = max(1, room // height)
     if fit < len(rows):
-        fit = max(1, (room - 1) // height)  # a line says that there are more
+        fit = max(1, (room - 1) // height)  # a line reports the omitted ones
     first = min(state.first, max(0, len(rows) - fit))
     out = [line for row in rows[first : first + fit] for line in draw(row, window, several)]
     if fit < len(rows):
@@ -186,7 +188,7 @@ def _tall(row: Row, window: Window, several: bool) -> list[Text]:
 
 
 def _pace(row: Row) -> Text:
-    """Return how much goes through a device, and how often it failed."""
+    """Return the throughput of a device and its number of failures."""
     device = row.device
     faults = f"  ! {count_of(device.faults, 'fault')}" if device.faults else ""
     return Text.assemble(
@@ -198,7 +200,7 @@ def _pace(row: Row) -> Text:
 
 
 def _now(row: Row) -> Text:
-    """Returns what a device works on, or why it is out of use."""
+    """Return the current work of a device, or the reason why it is disabled."""
     device = row.device
     if device.problem:
         return Text(f"  ! out of use: {device.problem}", style="bold red")
@@ -219,7 +221,7 @@ def _short(row: Row, window: Window, several: bool) -> list[Text]:
 
 
 def _figures(row: Row, window: Window) -> Text:
-    """Return how busy a device is, how full and how warm."""
+    """Return utilization, memory use and temperature of a device."""
     device = row.device
     return Text.assemble(
         "  ",
@@ -260,8 +262,8 @@ def _head(row: Row, window: Window, several: bool) -> Text:
 
 
 def _cut(name: str, room: int) -> str:
-    """Return the name of a device; a long one without the middle of its computer's, as numbers at
-    the end tell computers apart.
+    """Return the name of a device; a long one loses the middle of its host name, because trailing
+    numbers distinguish hosts.
     """
     computer, slash, device = name.rpartition("/")
     if not slash or cell_len(name) <= room:

@@ -1,9 +1,9 @@
-"""Snapshot: what a process tells of its schedulers at one moment, and that as a line of JSON.
+"""Snapshot: the state of a process's schedulers at one time, and its JSON line.
 
     ProcessNow -> SchedulerNow, ... -> DeviceNow, ...    encode: one line    decode: or one error
 
-What is decoded comes from another process: each field has a type and a bound, and texts lose what a
-terminal could take for a command. Examples: tests/viz/test_top_snapshot.py.
+A decoded line comes from another process: each field has a type and a bound, and control characters
+of texts are escaped. Examples: tests/viz/test_top_snapshot.py.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from ...common.formatting import printable
 
 FORMAT = 1
 LINE_BYTES = 1 << 18
-"""Of the longest line."""
+"""Maximum length of a line."""
 SCHEDULERS = 32
 DEVICES = 32
-"""So many are told of at most, of a process and of a scheduler."""
+"""Maximum number of devices of a process and of a scheduler."""
 TEXT = 200
 HISTORY = 600
 NUMBER = 1e18
 MOMENT_S = 2e11
-"""Calendars go on to the year 9999."""
+"""Upper bound of timestamps: the year 9999 and later."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNow:
     """One device of a scheduler.
 
-    problem: why it is out of use, or "". busy: part of the last two seconds in which it worked.
-    history: percent busy in each tick of the last minute, the oldest first. now: what it works on,
-    or "". queue: splits that it has got and that have not ended, as far as the host knows.
-    memory_used_bytes: of memory_total_bytes, by all programs; memory_own_bytes: by this process.
-    runs, copies, copied_bytes, faults: since the scheduler was opened; with _per_s: of the last two
+    problem: why it is disabled, or "". busy: utilization in the last two seconds. history: percent
+    busy in each tick of the last minute, the oldest first. now: current work, or "". queue:
+    submitted splits that have not ended, as far as the host knows. memory_used_bytes: used part of
+    memory_total_bytes, by all programs; memory_own_bytes: by this process. runs, copies,
+    copied_bytes, faults: totals since the scheduler was opened; with _per_s: rates of the last two
     seconds.
     """
 
@@ -65,8 +65,8 @@ class DeviceNow:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerNow:
-    """One scheduler. running: runs under way. waiting: runs that were asked for and have not
-    begun. simulated: whether its seconds are those of null devices.
+    """One scheduler. running: runs in progress. waiting: queued runs. simulated: True if its
+    seconds are simulated.
     """
 
     number: int
@@ -83,7 +83,7 @@ class SchedulerNow:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNow:
-    """One process. time_s, started_s: seconds since 1970. tick_s: of the history."""
+    """One process. time_s, started_s: seconds since 1970. tick_s: tick length of the history."""
 
     format: int
     version: str
@@ -100,12 +100,12 @@ class ProcessNow:
 
     @property
     def devices(self) -> tuple[tuple[SchedulerNow, DeviceNow], ...]:
-        """All devices, each with its scheduler."""
+        """Return all devices, each with its scheduler."""
         return tuple((sched, device) for sched in self.schedulers for device in sched.devices)
 
 
 def encode(process: ProcessNow) -> bytes:
-    """Return a snapshot as a line of at most LINE_BYTES; what is too long of it is left out."""
+    """Return a snapshot as a line of at most LINE_BYTES; excess schedulers are omitted."""
     line = _line(process)
     while len(line) > LINE_BYTES and process.schedulers:
         process = _with_schedulers(process, process.schedulers[:-1])
@@ -117,22 +117,18 @@ def _line(process: ProcessNow) -> bytes:
     return json.dumps(asdict(process), separators=(",", ":")).encode() + b"\n"
 
 
-def _with_schedulers(process: ProcessNow, kept: tuple[SchedulerNow, ...]) -> ProcessNow:
-    given = {each.name: getattr(process, each.name) for each in fields(process)}
-    return ProcessNow(**{**given, "schedulers": kept})
+def _with_schedulers(process: ProcessNow, schedulers: tuple[SchedulerNow, ...]) -> ProcessNow:
+    values = {each.name: getattr(process, each.name) for each in fields(process)}
+    return ProcessNow(**{**values, "schedulers": schedulers})
 
 
-# -- from another process ------------------------------------------------------------------------
+# -- decoding --------------------------------------------------------------------------------------
 
 Taken = TypeVar("Taken")
 
 
 def decode(line: bytes) -> ProcessNow:
-    """Return the snapshot of a line.
-
-    Raises:
-        VkschedError: it is none.
-    """
+    """Return the snapshot of a line. Raise VkschedError if it is invalid."""
     try:
         process: ProcessNow = _process(json.loads(line))
         return process
@@ -143,71 +139,71 @@ def decode(line: bytes) -> ProcessNow:
         ) from error
 
 
-def text(given: object) -> str:
-    """Return a text on one line with control characters as escapes, cut to TEXT characters."""
-    if not isinstance(given, str):
-        raise TypeError(f"expected a text, got {type(given).__name__}")
-    return printable(given[:TEXT], one_line=True)[:TEXT]
+def text(value: object) -> str:
+    """Return a text as one line with escaped control characters, truncated to TEXT characters."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return printable(value[:TEXT], one_line=True)[:TEXT]
 
 
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"expected a number, got {type(given).__name__}")
-    if not -NUMBER <= given <= NUMBER:  # nor NaN
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
+    if not -NUMBER <= value <= NUMBER:  # also excludes NaN
         raise ValueError(f"expected a number of at most {NUMBER}")
-    return given
+    return value
 
 
-def _format(given: object) -> int:
-    if given != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got {given!r:.20}")
+def _format(value: object) -> int:
+    if value != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, got {value!r:.20}")
     return FORMAT
 
 
-def _count(given: object) -> int:
-    number = _number(given)
-    if not isinstance(given, int) or number < 0:
+def _count(value: object) -> int:
+    number = _number(value)
+    if not isinstance(value, int) or number < 0:
         raise ValueError("expected a whole number of 0 and more")
     return int(number)
 
 
-def _truth(given: object) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError(f"expected true or false, got {type(given).__name__}")
-    return given
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, got {type(value).__name__}")
+    return value
 
 
 def _maybe(take: Callable[[object], Taken]) -> Callable[[object], Taken | None]:
-    return lambda given: None if given is None else take(given)
+    return lambda value: None if value is None else take(value)
 
 
 def _several(take: Callable[[Any], Taken], most: int) -> Callable[[object], tuple[Taken, ...]]:
-    def taken(given: object) -> tuple[Taken, ...]:
-        if not isinstance(given, list) or len(given) > most:
+    def taken(value: object) -> tuple[Taken, ...]:
+        if not isinstance(value, list) or len(value) > most:
             raise TypeError(f"expected a list of at most {most}")
-        return tuple(map(take, given))
+        return tuple(map(take, value))
 
     return taken
 
 
 def _object(kind: type[Taken], takes: Mapping[str, Callable[[object], Any]]) -> Any:
-    def taken(given: object) -> Taken:
-        if not isinstance(given, dict):
-            raise TypeError(f"expected an object, got {type(given).__name__}")
-        return kind(**{name: take(given[name]) for name, take in takes.items()})
+    def taken(value: object) -> Taken:
+        if not isinstance(value, dict):
+            raise TypeError(f"expected an object, got {type(value).__name__}")
+        return kind(**{name: take(value[name]) for name, take in takes.items()})
 
     return taken
 
 
-def _moment(given: object) -> float:
-    number = _number(given)
+def _moment(value: object) -> float:
+    number = _number(value)
     if not 0 <= number <= MOMENT_S:
         raise ValueError("expected seconds since 1970")
     return number
 
 
-def _share(given: object) -> float:
-    return min(1.0, max(0.0, _number(given)))
+def _share(value: object) -> float:
+    return min(1.0, max(0.0, _number(value)))
 
 
 _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
@@ -220,25 +216,27 @@ _BY_TYPE: Mapping[str, Callable[[object], Any]] = {
 }
 
 
-def _takes(
+def _validators(
     kind: type[Any], **special: Callable[[object], Any]
 ) -> dict[str, Callable[[object], Any]]:
-    """Return by field what takes it: by its type, or what is given."""
+    """Return the validator of each field, by its type or from `special`."""
     return {
         each.name: special[each.name] if each.name in special else _BY_TYPE[str(each.type)]
         for each in fields(kind)
     }
 
 
-def _percent(given: object) -> int:
-    return min(100, _count(given))
+def _percent(value: object) -> int:
+    return min(100, _count(value))
 
 
-_device = _object(DeviceNow, _takes(DeviceNow, busy=_share, history=_several(_percent, HISTORY)))
-_scheduler = _object(SchedulerNow, _takes(SchedulerNow, devices=_several(_device, DEVICES)))
+_device = _object(
+    DeviceNow, _validators(DeviceNow, busy=_share, history=_several(_percent, HISTORY))
+)
+_scheduler = _object(SchedulerNow, _validators(SchedulerNow, devices=_several(_device, DEVICES)))
 _process = _object(
     ProcessNow,
-    _takes(
+    _validators(
         ProcessNow,
         format=_format,
         started_s=_moment,

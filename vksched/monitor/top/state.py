@@ -1,4 +1,4 @@
-"""State: what the user of the view has chosen, and what a key makes of that.
+"""State: selections of the user in the view, and their changes by keys.
 
     State --press("s")--> State with the next order            arrange: processes --> rows
 
@@ -32,13 +32,13 @@ ORDERS: Mapping[str, Key] = {
     "runs": lambda row: -row.device.runs_per_s,
     "faults": lambda row: -row.device.faults,
 }
-"""By what devices are sorted; of equals the first stays first."""
+"""Sort keys of devices; the sort is stable."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """order: one of ORDERS. selected_pid: the process that is marked, or None. solo: whether only
-    its devices are shown. first: so many devices are scrolled over.
+    """order: one of ORDERS. selected_pid: selected process, or None. solo: show only its devices.
+    first: number of devices scrolled off the top.
     """
 
     order: str = "name"
@@ -51,7 +51,7 @@ class State:
 
 
 def press(state: State, key: str, pids: Sequence[int]) -> State:
-    """Return the state after a key, given the processes that are there."""
+    """Return the state after a key press."""
     if state.show_help and key != "quit":
         return replace(state, show_help=False)
     if key == "quit":
@@ -65,7 +65,7 @@ def press(state: State, key: str, pids: Sequence[int]) -> State:
         following = orders[(orders.index(state.order) + 1) % len(orders)]
         return replace(state, order=following, first=0)
     if key in ("up", "down"):
-        return replace(state, selected_pid=_beside(state.selected_pid, key, pids), first=0)
+        return replace(state, selected_pid=_neighbor(state.selected_pid, key, pids), first=0)
     if key == "solo":
         chosen = state.selected_pid if state.selected_pid in pids else next(iter(pids), None)
         return replace(state, selected_pid=chosen, solo=not state.solo, first=0)
@@ -74,7 +74,7 @@ def press(state: State, key: str, pids: Sequence[int]) -> State:
     return state
 
 
-def _beside(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
+def _neighbor(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
     if not pids:
         return None
     if chosen not in pids:
@@ -83,7 +83,7 @@ def _beside(chosen: int | None, key: str, pids: Sequence[int]) -> int | None:
 
 
 def arrange(state: State, processes: Sequence[ProcessNow]) -> list[Row]:
-    """Return the devices to show, in the order that was chosen."""
+    """Return the devices to show, in the selected order."""
     shown = [p for p in processes if not state.solo or p.pid == state.selected_pid]
     rows = [Row(p, scheduler, device) for p in shown for scheduler, device in p.devices]
     return sorted(rows, key=ORDERS[state.order])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Names that programs take from onnxruntime.capi: its classes of errors above all."""
+"""Names that programs import from onnxruntime.capi, mainly exceptions."""
 
 from . import (
     _pybind_state,

@@ -1,4 +1,4 @@
-"""The name and the version of the package that is imitated."""
+"""Name and version of the emulated package."""
 
 from ..version import package_name
 from ..version import version as __version__

@@ -1,4 +1,4 @@
-"""The classes by the module that defines them in onnxruntime."""
+"""The classes that onnxruntime defines in the module of this name."""
 
 from ..binding import IOBinding
 from ..devices import OrtDevice, OrtDeviceVendorId

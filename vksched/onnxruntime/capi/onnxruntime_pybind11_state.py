@@ -1,4 +1,4 @@
-"""What onnxruntime's native module holds: errors, options and the functions beside sessions."""
+"""Names of onnxruntime's native module: exceptions, options and module functions."""
 
 from ..devices import (
     OrtAllocatorType,

@@ -1,4 +1,4 @@
-"""What programs ask before they trust an installation."""
+"""Checks of the installation that programs call."""
 
 from ..version import cuda_version, package_name, version
 
@@ -6,9 +6,9 @@ __all__ = ["check_distro_info", "get_package_name_and_version_info"]
 
 
 def check_distro_info() -> None:
-    """Return at once: where vksched imports, it runs."""
+    """Do nothing: vksched runs on every system that it can be imported on."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """Return the name of the package, its version, and CUDA's, which is empty."""
+    """Return the package name, its version, and an empty CUDA version."""
     return package_name, version, cuda_version

@@ -1,4 +1,4 @@
-"""Attention, its gradient, its key-value cache, and rotary embeddings."""
+"""Attention with and without a KV cache, its gradient, and rotary embeddings."""
 
 from __future__ import annotations
 

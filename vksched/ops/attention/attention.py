@@ -1,6 +1,6 @@
-"""Attention without its score matrix: a tile of queries meets the keys a tile at a time.
+"""Attention without a stored score matrix (flash attention).
 
-q: rows of all heads that share keys   x   k, v: keys, in parts
+q: rows of all heads that share keys   x   k, v: keys, split into parts
 each (rows, part): sums, largest score, total weight -> one result, or parts that are combined
 """
 
@@ -40,7 +40,7 @@ SCORES: Domains = {
     "left": Whole(-1, UNBOUNDED // 2 - 1),
     "right": Whole(-1, UNBOUNDED // 2 - 1),
 }
-"""How scores are made and which keys are visible: attributes of attention and its gradients."""
+"""Attributes for the scores and the visible keys, of attention and of its gradient."""
 ATTENTION: Domains = {
     **SCORES,
     "is_bshd": wholes(0, 1, 4),
@@ -130,22 +130,44 @@ def attention(
     v_new: TensorLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """softmax(q k^T * scale) v for every head, as ONNX Attention; the scores are never stored.
+    """Compute softmax(q k^T * scale) v for every head, as ONNX Attention; scores are never stored.
 
-    q: (b, h, m, d), k: (b, g, n, d), v: (b, g, n, e) -> (b, h, m, e); h is a multiple of g, and
-    h / g consecutive heads of q share a head of k and v. layout: "BHSD", or "BSHD" for operands
-    and a result of (b, length, heads, size). num_heads, num_kv_heads: for operands and a result of
-    (b, length, heads * size); num_kv_heads is num_heads by default.
-    Where some of q, k and v are float16 and some float32, the result is float32.
-    mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
-    scores after the soft cap softcap * tanh(score / softcap).
-    causal: query i sees the keys up to i + past_len; window: and no more than so many to the left
-    and right of i + past_len. scale: by default 1 / sqrt(d). kv_len: number of keys in use, the
-    first of k and v: an int or (b,) ints; past_len is counted from there. k_new, v_new: keys and
-    values that follow them, of any length. The time grows with kv_len, not with n. With kv_len, k
-    and v may be float16, or `vs.dequantize_q8_0` of words: they are read as they lie. A hidden key,
-    or one of weight 0, counts as not there, whatever k and v hold; the result of a query that sees
-    no key is 0.
+    Masked keys and keys of weight 0 are ignored, even if k and v contain NaN or infinity there.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        (b, h, m, d), (b, g, n, d) and (b, g, n, e). h is a multiple of g; h / g consecutive heads
+        of q share a head of k and v. If float16 and float32 are mixed, the result is float32.
+    mask : Tensor, optional
+        Broadcasts to (b, h, m, n): bool, true for visible keys, or float32, added to the scores
+        after the soft cap.
+    causal : bool
+        Query i sees the keys up to i + past_len.
+    past_len : int
+        Position of the first query.
+    window : tuple of int or None
+        Maximum distance of visible keys to the left and to the right of i + past_len.
+    scale : float, optional
+        Default: 1 / sqrt(d).
+    softcap : float
+        Replaces scores by softcap * tanh(score / softcap); 0: no soft cap.
+    num_heads, num_kv_heads : int, optional
+        Number of heads, if operands and result are (b, length, heads * size). Default of
+        `num_kv_heads`: `num_heads`.
+    layout : {"BHSD", "BSHD"}
+        "BSHD": operands and result are (b, length, heads, size).
+    kv_len : Tensor or int, optional
+        Number of cached keys in use, at the start of k and v: an int or (b,) ints. `past_len` is
+        counted from there. Time grows with `kv_len`, not with n. k and v may be float16 or
+        `vs.dequantize_q8_0` of words; they are read without conversion.
+    k_new, v_new : Tensor, optional
+        Keys and values that follow the cached ones, of any length; they require `kv_len`.
+
+    Returns
+    -------
+    Tensor
+        (b, h, m, e); 0 for a query without visible keys.
     """
     if (k_new is None) != (v_new is None):
         raise ShapeError("[attention] expected k_new and v_new, got one of the two")
@@ -154,9 +176,9 @@ def attention(
     new = () if k_new is None or v_new is None else (k_new, v_new)
     operands = [as_tensor(q)]
     operands += [as_tensor(t, like=operands[0]) for t in (k, v, *new)]
-    operands = _of_one_type(operands, (1, 2) if kv_len is not None else ())
+    operands = _promote_fp16(operands, (1, 2) if kv_len is not None else ())
     if num_heads is not None or num_kv_heads is not None:
-        q, k, v, *rest = _apart(operands, num_heads, num_kv_heads)
+        q, k, v, *rest = _split_heads(operands, num_heads, num_kv_heads)
         out = attention(
             *(q, k, v, mask),
             causal=causal,
@@ -199,11 +221,11 @@ def attention(
     }
     if kv_len is not None:
         if mask is not None:
-            raise ShapeError("[attention] expected a mask or a number of keys in use, got both")
-        kept, beside = operands[:3], operands[3:]
+            raise ShapeError("[attention] expected a mask or kv_len, got both")
+        cached, appended = operands[:3], operands[3:]
         if layout == "BSHD":
-            beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
-        return apply("attention_with_kvcache", [*kept, as_tensor(kv_len), *beside], attrs, name)
+            appended = [transpose(t, (0, 2, 1, 3)) for t in appended]
+        return apply("attention_with_kvcache", [*cached, as_tensor(kv_len), *appended], attrs, name)
     if new:
         raise ShapeError(
             "[attention] `k_new` and `v_new` require `kv_len`, the number of cached keys"
@@ -213,13 +235,13 @@ def attention(
     return apply("attention", operands, attrs, name)
 
 
-def _of_one_type(operands: list[Tensor], kept: tuple[int, ...]) -> list[Tensor]:
-    """Widens float16 beside float32. kept: operands that are read as they are."""
-    own = {t.dtype for i, t in enumerate(operands) if i not in kept}
+def _promote_fp16(operands: list[Tensor], unchanged: tuple[int, ...]) -> list[Tensor]:
+    """Convert float16 operands to float32 if both occur, except the `unchanged` operand indices."""
+    own = {t.dtype for i, t in enumerate(operands) if i not in unchanged}
     if own != {FLOAT16, FLOAT32}:
         return operands
     return [
-        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in kept else t
+        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in unchanged else t
         for i, t in enumerate(operands)
     ]
 
@@ -233,8 +255,10 @@ def _bound(side: int | None) -> int:
     return keys
 
 
-def _apart(operands: list[Tensor], num_heads: int | None, num_kv_heads: int | None) -> list[Tensor]:
-    """(batch, length, heads * size) as (batch, length, heads, size)."""
+def _split_heads(
+    operands: list[Tensor], num_heads: int | None, num_kv_heads: int | None
+) -> list[Tensor]:
+    """Reshape (batch, length, heads * size) to (batch, length, heads, size)."""
     num_heads, num_kv_heads = (
         None if count is None else as_int("attention", what, count)
         for what, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads))

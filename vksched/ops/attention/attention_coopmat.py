@@ -1,10 +1,11 @@
-"""Attention by cooperative matrices: which of a device's cooperative matrices compute a call.
+"""Select the cooperative-matrix tiles of attention.
 
-    one subgroup: the rows of one matrix of queries, against some keys at a time
-    one group:    4 subgroups, which share keys and values as float16 in shared memory
+    subgroup:  one matrix of query rows, against some keys at a time
+    workgroup: 4 subgroups, which share keys and values as float16 in shared memory
 
-Both products are of float16, summed in float32, the softmax between is float32. As with products
-(linalg/coopmat.py), no variant is used before the tuner has measured it and compared its result.
+Both matrix products have float16 operands and float32 sums; the softmax between them is float32. As
+for matrix products (linalg/coopmat.py), no variant is used before the tuner has measured it and
+compared its result.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ from ..linalg.coopmat import MIN_SIDE, coopmat_name, coopmat_subgroups, rounds, 
 _SUBGROUPS = 4
 _KEYS = {False: 32, True: 16}
 _MAX_COLUMNS = {False: 128, True: 16}
-"""Keys at a time; values of a query, and columns of v of one dispatch, which a subgroup holds in
-registers. By whether the device is a CPU driver: llvmpipe takes a minute to compile more.
+"""Maximum of keys at a time, of the depth of a query, and of the columns of v of one dispatch; a
+subgroup holds the latter in registers. The key is True for CPU drivers: llvmpipe takes a minute to
+compile more.
 """
 
 
 def most_columns(limits: Limits) -> int:
-    """Return how many columns of v one dispatch works on, and how deep queries may be."""
+    """Return the maximum columns of v of one dispatch, also the maximum depth of queries."""
     return _MAX_COLUMNS[limits.software]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCoopmat:
-    """A variant of `attention_coopmat`. shape: rows, columns and depth of one cooperative matrix.
-    subgroup: its lanes. keys: at a time.
+    """A variant of `attention_coopmat`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows, columns and depth of one cooperative matrix.
+    subgroup : int
+        Size of a subgroup.
+    keys : int
+        Number of keys processed at a time.
     """
 
     shape: tuple[int, int, int]
@@ -41,7 +51,7 @@ class AttentionCoopmat:
 
     @property
     def rows(self) -> int:
-        """Queries of a group."""
+        """Return the number of queries of a workgroup."""
         return _SUBGROUPS * self.shape[0]
 
     @property
@@ -49,7 +59,7 @@ class AttentionCoopmat:
         return coopmat_name(self.shape, self.rows, self.keys, self.subgroup)
 
     def matrices(self, depth: int, columns: int) -> tuple[int, int]:
-        """Return how many matrices queries are deep, and values are wide."""
+        """Return the number of matrices along the depth of queries, and along the columns of v."""
         return -(-depth // self.shape[2]), -(-columns // self.shape[1])
 
     def shared_bytes(self, depth: int, columns: int) -> int:
@@ -59,8 +69,9 @@ class AttentionCoopmat:
         return keys + self.rows * row
 
     def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
-        """Return those for so many columns of v, of `row` in memory. Matrices that are full are
-        read by words, two of float16 in each.
+        """Return the specialization constants for `columns` of v, whose row stride is `row`.
+
+        Operands that fill whole matrices are read as 32-bit words, two float16 each.
         """
         deep, wide = self.matrices(depth, columns)
         full = deep * self.shape[2] == depth and wide * self.shape[1] == columns and row % 2 == 0
@@ -74,9 +85,9 @@ class AttentionCoopmat:
         )
 
     def fits(self, limits: Limits, depth: int, columns: int) -> bool:
-        """Whether a device can run it for such heads."""
+        """Return True if a device supports this tile for heads of these sizes."""
         whole = all(self.keys % side == side % 8 == 0 for side in self.shape)
-        # lanes that share a row in the softmax, each with eight keys or more
+        # lanes that share a row in the softmax, with at least eight keys each
         sharing, rest = divmod(self.subgroup, self.shape[0])
         most = min(limits.max_invocations, limits.max_local_size[0])
         return (
@@ -100,7 +111,7 @@ def _coopmats(limits: Limits, depth: int, columns: int) -> dict[str, AttentionCo
 
 
 def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionCoopmat | None:
-    """Return the unit of a call's variant, None where that is another kernel."""
+    """Return the tile of a call's variant, or None if the variant is another kernel."""
     named = call.variant.startswith("coopmat ")
     return _coopmats(call.limits, depth, columns).get(call.variant) if named else None
 
@@ -108,7 +119,7 @@ def attention_coopmat_tile(call: Call, depth: int, columns: int) -> AttentionCoo
 def attention_coopmat_variants(
     call: Call, rows: int, keys: int, depth: int, columns: int
 ) -> tuple[str, ...]:
-    """Return the variants that can compute a call, of so many rows of q for each head of keys."""
+    """Return the cooperative-matrix variants for a call with this many rows of q per key head."""
     if min(rows, keys) < MIN_SIDE or not rounds(call):
         return ()
     return tuple(_coopmats(call.limits, depth, columns))

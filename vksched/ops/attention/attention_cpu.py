@@ -1,6 +1,6 @@
-"""Attention in numpy: head by head as the reference, and all heads at once.
+"""Attention in numpy: a reference that iterates over heads, and a batched version.
 
-scores = q @ k^T -> scale, softcap, mask -> exp -> times v, over the total of each row
+scores = q @ k^T -> scale, softcap, mask -> exp -> times v, divided by the row's total weight
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..linalg.matmul_blocks import heads
 from .attention_kernels import visible_range
 
 REFERENCE_SCORES = 1 << 22
-"""Scores that the reference holds at a time."""
+"""Maximum number of scores that the reference holds at a time."""
 
 
 def _with_layout(x: NDArray, bshd: int) -> NDArray:
-    """Return (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
+    """Swap (batch, length, heads, size) and (batch, heads, length, size) if `bshd`."""
     return x.swapaxes(1, 2) if bshd else x
 
 
 def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Return attention head by head, some rows of its scores at a time."""
+    """Compute attention head by head, some rows of its scores at a time."""
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     out = _attend_all((*map(_with_layout, inputs[:3], bshd), *inputs[3:]), attrs)
     return np.ascontiguousarray(_with_layout(out, result_bshd))
@@ -54,7 +54,7 @@ def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def attend(
     q: NDArray, k: NDArray, v: NDArray, mask: NDArray | None, start: int, attrs: Attrs
 ) -> NDArray:
-    """One head: rows of q from a query on, all keys."""
+    """Compute one head for rows of q that start at query `start`, against all keys."""
     scores = (q @ k.T) * q.dtype.type(attrs.as_float("scale"))
     if attrs.as_float("softcap"):
         softcap = q.dtype.type(attrs.as_float("softcap"))
@@ -68,7 +68,7 @@ def attend(
         hidden |= np.isneginf(mask)
         scores = scores + mask
     scores[hidden] = -np.inf
-    # a score that is NaN makes the whole row NaN by its own weight
+    # a NaN score makes the whole row NaN through its own weight
     largest = np.fmax.reduce(scores, axis=1, keepdims=True)
     largest[~(largest > -np.inf)] = 0
     weights = np.exp(scores - largest)
@@ -80,7 +80,7 @@ def attend(
 
 
 def _mix(weights: NDArray, v: NDArray) -> NDArray:
-    """weights @ v, where what has weight 0 is not there, even if it is NaN or infinite."""
+    """Return weights @ v, ignoring rows of v with weight 0, even if they are NaN or infinite."""
     odd = np.flatnonzero(~np.isfinite(v).all(axis=1))
     if not odd.size:
         return np.asarray(weights @ v)
@@ -94,13 +94,13 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
 
 
 _PLAIN_SCORES = 32
-"""Scores within this need not be held against the largest of their row: exp of them, and the sums,
-stay far from the ends of float32.
+"""Scores of at most this magnitude need no subtraction of the row maximum: exp and its sums stay
+well within the range of float32.
 """
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """All heads at once where their scores are few."""
+    """Compute all heads at once if they have few scores, else head by head."""
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     q, k, v = map(_with_layout, inputs[:3], bshd)
     keys, share = k.shape[2], q.shape[1] // max(1, k.shape[1])
@@ -108,7 +108,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     if not few or not np.isfinite(v).all():
         out[...] = attention_reference(inputs, attrs)
         return
-    # heads that share keys and values are as many more rows of one product
+    # heads that share keys and values are additional rows of one product
     together = (*k.shape[:2], share * q.shape[2])
     scores = np.matmul(q.reshape(*together, q.shape[3]), k.swapaxes(2, 3))
     scores = scores.reshape(*q.shape[:3], keys)
@@ -122,15 +122,15 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         scores += inputs[3]
     hidden = masked_keys(attrs, inputs[3:], 0, q.shape[2], keys)
     to_weights(scores, hidden, attrs.as_bool("fully_masked_is_nan"))
-    # before the product, as values may be as large or small as float32 holds
-    made = np.matmul(scores.reshape(*together, keys), v)
-    _with_layout(out, result_bshd)[...] = made.reshape(*q.shape[:3], v.shape[3])
+    # normalize before the product, because values may be close to the limits of float32
+    result = np.matmul(scores.reshape(*together, keys), v)
+    _with_layout(out, result_bshd)[...] = result.reshape(*q.shape[:3], v.shape[3])
 
 
 def to_weights(
     scores: NDArray, hidden: Iterable[NDArray], fully_masked_is_nan: bool = False
 ) -> None:
-    """Make weights of scores, in place. hidden: what says which do not count."""
+    """Replace scores by softmax weights, in place. `hidden` yields masks of the ignored scores."""
     plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
     for each in hidden:
         np.copyto(scores, -np.inf, where=each)
@@ -148,8 +148,9 @@ def to_weights(
 def masked_keys(
     attrs: Attrs, masks: tuple[NDArray, ...], start: int, rows: int, keys: int
 ) -> Iterator[NDArray]:
-    """Yield what says which scores do not count: by their place, and by the mask. start: the
-    query of the first row.
+    """Yield masks of the ignored scores: by position, and by the mask operand.
+
+    `start` is the query of the first row.
     """
     low, high = visible_range(attrs)
     if low > 1 - (start + rows) or high < keys - 1 - start:
@@ -160,7 +161,7 @@ def masked_keys(
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some heads of some examples at a time."""
+    """Split by heads and batch."""
     q_bshd, k_bshd, *_ = attrs.as_ints("is_bshd")
     q, keys = _with_layout(inputs[0], q_bshd), _with_layout(inputs[1], k_bshd).shape[2]
     masks = [np.broadcast_to(mask, (*q.shape[:3], keys)) for mask in inputs[3:]]
@@ -172,18 +173,20 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 def cut_heads(
     inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
 ) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
-    """Yield q, k and v of some heads; which examples, heads of q and heads of k these are; and
-    their part of the result. work: multiply-adds of all heads.
+    """Yield q, k and v of some heads, their slices, and their part of the result.
+
+    The slices are of the batch, the heads of q and the heads of k. `work` is the number of
+    multiply-adds of all heads.
     """
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     q, k, v = map(_with_layout, inputs, bshd)
-    made, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
+    target, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
     share = q.shape[1] // shared
     for some, of_k in heads(batch, shared, work):
         of_q = slice(of_k.start * share, of_k.stop * share)
         parts = q[some, of_q], k[some, of_k], v[some, of_k]
         own = tuple(map(_with_layout, parts, bshd))
-        yield own, (some, of_q, of_k), _with_layout(made[some, of_q], result_bshd)
+        yield own, (some, of_q, of_k), _with_layout(target[some, of_q], result_bshd)
 
 
 CPU_KERNEL = CpuKernel(_compute, _cut)

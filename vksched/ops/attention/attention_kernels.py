@@ -1,7 +1,7 @@
-"""How attention runs on a device: dispatches, and where operands lie.
+"""Dispatches of attention on devices.
 
-The keys are gone through in one segment, or in two: those in use of a cache, whose number is known
-when the graph runs, and new ones. All parts of all segments are combined at the end.
+Keys are processed in one segment or two: the cached keys in use, whose number is known only when
+the graph runs, and the new keys. The parts of all segments are combined at the end.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "visible_range"]
 
 COOPMAT = "attention_coopmat"
 MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
-"""What the shaders of a segment are called that read a mask, or the number of keys in use, or find
-it behind the queries, as the device binds few buffers.
+"""Suffixes of shader names: with a mask; with a key count; with a key count that is stored behind
+the queries, for devices that bind few buffers.
 """
 KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
-"""And by the type in which keys and values are kept; words are those of kv_q8_0.py."""
+"""Suffixes of shader names by the type of the KV cache; uint32 words are q8_0 (kv_q8_0.py)."""
 TILED_SHADERS = {"tiled": "tiled", "mixed": "tiled_mixed", "fp16acc": "tiled_fp16acc"}
-"""What the shaders in shared memory are called, by their kind of tiles."""
+"""Names of the shared-memory shaders, by the kind of their tiles."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def visible_range(attrs: Attrs) -> tuple[int, int]:
-    """Return a, b: query i sees the keys i + a .. i + b."""
+    """Return (a, b): query i sees keys i + a .. i + b."""
     past, left, right = (attrs.as_int(name) for name in ("past_len", "left", "right"))
     return (
         past - left if left >= 0 else -UNBOUNDED,
@@ -61,10 +61,22 @@ def visible_range(attrs: Attrs) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
-    turned: whether keys, and values, have the length before the heads. first_part: of all parts.
-    kv_len_after_q: the word behind the first of q at which the numbers of keys in use lie. are_new:
-    whether the keys are those behind the ones in use.
+    """Keys that are processed by the same shader.
+
+    Attributes
+    ----------
+    kind : str
+        Suffix of the shaders.
+    operands : tuple of int
+        Operand indices, q first.
+    bshd : tuple of int
+        Whether keys, and values, have the length axis before the heads.
+    first_part : int
+        Index of the segment's first part among the parts of all segments.
+    kv_len_after_q : int
+        Word of the q buffer at which the key counts start; 0 if they have their own buffer.
+    are_new : bool
+        Whether these are the new keys, which follow the cached ones.
     """
 
     kind: str
@@ -86,27 +98,28 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, bshd = sizes_of(call), call.attrs.as_ints("is_bshd")
-    kept = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
+    cached = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
     if call.limits.storage_buffers < CACHED_BUFFERS:
-        beside = SCRATCH - bool(keys or kept.cut.parts > 1)
+        buffer = SCRATCH - bool(keys or cached.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
-        kept = replace(kept, kind=KVCACHE_GEMV, operands=(beside, 1, 2), kv_len_after_q=behind)
-    kept = replace(kept, kind=kept.kind + KV_SUFFIX[call.inputs[1].dtype])
-    return (kept, _behind(call, kept, keys)) if keys else (kept,)
+        cached = replace(cached, kind=KVCACHE_GEMV, operands=(buffer, 1, 2), kv_len_after_q=behind)
+    cached = replace(cached, kind=cached.kind + KV_SUFFIX[call.inputs[1].dtype])
+    return (cached, _new_keys(call, cached, keys)) if keys else (cached,)
 
 
-def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
-    """Return new keys as a segment, of the shaders of those in use where these are floats, too:
-    drivers compile no others then.
+def _new_keys(call: Call, cached: _Segment, keys: int) -> _Segment:
+    """Return the segment of the new keys.
+
+    It uses the shaders of the cached keys if these are floats, so that drivers compile no others.
     """
-    sizes = replace(kept.sizes, keys=keys)
-    cut, first = launch(call, sizes), kept.cut.parts
+    sizes = replace(cached.sizes, keys=keys)
+    cut, first = launch(call, sizes), cached.cut.parts
     if KV_SUFFIX[call.inputs[1].dtype]:
         return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
-    q, _, _, *used = kept.operands
+    q, _, _, *used = cached.operands
     return replace(
-        kept,
+        cached,
         operands=(q, 4, 5, *used),
         bshd=(0, 0),
         sizes=sizes,
@@ -117,35 +130,35 @@ def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
 
 
 def _parts(segments: tuple[_Segment, ...]) -> int:
-    """Of all segments, each of which has one at least."""
+    """Return the number of parts of all segments; each segment has at least one."""
     return sum(segment.cut.parts for segment in segments)
 
 
-def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
-    """Copies queries and numbers of keys in use into one buffer."""
-    if not kept.kv_len_after_q:
+def _append_kv_len(call: Call, cached: _Segment) -> tuple[Dispatch, ...]:
+    """Copy queries and key counts into one buffer."""
+    if not cached.kv_len_after_q:
         return ()
-    q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
+    q, used, buffer = call.inputs[0], call.inputs[3], cached.operands[0]
     return (
-        copy_run(0, beside, q.size, call.limits),
-        copy_run(3, beside, used.size, call.limits, kept.kv_len_after_q),
+        copy_run(0, buffer, q.size, call.limits),
+        copy_run(3, buffer, used.size, call.limits, cached.kv_len_after_q),
     )
 
 
 def _strides(shape: Shape, is_bshd: int) -> tuple[int, int]:
-    """Return the words from one position to the next, and from one head to the next."""
+    """Return the words between two positions, and between two heads."""
     _, one, other, size = shape
     return (other * size, size) if is_bshd else (size, other * size)
 
 
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     parts = _parts(segments)
-    dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
+    dispatches = list(_independent(_main(call, segment, parts) for segment in segments))
     if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
     if call.variant in subgroup_tiles(call.limits) or coopmat_of(call, segments[0].sizes):
         fallbacks = (_fallback(call, segment, parts) for segment in segments)
-        first, *others = _side_by_side(fallbacks)
+        first, *others = _independent(fallbacks)
         dispatches += [replace(first, barrier=True), *others]
     if len(dispatches) >= MAX_DISPATCHES:
         raise UnsupportedOp(
@@ -155,8 +168,8 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     return (*dispatches, *(() if parts == 1 else _combine(call, segments[0].sizes, parts)))
 
 
-def _side_by_side(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
-    """Runs of dispatches that need nothing of each other: no barrier before the first of each."""
+def _independent(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
+    """Yield independent runs of dispatches; the first dispatch of a run has no barrier."""
     for run in runs:
         yield replace(next(run), barrier=False)
         yield from run
@@ -174,10 +187,13 @@ def _fallback(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
 def _dispatches(
     call: Call, shader: str, segment: _Segment, cut: Launch, parts: int
 ) -> Iterator[Dispatch]:
-    """Some tiles of rows and columns each. parts: of all segments."""
+    """Yield dispatches of some tiles of rows and columns each.
+
+    `parts` is the number of parts of all segments.
+    """
     s, whole = segment.sizes, parts == 1
     row = s.columns + STATE_WORDS
-    push = (*_push(call, segment, cut), ("parts", parts), *_places(call, segment, whole))
+    push = (*_push(call, segment, cut), ("parts", parts), *_layout_push(call, segment, whole))
     constants = (
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
@@ -237,8 +253,8 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
 
 
-def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
-    """Yield where the operands and the result of a segment have rows and heads."""
+def _layout_push(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
+    """Yield the push constants for the rows and heads of a segment's operands and result."""
     q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
     q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
     result = _strides(call.output.shape, result_bshd)
@@ -272,7 +288,8 @@ def _more_constants(
     call: Call, shader: str, tile: int, columns: int
 ) -> tuple[tuple[str, int], ...]:
     if call.variant in TILED:
-        # 1, 2, 4 or 8: fewer pipelines than one for each number; fp16acc sums two columns at a time
+        # round up to 1, 2, 4 or 8 to limit the number of pipelines; fp16acc sums two columns at a
+        # time
         least = 2 if TILED[call.variant][0] == "fp16acc" else 1
         wanted = max(least, -(-columns // LANES_ACROSS))
         return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
@@ -280,7 +297,7 @@ def _more_constants(
 
 
 def _fully_masked(call: Call) -> tuple[str, int]:
-    """The bits of the result of a query that sees no key: 0, or NaN."""
+    """Return the push constant with the bits of a result without visible keys: 0 or NaN."""
     return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("fully_masked_is_nan") else 0
 
 
@@ -315,7 +332,7 @@ def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
 
 
 def _shaders(*kinds: str) -> tuple[str, ...]:
-    """The shaders of all segments, by their kinds."""
+    """Return the names of the shaders of all segments for these kinds."""
     of_rows = (
         f"attention_{way}{kind}"
         for way in ("rows", "fallback", *TILED_SHADERS.values(), "coopmat")
@@ -330,16 +347,16 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     return ("attention_combine", *of_rows, *of_lanes)
 
 
-_KVCACHE_KINDS = tuple(KVCACHE + kept for kept in KV_SUFFIX.values())
+_KVCACHE_KINDS = tuple(KVCACHE + suffix for suffix in KV_SUFFIX.values())
 _GEMV_SHADERS = tuple(
-    f"attention_{way}{KVCACHE_GEMV}{kept}"
+    f"attention_{way}{KVCACHE_GEMV}{suffix}"
     for way in TILED_SHADERS.values()
-    for kept in KV_SUFFIX.values()
+    for suffix in KV_SUFFIX.values()
 )
 
 
 def _fp16_kvcache(call: Call) -> tuple[int, ...]:
-    """Keys and values that are kept as float16 are read as they are."""
+    """Return the operands that are read as float16: a float16 KV cache needs no conversion."""
     return tuple(operand for operand in fp16_operands(call) if operand in (1, 2))
 
 

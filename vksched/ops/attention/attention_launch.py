@@ -1,4 +1,4 @@
-"""How a call of attention is cut for a device: variants, the rows of a group, parts of the keys."""
+"""Launch geometry of attention: variants, rows of a workgroup, and partition of the keys."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from .attention_coopmat import (
 )
 
 UNBOUNDED = 1 << 30
-"""Further than any query sees."""
+"""Distance beyond any visible key."""
 LANES_ACROSS = 32
-"""Columns of the lanes of a group in shaders/attention/attention_tiled.glsl."""
+"""Lanes of a workgroup along columns, in shaders/attention/attention_tiled.glsl."""
 KEYS_AT_ONCE = 64
-"""Keys that such a group works on at a time."""
+"""Keys that a workgroup of that shader processes at a time."""
 MAX_COLUMNS = 8 * LANES_ACROSS
-"""Columns of v that one dispatch for GPUs works on; more are several."""
+"""Maximum columns of v of one dispatch on a GPU; more columns take several dispatches."""
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
-"""Lanes of a group of `rows`; keys that an invocation works on at a time."""
+"""Invocations of a workgroup of `rows`, and keys that an invocation processes at a time."""
 TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
-"""Rows, and columns of v, of a workgroup of `attention_subgroup`, by the size of a subgroup."""
+"""Rows and columns of v of a workgroup of `attention_subgroup`, by subgroup size."""
 ROWS = "rows"
-"""The variant for CPU drivers that takes any size: an invocation has one row."""
+"""The variant for CPU drivers that supports any size: one row per invocation."""
 TALL, MIDDLE, FLAT = 32, 16, 4
 TILED = {
     f"{kind} {rows}": (kind, rows)
     for kind in ("tiled", "mixed", "fp16acc")
     for rows in (TALL, MIDDLE, FLAT)
 }
-"""Variants in shared memory: their kind of tiles, as products have them (matmul_kernels.py), and
-the rows of a group.
+"""Variants in shared memory: the kind of their tiles, as in matmul_kernels.py, and the rows of a
+workgroup.
 """
 TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 22 << 10, 128, 512
-"""Of the tallest: shared memory of a group, over the 16 KiB that every device has; columns up to
-which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
-keys and values half as often pays.
+"""Requirements of the tallest tile: shared memory of a workgroup, above the 16 KiB that every
+device has; columns up to which an invocation's sums stay in registers; workgroups that occupy a
+GPU, so that reading keys and values half as often pays.
 """
 CACHED_BUFFERS = 5
-"""What the keys in use of a cache need bound: q, k, v, the number of these, and the result."""
+"""Buffers that attention with a KV cache binds: q, k, v, the key count and the result."""
 STATE_WORDS = 4
-"""Behind the sums of a part."""
+"""Words behind the sums of a part: its softmax state."""
 GROUPS_WANTED, MIN_PART = 256, 128
-"""A GPU with fewer groups than this gets the keys in parts, of this length at least."""
+"""A GPU with fewer workgroups than this splits the keys into parts of at least this length."""
 CPU_GROUPS_WANTED, MIN_CPU_PART = 8, 256
-"""The same of a CPU driver, whose groups are dear."""
+"""These limits for a CPU driver, whose workgroups are expensive."""
 _LOADS = {8: 16, 4: 5}
-"""What the loads of a tile take, in the products of so many rows: seen on llvmpipe (8 lanes) and
-SwiftShader (4).
+"""Cost of the loads of a tile, in rows of products, by subgroup size: measured on llvmpipe (8
+lanes) and SwiftShader (4 lanes).
 """
 DISPATCH_FLOPS = 1e11
-"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+"""Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
 
 
 def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Return the types of q, k and v as they are with the heads before the length."""
+    """Return the types of q, k and v in BHSD layout."""
     return tuple(
         TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if bshd else t
         for t, bshd in zip(inputs[:3], attrs.as_ints("is_bshd")[:3], strict=True)
@@ -73,7 +73,7 @@ def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """batches: with heads of k. rows: of q in each, of all heads that share keys."""
+    """Sizes of a call: `batches` counts key heads of all examples, `rows` queries of each."""
 
     batches: int
     heads: int
@@ -85,7 +85,7 @@ class Sizes:
 
 
 def sizes_of(call: Call) -> Sizes:
-    """Return the sizes of a call, with those of operand 1 as its keys."""
+    """Return the sizes of a call; operand 1 determines the number of keys."""
     q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
     columns = call.output.shape[3]
     return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
@@ -93,10 +93,20 @@ def sizes_of(call: Call) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a call is cut.
+    """Launch geometry of a call.
 
-    tile: rows of a group. tiles: of all batches. each: tiles of one dispatch. parts: of the keys,
-    with part_keys each. columns: of v, of one dispatch.
+    Attributes
+    ----------
+    tile : int
+        Rows of a workgroup.
+    tiles : int
+        Tiles of all batches.
+    each : int
+        Tiles of one dispatch.
+    parts, part_keys : int
+        Number of parts of the keys, and keys of a part.
+    columns : int
+        Columns of v of one dispatch.
     """
 
     tile: int
@@ -108,9 +118,7 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill; last
-    those of cooperative matrices.
-    """
+    """Return the variants: shared memory on GPUs, subgroups on CPU drivers, coopmat last."""
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
@@ -120,7 +128,7 @@ def variants(call: Call) -> tuple[str, ...]:
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:
-    """Return the cooperative matrix of a call's variant, None where that is another kernel."""
+    """Return the cooperative-matrix tile of a call's variant, or None if it is another kernel."""
     return attention_coopmat_tile(call, s.depth, s.columns)
 
 
@@ -136,19 +144,19 @@ def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
 
 
 def subgroup_tiles(limits: Limits) -> dict[str, tuple[int, int]]:
-    """Return the variants for the subgroups of a CPU driver, by name: the tile of a group."""
+    """Return the tiles for the subgroups of a CPU driver, by variant."""
     tiles = TILES[limits.subgroup_size] if has_subgroup_kernels(limits, TILES) else ()
     return {f"subgroup {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:
-    """Return about how long a call takes for each key, in products of a row."""
+    """Return the approximate cost of a call per key, in products of a row."""
     tiles = -(-s.rows // rows) * -(-s.columns // columns)
     return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
 
 
 def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
-    """Return the rows that groups in shared memory may have, the best guess first."""
+    """Return the possible tile heights in shared memory, the best guess first."""
     if s.rows <= 2 * FLAT:
         return FLAT, MIDDLE
     small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
@@ -159,7 +167,7 @@ def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
 
 
 def launch(call: Call, s: Sizes) -> Launch:
-    """Return how a call, or a segment of its keys, is cut."""
+    """Return the launch geometry of a call or of a segment of its keys."""
     if call.variant in TILED:
         return _on_gpu(call, s)
     coopmat = coopmat_of(call, s)
@@ -169,17 +177,17 @@ def launch(call: Call, s: Sizes) -> Launch:
 
 
 def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
-    """Repairs have the same parts of the keys."""
+    """Return the geometry of a cooperative-matrix variant; its fallback uses the same parts."""
     tiles, limits = -(-s.rows // coopmat.rows) * s.batches, call.limits
     groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
-    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
+    parts, part_keys = _equal_parts(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
     columns = min(s.columns, most_columns(limits))
     each = _tiles_of_dispatch(coopmat.rows, s, columns)
     return Launch(coopmat.rows, tiles, min(tiles, each), parts, part_keys, columns)
 
 
 def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
-    """Return how many tiles of so many rows a GPU works on at most."""
+    """Return the maximum number of tiles with this many rows of one GPU dispatch."""
     flops = 2.0 * rows * max(1, s.keys) * (s.depth + columns)
     return max(1, int(DISPATCH_FLOPS / flops))
 
@@ -188,34 +196,34 @@ def _by_subgroup(call: Call, s: Sizes) -> Launch:
     rows, columns = subgroup_tiles(call.limits)[call.variant]
     lanes = call.limits.subgroup_size
     tiles = -(-s.rows // rows) * s.batches
-    # repairs have the same parts
+    # the fallback uses the same parts
     rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
     longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
     parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // MIN_CPU_PART), 1)
-    parts, part_keys = _even(s, parts)
+    parts, part_keys = _equal_parts(s, parts)
     most = call.limits.max_groups
     if parts > most[1]:
         raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
     return Launch(rows, tiles, min(tiles, most[0]), parts, part_keys, min(s.columns, columns))
 
 
-def _even(s: Sizes, wanted: int) -> tuple[int, int]:
-    """Return how many parts the keys have that are as many as wanted or fewer, and their size."""
+def _equal_parts(s: Sizes, wanted: int) -> tuple[int, int]:
+    """Return the number of parts, at most `wanted`, and the keys of a part."""
     part_keys = max(1, -(-s.keys // wanted))
     return max(1, -(-s.keys // part_keys)), part_keys
 
 
-def _rounds(s: Sizes) -> tuple[int, int]:
-    """Return how often an invocation of `rows` goes round its loops: at each block of keys, and
-    beside that.
+def _iterations(s: Sizes) -> tuple[int, int]:
+    """Return the loop iterations of an invocation of `rows`, per block of keys and in total
+    outside.
     """
     rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
     return rounds, 3 * s.columns + 2
 
 
 def _longest_part(s: Sizes) -> int:
-    """Return how many keys an invocation of `rows` may work on."""
-    rounds, around = _rounds(s)
+    """Return the maximum number of keys of an invocation of `rows`."""
+    rounds, around = _iterations(s)
     part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
     if part_keys <= 0:
         raise UnsupportedOp(
@@ -226,20 +234,20 @@ def _longest_part(s: Sizes) -> int:
 
 
 def _by_rows(call: Call, s: Sizes) -> Launch:
-    """A part of the keys is as long as an invocation may go round its loops."""
+    """Return the geometry of `rows`, whose loop limit bounds the length of a part."""
     parts = max(1, -(-s.keys // _longest_part(s)))
     return rows_of_parts(call, s, parts)
 
 
 def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
-    """Return how `rows` works on keys in as many parts."""
-    parts, part_keys = _even(s, parts)
+    """Return the geometry of `rows` for this number of parts."""
+    parts, part_keys = _equal_parts(s, parts)
     tiles = -(-s.rows // LANES_ON_CPU) * s.batches
     most = call.limits.max_groups
     if not call.limits.software:
         each = min(tiles, _tiles_of_dispatch(LANES_ON_CPU, s, s.columns))
         return Launch(LANES_ON_CPU, tiles, each, parts, part_keys, s.columns)
-    rounds, around = _rounds(s)
+    rounds, around = _iterations(s)
     runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
     each = runs // -(-parts // most[1])
     if each == 0:

@@ -1,7 +1,7 @@
-"""Attention as a step of native programs (native/cpu_kernels/program/attention.cpp), pieces by
-heads.
+"""Attention as a loop of native programs, split by heads.
 
-Examples: tests/ops/native/test_native_programs.py.
+Source of the loop: native/cpu_kernels/program/attention.cpp. Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import broadcast_strides
 from .attention_kernels import by_heads, visible_range
 
-KEPT, SCORES = 1 << 15, 1 << 16
-"""Elements of keys and values, and scores, of a head, which stay in a cache; numpy's products are
-as fast with more.
+MAX_KV_ELEMENTS, MAX_SCORES = 1 << 15, 1 << 16
+"""Maximum elements of keys and values, and of scores, of a head, which stay in a cache; numpy's
+products are as fast for more.
 """
 PIECE = 1 << 19
-"""Multiply-adds of a piece at least, some 20 us."""
+"""Minimum multiply-adds of a piece, about 20 us."""
 
 
 def attention_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the loop of a call of few queries and keys, None where numpy makes it."""
+    """Return the loop of a call with few queries and keys, or None if numpy computes it."""
     q, k, v = by_heads(inputs, attrs)
     batches, heads, queries, depth = q.shape
     shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
     if any(t.dtype != FLOAT32 for t in inputs) or attrs.as_float("softcap") or not output.size:
         return None
-    if not keys or keys * (depth + columns) > KEPT or queries * keys > SCORES:
+    if not keys or keys * (depth + columns) > MAX_KV_ELEMENTS or queries * keys > MAX_SCORES:
         return None
     bshd = attrs.as_ints("is_bshd")
-    *given, result = (
+    *operand_steps, result = (
         head_steps(t.shape, is_bshd) for t, is_bshd in zip((*inputs[:3], output), bshd, strict=True)
     )
     mask: tuple[int, ...] = (0, 0, 0, 0)
@@ -44,7 +44,7 @@ def attention_program(
     numbers = (
         *(batches, heads, shared, queries, keys, depth, columns, *visible_range(attrs)),
         *(int(attrs.as_bool("fully_masked_is_nan")), len(inputs) - 3),
-        *(*chain.from_iterable((*given, result)), *mask),
+        *(*chain.from_iterable((*operand_steps, result)), *mask),
     )
     work = batches * heads * queries * keys * (depth + columns)
     pieces = max(1, min(work // PIECE, batches * heads, 2 * SHARES))
@@ -56,7 +56,7 @@ def attention_program(
 
 
 def head_steps(shape: tuple[int, ...], is_bshd: int) -> tuple[int, int, int]:
-    """Return how far batches, heads and rows are from one another."""
+    """Return the strides of batches, heads and rows."""
     inner = shape[2] * shape[3]
     ways = (shape[3], inner) if is_bshd else (inner, shape[3])
     return shape[1] * inner, *ways

@@ -1,13 +1,13 @@
-"""Attention to the keys in use of a cache, and to new ones: what a step of a language model needs.
+"""Attention to a KV cache and to the new keys of a decode step.
 
-    k, v   kept kept kept free free free        used 3: the first keys count, and cost something
-    new    new new                              the keys of this step, which lie elsewhere
+    k, v   used used used free free free        kv_len 3: only the first keys are read
+    new    new new                              keys of this step, in a separate buffer
 
-Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (kv_q8_0.py); they are read as they
-are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
-The new ones need not be in the cache, so it can be written when all else of the run is done
-(`dynamic_update_slice`). How many are in use is known when the graph runs: the work grows with
-them, not with the cache.
+The cache holds floats, also of 16 bits, or q8_0 rows (kv_q8_0.py), and is read without conversion.
+The attribute `columns` is the number of values of a q8_0 row of v; rows of k have as many values as
+rows of q. The new keys need not be in the cache, so the cache can be written at the end of the run
+(`dynamic_update_slice`). The number of keys in use is known only when the graph runs. Time grows
+with this number, not with the size of the cache.
 """
 
 from __future__ import annotations
@@ -43,44 +43,42 @@ from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
 NARROWER = (FLOAT16, FLOAT32)
-"""What keys and values may be beside queries of any floats."""
+"""Types of keys and values for queries of any float type."""
 
 
 def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
-    """Return how many values rows of k and v have where they are words."""
+    """Return the number of values of a q8_0 row of k and of v."""
     return q[-1], attrs.as_int("columns")
 
 
 def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Return the types of q, k and v, those of words as of the floats that they stand for."""
-    q, *kept = inputs[:3]
-    if q.rank and all(t.dtype == UINT32 for t in kept):
+    """Return the types of q, k and v, with q8_0 words replaced by the floats that they encode."""
+    q, *cached = inputs[:3]
+    if q.rank and all(t.dtype == UINT32 for t in cached):
         if "columns" not in attrs:
-            raise ShapeError(
-                "[attention] expected an attribute columns for rows of words, got none"
-            )
+            raise ShapeError("[attention] expected an attribute `columns` for q8_0 rows, got none")
         columns = _columns(q.shape, attrs)
-        for words, count in zip(kept, columns, strict=True):
+        for words, count in zip(cached, columns, strict=True):
             check_words("attention", words, count)
-        kept = [
+        cached = [
             TensorType((*words.shape[:-1], count), FLOAT16)
-            for words, count in zip(kept, columns, strict=True)
+            for words, count in zip(cached, columns, strict=True)
         ]
-    return q, *kept
+    return q, *cached
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if len(inputs) == 5:
         raise ShapeError("[attention] expected new keys and values, got one of the two")
     floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
-    q, *kept = floats
-    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in kept):
+    q, *cached = floats
+    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in cached):
         raise DTypeError(
             f"[attention] expected floats, and keys and values of {q.dtype}, float32 or float16, "
             f"got {' and '.join(t.dtype for t in floats)}; try vs.cast"
         )
-    if kept[0].dtype != kept[1].dtype:
-        raise DTypeError(f"[attention] expected keys of {kept[1].dtype}, got {kept[0].dtype}")
+    if cached[0].dtype != cached[1].dtype:
+        raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
     _, k, v = by_heads(floats, attrs)
     if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
@@ -88,39 +86,41 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
             f"got {used}"
         )
-    for old, given in zip((k, v), new, strict=False):
-        fits = given.rank == 4 and given.shape[:2] == old.shape[:2]
-        if not fits or given.shape[3] != old.shape[3] or given.shape[2] != new[0].shape[2]:
+    for old, added in zip((k, v), new, strict=False):
+        fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
+        if not fits or added.shape[3] != old.shape[3] or added.shape[2] != new[0].shape[2]:
             raise ShapeError(
-                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
+                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) for "
                 f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
             )
-        if given.dtype != q.dtype:
+        if added.dtype != q.dtype:
             raise DTypeError(
-                f"[attention] expected new keys and values of {q.dtype}, got {given.dtype}; "
+                f"[attention] expected new keys and values of {q.dtype}, got {added.dtype}; "
                 "try vs.cast"
             )
     return result.as_dtype(q.dtype)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """With half of the cache in use: it fills up."""
+    """Estimate the work of a call that uses half of the cache, the average while it fills up."""
     q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
-    kept = sum(t.device_bytes for t in inputs[1:3]) / 2
-    moved = kept + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
+    cached = sum(t.device_bytes for t in inputs[1:3]) / 2
+    moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
     return Work(flops, float(moved))
 
 
 # -- numpy -------------------------------------------------------------------------------------
 
 Segments = tuple[tuple[NDArray, NDArray], ...]
-"""Keys and values, with heads before the length, of those in use and of the new ones."""
+"""Keys and values in BHSD layout: the cached ones in use, then the new ones."""
 
 
-def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
-    """Yield examples with one number of keys in use, that number, and their keys and values."""
+def _by_key_count(
+    inputs: tuple[NDArray, ...], attrs: Attrs
+) -> Iterator[tuple[slice, int, Segments]]:
+    """Yield slices of examples with one key count, that count, and their keys and values."""
     _, k_bshd, v_bshd, _ = attrs.as_ints("is_bshd")
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new = inputs[3], inputs[4:]
@@ -128,12 +128,16 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
     counts = used.reshape(-1).tolist()
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        kept = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
-        yield at, count, (kept, (_wide(new[0][at]), _wide(new[1][at]))) if new else (kept,)
+        cached = _as_float32(k[at, :, :count], depth), _as_float32(v[at, :, :count], columns)
+        yield (
+            at,
+            count,
+            (cached, (_as_float32(new[0][at]), _as_float32(new[1][at]))) if new else (cached,),
+        )
 
 
-def _wide(x: NDArray, columns: int = 0) -> NDArray:
-    """Float16 is computed as float32, and so are words, as many values of each row."""
+def _as_float32(x: NDArray, columns: int = 0) -> NDArray:
+    """Return float16 values or q8_0 rows with this many values as float32."""
     if x.dtype == np.uint32:
         return unpack_q8_0(x, columns)
     return x.astype(np.float32) if x.dtype == np.float16 else x
@@ -141,11 +145,11 @@ def _wide(x: NDArray, columns: int = 0) -> NDArray:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
-    q = _wide(inputs[0].swapaxes(1, 1 + q_bshd))
+    q = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd))
     words = inputs[2].dtype == np.uint32
     shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
     out = np.full(shape, np.nan if attrs.as_bool("fully_masked_is_nan") else 0, q.dtype)
-    for at, count, segments in _texts(inputs, attrs):
+    for at, count, segments in _by_key_count(inputs, attrs):
         k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
         part, share = out[at], q.shape[1] // max(1, k.shape[1])
         if not part.size or not k.shape[2]:
@@ -159,15 +163,15 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """All heads at once where their scores are few; keys and values are read where they lie."""
+    """Compute all heads at once if they have few scores, without copying keys and values."""
     q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
-    q, result = _wide(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
-    texts = list(_texts(inputs, attrs))
+    q, result = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
+    texts = list(_by_key_count(inputs, attrs))
     keys = max([sum([k.shape[2] for k, _ in segments]) for _, _, segments in texts], default=0)
     if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
         for at, count, segments in texts:
             _attend_at_once(q[at], segments, count, attrs, result[at])
-        # a value that is NaN or infinite makes its column so, even where its weight is 0
+        # NaN and infinite values affect their whole column, even with weight 0
         if np.isfinite(out).all():
             return
     out[...] = _reference(inputs, attrs)
@@ -176,7 +180,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 def _attend_at_once(
     q: NDArray, segments: Segments, shift: int, attrs: Attrs, result: NDArray
 ) -> None:
-    """Queries that share keys are rows of one matrix. shift: the place of query 0 in the text."""
+    """Compute all heads at once, with queries that share keys as rows of one matrix.
+
+    `shift` is the position of query 0 in the sequence.
+    """
     batches, heads, queries, depth = q.shape
     shared = segments[0][0].shape[1]
     ends = [0, *accumulate([k.shape[2] for k, _ in segments])]
@@ -204,11 +211,11 @@ def _attend_at_once(
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some heads of some examples at a time."""
+    """Split by heads and batch."""
     used, new = inputs[3], inputs[4:]
     _, k_bshd, *_ = attrs.as_ints("is_bshd")
-    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
-    keys = max(0, kept) + (new[0].shape[2] if new else 0)
+    cached = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
+    keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
     for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
         counts = used[some] if used.ndim else used
@@ -218,7 +225,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 # -- native loops --------------------------------------------------------------------------------
 
 PROGRAM_ROWS = 8
-"""Rows of a head's queries up to which native loops go through the keys one by one."""
+"""Maximum query rows per head for which native loops process the keys one by one."""
 
 
 def _native_program(
@@ -226,17 +233,18 @@ def _native_program(
 ) -> NativeProgram | None:
     q, k, v, used, *new = inputs
     kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
-    rows, kept = by_heads(inputs, attrs)[:2]
+    rows, cached = by_heads(inputs, attrs)[:2]
     batches, heads, queries, depth = rows.shape
-    shared, keys = kept.shape[1:3]
+    shared, keys = cached.shape[1:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
     if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
         return None
-    together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
+    # dequantize rows once for all heads that share them
+    together = 1 if k.dtype == FLOAT32 else heads // shared
     low, high = visible_range(attrs)
     bshd = attrs.as_ints("is_bshd")
-    *given, result = (
+    *operand_steps, result = (
         head_steps(t.shape, is_bshd) for t, is_bshd in zip((q, k, v, output), bshd, strict=True)
     )
     fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
@@ -245,7 +253,7 @@ def _native_program(
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
         *(int(used.dtype == INT64), int(used.rank > 0), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
-        *chain.from_iterable((*given, *fresh, result)),
+        *chain.from_iterable((*operand_steps, *fresh, result)),
     )
     loop = Loop(
         "attention_with_kvcache",
@@ -274,4 +282,4 @@ register(
         native_program=_native_program,
     )
 )
-no_gradient("reads a cache, which is no part of a training: try a mask", NAME)
+no_gradient("reads a KV cache, which is not trained; try a mask", NAME)

@@ -1,5 +1,4 @@
-"""The gradients of attention by q, k and v, in one op; the scores are made again, a part of them at
-a time.
+"""Gradients of attention with respect to q, k and v in one op, which recomputes the scores.
 
     weights p = softmax(s), gradient of the result g, a = g v^T:
         dv = p^T g,  ds = p (a - sum(p a)),  dq = ds k scale,  dk = ds^T q scale
@@ -28,11 +27,11 @@ from .backward_kernels import KERNEL
 
 OP = "attention_backward"
 ATTRS = tuple(SCORES)
-"""Those of attention that its gradients depend on."""
+"""The attributes of attention that affect its gradient."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """(3, batch, heads of k, elements): dq, dk and dv, each filled up to the largest."""
+    """Return (3, batch, heads of k, elements): dq, dk and dv, each padded to the largest one."""
     q, k, v, g, *masks = inputs
     by_heads = Attrs({**attrs, "is_bshd": (0, 0, 0, 0)})
     result = infer_attention((q, k, v, *masks), by_heads)
@@ -45,7 +44,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """Five products, of q, k and ds, and of g, v and p."""
+    """Estimate the work of five products: three with q, k and ds, and two with g, v and p."""
     q, v = inputs[0].shape, inputs[2].shape
     flops = 2.0 * math.prod(q[:3]) * v[2] * (3 * q[3] + 2 * v[3])
     return Work(flops, float(sum(t.device_bytes for t in inputs) + output.device_bytes))
@@ -69,19 +68,20 @@ register(
 def attention_backward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of attention by q, k and v, by that of its result; all have the heads
-    before the length. attrs: those of attention.
+    """Return the gradients of q, k and v in BHSD layout, for the gradient `g` of the result.
+
+    `attrs` are the attributes of attention.
     """
     masks = () if mask is None else (mask,)
-    made = apply(OP, (q, k, v, g, *masks), {name: attrs[name] for name in ATTRS})
-    return parts_of(made, q, k, v)
+    merged = apply(OP, (q, k, v, g, *masks), {name: attrs[name] for name in ATTRS})
+    return parts_of(merged, q, k, v)
 
 
-def parts_of(made: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v out of a result of the op."""
+def parts_of(merged: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v from the merged result of the op."""
     shapes = shapes_of_parts(q.shape, k.shape, v.shape)
     of_q, of_k, of_v = (
-        reshape(slice_(made, (i, 0), (i + 1, math.prod(shape[2:])), axes=(0, 3)), t.shape)
+        reshape(slice_(merged, (i, 0), (i + 1, math.prod(shape[2:])), axes=(0, 3)), t.shape)
         for i, (t, shape) in enumerate(zip((q, k, v), shapes, strict=True))
     )
     return of_q, of_k, of_v

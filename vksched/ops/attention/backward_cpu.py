@@ -1,6 +1,6 @@
-"""The gradients of attention in numpy: a piece of the scores at a time, which a cache holds.
+"""Gradients of attention in numpy, for pieces of the scores that fit into a cache.
 
-scores of a piece, a = g v^T -> weights p, slopes s = p (a - sum(p a)) -> products with k, q and g
+scores of a piece, a = g v^T -> weights p, ds = p (a - sum(p a)) -> products with k, q and g
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from ..linalg.operands import round_up_to_vec4
 from .attention_cpu import masked_keys, to_weights
 
 _SCORES = 1 << 18
-"""Scores of a piece, at most, where a query has no more."""
+"""Maximum scores of a piece, unless a single query has more."""
 
 
 def shapes_of_parts(q: Shape, k: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of the gradients of q, k and v in the result: queries that share a head of
-    k are rows of one matrix.
+    """Return the shapes of the gradients of q, k and v in the result.
+
+    Queries that share a head of k are rows of one matrix.
     """
     (batch, heads, queries, depth), (_, shared, keys, columns) = q, v
     rows = heads // max(1, shared) * queries
@@ -33,13 +34,13 @@ def shapes_of_parts(q: Shape, k: Shape, v: Shape) -> tuple[Shape, Shape, Shape]:
 
 
 def size_of_parts(shapes: tuple[Shape, ...]) -> int:
-    """Return the elements that each part of the result has for a head of k, in vec4s."""
+    """Return the elements of each gradient in the result per head of k, a multiple of four."""
     return round_up_to_vec4(max(math.prod(shape[2:]) for shape in shapes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some scores: of examples, heads of k, heads of q for each of these, and queries."""
+    """A piece of the scores: slices of examples, key heads, query heads of each, and queries."""
 
     examples: slice
     shared: slice
@@ -48,20 +49,20 @@ class _Piece:
 
     @property
     def is_first(self) -> bool:
-        """Of those that add to the same keys."""
+        """Return True if this is the first piece that adds to its keys."""
         return (self.share.start, self.queries.start) == (0, 0)
 
     def of_q(self, x: NDArray) -> NDArray:
-        """x: (batch, heads of k, heads of q for each, queries, size)."""
+        """Index x (batch, heads of k, heads of q for each, queries, size)."""
         return x[self.examples, self.shared, self.share, self.queries]
 
     def of_k(self, x: NDArray) -> NDArray:
-        """x: (batch, heads of k, keys, size)."""
+        """Index x (batch, heads of k, keys, size)."""
         return x[self.examples, self.shared]
 
 
 def _pieces(batch: int, shared: int, share: int, queries: int, keys: int) -> Iterator[_Piece]:
-    """Whole examples where their scores are few, else heads of k, else queries of a head of q."""
+    """Yield whole examples if they have few scores, else key heads, else queries of one head."""
     of_head = share * queries * keys
     if of_head > _SCORES:
         step = max(1, _SCORES // keys)
@@ -89,7 +90,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     for part, shape in zip(out, shapes, strict=True):
         size = math.prod(shape[2:])
         part[..., size:] = 0
-        parts.append(part[..., :size].reshape(shape))  # a view, as whole rows are
+        parts.append(part[..., :size].reshape(shape))  # a view, because whole rows are contiguous
     by_q = (batch, shared, q.shape[1] // shared, q.shape[2])
     scores = (batch, q.shape[1], q.shape[2], keys)
     of_scores = [np.broadcast_to(mask, scores).reshape(*by_q, keys) for mask in masks]
@@ -98,9 +99,9 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         *of_rows, of_q = (piece.of_q(x) for x in rows_of)
         masked = tuple(piece.of_q(mask) for mask in of_scores)
         of_keys = [piece.of_k(x) for x in (k, v)]
-        made = _of_piece(of_rows, of_keys, masked, piece.queries.start, attrs)
-        of_q[...] = made[0].reshape(of_q.shape)
-        for part, more in zip(parts[1:], made[1:], strict=True):
+        gradients = _of_piece(of_rows, of_keys, masked, piece.queries.start, attrs)
+        of_q[...] = gradients[0].reshape(of_q.shape)
+        for part, more in zip(parts[1:], gradients[1:], strict=True):
             if piece.is_first:
                 piece.of_k(part)[...] = more
             else:
@@ -114,7 +115,10 @@ def _of_piece(
     start: int,
     attrs: Attrs,
 ) -> tuple[NDArray, ...]:
-    """Returns what a piece adds to the gradients of q, k and v. start: its first query."""
+    """Return the contributions of a piece to the gradients of q, k and v.
+
+    `start` is its first query.
+    """
     (q, g), (k, v) = of_rows, of_keys
     scale = q.dtype.type(attrs.as_float("scale"))
     by_query, keys = q.shape[:4], k.shape[2]
@@ -132,7 +136,7 @@ def _of_piece(
         apart += mask[0]
     to_weights(apart, hidden)
     slopes = np.matmul(g, v.swapaxes(2, 3))
-    # from that of the largest weight on, so that the mean keeps digits where it is nearly 1
+    # subtract the gradient at the largest weight first, for precision if that weight is almost 1
     slopes -= np.take_along_axis(slopes, weights.argmax(-1)[..., None], -1)
     slopes -= np.einsum("...k,...k->...", weights, slopes)[..., None]
     slopes *= weights
@@ -146,12 +150,12 @@ def _of_piece(
 
 
 def _joined(x: NDArray) -> NDArray:
-    """Return the rows of all heads of q, one behind the other."""
+    """Return the rows of all query heads, concatenated."""
     return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4])
 
 
 def attention_backward_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Return the gradients of q, k and v, one behind the other."""
+    """Return the gradients of q, k and v, concatenated."""
     shapes = shapes_of_parts(*(x.shape for x in inputs[:3]))
     out = np.empty((3, *shapes[0][:2], size_of_parts(shapes)), inputs[0].dtype)
     _compute(inputs, attrs, out)
@@ -159,7 +163,7 @@ def attention_backward_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> N
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some heads of some examples at a time."""
+    """Split by heads and batch."""
     q, k, v, g, *masks = inputs
     (batch, shared), scores = k.shape[:2], (*q.shape[:3], k.shape[2])
     share = q.shape[1] // shared

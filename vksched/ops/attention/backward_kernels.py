@@ -1,14 +1,14 @@
-"""How the gradients of attention run on a device: variants and launches.
+"""Device kernels of the attention gradient: variants and dispatches.
 
-Tiled, for GPUs: no score leaves shared memory, so scores are made again for each result.
+Tiled, for GPUs: scores stay in shared memory and are recomputed for each result.
 
-    state of the queries -> dq, dk, dv            attention_bwd.glsl
+    softmax state of the queries -> dq, dk, dv    attention_bwd.glsl
 
-By products, the fastest there are, with some scores in scratch memory:
+By matrix products, with the fastest kernels and a chunk of the scores in scratch memory:
 
-    scores = q k^T, slopes = g v^T                a chunk of the rows
-    weights and slopes in place of these          attention_bwd_softmax.comp
-    dq = slopes k, dk += slopes^T q, dv += weights^T g
+    scores = q k^T, ds = g v^T                    a chunk of the rows
+    weights and ds, in place                      attention_bwd_softmax.comp
+    dq = ds k, dk += ds^T q, dv += weights^T g
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from .attention_kernels import visible_range
 from .backward_cpu import shapes_of_parts
 
 Q, K, V, G, MASK = range(5)
-"""The operands."""
+"""Operand indices."""
 SCORES, SLOPES = SCRATCH, SCRATCH - 1
 PASSES = 2
-"""Of attention_bwd_softmax over each row."""
+"""Passes of attention_bwd_softmax over each row."""
 CHUNK_WORDS, GPU_CHUNK_WORDS = 1 << 19, 1 << 22
-"""Scores that are held at a time: on a CPU driver, as many as a cache holds."""
+"""Maximum scores in scratch memory: on a CPU driver they fit into a cache."""
 MIN_ROWS = 64
-"""Of a chunk that holds no whole head."""
+"""Minimum rows of a chunk that is smaller than one head."""
 
 
 TILED, MATMUL = "tiled", "matmul"
 """The variants."""
 STATE_WORDS = 4
-"""Of a query."""
+"""Words of the softmax state of a query."""
 TILE_ROWS, ACROSS, MAX_COLUMNS = 16, 32, 128
-"""Of a group of the tiled kernel: its own rows, lanes along columns of the result, and columns."""
+"""A workgroup of the tiled kernel: its rows, its lanes along columns, and its maximum columns."""
 OF_STATE, OF_Q, OF_K, OF_V = range(4)
-"""Its targets."""
+"""The targets of the tiled kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """heads: of k, of all examples. rows: of q for each."""
+    """Sizes of a call: `heads` counts key heads of all examples, `rows` queries of each."""
 
     heads: int
     rows: int
@@ -65,7 +65,7 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Rows of some heads of k: all of them, or those of one head from one on."""
+    """A chunk of the score rows: several whole key heads, or some rows of one head."""
 
     head: int
     heads: int
@@ -83,7 +83,7 @@ def _sizes(call: Call) -> _Sizes:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Shared memory on GPUs that bind enough buffers."""
+    """Return the variants: the tiled kernel requires a GPU that binds enough buffers."""
     if call.output.size == 0:
         return ()
     binds = 6 + (len(call.inputs) > MASK)
@@ -92,7 +92,7 @@ def variants(call: Call) -> tuple[str, ...]:
     return TILED, MATMUL
 
 
-# -- by products -------------------------------------------------------------------------------
+# -- matrix products ---------------------------------------------------------------------------
 
 
 def _chunk_of(s: _Sizes, limits: Limits) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def _chunks(s: _Sizes, limits: Limits) -> Iterator[_Chunk]:
 
 
 def _by_products(call: Call, s: _Sizes) -> Iterator[tuple[Dispatch, ...]]:
-    """Yield dispatches that need not wait for each other, but for those before."""
+    """Yield groups of independent dispatches; each group depends on the earlier ones."""
     for chunk in _chunks(s, call.limits):
         yield from _of_chunk(call, s, chunk)
 
@@ -143,13 +143,16 @@ def _of_chunk(call: Call, s: _Sizes, c: _Chunk) -> Iterator[tuple[Dispatch, ...]
 
 
 def _of(s: _Sizes, *operands: int) -> tuple[tuple[int, int], ...]:
-    """Return operands with their columns."""
+    """Return operands with their numbers of columns."""
     return tuple(zip(operands, (s.depth, s.columns), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
-    """Matrices in an operand from a word on. step: words from one to the next; 0: as they fill."""
+    """Matrices in an operand, from a word offset on.
+
+    `step` is the number of words between two matrices; 0 if they are contiguous.
+    """
 
     operand: int
     count: int
@@ -167,7 +170,7 @@ class _Matrices:
         return self.step or self.rows * self.columns
 
     def one(self, number: int) -> _Matrices:
-        """Return one of them."""
+        """Return a single matrix."""
         return replace(self, count=1, word=self.word + number * self.apart)
 
 
@@ -197,7 +200,7 @@ def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
     check_row("attention_backward", s.keys, PASSES, call)
     (way,) = row_variants(s.keys, rows, False, PASSES, call.limits)
     groups, constants = launch_rows(s.keys, rows, False, way, call.limits)
-    about = _about_scores(call, s, call.inputs[Q].shape[1])
+    about = _score_push(call, s, call.inputs[Q].shape[1])
     push = (("first_row", c.head * s.rows + c.row), ("rows", rows), *about)
     softcap = call.attrs.as_float("softcap") != 0
     shaped = softcap or bool(masks)
@@ -213,21 +216,21 @@ def _slopes(call: Call, s: _Sizes, c: _Chunk) -> Dispatch:
 
 
 def _tiled(call: Call, s: _Sizes) -> Iterator[tuple[Dispatch, ...]]:
-    """Yield dispatches that need not wait for each other, but for those before."""
+    """Yield groups of independent dispatches; each group depends on the earlier ones."""
     yield tuple(_target(call, s, OF_STATE, 1))
     sizes = ((OF_Q, s.depth), (OF_K, s.depth), (OF_V, s.columns))
     yield tuple(d for target, columns in sizes for d in _target(call, s, target, columns))
 
 
 def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispatch]:
-    """Yield the dispatches that make one result, of so many columns."""
+    """Yield the dispatches that compute one gradient with this many columns."""
     masks, size = call.inputs[MASK:], call.output.shape[3]
     pairs = ((Q, G), (K, V)) if target in (OF_STATE, OF_Q) else ((K, V), (Q, G))
     own_rows, others = (s.rows, s.keys) if pairs[0] == (Q, G) else (s.keys, s.rows)
     tiles = -(-own_rows // TILE_ROWS) * s.heads
-    made = SCRATCH if target == OF_STATE else OUTPUT
-    operands = (*pairs[0], *pairs[1], SCRATCH, made, *(MASK for _ in masks))
-    shift = (target - OF_Q) * s.heads * size if made == OUTPUT else 0
+    result = SCRATCH if target == OF_STATE else OUTPUT
+    operands = (*pairs[0], *pairs[1], SCRATCH, result, *(MASK for _ in masks))
+    shift = (target - OF_Q) * s.heads * size if result == OUTPUT else 0
     shader = "attention_bwd_tiled" + "_masked" * len(masks)
     for block in range(0, columns, MAX_COLUMNS):
         width = min(MAX_COLUMNS, columns - block)
@@ -245,20 +248,23 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
                 *(("first_tile", start), ("end_tile", end), ("rows", s.rows)),
                 *(("depth", s.depth), ("columns", s.columns)),
                 *(("first_column", block), ("width", width), ("result_step", size)),
-                *_about_scores(call, s, call.inputs[K].shape[1]),
+                *_score_push(call, s, call.inputs[K].shape[1]),
             )
             groups = (min(end - start, call.limits.max_groups[0]), 1, 1)
             shifts = tuple((shift + block) * (i == 5) for i in range(len(operands)))
             yield Dispatch(shader, operands, groups, push, constants, shifts)
 
 
-# -- the kernel --------------------------------------------------------------------------------
+# -- push constants ----------------------------------------------------------------------------
 
 
-def _about_scores(
+def _score_push(
     call: Call, s: _Sizes, heads: int
 ) -> tuple[tuple[str, int | float | tuple[int, ...]], ...]:
-    """Returns what both ways are told of scores. heads: by which they count."""
+    """Return the push constants of both variants for scores.
+
+    `heads` is the number of heads over which the rows are counted.
+    """
     batch, of_q, queries, _ = call.inputs[Q].shape
     masks, shape = call.inputs[MASK:], (batch, of_q, queries, s.keys)
     strides = broadcast_strides(masks[0].shape, shape) if masks else (0,) * 4

@@ -1,13 +1,14 @@
-"""Rows in q8_0, 8.5 bits a value, as keys and values are kept: made on the device, read in place.
+"""Quantize rows to q8_0, 8.5 bits a value, for a KV cache; kernels read the rows in place.
 
     row     tile | tile | last tile, shorter     a tile holds 64 values
-    tile   a word of two scales | 16 words of four quantized values, the first in the lowest bits
+    tile    a word of two scales | 16 words of four quantized values, the first in the lowest bits
 
-A value is code * scale: scales are float16, of 32 neighbours, quantized values are in -127 .. 127.
-Both are rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read
-run by run, these four by four, and a row of 64 values takes 17 words here, 20 there.
+A value is quantized value * scale. Scales are float16, one for 32 consecutive values; quantized
+values are in -127 .. 127. Both are rounded as in ggml. Weights have another layout
+(quant_layout.py), which is read run by run; this one is read four values at a time. A row of 64
+values takes 17 words here and 20 there.
 
-Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle.
+Sources: ggml's ggml-quants.c; `gguf.quants` as the oracle.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from ...ir.vjp import no_gradient
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, spread
 
 TILE, RUN = 64, 32
-"""Values of a tile, and of a scale."""
+"""Values of a tile, and values that share a scale."""
 TILE_WORDS = 1 + TILE // 4
 LARGEST = 127
-"""Of quantized values."""
+"""Largest quantized value."""
 _TILE_ROUNDS = 3 * TILE
-"""How often an invocation that makes a tile goes round its loops, at most."""
+"""Maximum loop iterations of an invocation that quantizes a tile."""
 
 
 def row_words(columns: int) -> int:
-    """Return the words of a row of so many values."""
+    """Return the number of words of a row of `columns` values."""
     return -(-columns // TILE) + -(-columns // 4)
 
 
 def pack_q8_0(x: NDArray) -> NDArray:
-    """Return rows as words: float (..., n) -> uint32 (..., words)."""
+    """Return rows as q8_0 words: float (..., n) -> uint32 (..., words)."""
     columns, lead = x.shape[-1], x.shape[:-1]
     rows, tiles = math.prod(lead), -(-columns // TILE)
     runs: NDArray = np.zeros((rows, tiles * TILE), np.float32)
@@ -50,7 +51,7 @@ def pack_q8_0(x: NDArray) -> NDArray:
         scales = np.abs(runs).max(axis=-1) / np.float32(LARGEST)
         by = np.where(scales == 0, np.float32(0), np.float32(1) / scales)
         scaled = runs * by[..., None]
-        # half away from zero; what is not finite has a scale that says so
+        # round half away from zero; rows that are not finite have a scale that is not finite
         size = np.abs(scaled)
         whole = np.floor(size)
         quants = np.sign(scaled) * (whole + np.floor(2 * (size - whole)))
@@ -59,12 +60,12 @@ def pack_q8_0(x: NDArray) -> NDArray:
     words: NDArray = np.empty((rows, tiles, TILE_WORDS), np.uint32)
     words[..., :1] = fp16_scales.view(np.uint32)
     words[..., 1:] = quants.astype(np.int8).reshape(rows, tiles, TILE).view(np.uint32)
-    made = words.reshape(rows, tiles * TILE_WORDS)[:, : row_words(columns)]
-    return np.ascontiguousarray(made).reshape(*lead, row_words(columns))
+    cropped = words.reshape(rows, tiles * TILE_WORDS)[:, : row_words(columns)]
+    return np.ascontiguousarray(cropped).reshape(*lead, row_words(columns))
 
 
 def unpack_q8_0(words: NDArray, columns: int) -> NDArray:
-    """Return the values of rows: uint32 (..., words) -> float32 (..., columns)."""
+    """Return the values of q8_0 rows: uint32 (..., words) -> float32 (..., columns)."""
     lead, tiles = words.shape[:-1], -(-columns // TILE)
     missing = tiles * TILE_WORDS - words.shape[-1]
     if missing:
@@ -78,7 +79,13 @@ def unpack_q8_0(words: NDArray, columns: int) -> NDArray:
 
 
 def check_words(op: str, words: TensorType, columns: int) -> None:
-    """Raise DTypeError or ShapeError unless these are rows of so many values."""
+    """Check the type and shape of q8_0 rows of `columns` values.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If they are wrong.
+    """
     if words.dtype != UINT32:
         raise DTypeError(
             f"[{op}] expected words of uint32, got {words.dtype}; try vs.quantize_q8_0"
@@ -126,15 +133,22 @@ register(
         operands=(1, 1),
     )
 )
-no_gradient("rounds to words, which are no numbers", "quantize_q8_0")
+no_gradient("quantizes to packed words, which have no gradient", "quantize_q8_0")
 
 
 def quantize_q8_0(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Rows in 8.5 bits a value, as uint32 words: what a cache of keys and values keeps.
+    """Quantize rows to q8_0, 8.5 bits a value, the type of a quantized KV cache.
 
-    x: floats (..., n) -> uint32 (..., ceil(n / 64) + ceil(n / 4)). `vs.dequantize_q8_0` gives the
-    values back, rounded. Where one of 32 neighbours is not finite, all of these become NaN or
-    infinite.
+    Parameters
+    ----------
+    x : Tensor
+        Floats (..., n).
+
+    Returns
+    -------
+    Tensor
+        uint32 (..., ceil(n / 64) + ceil(n / 4)) words. `vs.dequantize_q8_0` returns the rounded
+        values. If one of 32 consecutive values is not finite, all of them become NaN or infinite.
     """
     return apply("quantize_q8_0", (as_tensor(x),), {}, name)
 
@@ -169,13 +183,25 @@ register(
         is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "dequantize_q8_0")
+no_gradient("reads packed words, which have no gradient", "dequantize_q8_0")
 
 
 def dequantize_q8_0(words: TensorLike, columns: int, *, name: str | None = None) -> Tensor:
-    """The values of rows that `vs.quantize_q8_0` made.
+    """Dequantize q8_0 rows of `vs.quantize_q8_0`.
 
-    words: uint32 (..., row words) -> float32 (..., columns). `vs.attention(..., kv_len=)` reads
-    keys and values from the words themselves; other ops get all values, made in each run.
+    `vs.attention(..., kv_len=)` reads keys and values from the words directly. For other ops, each
+    run dequantizes all values.
+
+    Parameters
+    ----------
+    words : Tensor
+        uint32 (..., row words).
+    columns : int
+        Number of values of a row.
+
+    Returns
+    -------
+    Tensor
+        float32 (..., columns).
     """
     return apply("dequantize_q8_0", (as_tensor(words),), {"columns": columns}, name)

@@ -1,4 +1,4 @@
-"""Rotary position embedding."""
+"""Rotary position embeddings (RoPE)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _pairs(attrs: Attrs) -> tuple[slice, slice]:
-    """Return where the first and the second of all pairs lie."""
+    """Return the slices of the first and the second elements of all pairs."""
     rotated = attrs.as_int("rotary_dim")
     if attrs.as_bool("interleaved"):
         return slice(0, rotated, 2), slice(1, rotated, 2)
@@ -63,7 +63,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """The same operations, in the result's memory."""
+    """Compute the rotation in the memory of the result."""
     x, rotated, (first, second) = inputs[0], attrs.as_int("rotary_dim"), _pairs(attrs)
     cos, sin = [c if c.ndim == 2 else c[:, None] for c in inputs[1:]]
     a, b, to_a, to_b = x[..., first], x[..., second], out[..., first], out[..., second]
@@ -120,8 +120,9 @@ register(
 
 @gradient("rotary_embedding")
 def _gradient(call: VjpContext) -> VjpResult:
-    """of x: turned back; of cos and sin: sums over the heads, and over the batch where they are the
-    same for each.
+    """Return the inverse rotation of the gradient for x, and sums over the heads for cos and sin.
+
+    The latter are summed over the batch too if all examples share them.
     """
     (x, cos, sin), g, rotated = call.inputs, call.grad, call.attrs.as_int("rotary_dim")
     of_x = apply("rotary_embedding", (g, cos, neg(sin)), call.attrs)
@@ -152,12 +153,24 @@ def rotary_embedding(
     rotary_dim: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Pairs of x turned by angles that depend on the position, as ONNX RotaryEmbedding.
+    """Rotate pairs of x by angles that depend on the position, as ONNX RotaryEmbedding.
 
-    x: (batch, heads, length, depth); cos, sin: (length, rotary_dim / 2), or the same for each
-    batch. The pairs are (i, i + rotary_dim / 2), with `interleaved` (2 i, 2 i + 1); what lies
-    beyond rotary_dim, by default the whole depth, stays. See `rotary_cache`; for positions other
-    than 0, 1, ... take its rows with `vs.gather`.
+    Parameters
+    ----------
+    x : Tensor
+        (batch, heads, length, depth).
+    cos, sin : Tensor
+        (length, rotary_dim / 2), or (batch, length, rotary_dim / 2); see `rotary_cache`. For
+        positions other than 0, 1, ... select its rows with `vs.gather`.
+    interleaved : bool
+        Whether pairs are (2 i, 2 i + 1) instead of (i, i + rotary_dim / 2).
+    rotary_dim : int, optional
+        Number of rotated elements, by default the whole depth; the others are unchanged.
+
+    Returns
+    -------
+    Tensor
+        The shape of x.
     """
     tensor = as_tensor(x)
     depth = tensor.shape[-1] if tensor.rank else 0
@@ -176,7 +189,7 @@ def rotary_embedding(
 def rotary_cache(
     length: int, dim: int, base: float = 10000.0, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * base ** (-2 i / dim), two constants of shape (length, dim / 2)."""
+    """Return cos and sin of position * base ** (-2 i / dim): two constants (length, dim / 2)."""
     length, dim = as_int("rotary_cache", "length", length), as_int("rotary_cache", "dim", dim)
     base = as_float("rotary_cache", "base", base)
     if length < 0 or dim < 0 or dim % 2 or base <= 0:

@@ -15,7 +15,7 @@ from . import rotary as rotary
 
 @sharding("attention")
 def _attention(call: Sharded) -> Iterable[Factor]:
-    """Examples, heads by those of k, and rows of q where nothing depends on their number."""
+    """Yield factors of the batch, of heads by key head, and of rows of q if no position is used."""
     q, k, _, *masks = call.inputs
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
@@ -34,7 +34,7 @@ def _attention(call: Sharded) -> Iterable[Factor]:
 
 @sharding("attention_backward")
 def _attention_backward(call: Sharded) -> Iterable[Factor]:
-    """Examples, and heads by those of k."""
+    """Yield factors of the batch and of heads grouped by key head."""
     q, k = call.inputs[:2]
     scores = TensorType((*q.shape[:3], k.shape[2]))
     for axis, units in ((0, q.shape[0]), (1, k.shape[1])):
@@ -44,7 +44,7 @@ def _attention_backward(call: Sharded) -> Iterable[Factor]:
 
 @sharding("attention_with_kvcache")
 def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
-    """Examples, and heads by those of k."""
+    """Yield factors of the batch and of heads grouped by key head."""
     q, k, _, used, *new = call.inputs
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
@@ -63,6 +63,6 @@ def _rotary(call: Sharded) -> Iterable[Factor]:
 
 @sharding("quantize_q8_0", "dequantize_q8_0")
 def _rows(call: Sharded) -> Iterable[Factor]:
-    """Rows."""
+    """Yield a factor for each row axis."""
     for axis, size in enumerate(call.output.shape[:-1]):
         yield Factor((axis,), axis, size)

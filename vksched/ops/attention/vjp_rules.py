@@ -1,8 +1,9 @@
-"""The gradient rules of attention and of its gradients.
+"""Gradient rules of attention and of the attention gradient.
 
-With u, the gradients by dq, dk and dv, and a = g v^T, those of second order are found backwards
-through dv = p^T g, ds = p (a - sum(p a)), dq = ds k scale and dk = ds^T q scale, by hand. Examples:
-tests/autograd/test_rules_products.py, tests/autograd/test_products_second_order.py.
+Second-order gradients are derived by hand. With u, the gradients with respect to dq, dk and dv, and
+a = g v^T, they are propagated through dv = p^T g, ds = p (a - sum(p a)), dq = ds k scale and dk =
+ds^T q scale. Examples: tests/autograd/test_rules_products.py,
+tests/autograd/test_products_second_order.py.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .backward import OP, attention_backward, parts_of
 
 @gradient("attention")
 def _attention(call: VjpContext) -> VjpResult:
-    """By one op, but with a mask whose gradient is wanted; of float16 in float32, as the op."""
+    """Use the fused op unless the gradient of a mask is needed; compute float16 in float32."""
     masks = call.inputs[3:]
     added = tuple(m for m in masks if is_smooth(m))
     *bshd, result_bshd = call.attrs.as_ints("is_bshd")
@@ -49,20 +50,21 @@ def _attention(call: VjpContext) -> VjpResult:
         q, k, v = (_with_layout(t, is_bshd) for t, is_bshd in zip(operands[:3], bshd, strict=True))
         grad = _with_layout(grad, result_bshd)
         mask = next(iter((*operands[3:], *masks)), None)
-        pulled = _built if added and call.wanted[3] else attention_backward
-        made = pulled(q, k, v, grad, mask, call.attrs)
-        back = (_with_layout(t, is_bshd) for t, is_bshd in zip(made[:3], bshd, strict=True))
-        return (*back, *made[3:])
+        pulled = _composed_gradient if added and call.wanted[3] else attention_backward
+        gradients = pulled(q, k, v, grad, mask, call.attrs)
+        back = (_with_layout(t, is_bshd) for t, is_bshd in zip(gradients[:3], bshd, strict=True))
+        return (*back, *gradients[3:])
 
-    made = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
-    return (*made, *(None,) * (len(call.inputs) - len(made)))
+    gradients = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
+    return (*gradients, *(None,) * (len(call.inputs) - len(gradients)))
 
 
-def _built(
+def _composed_gradient(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of q, k, v and a mask that is added, made of forward ops. Keys and
-    values must be finite where they are hidden, too.
+    """Return the gradients of q, k, v and an additive mask, composed of forward ops.
+
+    Keys and values must be finite, even at masked positions.
     """
     f = _formula(q, k, v, g, mask, attrs)
     of_q = mul(_shaped(matmul(f.rows(f.slopes), k), q.shape), attrs.as_float("scale"))
@@ -82,14 +84,14 @@ def _attention_backward(call: VjpContext) -> VjpResult:
         mask = next(iter((*operands[4:], *masks)), None)
         return _second_order(operands, mask, pulled, call.attrs)
 
-    made = all_computed_wide(build, (*call.inputs[:4], *added, call.grad), None)
-    return (*made, *(None,) * (len(call.inputs) - len(made)))
+    gradients = all_computed_wide(build, (*call.inputs[:4], *added, call.grad), None)
+    return (*gradients, *(None,) * (len(call.inputs) - len(gradients)))
 
 
 def _second_order(
     operands: list[Tensor], mask: Tensor | None, pulled: Tensor, attrs: Attrs
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of q, k, v, g and a mask that is added."""
+    """Return the gradients of q, k, v, g and an additive mask."""
     q, k, v, g = operands[:4]
     f, scale = _formula(q, k, v, g, mask, attrs), attrs.as_float("scale")
     u_q, u_k, u_v = parts_of(pulled, q, k, v)
@@ -121,11 +123,18 @@ def _second_order(
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """What gradients are made of; scores and what becomes of them: (batch, heads, queries, keys).
+    """Intermediate values of the gradient. Scores are (batch, heads, queries, keys).
 
-    scaled: q times the scale, as rows of the heads of k. bent, flatness: tanh of a soft cap and its
-    slope, or None. away: g v^T less its mean by the weights. masked, slopes: the
-    gradients by the scores behind the soft cap and before.
+    Attributes
+    ----------
+    scaled : Tensor
+        q times the scale, as rows of the heads of k.
+    bent, flatness : Tensor or None
+        tanh of the soft cap, and its derivative.
+    away : Tensor
+        g v^T minus its mean under the softmax weights.
+    masked, slopes : Tensor
+        Gradients with respect to the scores after and before the soft cap.
     """
 
     heads: int
@@ -139,11 +148,13 @@ class _Formula:
     slopes: Tensor
 
     def rows(self, x: Tensor) -> Tensor:
-        """Queries that share a head of k as rows of one matrix, so that products sum over them."""
+        """Return queries that share a key head as rows of one matrix, so that products sum over
+        them.
+        """
         return _rows(x, self.heads)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Such rows of scores as scores."""
+        """Reshape rows of scores to (batch, heads, queries, keys)."""
         return _shaped(x, self.shape)
 
 
@@ -185,11 +196,12 @@ def _with_layout(x: Tensor, bshd: int) -> Tensor:
 
 
 def _masks(
-    attrs: Attrs, given: tuple[Tensor, ...], queries: int, keys: int
+    attrs: Attrs, masks: tuple[Tensor, ...], queries: int, keys: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask of a softmax, or None; and which keys are seen, or None where every query
-    sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
-    be NaN, also in gradients of gradients.
+    """Return the mask of the softmax and the visible keys; each is None if it is not needed.
+
+    There are no visible keys to track if every query sees a key. A query without visible keys gets
+    a mask row that masks nothing, because its softmax and higher-order gradients would be NaN.
     """
     low, high = visible_range(attrs)
     sides: list[Tensor] = []
@@ -199,9 +211,9 @@ def _masks(
     ):
         if far:
             sides.append(compare(arange(keys), reshape(arange(bound, bound + queries), (-1, 1))))
-    if not given and high >= 0 and queries - 1 + low < keys:
+    if not masks and high >= 0 and queries - 1 + low < keys:
         return (reduce(logical_and, sides) if sides else None), None
-    mask = reshape(given[0], given[0].shape or (1,)) if given else None
+    mask = reshape(masks[0], masks[0].shape or (1,)) if masks else None
     added = mask if mask is not None and is_smooth(mask) else None
     if mask is not None:
         sides.append(mask if added is None else not_equal(mask, -math.inf))

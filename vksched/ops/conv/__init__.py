@@ -1,4 +1,4 @@
-"""Ops over windows of an image: convolutions, pools, resize, samples."""
+"""Ops over windows of an image: convolution, pooling, resizing and grid sampling."""
 
 from __future__ import annotations
 

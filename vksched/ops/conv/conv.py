@@ -1,4 +1,4 @@
-"""Convolution and its transpose over one to three spatial axes; their kernels: conv_kernels.py."""
+"""Convolution and transposed convolution over one to three spatial axes."""
 
 from __future__ import annotations
 
@@ -53,13 +53,15 @@ from .window import (
 )
 
 _LONG_SUM, _MAX_PRODUCTS = 1 << 16, 1 << 28
-"""A sum over all of x that is longer than this is a reduction, unless its products are more."""
+"""A convolution whose window covers all of x and is longer than the first value becomes a
+reduction, unless it has more products than the second.
+"""
 _CHUNK_VALUES = 1 << 24
-"""Values of the unfolded input that the reference holds at a time."""
+"""Maximum values of the unfolded input (im2col) that the reference holds at a time."""
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], groups: int, transposed: bool) -> int:
-    """Return the channels of the result."""
+    """Check the operands and return the channels of the result."""
     x, w = inputs[:2]
     if x.dtype not in (FLOAT32, INT32) or any(t.dtype != x.dtype for t in inputs):
         raise DTypeError(
@@ -87,7 +89,10 @@ def _check(op: str, inputs: tuple[TensorType, ...], groups: int, transposed: boo
 
 
 def _work(call: Call, values: int, rounds: int) -> Work:
-    """Each of `values`, of the result or of a transpose's x, meets the weights of its channel."""
+    """Estimate the work: each value meets the weights of its channel.
+
+    `values` is the size of the result, or of x for a transposed convolution.
+    """
     moved = sum(t.device_bytes for t in call.inputs) + call.output.device_bytes
     return Work(2.0 * values * math.prod(call.inputs[1].shape[1:]), float(moved), float(rounds))
 
@@ -122,7 +127,7 @@ def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray:
-    """For each image the windows as a matrix, times the weights."""
+    """Multiply the windows of each image, as a matrix, by the weights."""
     sizes, axes = window.counts(), len(window.sizes)
     out = np.empty((x.shape[0], w.shape[0], *sizes), x.dtype)
     if out.size == 0:
@@ -134,7 +139,7 @@ def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray
     taps = tuple(slice(None, None, d) for d in window.dilation)
     steps_of_axes = (slice(None), slice(None), *places, *taps)
     windows = windows[steps_of_axes]
-    # (images, channels, places..., taps...) -> (images, channels, taps..., places...)
+    # (images, channels, positions..., taps...) -> (images, channels, taps..., positions...)
     order = (0, 1, *range(2 + axes, 2 + 2 * axes), *spatial)
     columns = windows.transpose(order)
     steps = math.prod(w.shape[1:])
@@ -151,7 +156,7 @@ def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray
 
 
 def _chunks(shape: Shape, steps: int) -> Iterator[tuple[int, slice]]:
-    """Yield images and lines of their first spatial axis, so that a chunk is not large."""
+    """Yield an image and a slice of its first spatial axis, to limit the size of a chunk."""
     per_line = max(1, steps * math.prod(shape[3:]))
     lines = max(1, _CHUNK_VALUES // per_line)
     for image in range(shape[0]):
@@ -172,7 +177,7 @@ _CONV = Op(
 )
 register(
     replace(with_epilogue(_CONV), native_program=conv_program)
-)  # its loop takes the epilogue too
+)  # the native loop computes the epilogue too
 
 
 # -- transposed convolution --------------------------------------------------------------------
@@ -193,7 +198,7 @@ def _transpose_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType
 
 
 def _transpose_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """For each image what every value adds to its window, as one product; then added up."""
+    """Compute the contributions of x to all windows as products, then accumulate them (col2im)."""
     x, w = inputs[:2]
     types = tuple(TensorType(a.shape) for a in inputs)
     window, groups = transpose_window(types, attrs), attrs.as_int("groups")
@@ -254,12 +259,30 @@ def conv(
     groups: int = 1,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over one to three spatial axes, as ONNX Conv, for float32 and int32 (which
-    wraps).
+    """Convolve over one to three spatial axes, as ONNX Conv.
 
-    x: (N, C, spatial...), w: (C_out, C / groups, kernel...), bias: (C_out,) -> (N, C_out,
-    spatial...). stride, dilation: a number or one per axis. padding: zeros added, a number, one per
-    axis, all begins and then all ends, or "valid", "same_upper", "same_lower".
+    The types are float32, and int32, which wraps.
+
+    Parameters
+    ----------
+    x : Tensor
+        (N, C, spatial...).
+    w : Tensor
+        (C_out, C / groups, kernel...).
+    bias : Tensor, optional
+        (C_out,).
+    stride, dilation : int or sequence of int
+        One value, or one per axis.
+    padding : int, sequence of int or str
+        Zeros added: one value, one per axis, all begins and then all ends, or "valid",
+        "same_upper", "same_lower".
+    groups : int
+        Number of channel groups with separate weights.
+
+    Returns
+    -------
+    Tensor
+        (N, C_out, spatial...).
     """
     operands, axes = _operands("conv", x, w, bias, groups)
     sizes, kernel = operands[0].shape[2:], operands[1].shape[2:]
@@ -281,7 +304,7 @@ def conv(
 
 
 def _is_one_long_sum(result: Tensor, w: Tensor, window: Window, groups: int) -> bool:
-    """Whether one window is all of x, and long: few invocations would sum it up for long."""
+    """Return True if a single, long window covers all of x: too few invocations would sum it."""
     same = window.kernel == window.sizes and not any((*window.begin, *window.end))
     steps = math.prod(w.shape[1:])
     long = steps > _LONG_SUM and result.size * steps <= _MAX_PRODUCTS
@@ -291,7 +314,7 @@ def _is_one_long_sum(result: Tensor, w: Tensor, window: Window, groups: int) -> 
 def _as_reduction(
     result: Tensor, operands: tuple[Tensor, ...], groups: int, name: str | None
 ) -> Tensor:
-    """The products of x and w, then their sums, in which many invocations take part."""
+    """Multiply x and w elementwise, then reduce the products with many invocations."""
     x, w, *bias = operands
     images, channels = result.shape[:2]
     rows, steps = channels // groups, math.prod(w.shape[1:])
@@ -314,11 +337,32 @@ def conv_transpose(
     groups: int = 1,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose of a convolution, as ONNX ConvTranspose, for float32 and int32 (which wraps).
+    """Compute a transposed convolution, as ONNX ConvTranspose.
 
-    x: (N, C, spatial...), w: (C, C_out / groups, kernel...), bias: (C_out,) -> (N, C_out,
-    spatial...), each size (size - 1) * stride + (kernel - 1) * dilation + 1 + output_padding less
-    the padding. "same_upper", "same_lower": the padding for which it is size * stride.
+    The types are float32, and int32, which wraps.
+
+    Parameters
+    ----------
+    x : Tensor
+        (N, C, spatial...).
+    w : Tensor
+        (C, C_out / groups, kernel...).
+    bias : Tensor, optional
+        (C_out,).
+    stride, dilation : int or sequence of int
+        One value, or one per axis.
+    padding : int, sequence of int or str
+        As in `conv`. "same_upper" and "same_lower" result in sizes size * stride.
+    output_padding : int or sequence of int
+        Positions added at the end of each axis of the result.
+    groups : int
+        Number of channel groups with separate weights.
+
+    Returns
+    -------
+    Tensor
+        (N, C_out, spatial...). Each size is (size - 1) * stride + (kernel - 1) * dilation + 1 +
+        output_padding - padding.
     """
     op = "conv_transpose"
     operands, axes = _operands(op, x, w, bias, groups)
@@ -335,7 +379,8 @@ def conv_transpose(
         reaches = extent(kernel, dilations)
         totals = tuple(r + e - s for r, e, s in zip(reaches, extra, steps, strict=True))
         begin, end = halves(op, padding, tuple(max(t, 0) for t in totals))
-        if padding != "valid":  # a window shorter than its stride leaves places that none reaches
+        # a window shorter than its stride leaves positions that no window reaches
+        if padding != "valid":
             extra = tuple(e + max(-t, 0) for e, t in zip(extra, totals, strict=True))
     else:
         begin, end = paddings(op, padding, sizes, kernel, steps, dilations)
@@ -353,7 +398,7 @@ def conv_transpose(
 def _operands(
     op: str, x: TensorLike, w: TensorLike, bias: TensorLike | None, groups: int
 ) -> tuple[tuple[Tensor, ...], int]:
-    """Return the operands, of ranks that fit, and the number of spatial axes."""
+    """Return the operands, whose ranks were checked, and the number of spatial axes."""
     tensor = as_tensor(x)
     weights = as_tensor(w, like=tensor)
     axes = check_rank(op, tensor.shape)

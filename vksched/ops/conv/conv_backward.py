@@ -1,18 +1,17 @@
-"""Gradient rules of the convolutions, which are convolutions themselves.
+"""Gradient rules of convolutions, which are convolutions themselves.
 
     y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
 
-    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w,
-                                      or, with steps of 1, a conv of dy with w turned round, for
+    x:    each dy contributes to the positions of its window   -> conv_transpose of dy with w; if
+                                      all strides are 1, conv of dy with flipped filters, for
                                       which devices have faster kernels
-    by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of depthwise ones sums of their own
-                                      (depthwise_conv_weight_grad)
-    by the bias: it was added to all results of its channel         -> a sum
+    w:    w[k] meets x at steps of `stride`, once per result   -> products of dy with slices of x;
+                                      depthwise: depthwise_conv_weight_grad
+    bias: it was added to all results of its channel           -> a sum
 
-Places of x that no window reads are cut off before the second, and are the output padding of the
-transpose. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
-tests/autograd/test_rules_windows.py.
+Positions of x that no window reads are cropped for the gradient of w, and are the output padding of
+the transposed convolution. All rules use linear ops, so they also serve higher-order gradients.
+Examples: tests/autograd/test_rules_windows.py.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
 
 _MAX_ROWS = 4
-"""Rows of a channel from which on products serve a depthwise convolution better."""
+"""Minimum rows of a channel for which matrix products are faster for a depthwise convolution."""
 MAX_UNFOLDED_ELEMENTS = 1 << 22
-"""Elements of x, repeated for some places of a window, that are laid out at once."""
+"""Maximum elements of x, repeated for some taps of a window, that are unfolded at once."""
 
 no_gradient(
-    "is what a pass makes of conv, after gradients are taken",
+    "is created by a pass from conv, after differentiation",
     *(build.__name__ for build in (winograd_conv, winograd_weights)),
 )
 
@@ -52,12 +51,12 @@ def _conv(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = conv_window((x.type, w.type), call.attrs)
-    made = (
+    gradients = (
         _input_gradient(g, w, window, groups),
         _weight_gradient(x, g, window, groups),
         _bias_gradient(g),
     )
-    return made[: len(call.inputs)]
+    return gradients[: len(call.inputs)]
 
 
 @gradient("conv_transpose")
@@ -65,7 +64,7 @@ def _conv_transpose(call: VjpContext) -> VjpResult:
     x, w = call.inputs[:2]
     g, groups = call.grad, call.attrs.as_int("groups")
     window = transpose_window((x.type, w.type), call.attrs)
-    read, begin, end = _read_part(g, window, x.shape[2:])
+    read, begin, end = _crop_unread(g, window, x.shape[2:])
     by_x = conv(
         read,
         w,
@@ -74,8 +73,8 @@ def _conv_transpose(call: VjpContext) -> VjpResult:
         padding=(*begin, *end),
         groups=groups,
     )
-    made = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
-    return made[: len(call.inputs)]
+    gradients = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
+    return gradients[: len(call.inputs)]
 
 
 @gradient("depthwise_conv_weight_grad")
@@ -98,7 +97,7 @@ def _bias_gradient(g: Tensor) -> Tensor:
 
 
 def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
-    """The gradient of a convolution's input: the transpose, padded at its end to that size."""
+    """Return the gradient of a convolution's input: a transposed convolution, padded to fit."""
     counts = g.shape[2:]
     stride = tuple(s if n > 1 else 1 for s, n in zip(window.stride, counts, strict=True))
     reach = extent(window.kernel, window.dilation)
@@ -107,12 +106,14 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
     ]
     if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
-        turned = flip_filters(w, groups)
+        flipped = flip_filters(w, groups)
         padding = (*before, *after)
-        return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
-    behind = tuple(  # places behind the last window; below 0 where it reaches over the end
+        return conv(g, flipped, dilation=window.dilation, padding=padding, groups=groups)
+    behind = tuple(  # positions behind the last window; negative if it reaches beyond the end
         size + first - r
-        for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
+        for size, first, r in zip(
+            window.sizes, window.begin, _window_ends(window, counts), strict=True
+        )
     )
     attrs: dict[str, AttrValue] = {
         "stride": stride,
@@ -126,10 +127,12 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
 
 
 def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:
-    """The gradient of the weights that a window over x (N, groups * C, sizes) and results with the
-    gradient g (N, groups * R, counts) share: (groups * R, C, kernel).
+    """Return the gradient of the weights, (groups * R, C, kernel).
+
+    The window slides over x (N, groups * C, sizes); g (N, groups * R, counts) is the gradient of
+    the result.
     """
-    read, begin, end = _read_part(x, window, g.shape[2:])
+    read, begin, end = _crop_unread(x, window, g.shape[2:])
     padding = (*begin, *end)
     if x.shape[1] == groups and g.shape[1] < _MAX_ROWS * groups and g.size:
         return depthwise_conv_weight_grad(read, g, window, padding)
@@ -137,8 +140,9 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
 
 
 def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: int) -> Tensor:
-    """The gradient of the weights as matrix products: for each place of the window, g times what
-    that place met of x. Places share a product as long as what they met together is not too large.
+    """Compute the gradient of the weights by matrix products: for each tap, g times its slice of x.
+
+    Taps share a product as long as their slices together are not too large.
     """
     axes = len(window.sizes)
     around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
@@ -146,23 +150,26 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: i
     images, places, channels = x.shape[0], math.prod(g.shape[2:]), x.shape[1] // groups
     rows = reshape(g, (images, groups, g.shape[1] // groups, places))
     met = [
-        reshape(_met(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places))
+        reshape(
+            _tap_values(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places)
+        )
         for place in np.ndindex(*window.kernel)
     ]
     together = max(1, MAX_UNFOLDED_ELEMENTS // max(1, met[0].size))
-    made: list[Tensor] = []
-    for first in range(0, len(met), together):  # the places of a channel beside each other
+    products: list[Tensor] = []
+    for first in range(0, len(met), together):  # adjacent taps of a channel
         part = met[first : first + together]
         columns = concat(part, 3) if len(part) > 1 else part[0]
         columns = reshape(columns, (images, groups, channels * len(part), places))
-        made.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
+        products.append(reshape(_product_sum(rows, columns), (g.shape[1], channels, len(part))))
     return reshape(
-        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], channels, *window.kernel)
+        concat(products, 2) if len(products) > 1 else products[0],
+        (g.shape[1], channels, *window.kernel),
     )
 
 
-def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
-    """Returns what one place of the window met of x, padding included: (N, C, counts)."""
+def _tap_values(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
+    """Return the values of x, with padding, that one tap of the window reads: (N, C, counts)."""
     if x.shape[2:] == counts and not any(place):
         return x
     starts = tuple(p * d for p, d in zip(place, window.dilation, strict=True))
@@ -172,23 +179,25 @@ def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
     return slice_(x, starts, ends, range(2, x.rank), window.stride)
 
 
-def _summed(rows: Tensor, columns: Tensor) -> Tensor:
-    """The sum over images of rows (N, groups, R, places) times columns (N, groups, C, places)
-    transposed: (groups, R, C). Either the products of all images are summed up, or both are turned
-    for one product, whichever moves less.
+def _product_sum(rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the sum over images of rows @ columns^T: (groups, R, C).
+
+    `rows` is (N, groups, R, positions), `columns` is (N, groups, C, positions). Either the products
+    of all images are summed, or both operands are transposed for a single product, whichever moves
+    less data.
     """
     images, groups, _, places = rows.shape
     if rows.size * columns.shape[2] <= places * (rows.size + columns.size):
         return reduce_sum(matmul(rows, columns, transpose_b=True), 0)
-    turned = (
+    flattened = (
         reshape(transpose(t, (1, 2, 0, 3)), (groups, t.shape[2], images * places))
         for t in (rows, columns)
     )
-    return matmul(*turned, transpose_b=True)
+    return matmul(*flattened, transpose_b=True)
 
 
-def _reached(window: Window, counts: Shape) -> Shape:
-    """Return how many places of each padded axis lie before the end of its last window."""
+def _window_ends(window: Window, counts: Shape) -> Shape:
+    """Return the end of the last window along each padded axis."""
     return tuple(
         (n - 1) * s + reach
         for n, s, reach in zip(
@@ -197,14 +206,14 @@ def _reached(window: Window, counts: Shape) -> Shape:
     )
 
 
-def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
-    """Return x without what lies behind its last window, and the padding by which that is where
-    all of them end.
-    """
-    reached = _reached(window, counts)
+def _crop_unread(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
+    """Return x without the positions behind its last window, and the padding of the windows."""
+    reached = _window_ends(window, counts)
     begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
-    kept = tuple(min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True))
-    end = tuple(r - b - k for r, b, k in zip(reached, begin, kept, strict=True))
-    if kept != x.shape[2:]:
-        x = slice_(x, (0,) * len(kept), kept, range(2, x.rank))
+    covered = tuple(
+        min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True)
+    )
+    end = tuple(r - b - k for r, b, k in zip(reached, begin, covered, strict=True))
+    if covered != x.shape[2:]:
+        x = slice_(x, (0,) * len(covered), covered, range(2, x.rank))
     return x, begin, end

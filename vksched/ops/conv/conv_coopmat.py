@@ -1,10 +1,9 @@
-"""Convolutions by cooperative matrices: the weights of a group, a matrix, times the windows of all
-images.
+"""Convolutions by cooperative matrices: weights of a group times the windows of all images.
 
-    w (rows, C * taps) x windows (C * taps, N * places) --> result (N, rows, places) + bias
+    w (rows, C * taps) x windows (C * taps, N * positions) --> result (N, rows, positions) + bias
 
-The kernel gathers windows on their way to shared memory, so none is unfolded in memory. Which units
-there are, and when one is used: ops/linalg/coopmat.py.
+The kernel gathers windows directly into shared memory, so there is no im2col buffer (implicit
+GEMM). Tiles and their selection: ops/linalg/coopmat.py.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CONV_COOPMAT = "conv_coopmat"
 
 
 def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants by cooperative matrices that can run a convolution."""
+    """Return the cooperative-matrix variants for a convolution."""
     sums = sum_of(call)
     columns = call.output.shape[0] * sums.places
     if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
@@ -34,7 +33,7 @@ def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
 
 
 def _weights_call(call: Call) -> Call:
-    """The product that reads the weights of each group as a matrix."""
+    """Return the matrix product whose operand is the weights of each group."""
     sums, dtype = sum_of(call), call.output.dtype
     w = TensorType((sums.groups, sums.rows, sums.steps), dtype)
     windows = TensorType((sums.groups, sums.steps, sums.places), dtype)
@@ -43,14 +42,16 @@ def _weights_call(call: Call) -> Call:
 
 
 def coopmat_scratch(call: Call) -> tuple[int, ...]:
-    """Return the words of weights whose lines are packed to whole vec4s."""
+    """Return the words of the packed weights, whose lines are padded to whole vec4s."""
     sums = sum_of(call)
     return (sums.groups * sums.rows * round_up_to_vec4(sums.steps),) if sums.steps % 4 else ()
 
 
-def _guarded(window: Window, steps: int) -> int:
-    """Of the last axes, the number that holds all where a window may reach over the edge; the last
-    one where a line of packed weights is longer than a window, too.
+def _checked_axes(window: Window, steps: int) -> int:
+    """Return the number of last axes that need bounds checks.
+
+    These are the axes along which a window may reach beyond the edge, and the last axis if a line
+    of packed weights is longer than a window.
     """
     over = three([b > 0 or e > 0 for b, e in zip(window.begin, window.end, strict=True)], 0)
     axes = [len(over) - axis for axis, reaches in enumerate(over) if reaches]
@@ -58,8 +59,9 @@ def _guarded(window: Window, steps: int) -> int:
 
 
 def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Dispatch, ...]:
-    """One group computes a tile of rows by columns of all images; tiles are cut into dispatches
-    that take a GPU no longer than it may.
+    """Return dispatches in which a workgroup computes a tile of rows and columns of all images.
+
+    The tiles are divided among dispatches whose duration a GPU driver tolerates.
     """
     sums = sum_of(call)
     packed = sums.steps % 4 > 0
@@ -72,7 +74,7 @@ def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Disp
     _, _, *others = conv_operands(call)
     push = (*push_of(call, window), ("start", 0), ("end", sums.channels))
     kernel = zip(("KERNEL_Z", "KERNEL_Y", "KERNEL_X"), three(window.kernel), strict=True)
-    guarded = ("GUARDED", _guarded(window, sums.steps))
+    guarded = ("GUARDED", _checked_axes(window, sums.steps))
     constants = (*conv_constants(call), guarded, *kernel, *tile.constants)
     return (
         *before,

@@ -1,11 +1,10 @@
-"""How the CPU backend runs convolutions and pools: native loops (native/cpu_kernels/conv/), which
-cut work among threads by images and channels; where these are not built, numpy's ways.
+"""CPU kernels of convolutions and pools: native loops, or numpy if these are not built.
 
-The rule: all of float32 goes to the loops, whatever the window, as they read each tap of
-neighbouring results as one vector and take bias, residual and activation on their way. Measured
-beside it: products of OpenBLAS are faster for 1 x 1 windows alone, by less than the pass that bias
-and activation then take. Integers go to them as float32 where that holds all sums exactly, as it
-does of int8 values in groups, else to numpy as float64. Examples:
+All float32 convolutions use the native loops (native/cpu_kernels/conv/), whatever the window. The
+loops are split among threads by images and channels, read each tap of adjacent results as one
+vector, and fuse bias, residual and activation. In measurements, OpenBLAS products are faster only
+for 1 x 1 windows, by less than the extra pass for bias and activation. Integers are computed as
+float32 if all sums are exact, as for grouped int8 values, else by numpy as float64. Examples:
 tests/ops/native/test_conv_loops.py.
 """
 
@@ -32,32 +31,32 @@ from .window import Window
 
 Reference = Callable[[tuple[NDArray, ...], Attrs], NDArray]
 CHANNELS = 8
-"""Channels that the loops compute together."""
+"""Channels that the native loops compute together."""
 
 
 def groups_of(x: NDArray, w: NDArray, attrs: Attrs) -> int:
-    """Return the groups of a call or of a piece of one, which may have fewer."""
+    """Return the groups of a call, or of a piece, which may have fewer."""
     return x.shape[1] // w.shape[1] if w.shape[1] else attrs.as_int("groups")
 
 
 def conv_cpu_kernel(reference: Reference) -> CpuKernel:
-    """Return how numpy runs convolutions. reference: without epilogue."""
+    """Return the CPU kernel of convolutions; `reference` has no epilogue."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         kind = None if out.dtype.kind == "f" else exact_floats(inputs)
         if kind is not None:
-            made = np.empty(out.shape, kind)
-            compute(tuple(x.astype(kind) for x in inputs), attrs, made)
-            whole = made if kind is np.float32 else made.astype(np.int64)  # modulo 2**32
+            sums = np.empty(out.shape, kind)
+            compute(tuple(x.astype(kind) for x in inputs), attrs, sums)
+            whole = sums if kind is np.float32 else sums.astype(np.int64)  # modulo 2**32
             np.copyto(out, whole, casting="unsafe")
-        elif not _by_loops(inputs, attrs, out):
-            _by_numpy(reference, inputs, attrs, out)
+        elif not _run_native(inputs, attrs, out):
+            _run_numpy(reference, inputs, attrs, out)
 
-    return CpuKernel(compute, _cut, fused=_by_loops)
+    return CpuKernel(compute, _cut, fused=_run_native)
 
 
 def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
-    """Return the floats that hold all sums of a convolution of integers; None where none do."""
+    """Return the float type that is exact for all sums of an integer convolution, or None."""
     x, w, *bias = inputs
     most = _extent(x) * _extent(w) * math.prod(w.shape[1:]) + sum(map(_extent, bias))
     return next((kind for kind in (np.float32, np.float64) if most < 2 / np.finfo(kind).eps), None)
@@ -70,11 +69,11 @@ def _extent(values: NDArray) -> int:
 # -- native loops ------------------------------------------------------------------------------
 
 
-def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
-    """Write a call with its epilogue; returns False where numpy has to."""
+def _run_native(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
+    """Compute a call with its epilogue; return False if numpy has to compute it instead."""
     steps, (x, w, *rest) = _steps(attrs), inputs
-    bias = next((given for given in rest if given.ndim == 1), None)
-    residual = next((given for given in rest if given.ndim > 1), None)
+    bias = next((extra for extra in rest if extra.ndim == 1), None)
+    residual = next((extra for extra in rest if extra.ndim > 1), None)
     if steps is None:
         return False
     return native_kernels.conv(x, w, bias, residual, out, _sliding(attrs), steps)
@@ -89,7 +88,7 @@ def _sliding(attrs: Attrs) -> Any:
 
 @lru_cache(maxsize=1024)
 def _steps(attrs: Attrs) -> Any:
-    """Return an epilogue as the loops take it; None where they do not."""
+    """Return the encoded epilogue for the native loops, or None if they do not support it."""
     if not native_kernels.conv_epilogue_ops():
         return None
     found = program_of(attrs)
@@ -97,7 +96,7 @@ def _steps(attrs: Attrs) -> Any:
         return native_kernels.native.FusedProgram(1, [], [])
     operands, program = found[0], fused_program_of(found[1])
     steps = [
-        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
+        (op.name, at[0], at[-1], *parameters_of(op.name, extra)) for op, at, extra in program.steps
     ]
     if any(name not in native_kernels.conv_epilogue_ops() for name, *_ in steps):
         return None
@@ -107,8 +106,9 @@ def _steps(attrs: Attrs) -> Any:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along images and channels, whole groups where there are several; without loops only where
-    each channel has weights of its own.
+    """Split by images and channels, in whole groups if there are several.
+
+    Without native loops, channels are split only if each one has its own weights.
     """
     x, w = inputs[:2]
     groups, (images, channels) = groups_of(x, w, attrs), out.shape[:2]
@@ -138,11 +138,12 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 # -- numpy -------------------------------------------------------------------------------------
 
 
-def _by_numpy(
+def _run_numpy(
     reference: Reference, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
 ) -> None:
-    """Windows of one place are products without a copy of x; one channel per group is a sum over
-    taps of shifted images; all else as the reference.
+    """Compute 1 x 1 windows as products, and depthwise windows as sums of shifted images.
+
+    All other windows use the reference.
     """
     x, w = inputs[:2]
     names = ("stride", "dilation", "begin", "end")
@@ -183,7 +184,7 @@ def _sum_of_shifted(x: NDArray, w: NDArray, window: Window, out: NDArray) -> Non
 
 
 def pool_cpu_kernel(kind: str, reference: Reference) -> CpuKernel:
-    """Return how numpy runs a pool. kind: "max" or "mean"."""
+    """Return the CPU kernel of a pool; `kind` is "max" or "mean"."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x = inputs[0]
@@ -197,7 +198,7 @@ def pool_cpu_kernel(kind: str, reference: Reference) -> CpuKernel:
 
 @lru_cache(maxsize=1024)
 def counts_of(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...], ...]:
-    """Return for each axis how many places its windows count; nothing for largest values."""
+    """Return the number of positions that each window counts along each axis; empty for "max"."""
     if kind != "mean":
         return ()
     window = pool_window((1, 1, *sizes), attrs)
@@ -207,7 +208,7 @@ def counts_of(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...],
 
 
 def _cut_planes(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along images and channels."""
+    """Split by images and channels."""
     x = inputs[0]
     step = rows_of_piece(x.shape[0] * x.shape[1], max(x.size, out.size))
     for image, first in product(range(x.shape[0]), range(0, x.shape[1], step)):

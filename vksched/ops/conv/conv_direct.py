@@ -1,4 +1,4 @@
-"""A convolution as the kernels see it, and those that sum each result up directly."""
+"""Direct convolution kernels, and the description of a convolution that all kernels use."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..lowering.strides import LOOP_STEPS
 from .window import Push, Window, extent, launches, three
 
 BLOCK = 4
-"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv/conv*)."""
+"""Rows of a group, or neighbors along the last axis, of one invocation (shaders/conv/conv*)."""
 
 
 def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Return the window of a convolution's weights over its input."""
+    """Return the window that a convolution's weights form over its input."""
     x, w = inputs[:2]
     steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
     return Window(x.shape[2:], w.shape[2:], *steps)
 
 
 def transpose_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Return the window that a transposed convolution's input takes over its result.
+    """Return the window that a transposed convolution's input forms over its result.
 
-    Its end counts the output padding, so it may be below 0.
+    Its end includes the output padding, so it may be negative.
     """
     x, w = inputs[:2]
     stride, dilation, begin, end, extra = (
@@ -42,7 +42,7 @@ def transpose_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class ConvSum:
-    """What one group of a convolution adds up: rows of results over channels and taps."""
+    """The sums of one group of a convolution: rows of results, over channels and taps."""
 
     groups: int
     rows: int
@@ -84,8 +84,9 @@ def push_of(call: Call, window: Window) -> Push:
 def direct(
     shader: str, call: Call, window: Window, reach: tuple[tuple[str, int], ...] = ()
 ) -> tuple[Dispatch, ...]:
-    """One invocation sums up four rows of a group, or the only one; channels in parts where a CPU
-    driver's loops would end early.
+    """Return dispatches in which an invocation sums four rows of a group, or the only row.
+
+    Channels are divided among dispatches if the loop limit of a CPU driver requires it.
     """
     parts, limits = sum_of(call), call.limits
     one_row = parts.rows == 1
@@ -123,8 +124,9 @@ def depthwise(
     rounds: int,
     constants: tuple[tuple[str, int], ...],
 ) -> tuple[Dispatch, ...]:
-    """One invocation computes an item, four results along the last axis of one row, in so many
-    rounds of its loops.
+    """Return dispatches in which an invocation computes four results along the last axis of a row.
+
+    `rounds` is the number of its loop iterations.
     """
     push = (*push_of(call, window), ("start", 0), ("end", 1))
     return tuple(
@@ -148,7 +150,7 @@ def conv_depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
 
 
 def is_3x3(call: Call, window: Window) -> bool:
-    """Whether `conv_depthwise_3x3` can run it: the one of mobile networks."""
+    """Return True if `conv_depthwise_3x3`, the kernel for mobile networks, supports the call."""
     return (
         call.output.dtype == FLOAT32
         and window.kernel == (3, 3)

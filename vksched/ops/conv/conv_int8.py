@@ -1,11 +1,11 @@
-"""Convolutions of integers of 8 bits: exact sums in int32, as ConvInteger of ONNX has them.
+"""Convolutions of 8-bit integers with exact int32 sums, as ONNX ConvInteger.
 
-    x (N, C, spatial), words of w, a zero point, one for each channel
+    x (N, C, spatial), prepacked w, zero points of x and of w (per tensor or per channel)
         -> the convolution of x - x_zero, which is 0 outside of x, and w - w_zero
 
-Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
-rows, C' being C up to whole vec4: a window reads four channels of a place at once. How devices
-compute it: int8_matmul_kernels.py.
+Values of x are stored as int32; only their lowest 8 bits count. The words of w are those of a
+matrix of taps * C' rows, where C' is C rounded up to a multiple of four: a window reads four
+channels of a position at once. Device kernels: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .window import (
 
 
 def rows_of(channels: int, taps: int) -> int:
-    """Return the rows of the matrix of weights: channels in vec4s, tap by tap."""
+    """Return the rows of the weight matrix: channels in vec4s, tap by tap."""
     return taps * depth_of(channels) * PER_WORD
 
 
@@ -53,9 +53,9 @@ def as_matrix(w: NDArray) -> NDArray:
     """Return weights (C_out, C, kernel...) as the matrix whose words `conv_integer` reads."""
     outputs, channels = w.shape[:2]
     taps = math.prod(w.shape[2:])
-    made: NDArray = np.zeros((taps, depth_of(channels) * PER_WORD, outputs), w.dtype)
-    made[:, :channels] = w.reshape(outputs, channels, taps).transpose(2, 1, 0)
-    return made.reshape(-1, outputs)
+    padded: NDArray = np.zeros((taps, depth_of(channels) * PER_WORD, outputs), w.dtype)
+    padded[:, :channels] = w.reshape(outputs, channels, taps).transpose(2, 1, 0)
+    return padded.reshape(-1, outputs)
 
 
 def _window(x: Shape, attrs: Attrs) -> Window:
@@ -81,7 +81,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """A convolution in float64, which holds the sums exactly."""
+    """Convolve in float64, whose sums are exact."""
     x, words, x_zero, w_zero = inputs
     window, columns = _window(x.shape, attrs), words.shape[0] * TILE
     int8_values = unpack_int8(words, rows_of(x.shape[1], window.taps), columns)
@@ -102,20 +102,23 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     x, words, x_zero, w_zero = inputs
     window = _window(x.shape, attrs)
     places = math.prod(window.counts())
-    given = (window.sizes, window.kernel, window.stride, window.dilation, window.begin)
-    numbers = (*(three(v, 0 if v is window.begin else 1) for v in given), three(window.counts()))
-    for image, made in zip(x, out, strict=True):
+    window_fields = (window.sizes, window.kernel, window.stride, window.dilation, window.begin)
+    numbers = (
+        *(three(v, 0 if v is window.begin else 1) for v in window_fields),
+        three(window.counts()),
+    )
+    for image, out_image in zip(x, out, strict=True):
         lines = image.reshape(image.shape[0], math.prod(image.shape[1:]))
-        target = made.reshape(made.shape[0], places)
+        target = out_image.reshape(out_image.shape[0], places)
         done = native_kernels.int8_conv(
             lines, words, int(x_zero.reshape(())), w_zero, target, numbers, attrs.as_bool("signed")
         )
         if not done:
-            made[...] = _reference((image[None], *inputs[1:]), attrs)[0, : made.shape[0]]
+            out_image[...] = _reference((image[None], *inputs[1:]), attrs)[0, : out_image.shape[0]]
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along images, and tiles of channels."""
+    """Split by images and tiles of channels."""
     x, words, x_zero, w_zero = inputs
     tiles = words.shape[0]
     products = math.prod(out.shape[2:]) * tiles * TILE * words.shape[1] * PER_WORD
@@ -189,12 +192,30 @@ def conv_integer(
     signed: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The convolution of x - x_zero and w - w_zero, exact sums modulo 2**32, as ONNX ConvInteger.
+    """Convolve int8 values x - x_zero and w - w_zero, exact modulo 2**32, as ONNX ConvInteger.
 
-    x: int8 values as int32 (N, C, spatial...), -128 .. 127 where they are `signed`, else 0 .. 255.
-    words: `vs.prepack_int8` of the weights as a matrix, taps after each other, of each tap C rows
-    up to a multiple of four, and `channels` columns. Zero points as in `vs.matmul_integer`; stride,
-    padding, dilation as in `vs.conv` -> int32 (N, channels, spatial...).
+    Parameters
+    ----------
+    x : Tensor
+        int8 values stored as int32 (N, C, spatial...): -128 .. 127 if `signed`, else 0 .. 255.
+    words : Tensor
+        `vs.prepack_int8` of the weights as a matrix with `channels` columns. Its rows are the taps
+        in order, each with C rows padded to a multiple of four.
+    channels : int
+        Channels of the result.
+    kernel : tuple of int
+        Shape of the window.
+    x_zero, w_zero : Tensor
+        Zero points, as in `vs.matmul_integer`.
+    stride, padding, dilation
+        As in `vs.conv`.
+    signed : bool
+        Whether the values of x are signed.
+
+    Returns
+    -------
+    Tensor
+        int32 (N, channels, spatial...).
     """
     axes, sizes = check_rank("conv_integer", x.shape), x.shape[2:]
     steps = per_axis("conv_integer", "stride", stride, axes)

@@ -1,11 +1,11 @@
-"""Which kernels compute a convolution: directly, as a matrix product of its unfolded windows, or by
-cooperative matrices (conv_coopmat.py).
+"""Kernel selection of convolutions: direct, im2col with a matrix product, or coopmat.
 
-    x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
-    x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image
+    x (N, C, spatial) --im2col--> scratch (N, C * taps, positions) --matmul with w--> result + bias
+    x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window covers the image
 
-Unfolding writes and reads every value as often as windows cover it, which pays where the product
-has work enough; for few channels each result is summed up directly.
+im2col writes and reads each value as often as windows cover it, which pays if the product has
+enough work. With few channels each result is summed directly. Cooperative matrices:
+conv_coopmat.py.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from .conv_direct import (
 from .window import Push, Window, launches, three
 
 _MIN_STEPS, MIN_ROWS = 8, 8
-"""Steps of a window in all channels and rows of a group from which a product pays."""
+"""Minimum steps of a window in all channels, and rows of a group, for which a product pays."""
 SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
-"""Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
+"""Maximum words of the im2col buffer, on a GPU and on a CPU driver, where it should fit a cache."""
 _PASSES = 64
-"""Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
+"""Maximum passes for which a CPU driver's buffer stays this small; a pass takes two dispatches."""
 _WEIGHTS = SCRATCH - 1
-"""The weights, packed."""
+"""Operand index of the packed weights."""
 _CHUNK_PLACES = 64
-"""Places of a part of an image are a multiple of this."""
+"""Positions of a part of an image are a multiple of this number."""
 
 
-# -- as a product ------------------------------------------------------------------------------
+# -- im2col ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A part of a convolution whose unfolded windows are in scratch memory at one time."""
+    """A part of a convolution whose windows are in the im2col buffer at one time."""
 
     image: int
     images: int
@@ -61,7 +61,7 @@ class _Pass:
 
 
 def _pass_size(call: Call) -> tuple[int, int]:
-    """Return the images and the places of each that are unfolded at a time."""
+    """Return the images, and positions of each image, that are unfolded at a time."""
     parts, limits = sum_of(call), call.limits
     per_place = parts.groups * parts.steps
     total = per_place * parts.places * call.output.shape[0]
@@ -85,16 +85,16 @@ def _passes(call: Call) -> Iterator[_Pass]:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """How unfolded windows lie: words from line to line, and lines of zeros behind an image's.
+    """Layout of the im2col buffer: words between lines, and lines of zeros after each image.
 
-    Kernels of CPU drivers read vec4, along both axes.
+    Kernels of CPU drivers read vec4s along both axes.
     """
 
     row: int
     zeros: int
 
     def packed(self, part: _Pass) -> tuple[bool, bool]:
-        """Whether the weights and the windows are wider than what they hold."""
+        """Return the flags of weights and windows that are True if these are padded."""
         return self.zeros > 0, self.zeros > 0 or self.row != part.places
 
 
@@ -118,7 +118,7 @@ def _matmul_call(call: Call, part: _Pass) -> Call:
 def _product(
     call: Call, source: int, part: _Pass, packed: tuple[bool, bool] = (False, False)
 ) -> tuple[Dispatch, ...]:
-    """w times the unfolded windows in `source`, for all groups of the images of a pass."""
+    """Multiply w by the unfolded windows in `source`, for all groups of the images of a pass."""
     sums = sum_of(call)
     dispatches = matmul.product(
         _matmul_call(call, part), sums.groups * sums.rows, sums.places, packed
@@ -164,7 +164,7 @@ def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
             weights = matmul.pack(_matmul_call(call, part), 0, _WEIGHTS)
             out.append(replace(weights, operands=(1, _WEIGHTS)))
         unfold, multiply = _unfold(call, window, part), _product(call, SCRATCH, part, packed)
-        # the windows of the pass before have been read, then those of this one written
+        # wait until the previous windows have been read, and the next ones written
         out += [replace(unfold[0], barrier=number > 0), *unfold[1:]]
         out += [replace(multiply[0], barrier=True), *multiply[1:]]
         if len(out) > MAX_DISPATCHES:
@@ -173,23 +173,25 @@ def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
 
 
 def _is_linear(parts: ConvSum, window: Window) -> bool:
-    """Whether each result is a sum over all values of an image, as in squeeze-and-excitation."""
+    """Return True if each result sums all values of an image, as in squeeze-and-excitation."""
     whole = window.kernel == window.sizes and not any((*window.begin, *window.end))
     return whole and parts.places == 1 and parts.groups == 1 and parts.steps > 0
 
 
 def _linear(call: Call) -> tuple[Dispatch, ...]:
-    """The images are the rows of one product. As columns there would be one to an image, for which
-    no kernel is made, and a single sum along all steps loses digits to rounding.
+    """Return a single product whose rows are the images.
+
+    With images as columns, each product would have a single column, for which there is no kernel;
+    and one direct sum over all steps accumulates rounding errors.
     """
     sums, (x, _, *bias), out = sum_of(call), call.inputs, call.output
     images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
     result = TensorType((out.shape[0], sums.rows), out.dtype)
-    turned = product_attrs(call, False, True)
-    return matmul.product(Call((images, rows, *bias), result, turned, call.limits))
+    attrs = product_attrs(call, False, True)
+    return matmul.product(Call((images, rows, *bias), result, attrs, call.limits))
 
 
-# -- the choice --------------------------------------------------------------------------------
+# -- variant selection -------------------------------------------------------------------------
 
 
 DEPTHWISE_3X3, DEPTHWISE, DIRECT = "depthwise 3x3", "depthwise", "direct"
@@ -197,11 +199,11 @@ IM2COL, MATMUL, LINEAR = "im2col", "matmul", "linear"
 
 
 def conv_variants(call: Call) -> tuple[str, ...]:
-    """Return the algorithms that can run a convolution, the best guess first."""
+    """Return the variants that can compute a convolution, the best guess first."""
     if call.output.size == 0:
         return ()
     plain = _plain_variants(call)
-    # the others are a product that finds units on its own, and one of too few rows or channels
+    # other variants are products that select cooperative matrices themselves, or are too small
     return (*plain, *conv_coopmat_variants(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
 
 
@@ -243,7 +245,7 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
 
 
 def conv_rounds(call: Call) -> int:
-    """Return the steps of one invocation that sums up windows, or copies one."""
+    """Return the loop iterations of an invocation that sums, or copies, one window."""
     if call.output.size == 0:
         return 0
     variant, parts = _plain_variants(call)[0], sum_of(call)
@@ -253,7 +255,7 @@ def conv_rounds(call: Call) -> int:
 
 
 def conv_scratch(call: Call) -> tuple[int, ...]:
-    """Return the words of unfolded windows that a convolution needs at a time, or of weights."""
+    """Return the words of the im2col buffer of a pass, or of the packed weights."""
     if call.output.size == 0:
         return ()
     if coopmat_tile(call, CONV):

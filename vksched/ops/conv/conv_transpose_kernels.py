@@ -1,10 +1,9 @@
-"""Which kernels compute a transposed convolution: a product whose values are then added up where
-windows meet, or the sums directly.
+"""Kernel selection of transposed convolutions: a matrix product with col2im, or direct sums.
 
-    w^T times x --matmul--> scratch (N, rows * taps, places of x) --col2im--> result + bias
+    w^T times x --matmul--> scratch (N, rows * taps, positions of x) --col2im--> result + bias
 
-Results a stride apart meet the same steps of a window, at places of x beside each other. So kernels
-compute four of them at once.
+Results one stride apart use the same taps of a window, at adjacent positions of x. Kernels compute
+four of these results at once.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from .conv_kernels import MIN_ROWS, SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS
 from .window import Window, launches, three
 
 _MIN_CHANNELS = 16
-"""Channels of a group from which the product of a transposed convolution pays."""
+"""Minimum channels of a group for which the matrix product pays."""
 
 
 def _reach(window: Window) -> tuple[tuple[str, int], ...]:
-    """The constants of shaders/conv/window_range.glsl."""
+    """Return the constants of shaders/conv/window_range.glsl."""
     every = (s // math.gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True))
     named = {"STRIDE": window.stride, "DILATION": window.dilation, "EVERY": tuple(every)}
     return tuple(
@@ -46,9 +45,7 @@ def _reach(window: Window) -> tuple[tuple[str, int], ...]:
 
 
 def _transpose_images(call: Call) -> int:
-    """Return for how many images at a time w times x goes to scratch memory; 0: the results are
-    summed up directly.
-    """
+    """Return the images whose w^T x fits into scratch memory; 0: sum the results directly."""
     parts, limits = sum_of(call), call.limits
     rows = parts.rows * parts.taps
     if parts.channels < _MIN_CHANNELS or rows < MIN_ROWS:
@@ -60,19 +57,19 @@ def _transpose_images(call: Call) -> int:
     return max(1, min(call.output.shape[0], room // words))
 
 
-def _items_apart(shape: Shape, window: Window) -> int:
-    """Return how many blocks of results, each a stride apart along the last axis, there are."""
+def _count_blocks(shape: Shape, window: Window) -> int:
+    """Return the number of blocks of results, each one stride apart along the last axis."""
     stride = window.stride[-1]
     return math.prod(shape[:-1]) * stride * -(-shape[-1] // (BLOCK * stride))
 
 
-def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    """w times x as one product, whose values are then added up where windows meet."""
+def _by_col2im(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    """Compute w^T x as one product, then accumulate overlapping windows (col2im)."""
     parts, most, dtype = sum_of(call), _transpose_images(call), call.output.dtype
     total, channels, *sizes = call.inputs[0].shape
     volume, rows = math.prod(sizes), parts.rows * parts.taps
     results = math.prod(call.output.shape[1:])
-    items = _items_apart(call.output.shape[1:], window)
+    items = _count_blocks(call.output.shape[1:], window)
     push = (
         *(("kernel", three(window.kernel)), ("begin", three(window.begin, 0))),
         *(("x_sizes", three(sizes)), ("result_sizes", three(call.output.shape[2:]))),
@@ -83,10 +80,10 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
         images = min(most, total - image)
         w = TensorType((1, parts.groups, parts.channels, rows), dtype)
         x = TensorType((images, parts.groups, parts.channels, volume), dtype)
-        made = TensorType((images, parts.groups, rows, volume), dtype)
+        columns = TensorType((images, parts.groups, rows, volume), dtype)
         attrs = product_attrs(call, True, False)
-        # the values of the pass before have been read, then those of this one written
-        for number, step in enumerate(matmul.product(Call((w, x), made, attrs, call.limits))):
+        # wait until the previous values have been read, and the next ones written
+        for number, step in enumerate(matmul.product(Call((w, x), columns, attrs, call.limits))):
             at_w, at_x, *rest = step.shifts
             shifts = (at_w, at_x + image * channels * volume, *rest)
             barrier = step.barrier or (number == 0 and image > 0)
@@ -117,16 +114,16 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
         return ()
     window = transpose_window(call.inputs, call.attrs)
     if _transpose_images(call):
-        return _folded(call, window)
+        return _by_col2im(call, window)
     if sum_of(call).channels == 1 and sum_of(call).rows < BLOCK:
-        items, rounds = _items_apart(call.output.shape, window), window.rounds(BLOCK)
+        items, rounds = _count_blocks(call.output.shape, window), window.rounds(BLOCK)
         shader = "conv_transpose_depthwise"
         return depthwise(shader, call, window, items, rounds, _reach(window))
     return direct("conv_transpose", call, window, _reach(window))
 
 
 def transpose_rounds(call: Call) -> int:
-    """Return the steps of one invocation that adds up what reaches its result."""
+    """Return the loop iterations of an invocation that accumulates one result."""
     if call.output.size == 0:
         return 0
     parts = sum_of(call)
@@ -134,7 +131,7 @@ def transpose_rounds(call: Call) -> int:
 
 
 def transpose_scratch(call: Call) -> tuple[int, ...]:
-    """Return the words of w times x that a transposed convolution needs at a time."""
+    """Return the words of w^T x that a transposed convolution holds at a time."""
     images = _transpose_images(call) if call.output.size else 0
     parts = sum_of(call)
     words = images * parts.groups * parts.rows * parts.taps * math.prod(call.inputs[0].shape[2:])

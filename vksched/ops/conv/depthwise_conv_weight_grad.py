@@ -1,9 +1,9 @@
-"""The gradient of a depthwise convolution's weights: few sums, over all images and places.
+"""The weight gradient of a depthwise convolution: few sums, over all images and positions.
 
     x (N, G, sizes), g (N, G * R, counts) -> parts (N * parts, G * R, kernel) -> (G * R, 1, kernel)
 
-Many invocations take part in each sum: some lines of an image are a part. The parts are added up in
-order, so results are the same in each run. Examples: tests/ops/test_ops.py.
+Many invocations share each sum: a part is some lines of an image. Parts are added in a fixed order,
+so results are reproducible. Examples: tests/ops/test_ops.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from .window import STEPS, WINDOW, Window, launches, three
 
 OP = "depthwise_conv_weight_grad"
 _BLOCK = 4
-"""Neighbours along the window's last axis of one invocation
-(depthwise_conv_weight_grad.comp).
+"""Adjacent taps along the window's last axis of one invocation (depthwise_conv_weight_grad.comp).
 """
 _INVOCATIONS = 1 << 12
-"""From so many on, parts of an image are not cut further."""
+"""Number of invocations from which images are not split further."""
 
 
 def window_of(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
@@ -55,7 +54,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """For each place of the window the products of g and what it met of x, summed up."""
+    """For each tap, sum the products of g and the values of x that the tap reads."""
     x, g = inputs
     window = window_of(tuple(TensorType(a.shape) for a in inputs), attrs)
     counts, channels = g.shape[2:], x.shape[1]
@@ -156,10 +155,10 @@ register(
 
 
 def depthwise_conv_weight_grad(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
-    """Return the gradient of the weights of a depthwise convolution.
+    """Return the gradient of the weights of a depthwise convolution: (G * R, 1, kernel).
 
-    x: (N, G, sizes), g, that of the result: (N, G * R, counts) -> (G * R, 1, kernel). padding: the
-    zeros before all axes of x, then those behind them, with which the last window ends with x.
+    x is (N, G, sizes); g, the gradient of the result, is (N, G * R, counts). `padding` holds the
+    zeros before all axes of x, then those behind them, so that the last window ends with x.
     """
     axes = len(window.kernel)
     attrs: dict[str, AttrValue] = {

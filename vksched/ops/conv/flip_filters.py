@@ -1,8 +1,10 @@
-"""The weights of the convolution that goes back: rows and channels exchanged, windows turned round.
+"""Flip the filters of a convolution for its input gradient.
 
-    w (groups * R, C, kernel) -> (groups * C, R, kernel), from the last place of the kernel on
+    w (groups * R, C, kernel) -> (groups * C, R, kernel), from the last tap of the kernel to the
+    first
 
-Turned twice they are what they were. Examples: tests/ops/test_ops.py.
+Rows and channels are exchanged, and kernel axes are reversed. Flipping twice restores the weights.
+Examples: tests/ops/test_ops.py.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from ..lowering.strides import LOOP_STEPS, MAX_ROUNDS, SERIAL_STEPS
 
 OP = "flip_filters"
 _SIDE = 8
-"""Rows and channels of a tile, that of one group: the shader's default."""
+"""Rows and channels of a workgroup's tile: the shader's default."""
 _SOFTWARE_TILES = 16
-"""Tiles of a group on a CPU driver, which pays for every group."""
+"""Tiles of a workgroup on a CPU driver, whose workgroups are expensive."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -43,8 +45,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     (w,), groups = inputs, attrs.as_int("groups")
     rows, channels, *kernel = w.shape
     split = w.reshape(groups, rows // groups, channels, *kernel).swapaxes(1, 2)
-    turned = np.flip(split, tuple(range(3, split.ndim)))
-    return np.ascontiguousarray(turned).reshape(groups * channels, rows // groups, *kernel)
+    flipped = np.flip(split, tuple(range(3, split.ndim)))
+    return np.ascontiguousarray(flipped).reshape(groups * channels, rows // groups, *kernel)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -93,7 +95,5 @@ def _pull(call: VjpContext) -> VjpResult:
 
 
 def flip_filters(w: Tensor, groups: int) -> Tensor:
-    """Return weights (groups * R, C, kernel) from the last place of the kernel to the first, as
-    those of R channels to C: (groups * C, R, kernel).
-    """
+    """Return weights (groups * R, C, kernel) as flipped filters (groups * C, R, kernel)."""
     return apply(OP, (w,), {"groups": groups})

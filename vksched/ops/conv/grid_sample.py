@@ -1,4 +1,4 @@
-"""Sampling at given points: grid_sample, and the grid of an affine map."""
+"""Sampling at the points of a grid: grid_sample, and the grid of an affine map."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..linalg.matmul import matmul
 from ..lowering.chunking import element_parts
 
 MODES = ("nearest", "linear", "cubic")
-"""By their numbers in shaders/conv/grid_sample.comp."""
+"""Modes, in the order of their numbers in shaders/conv/grid_sample.comp."""
 PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC_A = -0.75
@@ -52,7 +52,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _fold(at: NDArray, low: float, high: float) -> NDArray:
-    """Reflects coordinates at both borders until they lie between them."""
+    """Reflect coordinates at both borders until they are between them."""
     if high <= low:
         return np.zeros_like(at)
     size = high - low
@@ -61,10 +61,10 @@ def _fold(at: NDArray, low: float, high: float) -> NDArray:
     return np.clip(np.where(odd, 2 * low + (times + 1) * size - at, at - times * size), low, high)
 
 
-def _place(given: NDArray, size: int, attrs: Attrs) -> NDArray:
-    """Return coordinates of -1..1 as places on an axis, those outside moved by the padding."""
+def _position(coordinates: NDArray, size: int, attrs: Attrs) -> NDArray:
+    """Convert coordinates of -1..1 to positions on an axis, and apply the padding mode outside."""
     aligned, padding = attrs.as_bool("align_corners"), attrs.as_str("padding_mode")
-    at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
+    at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
     if attrs.as_str("mode") == "nearest":
         at = np.rint(at)
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
@@ -78,7 +78,7 @@ def _place(given: NDArray, size: int, attrs: Attrs) -> NDArray:
 
 
 def _tap_index(place: NDArray, size: int, attrs: Attrs) -> tuple[NDArray, NDArray]:
-    """Return indices of whole places, and whether they are read."""
+    """Return the indices of whole positions, and a mask of the elements to read."""
     if attrs.as_str("padding_mode") == "reflection":
         ends = (0.0, size - 1.0) if attrs.as_bool("align_corners") else (-0.5, size - 0.5)
         outside = (place < 0) | (place > size - 1)
@@ -89,7 +89,7 @@ def _tap_index(place: NDArray, size: int, attrs: Attrs) -> tuple[NDArray, NDArra
 
 
 def _weights(mode: str, fraction: NDArray) -> list[NDArray]:
-    """Return the weights of the taps, from the first place on."""
+    """Return the weights of the taps, from the first position on."""
     f, a = fraction, CUBIC_A
     if mode == "nearest":
         return [np.ones_like(f)]
@@ -116,7 +116,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     axes = []
     with np.errstate(invalid="ignore"):
         for axis, size in enumerate(sizes):
-            place = _place(points[..., dims - 1 - axis], size, attrs)
+            place = _position(points[..., dims - 1 - axis], size, attrs)
             undefined |= np.isnan(place)
             place = np.nan_to_num(place, nan=0.0)
             base = np.floor(place)
@@ -207,12 +207,26 @@ def grid_sample(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """x at the points of a grid, as ONNX GridSample.
+    """Sample x at the points of a grid, as ONNX GridSample.
 
-    x: (batch, channels, [depth,] height, width), grid: (batch, ..., coordinates), the innermost
-    axis first, -1..1 across x -> (batch, channels, ...). mode: "linear", "nearest" or, without
-    depth, "cubic". padding_mode: "zeros", "border" or "reflection". An undefined coordinate gives
-    NaN (among ints 0); elements of weight 0 are not read.
+    Parameters
+    ----------
+    x : Tensor
+        (batch, channels, [depth,] height, width).
+    grid : Tensor
+        (batch, ..., coordinates), the innermost axis first; -1..1 spans x. A NaN coordinate results
+        in NaN, or 0 for integers.
+    mode : {"linear", "nearest", "cubic"}
+        "cubic" requires x without depth. Elements of weight 0 are not read.
+    padding_mode : {"zeros", "border", "reflection"}
+        Values outside of x.
+    align_corners : bool
+        Whether -1 and 1 are the centers of the first and last elements instead of the edges.
+
+    Returns
+    -------
+    Tensor
+        (batch, channels, ...).
     """
     for what, value, known in (("mode", mode, MODES), ("padding_mode", padding_mode, PADDINGS)):
         if value not in known:
@@ -228,9 +242,7 @@ def grid_sample(
 
 
 def _steps(size: int, align_corners: bool) -> NDArray:
-    """Return the coordinates of an axis: -1..1 from the first centre to the last, or from edge to
-    edge.
-    """
+    """Return the coordinates of an axis, -1 to 1 between the outer centers or between the edges."""
     at = np.arange(size, dtype=np.float64)
     if not align_corners:
         return np.asarray((2 * at + 1) / max(size, 1) - 1)
@@ -244,10 +256,21 @@ def affine_grid(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """The grid for `grid_sample` that an affine map makes, as ONNX AffineGrid.
+    """Return the sampling grid of an affine map for `grid_sample`, as ONNX AffineGrid.
 
-    theta: (batch, 2, 3) with size (batch, channels, height, width) -> (batch, height, width, 2),
-    or (batch, 3, 4) with a depth before the height.
+    Parameters
+    ----------
+    theta : Tensor
+        (batch, 2, 3), or (batch, 3, 4) with depth.
+    size : sequence of int
+        (batch, channels, height, width), or (batch, channels, depth, height, width).
+    align_corners : bool
+        As in `grid_sample`.
+
+    Returns
+    -------
+    Tensor
+        (batch, height, width, 2), or (batch, depth, height, width, 3).
     """
     maps, shape = as_tensor(theta), as_ints("affine_grid", "size", size)
     if any(s < 0 for s in shape):

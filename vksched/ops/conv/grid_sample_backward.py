@@ -1,18 +1,18 @@
-"""Gradient rule of grid_sample, for the image and for the grid.
+"""Gradient rule of grid_sample with respect to the image and the grid.
 
-Along an axis a point lies at `place`, between taps whose weights are polynomials of f, how far it
-is behind the first one:
+A point has a position on each axis, between taps whose weights are polynomials of f, its distance
+from the first tap:
 
-    place = 3.25   taps 3, 4   weights 1 - f, f   f = 0.25        (linear)
+    position = 3.25   taps 3, 4   weights 1 - f, f   f = 0.25        (linear)
 
-The rule writes this with elementwise ops. So its own gradients need no other rule.
+The rule consists of elementwise ops, so higher-order gradients need no other rule.
 
-    by x:    dy times the weights of all axes, added to the taps
-    by grid: dy times the taps, summed over channels, times the weights' slopes along one axis
+    x:    dy times the weights of all axes, accumulated at the taps
+    grid: dy times the taps, summed over channels, times the derivative of the weights
 
-It follows PyTorch where a coordinate leaves x: the gradient by the grid is 0 from there on, and at
-the very ends. Nearest values have the gradient 0 by the grid. Memory and time grow by the number
-of taps. Examples: tests/autograd/test_rules_windows.py.
+Beyond the borders of x it follows PyTorch: the gradient of the grid is 0 there and at the borders.
+The gradient of the grid is 0 for nearest mode. Memory and time are proportional to the number of
+taps. Examples: tests/autograd/test_rules_windows.py.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from .grid_sample import CUBIC_A, TAPS
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """What is read along one axis: indices, weights and their slopes by the grid, each (images,
-    taps, points). The indices are int32.
+    """Taps of one axis: int32 indices, weights, and derivatives of the weights.
+
+    All are (images, taps, points); derivatives are with respect to the grid.
     """
 
     size: int
@@ -73,7 +74,7 @@ def _grid_sample(call: VjpContext) -> VjpResult:
         by_x = _by_image(x, g, axes, index)
         if call.attrs.as_str("mode") == "nearest":
             return by_x, zeros_like(grid)
-        return by_x, reshape(_by_grid(x, g, axes, index), grid.shape)
+        return by_x, reshape(_grid_gradient(x, g, axes, index), grid.shape)
 
     return all_computed_wide(build, (x, grid, call.grad), None)
 
@@ -90,8 +91,8 @@ def _by_image(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Ten
     return reshape(added, x.shape)
 
 
-def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tensor:
-    """(images, points, coordinates), the innermost axis first."""
+def _grid_gradient(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tensor:
+    """Return the gradient of the grid: (images, points, coordinates), the innermost axis first."""
     images, channels, count = index.shape
     points = math.prod(g.shape[2:])
     taken = gather_elements(reshape(x, (images, channels, -1)), index, 2)
@@ -109,24 +110,22 @@ def _by_grid(x: Tensor, g: Tensor, axes: Sequence[_Axis], index: Tensor) -> Tens
 
 
 def _flat(axes: Sequence[_Axis], channels: int) -> Tensor:
-    """Return which element of a channel each tap is: (images, channels, taps * points)."""
-    index = _along(axes[0].index, 0, axes)
+    """Return the element index of each tap in its channel: (images, channels, taps * points)."""
+    index = _broadcast_axis(axes[0].index, 0, axes)
     for i, a in enumerate(axes[1:], start=1):
-        index = index * a.size + _along(a.index, i, axes)
+        index = index * a.size + _broadcast_axis(a.index, i, axes)
     images = index.shape[0]
     count = math.prod(index.shape[1:])
     return expand(reshape(index, (images, 1, count)), (images, channels, count))
 
 
 def _product(factors: Sequence[Tensor], axes: Sequence[_Axis]) -> Tensor:
-    """Return the product over all axes of one value for each tap of each: (images, taps of each
-    axis, points).
-    """
-    return reduce(mul, (_along(factor, i, axes) for i, factor in enumerate(factors)))
+    """Return the product over all axes of one factor per tap: (images, taps..., points)."""
+    return reduce(mul, (_broadcast_axis(factor, i, axes) for i, factor in enumerate(factors)))
 
 
-def _along(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
-    """Return (images, taps, points) of an axis beside the taps of all."""
+def _broadcast_axis(t: Tensor, number: int, axes: Sequence[_Axis]) -> Tensor:
+    """Reshape (images, taps, points) of one axis to broadcast against the taps of all axes."""
     images, taps, points = t.shape
     shape = (taps if i == number else 1 for i in range(len(axes)))
     return reshape(t, (images, *shape, points))
@@ -146,15 +145,15 @@ def _axes(x: Tensor, grid: Tensor, attrs: Attrs) -> list[_Axis]:
     return out
 
 
-def _axis(given: Tensor, size: int, attrs: Attrs) -> _Axis:
-    """given: coordinates of -1..1, (images, 1, points)."""
+def _axis(coordinates: Tensor, size: int, attrs: Attrs) -> _Axis:
+    """Return the taps of one axis for coordinates of -1..1, (images, 1, points)."""
     mode, padding = attrs.as_str("mode"), attrs.as_str("padding_mode")
-    place, slope, defined = _place(given, size, attrs)
+    place, slope, defined = _position(coordinates, size, attrs)
     base = floor(place)
     coefficients = _coefficients(mode)
     first = 1 if mode == "cubic" else 0
     steps = np.arange(TAPS[mode]).reshape(-1, 1) - first
-    tap = base + _constant(steps, given)
+    tap = base + _constant(steps, coordinates)
     if padding == "reflection":
         ends = (0.0, size - 1.0) if attrs.as_bool("align_corners") else (-0.5, size - 0.5)
         inside = equal(clip(tap, 0, size - 1), tap)
@@ -168,10 +167,10 @@ def _axis(given: Tensor, size: int, attrs: Attrs) -> _Axis:
     return _Axis(size, cast(index, INT32), weights, slopes)
 
 
-def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return places on the axis, how they move with the coordinate, and where there is one."""
+def _position(coordinates: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tensor]:
+    """Return positions on the axis, their derivatives, and a mask of the defined ones."""
     mode, aligned = attrs.as_str("mode"), attrs.as_bool("align_corners")
-    at = (given + 1) / 2 * (size - 1) if aligned else ((given + 1) * size - 1) / 2
+    at = (coordinates + 1) / 2 * (size - 1) if aligned else ((coordinates + 1) * size - 1) / 2
     scale = (size - 1) / 2 if aligned else size / 2
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if mode == "nearest":
@@ -179,7 +178,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
     if attrs.as_str("padding_mode") == "zeros":
         defined = logical_not(isnan(at))
         place = where(defined, clip(at, -3, size + 2), -3.0)  # all taps outside
-        return place, _constant(np.full((1, 1), scale), given), defined
+        return place, _constant(np.full((1, 1), scale), coordinates), defined
     if attrs.as_str("padding_mode") == "reflection":
         place, odd = _fold(at, low, high)
         defined = isfinite(at)
@@ -187,7 +186,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
     else:
         within = logical_and(greater_equal(at, low), less_equal(at, high))
         place, defined = where(within, at, clip(at, 0, size - 1)), logical_not(isnan(at))
-        slope = scale * cast(within, given.dtype)
+        slope = scale * cast(within, coordinates.dtype)
     place = where(defined, place, 0.0)
     moves = defined
     if mode == "linear":
@@ -196,9 +195,7 @@ def _place(given: Tensor, size: int, attrs: Attrs) -> tuple[Tensor, Tensor, Tens
 
 
 def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Return coordinates reflected at both borders until they lie between them, and 1 for those
-    that then run backwards, else 0.
-    """
+    """Return coordinates reflected at both borders, and 1 for those that run backwards, else 0."""
     if high <= low:
         return at * 0, at * 0
     size = high - low
@@ -209,7 +206,7 @@ def _fold(at: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 
 def _coefficients(mode: str) -> list[NDArray]:
-    """Return the weights of the taps as polynomials: for each power of f a column of numbers."""
+    """Return the weights of the taps as polynomials: a column of coefficients per power of f."""
     if mode == "nearest":
         return [np.ones((1, 1))]
     if mode == "linear":

@@ -1,4 +1,4 @@
-"""Pools over one to three spatial axes: max, mean and p-norm of windows, sliding or adaptive."""
+"""Pools over one to three spatial axes: max, mean and p-norm of sliding or adaptive windows."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from .window import (
 )
 
 _LONG_WINDOW, _MAX_SPANS = 1 << 12, 64
-"""Places of a window from which it is taken axis by axis, and uneven windows of an axis from which
-they are no reductions of their own.
+"""Minimum positions of a window that is reduced axis by axis, and maximum number of unequal
+adaptive windows of an axis that are separate reductions.
 """
 
 
@@ -105,7 +105,7 @@ def _launch(
 
 
 def _lower_largest(op: str, shader: str, call: Call) -> tuple[Dispatch, ...]:
-    """Of the largest value, or its index: a kernel for each element type."""
+    """Return the dispatches of a maximum or its index, with one kernel per element type."""
     x = call.inputs[0]
     return _lower(op, f"{shader}_{x.dtype}", call)
 
@@ -145,7 +145,7 @@ def _lower_adaptive_max(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _longest(sizes: Shape, counts: Shape) -> Shape:
-    """Return the most places of an adaptive window along each axis."""
+    """Return the positions of the longest adaptive window along each axis."""
     return tuple(
         -(-s // c) + (s % c > 0 and c > 1) if c else 0 for s, c in zip(sizes, counts, strict=True)
     )
@@ -280,8 +280,9 @@ def _axis_by_axis(
     name: str | None,
     more: dict[str, AttrValue],
 ) -> Tensor:
-    """The same with the steps of a long window along one axis after the other, so that many
-    invocations take part; a window that is all of an axis is a reduction.
+    """Pool long windows along one axis after the other, so that many invocations take part.
+
+    A window that covers a whole axis is a reduction.
     """
     for axis in reversed(range(len(counts))):
         here, rest = slice(axis, axis + 1), x.shape[2:]
@@ -302,15 +303,17 @@ def _axis_by_axis(
         if part.pointwise and counts[axis] == rest[axis]:
             continue
         if part.extent[axis] == part.taps == rest[axis] and not part.begin[axis] + part.end[axis]:
-            x = _whole(op, x, (2 + axis,), more.get("p"))
+            x = _reduce_axes(op, x, (2 + axis,), more.get("p"))
         else:
-            made = (*rest[:axis], counts[axis], *rest[axis + 1 :])
-            x = apply(op, (x,), {**_attrs(part, made), **more})
+            reduced = (*rest[:axis], counts[axis], *rest[axis + 1 :])
+            x = apply(op, (x,), {**_attrs(part, reduced), **more})
     return reshape(x, x.shape, name=name) if name is not None else x
 
 
-def _whole(op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None = None) -> Tensor:
-    """What a pool makes of all places along some axes, which stay with size 1."""
+def _reduce_axes(
+    op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None = None
+) -> Tensor:
+    """Reduce whole axes as the pool does; they remain with size 1."""
     if op.endswith("max_pool"):
         return reduce_max(x, axes, True, name=name)
     if op.endswith("average_pool"):
@@ -339,11 +342,11 @@ def max_pool(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The largest value of each window, as ONNX MaxPool, for float32 and int32; NaN wins.
+    """Return the largest value of each window (float32, int32; NaN wins), as ONNX MaxPool.
 
-    x: (N, C, spatial...) -> (N, C, spatial...), one to three spatial axes. stride: the kernel
-    unless given. padding as in `conv`; it never wins: a window of nothing else gives -infinity or
-    the least int. ceil_mode: a last window may reach over the end.
+    x: (N, C, spatial...) -> (N, C, spatial...), one to three spatial axes. stride: default
+    `kernel`. padding: as in `conv`; a window of padding only results in -infinity or the least int.
+    ceil_mode: a last window may reach beyond the end.
     """
     return _pool("max_pool", x, kernel, stride, padding, dilation, ceil_mode, name)
 
@@ -358,10 +361,9 @@ def max_pool_indices(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Where in x, counted over all its elements, `max_pool` finds each result, as ONNX MaxPool's
-    second output (int64).
+    """Return the flat index (int64) in x of each result of `max_pool`, as ONNX MaxPool.
 
-    The first of equal values, and the first NaN; -1 for a window of nothing but padding.
+    Of equal values, or of NaNs, the first counts; -1 for a window of padding only.
     """
     return _pool("max_pool_indices", x, kernel, stride, padding, dilation, ceil_mode, name)
 
@@ -377,10 +379,10 @@ def average_pool(
     count_include_pad: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window of float32, as ONNX AveragePool; arguments as in `max_pool`.
+    """Return the mean of each window of float32, as ONNX AveragePool; parameters as in `max_pool`.
 
-    count_include_pad: zeros of the padding count, but never what ceil_mode reaches beyond it. The
-    mean of nothing is 0.
+    count_include_pad: padding counts, but never positions that ceil_mode adds beyond it. An empty
+    mean is 0.
     """
     return _pool(
         *("average_pool", x, kernel, stride, padding, dilation, ceil_mode, name),
@@ -399,7 +401,7 @@ def lp_pool(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """sum(|x|^p)^(1/p) of each window of float32, as ONNX LpPool; arguments as in `max_pool`."""
+    """Return the p-norm of each window of float32, as ONNX LpPool; parameters as in `max_pool`."""
     return _pool(
         *("lp_pool", x, kernel, stride, padding, dilation, ceil_mode, name),
         p=_exponent("lp_pool", p),
@@ -420,7 +422,7 @@ def _adaptive(
     whole: Callable[..., Tensor],
     name: str | None,
 ) -> Tensor:
-    """whole: what reduces the spatial axes to one place, with many invocations for it."""
+    """Apply an adaptive pool; `whole` reduces the spatial axes to size 1 with many invocations."""
     tensor = as_tensor(x)
     counts = per_axis(op, "sizes", sizes, check_rank(op, tensor.shape), 0)
     if 0 in tensor.shape[2:]:
@@ -431,39 +433,39 @@ def _adaptive(
     if result.size == 0 or math.prod(_longest(tensor.shape[2:], counts)) <= _LONG_WINDOW:
         return result
     for axis in reversed(range(len(counts))):
-        tensor = _shared_out(op, tensor, axis, counts[axis])
+        tensor = _adaptive_axis(op, tensor, axis, counts[axis])
     return reshape(tensor, tensor.shape, name=name) if name is not None else tensor
 
 
-def _shared_out(op: str, x: Tensor, axis: int, count: int) -> Tensor:
-    """An adaptive pool along one axis: reductions where its windows are long."""
+def _adaptive_axis(op: str, x: Tensor, axis: int, count: int) -> Tensor:
+    """Apply an adaptive pool along one axis, with reductions for long windows."""
     at, size = 2 + axis, x.shape[2 + axis]
     lead, rest = x.shape[:at], x.shape[at + 1 :]
     if count == size:
         return x
     if size % count == 0:
         parts = reshape(x, (*lead, count, size // count, *rest))
-        return reshape(_whole(op, parts, (at + 1,), None), (*lead, count, *rest))
+        return reshape(_reduce_axes(op, parts, (at + 1,), None), (*lead, count, *rest))
     if size // count > _LONG_WINDOW and count <= _MAX_SPANS:
         spans = ((i * size // count, -(-(i + 1) * size // count)) for i in range(count))
         parts_of_x = [slice_(x, [first], [last], [at]) for first, last in spans]
-        return concat([_whole(op, part, (at,), None) for part in parts_of_x], at)
+        return concat([_reduce_axes(op, part, (at,), None) for part in parts_of_x], at)
     return apply(op, (x,), {"sizes": (*x.shape[2:at], count, *rest)})
 
 
 def adaptive_max_pool(x: TensorLike, sizes: PerAxis, *, name: str | None = None) -> Tensor:
-    """The largest values of windows that share x out into `sizes` results, as torch's
-    adaptive_max_pool, for float32 and int32.
+    """Return the maxima of `sizes` windows over x, as torch's adaptive_max_pool (float32, int32).
 
-    x: (N, C, spatial...) -> (N, C, sizes...). Window i of n over s places is floor(i * s / n) ..
+    x: (N, C, spatial...) -> (N, C, sizes...). Window i of n over s positions is floor(i * s / n) ..
     ceil((i + 1) * s / n) - 1.
     """
     return _adaptive("adaptive_max_pool", x, sizes, global_max_pool, name)
 
 
 def adaptive_average_pool(x: TensorLike, sizes: PerAxis, *, name: str | None = None) -> Tensor:
-    """The means of windows that share x out into `sizes` results, as torch's adaptive_avg_pool, for
-    float32; windows as in `adaptive_max_pool`.
+    """Return the means of `sizes` windows over float32 x, as torch's adaptive_avg_pool.
+
+    The windows are those of `adaptive_max_pool`.
     """
     return _adaptive("adaptive_average_pool", x, sizes, global_average_pool, name)
 
@@ -474,24 +476,20 @@ def _spatial(op: str, x: TensorLike) -> tuple[Tensor, Sequence[int]]:
 
 
 def global_max_pool(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """The largest value of each channel, as ONNX GlobalMaxPool: (N, C, spatial...) -> (N, C, 1...),
-    for float32 and int32.
+    """Return the maximum of each channel, (N, C, 1...), for float32 and int32, as ONNX
+    GlobalMaxPool.
     """
     tensor, axes = _spatial("global_max_pool", x)
     return reduce_max(tensor, axes, True, name=name)
 
 
 def global_average_pool(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """The mean of each channel of float32, as ONNX GlobalAveragePool: (N, C, spatial...) ->
-    (N, C, 1...).
-    """
+    """Return the mean of each channel of float32, as ONNX GlobalAveragePool: (N, C, 1...)."""
     tensor, axes = _spatial("global_average_pool", x)
     return reduce_mean(tensor, axes, True, name=name)
 
 
 def global_lp_pool(x: TensorLike, p: float = 2.0, *, name: str | None = None) -> Tensor:
-    """sum(|x|^p)^(1/p) of each channel of float32, as ONNX GlobalLpPool: (N, C, spatial...) ->
-    (N, C, 1...).
-    """
+    """Return the p-norm of each channel of float32, as ONNX GlobalLpPool: (N, C, 1...)."""
     tensor, axes = _spatial("global_lp_pool", x)
-    return _whole("lp_pool", tensor, axes, _exponent("global_lp_pool", p), name)
+    return _reduce_axes("lp_pool", tensor, axes, _exponent("global_lp_pool", p), name)

@@ -1,4 +1,4 @@
-"""The pools in numpy: along one axis after the other, as sums and largest values may be taken."""
+"""Pools in numpy, reduced along one axis after the other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _along(x: NDArray, axis: int, places: slice) -> NDArray:
 
 
 def _slide(x: NDArray, window: Window, sizes: Shape, fill: float, combine: Combine) -> NDArray:
-    """Return all windows, their values combined, for a combination that may be done axis by axis.
+    """Combine the values of all windows, axis by axis.
 
-    fill: the value of places outside of x.
+    `fill` is the value of positions outside of x.
     """
     for axis, size in enumerate(sizes):
         stride, dilation = window.stride[axis], window.dilation[axis]
@@ -49,7 +49,7 @@ def _slide(x: NDArray, window: Window, sizes: Shape, fill: float, combine: Combi
 
 
 def window_counts(window: Window, sizes: Shape, count_padding: bool) -> list[NDArray]:
-    """Return for each axis how many places each window of a mean counts along it."""
+    """Return the number of positions that each window of a mean counts, for each axis."""
     out = []
     for axis, size in enumerate(sizes):
         starts = np.arange(size) * window.stride[axis] - window.begin[axis]
@@ -66,14 +66,14 @@ def _least(dtype: np.dtype[Any]) -> float:
 
 
 def max_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """The largest value of each window; the least there is for one of padding alone."""
+    """Return the maximum of each window; the least value for a window of padding only."""
     x = inputs[0]
     window, sizes = pool_window(x.shape, attrs), attrs.as_ints("sizes")
     return _slide(x, window, sizes, _least(x.dtype), np.maximum)
 
 
 def average_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """The mean of each window; 0 for one that counts nothing."""
+    """Return the mean of each window; 0 for an empty window."""
     x = inputs[0]
     window, sizes = pool_window(x.shape, attrs), attrs.as_ints("sizes")
     counts = np.ones((), np.int64)
@@ -84,7 +84,7 @@ def average_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def lp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """The p-norm of each window."""
+    """Return the p-norm of each window."""
     x, p = inputs[0], attrs.as_float("p")
     window, sizes = pool_window(x.shape, attrs), attrs.as_ints("sizes")
     powers = _slide(np.abs(x) ** x.dtype.type(p), window, sizes, 0, np.add)
@@ -92,7 +92,7 @@ def lp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def indices_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """For each window the first step at which the largest value is met, then its place in x."""
+    """Find the first step of each window with its maximum, and return its flat index in x."""
     x = inputs[0]
     window, sizes = pool_window(x.shape, attrs), attrs.as_ints("sizes")
     widths = [(0, 0), (0, 0)]

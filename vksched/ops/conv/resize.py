@@ -1,7 +1,6 @@
-"""Resize: axis by axis, as which elements a result takes of an axis is known when the graph is
-written.
+"""Resize, axis by axis: the elements that each result reads are known when the graph is written.
 
-The nearest element is one index for each result, the other modes are a few with weights.
+Nearest mode reads one index per result, the other modes read a few with weights.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One resized axis: its number, sizes before and after, and the part of it that is taken."""
+    """One resized axis: index, old and new size, scale, and region of interest."""
 
     axis: int
     size: int
@@ -59,13 +58,13 @@ class _Axis:
 
 
 def _coordinates(a: _Axis, transform: str, mode: str) -> NDArray:
-    """Return where each result lies on the axis, as ONNX defines it.
+    """Return the position of each result on the axis, as ONNX defines it.
 
-    The nearest place is found in float32, in which scales are given: 3 / 0.6 is 5 there, and less
-    where the scale's last digits are believed.
+    The nearest position is computed in float32, the type of scales: 3 / 0.6 is 5 there, but less if
+    the float32 scale is converted to float64 first.
     """
     at: NDArray = np.arange(a.out, dtype=np.float32 if mode == "nearest" else np.float64)
-    length = a.scale * a.size  # the result's, which need not be whole
+    length = a.scale * a.size  # the length of the result, which need not be whole
     if transform == "align_corners":
         return at * 0 if length == 1 else at * (a.size - 1) / (length - 1)
     if transform == "asymmetric":
@@ -99,8 +98,9 @@ def _hat(distance: NDArray) -> NDArray:
 
 
 def _cubic(distance: NDArray, a: float) -> NDArray:
-    """Keys' cubic convolution (Cubic convolution interpolation for digital image processing,
-    1981).
+    """Return the weights of Keys' cubic convolution for these distances.
+
+    Source: Keys, Cubic convolution interpolation for digital image processing, 1981.
     """
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
@@ -111,14 +111,14 @@ def _cubic(distance: NDArray, a: float) -> NDArray:
 def _taps(
     a: _Axis, at: NDArray, mode: str, cubic_coeff_a: float, exclude_outside: bool, antialias: bool
 ) -> tuple[NDArray, NDArray]:
-    """Return the source indices and weights (out, taps) of the results at these coordinates."""
+    """Return the source indices and weights (out, taps) of the results at these positions."""
     if a.out == 0:
         return np.zeros((0, 1), np.int32), np.zeros((0, 1))
     reach = 1 if mode == "linear" else 2
     scale = min(a.scale, 1.0) if antialias else 1.0
     first = math.floor(-reach / scale) + 1
     check_made("resize", a.out * (2 - 2 * first))
-    base = np.ceil(at) - 1  # the coordinate is in base..base + 1, the end counted in
+    base = np.ceil(at) - 1  # the position is in base..base + 1, including the end
     steps = np.arange(first, 2 - first)
     distance = (steps - (at - base)[:, None]) * scale
     weights = _hat(distance) if mode == "linear" else _cubic(distance, cubic_coeff_a)
@@ -140,24 +140,24 @@ def _resized_axes(
     policy: str,
     roi: Sequence[float] | None,
 ) -> list[_Axis]:
-    """Returns what becomes of each axis that is named."""
-    given = [shape[a] for a in along]
+    """Return the description of each resized axis."""
+    old_sizes = [shape[a] for a in along]
     if sizes is not None:
         outs = list(as_shape(sizes))
         if len(outs) != len(along) or any(out < 0 for out in outs):
             raise ShapeError(f"[resize] expected {len(along)} sizes of 0 or more, got {outs}")
-        factors = [out / size if size else 1.0 for out, size in zip(outs, given, strict=True)]
+        factors = [out / size if size else 1.0 for out, size in zip(outs, old_sizes, strict=True)]
         if policy != "stretch" and factors:
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(along)
-            outs = [int(factor * size + 0.5) for size in given]
+            outs = [int(factor * size + 0.5) for size in old_sizes]
     else:
         assert scales is not None
         factors = list(as_floats("resize", "scales", scales))
         if len(factors) != len(along) or any(f <= 0 for f in factors):
             raise ShapeError(f"[resize] expected {len(along)} scales above 0, got {factors}")
-        outs = [int(factor * size) for factor, size in zip(factors, given, strict=True)]
-    for size, out in zip(given, outs, strict=True):
+        outs = [int(factor * size) for factor, size in zip(factors, old_sizes, strict=True)]
+    for size, out in zip(old_sizes, outs, strict=True):
         if size == 0 and out:
             raise ShapeError(f"[resize] cannot make {out} elements of none, in {shape}")
     windows = [(0.0, 1.0)] * len(along)
@@ -168,7 +168,7 @@ def _resized_axes(
                 f"[resize] expected {len(along)} starts and as many ends as roi, got {ends}"
             )
         windows = list(zip(ends[: len(along)], ends[len(along) :], strict=True))
-    return [_Axis(*a) for a in zip(along, given, outs, factors, windows, strict=True)]
+    return [_Axis(*a) for a in zip(along, old_sizes, outs, factors, windows, strict=True)]
 
 
 def _check_choice(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -193,12 +193,25 @@ def resize(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """x with other sizes along axes (None: all), by its nearest elements or between them, as ONNX
-    Resize.
+    """Resize x along axes, as ONNX Resize.
 
-    sizes or scales: for each of `axes`. roi: for tf_crop_and_resize, the starts of all `axes`, then
-    their ends, 0..1 across x; what lies outside x is extrapolation_value. Elements with weight 0
-    are not read, so an infinite one beside a result leaves it finite.
+    Parameters
+    ----------
+    x : Tensor
+        The input.
+    sizes, scales : sequence, optional
+        New size or scale of each axis in `axes`; one of the two is required.
+    axes : sequence of int, optional
+        Resized axes; default: all.
+    roi : sequence of float, optional
+        For tf_crop_and_resize: the starts of all `axes`, then their ends; 0..1 spans x. Results
+        outside x are `extrapolation_value`.
+
+    Returns
+    -------
+    Tensor
+        x with the new sizes. Elements of weight 0 are not read, so infinite elements do not affect
+        results that exclude them.
     """
     tensor = as_tensor(x)
     _check_choice("a mode", mode, MODES)
@@ -227,7 +240,7 @@ def resize(
     )
     cubic = as_float("resize", "cubic_coeff_a", cubic_coeff_a)
     inside = np.ones((1,) * rank, bool)
-    for a in sorted(todo, key=lambda a: a.scale):  # what shrinks first leaves less to do
+    for a in sorted(todo, key=lambda a: a.scale):  # shrinking axes first leaves less work
         if not a.changes:
             continue
         check_made("resize", a.out)

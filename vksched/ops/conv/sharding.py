@@ -1,5 +1,6 @@
-"""Sharding rules of what slides a window: examples and channels. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of ops with sliding windows: batch and channels.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def _flip_filters(call: Sharded) -> Iterable[Factor]:
 
 
 def _conv_factors(call: Sharded, out: int, into: int) -> Iterable[Factor]:
-    """out, into: the axes of the weights for the channels of the result and of x."""
+    """Yield the factors of a convolution.
+
+    `out` and `into` are the weight axes for the channels of the result and of x.
+    """
     x, w, *bias = call.inputs
     groups = call.attrs.as_int("groups")
     yield Factor((0, *(REPLICATE for _ in call.inputs[1:])), 0, x.shape[0])
@@ -91,4 +95,6 @@ def _grid_sample(call: Sharded) -> Iterable[Factor]:
 
 
 no_sharding("counts positions over all of x", "max_pool_indices")
-no_sharding("is made by passes, of ops that were cut before", "winograd_conv", "winograd_weights")
+no_sharding(
+    "is created by passes from ops that were sharded before", "winograd_conv", "winograd_weights"
+)

@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial axes of a tensor: what convolutions and pools share."""
+"""Sliding windows over the spatial axes of a tensor, for convolutions and pools."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from ..lowering.chunking import check_dispatches, check_serial
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_ROUNDS, SERIAL_STEPS
 
 PerAxis = int | Sequence[int]
-"""One number for every spatial axis, or one for each."""
+"""One value for all spatial axes, or one per axis."""
 Padding = str | int | Sequence[int]
-"""One number for both ends of every axis, one per axis, the numbers of all begins and then of all
-ends, or a rule by name: "valid", "same_upper", "same_lower".
+"""One value for both ends of all axes, one per axis, all begins and then all ends, or a rule:
+"valid", "same_upper", "same_lower".
 """
 RULES = ("valid", "same_upper", "same_lower")
 KERNEL_AXES = 3
-"""Spatial axes of the kernels; calls with fewer have leading axes of size 1 there."""
+"""Spatial axes of the kernels; calls with fewer have leading axes of size 1."""
 _LANE_ITEMS = 16
-"""Items of one invocation on a CPU driver, which pays for every group."""
+"""Items of one invocation on a CPU driver, whose workgroups are expensive."""
 _PADDED, _WASTE = 1 << 26, 64
-"""Padded places of all planes that the CPU may write out, whatever windows read of them, or so many
-times those of the operand and the result.
+"""Maximum padded positions of all planes that the CPU may write: an absolute limit, and a multiple
+of the operand's and the result's positions. The larger one applies.
 """
-_BEYOND = 1 << 30
-"""Kernels add two places, strides or reaches below this in a signed word."""
+_LIMIT = 1 << 30
+"""Kernels add two positions, strides or extents below this limit in a signed 32-bit word."""
 
 STEPS, PADDING = wholes(1, LONG, spatial), wholes(0, LONG, spatial)
 WINDOW: Domains = {"stride": STEPS, "dilation": STEPS, "begin": PADDING, "end": PADDING}
-"""The attributes of ops with a window, whose rule checks it (`Window.check`)."""
+"""The attributes of ops with a window; their rule calls `Window.check`."""
 
 Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over the spatial axes: it starts `begin` before the input, goes on by `stride`, and
-    reads every `dilation`-th place.
+    """A window over the spatial axes.
+
+    It starts `begin` positions before the input, moves by `stride` and reads every `dilation`-th
+    position.
     """
 
     sizes: Shape
@@ -54,24 +56,24 @@ class Window:
 
     @property
     def extent(self) -> Shape:
-        """Place from the window's first to its last, along each axis."""
+        """Return the number of positions from the window's first tap to its last, per axis."""
         return extent(self.kernel, self.dilation)
 
     @property
     def taps(self) -> int:
-        """Place that the window reads."""
+        """Return the number of positions that the window reads."""
         return math.prod(self.kernel)
 
     @property
     def pointwise(self) -> bool:
-        """Every window is the one place at its own index."""
+        """Return True if each window is the single position at its own index."""
         same = set(self.kernel) == set(self.stride) == {1}
         return same and not any((*self.begin, *self.end))
 
     def counts(self, ceil_mode: bool = False) -> tuple[int, ...]:
-        """Return how many windows there are along each axis; below 1 where none fits.
+        """Return the number of windows along each axis; below 1 if none fits.
 
-        ceil_mode: a last window may reach over the padding, as long as it does not start there.
+        `ceil_mode`: a last window may reach beyond the padding if it does not start there.
         """
         out = []
         for size, reach, step, first, last in zip(
@@ -85,19 +87,27 @@ class Window:
         return tuple(out)
 
     def output(self, op: str, planes: int) -> tuple[int, ...]:
-        """Return how many windows there are along each axis. planes: as `check` has them.
+        """Check the window and return the number of windows along each axis.
 
-        Raises:
-            ShapeError: as `check`.
+        Raises
+        ------
+        ShapeError
+            As `check`.
         """
         counts = self.counts()
         self.check(op, counts, planes)
         return counts
 
     def check(self, op: str, counts: Sequence[int] = (), planes: int = 1) -> None:
-        """Raise ShapeError where a stride, dilation, reach or padded size is too large, there is
-        no window, or padding is far more than what windows read. planes: of all images and
-        channels.
+        """Check the window.
+
+        `planes` is the number of channels of all images.
+
+        Raises
+        ------
+        ShapeError
+            If a stride, dilation, extent or padded size is too large, if no window fits, or if the
+            padding is far larger than the positions that windows read.
         """
         padded = tuple(
             first + size + max(last, 0)
@@ -109,9 +119,9 @@ class Window:
             ("window", self.extent),
             ("padded size", padded),
         ):
-            if max(values) >= _BEYOND:
+            if max(values) >= _LIMIT:
                 raise ShapeError(
-                    f"[{op}] expected a {what} below {_BEYOND} along each axis, got {values}"
+                    f"[{op}] expected a {what} below {_LIMIT} along each axis, got {values}"
                 )
         if min(counts, default=1) < 1:
             raise ShapeError(
@@ -122,12 +132,12 @@ class Window:
         read = math.prod(self.sizes) + math.prod(counts)
         if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
             raise ShapeError(
-                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows read, "
-                f"got {self.begin} and {self.end}; try a smaller stride or dilation"
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows "
+                f"mostly read, got {self.begin} and {self.end}; try a smaller stride or dilation"
             )
 
     def push(self) -> Push:
-        """Return the window's push fields, with three axes each."""
+        """Return the window's push constants, with three axes each."""
         return (
             ("kernel", three(self.kernel)),
             ("stride", three(self.stride)),
@@ -136,9 +146,7 @@ class Window:
         )
 
     def rounds(self, inner: int = 0) -> int:
-        """Return how often loops over the window's axes, and one of `inner` rounds in them, go
-        round.
-        """
+        """Return the loop iterations over the window's axes, with `inner` iterations inside."""
         count = 1 + inner
         for size in reversed(three(self.kernel)):
             count = 1 + size * count
@@ -146,17 +154,17 @@ class Window:
 
 
 def extent(kernel: Shape, dilation: tuple[int, ...]) -> Shape:
-    """Return how many places a dilated window covers along each axis."""
+    """Return how many positions a dilated window covers along each axis."""
     return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
 
 
 def three(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
-    """Return values with leading ones added for the kernels' three spatial axes."""
+    """Return values for the kernels' three spatial axes, with leading `fill` values."""
     return (fill,) * (KERNEL_AXES - len(values)) + tuple(values)
 
 
 def check_rank(op: str, shape: Shape) -> int:
-    """Return the number of spatial axes of (N, C, spatial...)."""
+    """Check the rank of (N, C, spatial...) and return the number of spatial axes."""
     if not 3 <= len(shape) <= 2 + KERNEL_AXES:
         raise ShapeError(
             f"[{op}] expected x of shape (N, C, spatial...) with 1 to {KERNEL_AXES} spatial axes, "
@@ -166,10 +174,12 @@ def check_rank(op: str, shape: Shape) -> int:
 
 
 def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> tuple[int, ...]:
-    """Return one number per spatial axis.
+    """Return one value per spatial axis.
 
-    Raises:
-        ShapeError: they are of another number, or one is less than `least`.
+    Raises
+    ------
+    ShapeError
+        If the number of values is wrong, or a value is below `least`.
     """
     out = _integers(op, what, value)
     out = out * axes if not isinstance(value, Sequence) and len(out) == 1 else out
@@ -182,15 +192,13 @@ def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> t
 
 
 def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
-    """Return the dilation along each axis: 1 where the kernel has one step, so none to spread."""
-    given = per_axis(op, "dilation", value, len(kernel))
-    return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
+    """Return the dilation along each axis, or 1 for an axis with a single tap."""
+    dilations = per_axis(op, "dilation", value, len(kernel))
+    return tuple(d if k > 1 else 1 for d, k in zip(dilations, kernel, strict=True))
 
 
 def stepping(window: Window) -> Window:
-    """Return the same windows with strides that are not beyond the padded input: a second one
-    would start after it.
-    """
+    """Return the window with strides limited to the padded input, beyond which no window starts."""
     padded = map(sum, zip(window.begin, window.sizes, window.end, strict=True))
     stride = tuple(min(s, max(p, 1)) for s, p in zip(window.stride, padded, strict=True))
     return replace(window, stride=stride)
@@ -220,15 +228,15 @@ def paddings(
         for size, reach, step in zip(sizes, extent(kernel, dilation), stride, strict=True):
             totals.append(max((-(-size // step) - 1) * step + reach - size, 0))
         return halves(op, padding, tuple(totals))
-    given = _integers(op, "padding", padding)
-    if len(given) == 2 * axes and all(v >= 0 for v in given):
-        return given[:axes], given[axes:]
+    amounts = _integers(op, "padding", padding)
+    if len(amounts) == 2 * axes and all(v >= 0 for v in amounts):
+        return amounts[:axes], amounts[axes:]
     both = per_axis(op, "padding", padding, axes, 0)
     return both, both
 
 
 def halves(op: str, rule: str, totals: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the padding before and after each axis, of totals shared out by a rule of ONNX."""
+    """Divide the total padding of each axis into begins and ends, by a rule of ONNX."""
     if rule not in RULES:
         raise ShapeError(f"[{op}] expected padding as numbers or {', '.join(RULES)}, got {rule!r}")
     if rule == "valid":
@@ -239,9 +247,7 @@ def halves(op: str, rule: str, totals: Shape) -> tuple[tuple[int, ...], tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A dispatch over items first..last-1, in a kernel that strides over what the groups do not
-    reach.
-    """
+    """A dispatch over items first..last-1, whose workgroups loop over the remaining items."""
 
     first: int
     last: int
@@ -249,7 +255,11 @@ class Launch:
 
     @property
     def barrier(self) -> bool:
-        """Parts of a result follow each other, though they are apart: what is cut runs long."""
+        """Return True if the dispatch is not the first.
+
+        Dispatches of a result are serialized although they are independent, because only long work
+        is split.
+        """
         return self.first > 0
 
     @property
@@ -258,16 +268,18 @@ class Launch:
 
 
 def launches(op: str, items: int, rounds: int, limits: Limits) -> list[Launch]:
-    """Return dispatches that cover all items, each with `rounds` loop rounds of one invocation.
+    """Return dispatches that cover all items; each item takes `rounds` loop iterations.
 
-    Raises:
-        UnsupportedOp: one item alone is too much for one invocation.
+    Raises
+    ------
+    UnsupportedOp
+        If a single item takes too many iterations of one invocation.
     """
-    each = rounds + 1  # with the round for the item
+    each = rounds + 1  # with the iteration for the item
     check_serial(op, each, limits)
     most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // each
     per_group = LOCAL_SIZE * (min(most, _LANE_ITEMS) if limits.software else 1)
-    # a dispatch ends where its invocations have done what they may
+    # a dispatch ends when its invocations reach their limit
     reach = limits.max_groups[0] * LOCAL_SIZE * most
     if not limits.software:
         reach = min(reach, max(1, MAX_ROUNDS // each))

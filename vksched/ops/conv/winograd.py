@@ -1,18 +1,19 @@
-"""Convolution with 3 x 3 windows of stride 1 by Winograd's minimal filtering: fewer products.
+"""Winograd convolution (minimal filtering) for 3 x 3 windows with stride 1.
 
     w --winograd_weights--> points (S * S, rows, channels)                       once, S = tile + 2
     x --input--> (S * S, channels, tiles) --S * S products with points--> (S * S, rows, tiles)
-      --output--> result + bias --repair--> result
-    x --extents--> (places) --wild--> (tiles), for repair
+      --output--> result + bias --fallback--> result
+    x --absmax--> (positions) --overflow_mask--> (tiles), for the fallback
 
-Each tile of tile x tile results takes S * S products instead of 9 * tile * tile: 2.25 times less
-for tiles of 2, 4 times for tiles of 4, whose error is about 10 times that of the direct sums. The
+A tile of tile x tile results takes S * S products instead of 9 * tile * tile: 2.25 times fewer for
+tile 2, 4 times fewer for tile 4, whose error is about 10 times that of direct convolution. The
 points take S * S / 9 times the memory of the weights. The error of a result is relative to the
-largest value of its tile, and what is not finite would spread over it; so tiles are wild, and
-summed up directly at the end, whose values are not finite, above 1e20, or more than 64 times the
-largest one in the window of one of their results.
-Those sums take the weights that the points stand for: one under 1e-7 of its window's largest may be
-0 there or of the other sign, and the error is relative to the largest weight of a row.
+largest value of its tile, and values that are not finite would spread over the tile. The fallback
+therefore recomputes a tile directly if its values are not finite, above 1e20, or more than 64 times
+the largest value in the window of one of its results. It uses the weights that the points encode: a
+weight below 1e-7 of its window's largest may become 0 or change sign, with an error relative to the
+largest weight of a row.
+
 Source: Lavin and Gray, Fast algorithms for convolutional neural networks, 2016.
 """
 
@@ -49,23 +50,24 @@ from .window import PADDING, Launch, Push, launches
 
 TILES = (2, 4)
 _KINDS = ("input", "output", "overflow_mask", "fallback")
-"""Shaders that differ by the tile."""
-_VALUES, _SUMS, _EXTENTS, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
+"""Shaders that depend on the tile size."""
+_VALUES, _SUMS, _ABSMAX, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
 _ROW_WORDS = 4
-"""Rows of tiles are padded to so many words, which products read at a time."""
+"""Rows of tiles are padded to this number of words, which products read at a time."""
 _SOFTWARE_SCRATCH_WORDS = 1 << 20
-"""Words of values and sums at a time on a CPU driver: what a cache may hold."""
+"""Maximum words of values and sums at a time on a CPU driver, to fit into a cache."""
 _CHUNK_TILES = 64
-"""Tiles of a pass that is not all of them are a multiple of this."""
+"""The tiles of a partial pass are a multiple of this number."""
 
-TURNS_BELOW = 0.9
-"""Products are turned for a tenth of their time or more, as tiles then lie apart in their sums."""
-_REPAIR_EACH = 16
-"""Tiles that an invocation looks at together, or a half or quarter where there are many channels;
-flags are padded to as many.
+TRANSPOSED_COST_RATIO = 0.9
+"""Products are transposed if their cost is below this fraction: the output then has strided tiles.
+"""
+_FALLBACK_EACH = 16
+"""Tiles that an invocation checks together, or a half or quarter if there are many channels; masks
+are padded to this number.
 """
 _CPU_WINDOWS = 8192
-"""Windows of weights that the host turns into points at a time: what its cache holds."""
+"""Filters that the CPU transforms at a time, to fit into its cache."""
 
 _FROM_WEIGHTS = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -82,16 +84,16 @@ _TO_WEIGHTS = {
     2: ((1, 0, 0, 0), (0, 1, -1, 0), (0, 0, 0, 1)),
     4: ((4, 0, 0, 0, 0, 0), (0, -3, 3, 0, 0, 0), (0, 0, 0, 0, 0, 1)),
 }
-"""By tile: the points of one axis from its weights, and back."""
+"""By tile size: the points of one axis from its weights, and the inverse."""
 
 
 def _both_axes(matrix: object, of: NDArray) -> NDArray:
-    """Return matrix @ of @ matrix.T for the last two axes, in float64."""
+    """Return matrix @ of @ matrix.T over the last two axes, in float64."""
     by = np.asarray(matrix, np.float64)
     return np.asarray(by @ of.astype(np.float64) @ by.T)
 
 
-# -- the weights -------------------------------------------------------------------------------
+# -- weights -----------------------------------------------------------------------------------
 
 
 def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -105,7 +107,7 @@ def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _weights_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    # both axes in one product, which is written where the points belong
+    # transform both axes in one product, written directly to the points
     w, tile = inputs[0], attrs.as_int("tile")
     by = np.asarray(_FROM_WEIGHTS[tile], np.float64)
     both, windows = np.kron(by, by), w.reshape(w.shape[0] * w.shape[1], 9)
@@ -145,7 +147,7 @@ register(
 )
 
 
-# -- the convolution ---------------------------------------------------------------------------
+# -- convolution -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class _Shape:
 
     @property
     def across(self) -> tuple[int, int]:
-        """Tiles along each axis of an image."""
+        """Return the number of tiles along each axis of an image."""
         return -(-self.results[0] // self.tile), -(-self.results[1] // self.tile)
 
     @property
@@ -215,7 +217,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def weights_of(points: NDArray, tile: int) -> NDArray:
-    """Return the weights that were transformed, up to rounding: (rows, channels, 3, 3)."""
+    """Return the weights (rows, channels, 3, 3) that points encode, up to rounding."""
     side, by = tile + 2, np.asarray(_TO_WEIGHTS[tile], np.float64)
     down = np.tensordot(by, points.reshape(side, side, *points.shape[1:]), (1, 0))
     both = np.tensordot(by, down, (1, 1)).transpose(2, 3, 1, 0)
@@ -229,13 +231,13 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _direct_attrs(attrs: Attrs) -> Attrs:
-    """Return those of the convolution that this one is."""
+    """Return the attributes of the equivalent direct convolution."""
     ones: dict[str, AttrValue] = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
     return Attrs({**ones, "begin": attrs["begin"], "end": attrs["end"]})
 
 
 def _pass_tiles(call: Call) -> int:
-    """Return the tiles whose values and sums are in scratch memory at a time."""
+    """Return the number of tiles whose values and sums are in scratch memory at a time."""
     shape = _shape(call)
     room = _SOFTWARE_SCRATCH_WORDS if call.limits.software else SCRATCH_WORDS
     room = min(room, call.limits.max_buffer_bytes // 4)
@@ -251,7 +253,7 @@ def _pass_tiles(call: Call) -> int:
 
 
 def _row(tiles: int) -> int:
-    return _up(tiles, _ROW_WORDS)
+    return _round_up(tiles, _ROW_WORDS)
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
@@ -260,12 +262,15 @@ def _scratch(call: Call) -> tuple[int, ...]:
     shape, row = _shape(call), _row(_pass_tiles(call))
     return (
         *(shape.points * shape.channels * row, shape.points * shape.rows * row),
-        *(shape.images * _up(math.prod(shape.sizes), 4), _up(shape.tiles, _REPAIR_EACH)),
+        *(
+            shape.images * _round_up(math.prod(shape.sizes), 4),
+            _round_up(shape.tiles, _FALLBACK_EACH),
+        ),
     )
 
 
-def _up(count: int, by: int) -> int:
-    """Return the least multiple of `by` that is not under count."""
+def _round_up(count: int, by: int) -> int:
+    """Round `count` up to a multiple of `by`."""
     return -(-count // by) * by
 
 
@@ -273,18 +278,18 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     shape, tiles = _shape(call), _pass_tiles(call)
-    out = list(_extents(call, shape))
+    out = list(_absmax(call, shape))
     for first in range(0, shape.tiles, tiles):
         part = list(_pass(call, shape, first, min(tiles, shape.tiles - first)))
-        # the values of the pass before have been read, then those of this one written
+        # wait until the previous values have been read, and the next ones written
         out += [replace(part[0], barrier=first > 0), *part[1:]]
         if len(out) > MAX_DISPATCHES:
             raise UnsupportedOp(f"[winograd_conv] it needs more than {MAX_DISPATCHES} dispatches")
-    return (*out, *_repair(call, shape))
+    return (*out, *_fallback(call, shape))
 
 
 def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatch]:
-    """The results of some tiles: their values, the products, the results."""
+    """Yield the dispatches of some tiles: input transform, products, output transform."""
     row = _row(tiles)
     across: Push = (("tiles", shape.across), ("first_tile", first), ("pass_tiles", tiles))
     for launch in launches("winograd_conv", shape.channels * tiles, 0, call.limits):
@@ -301,16 +306,16 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             (("IN_VEC4", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
         )
-    # the wild tiles are found beside the products of the first pass
-    between = list(_wild(call, shape)) if first == 0 else []
+    # the overflow mask is computed concurrently with the products of the first pass
+    between = list(_overflow_mask(call, shape)) if first == 0 else []
     yield from between
-    turned = _is_turned(shape, row, call.limits)
-    for number, step in enumerate(_products(call, shape, row, turned)):
+    transpose = _is_transposed(shape, row, call.limits)
+    for number, step in enumerate(_products(call, shape, row, transpose)):
         yield replace(step, barrier=step.barrier or (number == 0 and not between))
     steps: Push = (
         ("step", shape.rows * row),
-        ("row_step", 1 if turned else row),
-        ("tile_step", shape.rows if turned else 1),
+        ("row_step", 1 if transpose else row),
+        ("tile_step", shape.rows if transpose else 1),
     )
     for launch in launches("winograd_conv", shape.rows * tiles, 0, call.limits):
         yield Dispatch(
@@ -323,23 +328,25 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
         )
 
 
-def _products(call: Call, shape: _Shape, row: int, turned: bool) -> Iterator[Dispatch]:
+def _products(call: Call, shape: _Shape, row: int, transpose: bool) -> Iterator[Dispatch]:
     points, values = call.inputs[1], TensorType((shape.points, shape.channels, row))
     inputs, operands, lines = (points, values), (1, _VALUES, 1, _SUMS), (shape.rows, row)
-    if turned:
+    if transpose:
         inputs, operands, lines = (values, points), (_VALUES, 1, 1, _SUMS), (row, shape.rows)
-    attrs = Attrs({"transpose_a": turned, "transpose_b": turned})
+    attrs = Attrs({"transpose_a": transpose, "transpose_b": transpose})
     sums = TensorType((shape.points, *lines))
     for step in matmul.product(Call(inputs, sums, attrs, call.limits)):
         yield replace(step, operands=operands)
 
 
-def _is_turned(shape: _Shape, row: int, limits: Limits) -> bool:
-    """Whether tiles are the rows of the products: few of them fill more of these than columns."""
-    if shape.channels % 4:  # products of such operands go by another kernel than costs are known of
+def _is_transposed(shape: _Shape, row: int, limits: Limits) -> bool:
+    """Return True if tiles should be the rows of the products, because they fill more of them."""
+    if shape.channels % 4:  # these use another kernel, whose cost is unknown
         return False
-    turned = matmul.step_cost(row, shape.rows, shape.points, limits)
-    return turned < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
+    transposed_cost = matmul.step_cost(row, shape.rows, shape.points, limits)
+    return transposed_cost < TRANSPOSED_COST_RATIO * matmul.step_cost(
+        shape.rows, row, shape.points, limits
+    )
 
 
 def _bias_of(call: Call) -> int:
@@ -350,30 +357,30 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
     return (("HAS_BIAS", int(len(call.inputs) > 2)),)
 
 
-def _spread(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
-    """Yield dispatches with one item for each invocation; for few items."""
+def _one_item_launches(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
+    """Yield dispatches with one item per invocation, for few items."""
     for launch in launches("winograd_conv", items, rounds, limits):
         groups = -(-(launch.last - launch.first) // LOCAL_SIZE)
         yield replace(launch, groups=(min(groups, limits.max_groups[0]), 1, 1))
 
 
-def _extents(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+def _absmax(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     area = math.prod(shape.sizes)
-    for launch in _spread(shape.images * -(-area // 4), shape.channels, call.limits):
+    for launch in _one_item_launches(shape.images * -(-area // 4), shape.channels, call.limits):
         yield Dispatch(
             "winograd_absmax",
-            (0, _EXTENTS),
+            (0, _ABSMAX),
             launch.groups,
             (("channels", shape.channels), ("area", area), *launch.push),
             (("IN_VEC4", int(area % 4 == 0)),),
         )
 
 
-def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
-    for launch in _spread(_up(shape.tiles, _REPAIR_EACH), 0, call.limits):
+def _overflow_mask(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+    for launch in _one_item_launches(_round_up(shape.tiles, _FALLBACK_EACH), 0, call.limits):
         yield Dispatch(
             f"winograd_overflow_mask_{shape.tile}",
-            (_EXTENTS, _WILD),
+            (_ABSMAX, _WILD),
             launch.groups,
             (
                 *(("sizes", shape.sizes), ("result_sizes", shape.results), ("begin", shape.begin)),
@@ -384,11 +391,11 @@ def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
         )
 
 
-def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+def _fallback(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     rounds = shape.channels + 2 + shape.tile
-    each = next((n for n in (_REPAIR_EACH, 8) if n * rounds <= LOOP_STEPS), 4)
+    each = next((n for n in (_FALLBACK_EACH, 8) if n * rounds <= LOOP_STEPS), 4)
     items = -(-shape.tiles // each) * shape.tile * shape.rows
-    for launch in _spread(items, each * rounds, call.limits):
+    for launch in _one_item_launches(items, each * rounds, call.limits):
         yield Dispatch(
             f"winograd_fallback_{shape.tile}",
             (0, 1, _bias_of(call), _WILD, OUTPUT),
@@ -441,7 +448,7 @@ register(
 
 
 def winograd_weights(w: TensorLike, tile: int, *, name: str | None = None) -> Tensor:
-    """The weights (rows, channels, 3, 3) as `winograd_conv` takes them, for tiles of 2 or 4."""
+    """Transform weights (rows, channels, 3, 3) to points of `winograd_conv`, for tile 2 or 4."""
     return apply("winograd_weights", (as_tensor(w),), {"tile": int(tile)}, name)
 
 
@@ -455,9 +462,9 @@ def winograd_conv(
     end: tuple[int, int],
     name: str | None = None,
 ) -> Tensor:
-    """`conv` of x with the weights that points were made of, with stride 1.
+    """Compute `conv` of x with transformed weights, with stride 1.
 
-    x: (N, C, height, width), points: ((tile + 2)^2, rows, C), bias: (rows,).
+    x is (N, C, height, width), `points` is ((tile + 2)^2, rows, C) and `bias` is (rows,).
     """
     tensor = as_tensor(x)
     rest = () if bias is None else (as_tensor(bias, like=tensor),)

@@ -1,4 +1,4 @@
-"""Values that no operand gives: constants, ranges, random numbers, states."""
+"""Ops without data operands: constants, ranges, random numbers, states."""
 
 from __future__ import annotations
 

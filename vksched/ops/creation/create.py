@@ -1,4 +1,4 @@
-"""Creation: values made on the device from a rule, so that nothing is uploaded."""
+"""Creation ops: values computed on the device, without an upload."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from ..lowering.strides import spread
 from ..lowering.vec4 import launch_run
 
 Number = bool | int | float
-FARTHEST = 1 << 30
-"""Number of a diagonal: no matrix has one farther from its main one."""
+MAX_DIAGONAL = 1 << 30
+"""Limit of a diagonal's number, beyond all diagonals of matrices."""
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -44,7 +44,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 def _word(op: str, value: AttrValue, dtype: str) -> int:
-    """Return the bits of a value as a device holds it: dtype is one of 32 bits or bool."""
+    """Return the bits of a value as a device stores it; dtype is a 32-bit type or bool."""
     assert isinstance(value, (bool, int, float))
     if dtype == FLOAT32:
         return int(np.float32(value).view(np.uint32))
@@ -94,7 +94,7 @@ def _eye_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _full_words(call: Call) -> Call:
-    """A float16 result as words of two of them; an odd one has a word to itself."""
+    """Return the call for a float16 result as packed words; an odd last value has its own word."""
     half = int(np.float16(call.attrs.as_float("value")).view(np.uint16))
     word = int(np.uint32(half << 16 | half).view(np.int32))
     type_ = TensorType((call.output.words,), INT32)
@@ -106,13 +106,13 @@ def _full_words(call: Call) -> Call:
 
 
 def _ramp(attrs: Attrs) -> tuple[int, int]:
-    """Return how many values there are, and the first that is counted from the end."""
+    """Return the number of values, and the first value that is computed from the end."""
     count = attrs.as_ints("shape")[0]
     return count, (count + 1) // 2 if "stop" in attrs else count
 
 
 def _ramp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """start + i * step, from the middle on stop - i * step, in the result's own arithmetic."""
+    """Return start + i * step, from the middle on stop - i * step, in the result's arithmetic."""
     dtype = _dtype(attrs)
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
     count, middle = _ramp(attrs)
@@ -171,7 +171,7 @@ _register(
 )
 _register(
     *("eye", _eye_reference, ("eye",), _eye_lower),
-    {"shape": Dims(2), "diagonal": Whole(-FARTHEST, FARTHEST), "dtype": dtype_of()},
+    {"shape": Dims(2), "diagonal": Whole(-MAX_DIAGONAL, MAX_DIAGONAL), "dtype": dtype_of()},
 )
 _RAMP: Domains = {"shape": Dims(1), "start": Value(), "step": Value()}
 _register(
@@ -182,7 +182,7 @@ _register(
     *("linspace", _ramp_reference, ("iota_float32",), _ramp_lower),
     {**_RAMP, "stop": Value(), "dtype": dtype_of(*FLOATS)},
 )
-no_gradient("is made of nothing", "full", "eye", "arange", "linspace")
+no_gradient("has no operands", "full", "eye", "arange", "linspace")
 
 
 # -- builders ----------------------------------------------------------------------------------
@@ -191,7 +191,10 @@ no_gradient("is made of nothing", "full", "eye", "arange", "linspace")
 def full(
     shape: int | Sequence[int], value: Number, dtype: object = None, *, name: str | None = None
 ) -> Tensor:
-    """One value everywhere, as numpy.full; without a dtype it is bool, int32 or float32."""
+    """Return a tensor filled with a value, as numpy.full.
+
+    The default dtype is bool, int32 or float32.
+    """
     if dtype is None:
         dtype = BOOL if isinstance(value, (bool, np.bool_)) else _number_dtype(value)
     known = canonical_dtype(dtype)
@@ -207,12 +210,12 @@ def _number_dtype(*values: Number) -> str:
 def zeros(
     shape: int | Sequence[int], dtype: object = FLOAT32, *, name: str | None = None
 ) -> Tensor:
-    """0 or False everywhere, as numpy.zeros."""
+    """Return a tensor of 0 or False, as numpy.zeros."""
     return _filled(shape, 0, dtype, name)
 
 
 def ones(shape: int | Sequence[int], dtype: object = FLOAT32, *, name: str | None = None) -> Tensor:
-    """1 or True everywhere, as numpy.ones."""
+    """Return a tensor of 1 or True, as numpy.ones."""
     return _filled(shape, 1, dtype, name)
 
 
@@ -224,13 +227,13 @@ def _filled(
 
 
 def zeros_like(x: TensorLike, dtype: object = None, *, name: str | None = None) -> Tensor:
-    """0 in the shape of x, and its dtype unless another is given, as numpy.zeros_like."""
+    """Return zeros in the shape of x, by default in its dtype, as numpy.zeros_like."""
     x = as_tensor(x)
     return _filled(x.shape, 0, dtype or x.dtype, name)
 
 
 def ones_like(x: TensorLike, dtype: object = None, *, name: str | None = None) -> Tensor:
-    """1 in the shape of x, and its dtype unless another is given, as numpy.ones_like."""
+    """Return ones in the shape of x, by default in its dtype, as numpy.ones_like."""
     x = as_tensor(x)
     return _filled(x.shape, 1, dtype or x.dtype, name)
 
@@ -238,7 +241,7 @@ def ones_like(x: TensorLike, dtype: object = None, *, name: str | None = None) -
 def full_like(
     x: TensorLike, value: Number, dtype: object = None, *, name: str | None = None
 ) -> Tensor:
-    """One value in the shape of x, and its dtype unless another is given, as numpy.full_like."""
+    """Return a value in the shape of x, by default in its dtype, as numpy.full_like."""
     x = as_tensor(x)
     return full(x.shape, value, dtype or x.dtype, name=name)
 
@@ -251,12 +254,12 @@ def eye(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """1 on the diagonal number k, above the main one where it is positive, as numpy.eye."""
+    """Return ones on diagonal number k, above the main diagonal if positive, as numpy.eye."""
     shape = as_shape((rows, rows if columns is None else columns))
     diagonal = as_int("eye", "k", k)
     attrs: dict[str, AttrValue] = {
         "shape": shape,
-        "diagonal": max(-FARTHEST, min(FARTHEST, diagonal)),
+        "diagonal": max(-MAX_DIAGONAL, min(MAX_DIAGONAL, diagonal)),
         "dtype": canonical_dtype(dtype),
     }
     return apply("eye", (), attrs, name)
@@ -270,9 +273,9 @@ def arange(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """start, start + step, ... below stop, as numpy.arange; one number is the stop.
+    """Return start, start + step, ... below stop, as numpy.arange; a single number is the stop.
 
-    Without a dtype it is int32 where all numbers are whole, else float32.
+    The default dtype is int32 if all numbers are integers, else float32.
     """
     first, last = (0, start) if stop is None else (start, stop)
     for what, value in (("start", first), ("stop", last), ("step", step)):
@@ -294,7 +297,7 @@ def arange(
 
 
 def _exact(op: str, value: Number, dtype: str) -> AttrValue:
-    """Return a number as the dtype holds it; steps of float16 as float32 holds them."""
+    """Return a number rounded to the dtype; steps of float16 are rounded to float32."""
     number: AttrValue = convert(op, value, FLOAT32 if dtype == FLOAT16 else dtype).item()
     return number
 
@@ -308,7 +311,7 @@ def linspace(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`count` values evenly from start to stop, the ends exact, as numpy.linspace."""
+    """Return `count` evenly spaced values with exact ends, as numpy.linspace."""
     known = canonical_dtype(dtype)
     if known not in FLOATS:
         raise DTypeError(f"[linspace] expected a float dtype, got {known}; try vs.cast")

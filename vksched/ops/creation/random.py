@@ -1,9 +1,9 @@
-"""Random values, counter based: value i of a stream depends on the seed, the stream and i only, and
-is the same, bit for bit, on every device and in numpy.
+"""Counter-based random values: value i of a stream depends on the seed, the stream and i only.
 
     word i = Philox 4x32-10(counter = (i / 4, 0, stream), key = seed)[i % 4]
 
-A seed that is a tensor lets a replayed graph draw new values in every run.
+Values are bit-identical on all devices and in numpy. With a tensor as seed, each run of a compiled
+graph can draw new values.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from ..elementwise.fp16 import computed_wide
 from ..lowering.strides import spread
 
 RANDOM_CODES = {"random_uniform": 0, "random_integers": 1, "bernoulli": 2}
-"""The values of KIND in shaders/creation/random.comp."""
+"""Values of KIND in shaders/creation/random.comp."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 OCTAVES, PIECES = 32, 8
-"""The normal quantile is one cubic in each of 8 pieces of each of 32 octaves of the tail."""
+"""The normal quantile is approximated by cubics, in 8 pieces for each of 32 octaves of the tail."""
 _UNIT = np.float32(2.0**-24)
 
 
 def philox(counters: NDArray, key: tuple[int, int]) -> NDArray:
-    """Return four random words for each counter: (n, 4) uint32 -> (n, 4) uint32.
+    """Return four random words per counter: (n, 4) uint32 -> (n, 4) uint32.
 
     Source: Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
@@ -70,11 +70,11 @@ def philox(counters: NDArray, key: tuple[int, int]) -> NDArray:
 
 
 def _words(seed: NDArray, attrs: Attrs) -> NDArray:
-    """Return the random words of a call, one for each value."""
+    """Return the random words of a call, one per value."""
     count = math.prod(attrs.as_ints("shape"))
-    given = [int(v) for v in seed.reshape(-1)]
-    # one word stands for that int in 64 bits
-    number = given[0] if len(given) == 1 else (given[0] & 0xFFFFFFFF) | given[1] << 32
+    words = [int(v) for v in seed.reshape(-1)]
+    # one word is extended to a 64-bit int
+    number = words[0] if len(words) == 1 else (words[0] & 0xFFFFFFFF) | words[1] << 32
     stream = attrs.as_int("stream")
     counters = np.zeros((-(-count // 4), 4), np.uint32)
     counters[:, 0] = np.arange(len(counters))
@@ -90,11 +90,11 @@ def _check_seed(op: str, seed: TensorType) -> None:
     if seed.dtype != INT32:
         raise DTypeError(f"[{op}] expected an int32 seed, got {seed.dtype}; try vs.cast")
     if seed.size not in (1, 2):
-        raise ShapeError(f"[{op}] expected a seed of one word or two, got {seed.shape}")
+        raise ShapeError(f"[{op}] expected a seed of one or two elements, got {seed.shape}")
 
 
 def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
-    """Return groups and the push fields that all generators share."""
+    """Return groups and the push constants that all generators share."""
     stream = call.attrs.as_int("stream")
     groups = spread(-(-call.output.size // 4), call.limits)
     return groups, (
@@ -104,7 +104,7 @@ def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ..
     )
 
 
-# -- uniform, integers, coins ------------------------------------------------------------------
+# -- uniform, integers, bernoulli ---------------------------------------------------------------
 
 
 def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -209,8 +209,9 @@ _register(
 def normal_pieces() -> NDArray:
     """Return the coefficients of the normal quantile's cubics, the constant first: (256, 4).
 
-    Piece 8 o + p covers tails u from (8 + p) 2^(o - 36) to (9 + p) 2^(o - 36). Each cubic meets
-    the quantile at four Chebyshev points; Newton's divided differences, written out in t = 0..1.
+    Piece 8 o + p covers tails u from (8 + p) 2^(o - 36) to (9 + p) 2^(o - 36). Each cubic
+    interpolates the quantile at four Chebyshev points, by Newton's divided differences, expanded in
+    t = 0..1.
     """
     points = [0.5 - 0.5 * math.cos(math.pi * (2 * i + 1) / 8) for i in range(4)]
     quantile = NormalDist().inv_cdf
@@ -233,7 +234,7 @@ def normal_pieces() -> NDArray:
 
 
 def quantiles(words: NDArray, pieces: NDArray) -> NDArray:
-    """Return the normal quantile of random words, by the float32 operations of the kernel."""
+    """Return the normal quantile of random words with the float32 operations of the kernel."""
     tail = words << np.uint32(1) | np.uint32(1)
     octave = np.frexp(tail.astype(np.float64))[1].astype(np.uint32) - np.uint32(1)
     below = tail << (np.uint32(31) - octave) & np.uint32(0x7FFFFFFF)
@@ -293,7 +294,7 @@ no_gradient("draws by a seed", "random_uniform", "random_normal", "random_intege
 
 
 def _seed(op: str, seed: int | Tensor) -> Tensor:
-    """Return a seed as a tensor; an int as two words of a constant."""
+    """Return a seed as a tensor; an int becomes a constant of two words."""
     if isinstance(seed, Tensor):
         return seed
     number = _whole(op, "seed", seed, -(2**63), 2**64)
@@ -326,7 +327,7 @@ def _float_dtype(op: str, dtype: object) -> object:
 
 
 def _float32(op: str, what: str, value: float) -> float:
-    """Return a number as float32 holds it."""
+    """Return a number rounded to float32."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(as_float(op, what, value)))
     if not math.isfinite(rounded):
@@ -344,11 +345,10 @@ def random_uniform(
     dtype: object = FLOAT32,
     name: str | None = None,
 ) -> Tensor:
-    """Uniform floats in low..high, high itself only where the sum rounds to it, as
-    numpy.random.Generator.uniform; float16 is rounded from float32.
+    """Draw uniform floats, as numpy.random.Generator.uniform; float16 is rounded from float32.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
-    numbers; another stream gives others.
+    Values are in low..high, with high only due to rounding. seed: a 64-bit int, or an int32 tensor
+    with one or two elements. Equal seeds and streams give equal numbers; streams are independent.
     """
     op = "random_uniform"
     attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
@@ -369,10 +369,10 @@ def random_normal(
     dtype: object = FLOAT32,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed floats, up to 6.3 deviations, as numpy.random.Generator.normal.
+    """Draw normally distributed floats, up to 6.3 deviations, as numpy.random.Generator.normal.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
-    numbers; another stream gives others.
+    seed: a 64-bit int, or an int32 tensor with one or two elements. Equal seeds and streams give
+    equal numbers; streams are independent.
     """
     op = "random_normal"
     attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
@@ -391,11 +391,11 @@ def random_integers(
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Uniform int32 in low..high-1, as numpy.random.Generator.integers.
+    """Draw uniform int32 in low..high-1, as numpy.random.Generator.integers.
 
-    For n values the odds of one differ by up to n / 2^32 of themselves. seed: an int of 64 bits, or
-    an int32 tensor of one word or two. Equal seed and stream give equal numbers; another stream
-    gives others.
+    For n values probabilities deviate by up to n / 2^32, relatively. seed: a 64-bit int, or an
+    int32 tensor with one or two elements. Equal seeds and streams give equal numbers; streams are
+    independent.
     """
     op = "random_integers"
     attrs = _attrs(op, shape, stream, INT32)
@@ -412,10 +412,10 @@ def random_bits(
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Random words, uint32: the words that the other functions make their values from.
+    """Draw random uint32 words, from which the other functions derive their values.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
-    numbers; another stream gives others.
+    seed: a 64-bit int, or an int32 tensor with one or two elements. Equal seeds and streams give
+    equal numbers; streams are independent.
     """
     op = "random_integers"
     attrs = {**_attrs(op, shape, stream, UINT32), "start": 0, "scale": 2**32}
@@ -430,10 +430,10 @@ def bernoulli(
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """True with probability p, to 24 bits, else False.
+    """Draw True with probability p, to 24 bits, else False.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
-    numbers; another stream gives others.
+    seed: a 64-bit int, or an int32 tensor with one or two elements. Equal seeds and streams give
+    equal numbers; streams are independent.
     """
     op = "bernoulli"
     attrs = _attrs(op, shape, stream, BOOL)
@@ -452,10 +452,10 @@ def dropout(
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """x / (1 - p), but 0 with probability p, as ONNX Dropout when it trains.
+    """Return 0 with probability p, else x / (1 - p), as ONNX Dropout in training mode.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
-    masks, so every dropout of a network needs a seed or stream of its own.
+    seed: a 64-bit int, or an int32 tensor with one or two elements. Equal seeds and streams give
+    equal masks, so every dropout of a network needs its own seed or stream.
     """
     x = as_tensor(x)
     if x.dtype not in FLOATS:
@@ -463,9 +463,9 @@ def dropout(
     p = as_float("dropout", "probability", p)
     if not 0 <= p < 1:
         raise ShapeError(f"[dropout] expected a probability of 0 or more, below 1, got {p}")
-    kept = bernoulli(x.shape, 1 - p, seed=seed, stream=stream)
+    mask = bernoulli(x.shape, 1 - p, seed=seed, stream=stream)
 
     def build(x: Tensor, name: str | None) -> Tensor:
-        return where(kept, x * (1 / (1 - p)), as_tensor(0.0, like=x), name=name)
+        return where(mask, x * (1 / (1 - p)), as_tensor(0.0, like=x), name=name)
 
     return computed_wide(build, (x,), name)

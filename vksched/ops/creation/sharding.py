@@ -1,4 +1,4 @@
-"""Sharding rules of what is made of nothing, and of states."""
+"""Sharding rules of creation ops and states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""State: a value that outlives a run, and its next value.
+"""States: values that outlive a run, and their updates.
 
-`state` stands for what is there when a run begins; `assign` puts the next value in its place once
-all else of the run is done. Both work on memory that the plan does not reuse.
+`state` is the value at the start of a run; `assign` stores the next value at the end of the run.
+Both use memory that the plan does not reuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...ir.vjp import no_gradient
 from ..layout.strided_copy import WHOLE_COPIES, copy_words
 
 BACKUP_BYTES = 1 << 20
-"""States up to this size are copied to the host after each run that changes them."""
+"""Maximum size of states that are by default copied to the CPU after each run that changes them."""
 
 
 def _infer_assign(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -67,7 +67,7 @@ no_gradient("comes behind all else of a run", "assign")
 
 @dataclass(frozen=True, slots=True)
 class StatePiece:
-    """A range of a state along an axis, which lives on a device of its own."""
+    """A range of a state along an axis, with its own device."""
 
     state: Tensor
     axis: int
@@ -82,17 +82,21 @@ def state(
     bounds: tuple[int, int] | None = None,
     backup: bool | None = None,
 ) -> Tensor:
-    """A value that lives on a device from run to run: a cache, a counter, what an optimiser keeps.
+    """Create a value that persists on a device across runs, e.g. a cache or optimizer state.
 
-    A run reads what was there when it began. `sched.compile(..., updates={state: next_value})` has
-    each run put the next value in its place; `sched.read` and `sched.write` do so from outside.
-    All graphs of a scheduler that use this Tensor share it.
+    A run reads the value at its start. `sched.compile(..., updates={state: next_value})` updates it
+    at the end of each run; `sched.read` and `sched.write` access it between runs. All graphs of a
+    scheduler that use this Tensor share it.
 
-    array: what it starts with, copied unless it is read-only and has memory of its own, which no
-    view may change then. What `np.broadcast_to` makes of one value takes no memory. bounds: the
-    least and largest value of an integer state; int64 needs them to live on a device, which holds
-    32 bits. backup: whether the host gets a copy of each next value, so that nothing is lost with a
-    device that fails; None: up to 1 MiB.
+    Parameters
+    ----------
+    array
+        Initial value. Copied, unless it is read-only and owns its memory; no view may change it
+        then. A uniform array from `np.broadcast_to` needs no memory.
+    bounds
+        Minimum and maximum of an integer state. Required for int64 on devices, which have 32 bits.
+    backup
+        Copy each next value to the CPU, so that it survives a device failure; None: up to 1 MiB.
     """
     if backup not in (None, True, False):
         raise DTypeError(f"[state] expected a backup of True, False or None, got {backup!r}")
@@ -107,7 +111,7 @@ def state(
 
 
 def check_values(tensor: Tensor, array: NDArray | None) -> None:
-    """Raise IndexOutOfRange where values lie outside the bounds of a state."""
+    """Raise IndexOutOfRange if values are outside the bounds of a state."""
     low, high = tensor.attrs.get("low"), tensor.attrs.get("high")
     if array is None or low is None or high is None or not array.size:
         return

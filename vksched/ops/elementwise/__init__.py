@@ -1,4 +1,4 @@
-"""The elementwise ops together: which of them take which operand types, and all their builders."""
+"""Elementwise ops with their operand types, builders, gradients and sharding rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .select import *  # noqa: F403
 from .select import CASTS as CASTS
 from .unary import *  # noqa: F403
 
-from . import sharding as sharding  # isort: skip - of the ops that are declared above
+from . import sharding as sharding  # isort: skip - needs the op declarations above
 
 UNARY: tuple[tuple[str, str], ...] = tuple(unary_types)
 BINARY: tuple[tuple[str, str], ...] = tuple(binary_types)

@@ -1,4 +1,4 @@
-"""Activations, as ONNX and PyTorch define them. NaN stays NaN in all of them."""
+"""Activations as defined by ONNX and PyTorch. NaN propagates in all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .special import (
 
 
 def sigmoid_reference(x: NDArray) -> NDArray:
-    """1 / (1 + exp(-x)), of an exponential that does not overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x < 0, e / (1 + e), 1 / (1 + e)), x.dtype)
 
@@ -84,57 +84,57 @@ declare_binary("prelu", (FLOAT32,), lambda x, slope: np.where(x < 0, x * slope, 
 
 
 def sigmoid(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """1 / (1 + exp(-x)), as ONNX Sigmoid, without overflow."""
+    """Return 1 / (1 + exp(-x)), as ONNX Sigmoid, without overflow."""
     return unary("sigmoid", x, name)
 
 
 def hard_sigmoid(
     x: TensorLike, alpha: float = 0.2, beta: float = 0.5, *, name: str | None = None
 ) -> Tensor:
-    """alpha * x + beta, cut to 0..1, as ONNX HardSigmoid."""
+    """Return alpha * x + beta clipped to 0..1, as ONNX HardSigmoid."""
     op = "hard_sigmoid"
     return unary(op, x, name, alpha=number(op, "alpha", alpha), beta=number(op, "beta", beta))
 
 
 def silu(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x * sigmoid(x), as ONNX Swish with alpha 1."""
+    """Return x * sigmoid(x), as ONNX Swish with alpha 1."""
     return unary("silu", x, name)
 
 
 def hard_swish(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x times (x + 3) / 6 cut to 0..1, as ONNX HardSwish."""
+    """Return x times (x + 3) / 6 clipped to 0..1, as ONNX HardSwish."""
     return unary("hard_swish", x, name)
 
 
 def gelu(x: TensorLike, approximate: str = "none", *, name: str | None = None) -> Tensor:
-    """x * Phi(x), as ONNX Gelu. approximate: "none" (by erf) or "tanh"."""
+    """Return x * Phi(x), as ONNX Gelu. approximate: "none" (erf) or "tanh"."""
     if approximate not in ("none", "tanh"):
         raise DTypeError(f'[gelu] expected approximate "none" or "tanh", got {approximate!r}')
     return unary("gelu" if approximate == "none" else "gelu_tanh", x, name)
 
 
 def mish(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x * tanh(softplus(x)), as ONNX Mish."""
+    """Return x * tanh(softplus(x)), as ONNX Mish."""
     return unary("mish", x, name)
 
 
 def softplus(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """log(1 + exp(x)), as ONNX Softplus, without overflow."""
+    """Return log(1 + exp(x)), as ONNX Softplus, without overflow."""
     return unary("softplus", x, name)
 
 
 def softsign(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x / (1 + abs(x)), as ONNX Softsign; an infinite x gives NaN."""
+    """Return x / (1 + abs(x)), as ONNX Softsign; an infinite x gives NaN."""
     return unary("softsign", x, name)
 
 
 def elu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
-    """x, below 0 alpha * (exp(x) - 1), as ONNX Elu."""
+    """Return x if x > 0, else alpha * (exp(x) - 1), as ONNX Elu."""
     return unary("elu", x, name, alpha=number("elu", "alpha", alpha))
 
 
 def celu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
-    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0), as ONNX Celu; alpha is not 0."""
+    """Return max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0), as ONNX Celu; alpha is not 0."""
     value = number("celu", "alpha", alpha)
     if abs(np.float32(value)) < MIN_NORMAL:
         raise DTypeError(
@@ -151,26 +151,26 @@ def selu(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """gamma times x, below 0 times alpha * (exp(x) - 1), as ONNX Selu."""
+    """Return gamma * x if x > 0, else gamma * alpha * (exp(x) - 1), as ONNX Selu."""
     first, second = number("selu", "alpha", alpha), number("selu", "gamma", gamma)
     return unary("selu", x, name, alpha=first, gamma=second)
 
 
 def leaky_relu(x: TensorLike, alpha: float = 0.01, *, name: str | None = None) -> Tensor:
-    """x, below 0 alpha * x, as ONNX LeakyRelu."""
+    """Return x if x >= 0, else alpha * x, as ONNX LeakyRelu."""
     return unary("leaky_relu", x, name, alpha=number("leaky_relu", "alpha", alpha))
 
 
 def prelu(x: TensorLike, slope: TensorLike, *, name: str | None = None) -> Tensor:
-    """x, below 0 slope * x, as ONNX PRelu; the two broadcast."""
+    """Return x if x >= 0, else slope * x, as ONNX PRelu; x and slope broadcast."""
     return binary("prelu", x, slope, name)
 
 
 def thresholded_relu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
-    """x where it is above alpha, else 0, as ONNX ThresholdedRelu."""
+    """Return x if x > alpha, else 0, as ONNX ThresholdedRelu."""
     return unary("thresholded_relu", x, name, alpha=number("thresholded_relu", "alpha", alpha))
 
 
 def relu6(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """min(max(x, 0), 6), as torch.nn.ReLU6."""
+    """Return min(max(x, 0), 6), as torch.nn.ReLU6."""
     return clip(x, 0, 6, name=name)

@@ -1,8 +1,8 @@
-"""Widen: what reads weights of 8 and 16 bits, which are held as they are (types.NARROW).
+"""Dequantization of weights of 8 and 16 bits, which are stored unchanged (dtypes.NARROW).
 
     weight int8, 1 byte an element -> dequantize_linear -> 4 bytes an element, for one run -> any op
 
-Quantised weights become the integers or the floats that they stand for in one pass.
+One pass converts quantized weights to integers or to the floats that they represent.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from ..lowering.vec4 import both_readings, launch_run, reading
 from .select import cast
 
 EXACT = 1 << 23
-"""Zero points up to this size leave no integer of 16 bits that float32 does not hold."""
+"""Maximum magnitude of zero points for which 16-bit differences are exact in float32."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, *rest = inputs
     if x.dtype not in NARROW:
         raise DTypeError(f"[dequantize_linear] expected one of {', '.join(NARROW)}, got {x.dtype}")
-    given = [t.dtype for t in rest]
-    if given not in ([], [INT32], [FLOAT32], [INT32, FLOAT32]):
+    dtypes = [t.dtype for t in rest]
+    if dtypes not in ([], [INT32], [FLOAT32], [INT32, FLOAT32]):
         raise DTypeError(
             "[dequantize_linear] expected a zero point of int32, then a scale of float32, got "
-            f"{' and '.join(given)}; try vs.cast"
+            f"{' and '.join(dtypes)}; try vs.cast"
         )
     axis = attrs.as_int("axis")
     for part in rest:
@@ -60,19 +60,19 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
                 f"[dequantize_linear] expected one scale or zero point, or one for each position "
                 f"along axis {axis} of {x.shape}, got {part.shape}"
             )
-    return TensorType(x.shape, FLOAT32 if FLOAT32 in given else INT32)
+    return TensorType(x.shape, FLOAT32 if FLOAT32 in dtypes else INT32)
 
 
 def _parts(
     inputs: tuple[NDArray, ...], attrs: Attrs
 ) -> tuple[NDArray, NDArray | None, NDArray | None]:
-    """Return x, the zero point and the scale, which broadcast with it."""
+    """Return x, the zero point and the scale, shaped for broadcasting."""
     x, *rest = inputs
     zero = scale = None
     for part in rest:
         if part.size == 1:
             part = part.reshape((1,) * x.ndim)
-        elif part.ndim == 1:  # else it is a piece, placed before
+        elif part.ndim == 1:  # else it is a piece, which was reshaped before
             shape = [1] * x.ndim
             shape[attrs.as_int("axis")] = part.size
             part = part.reshape(shape)
@@ -92,7 +92,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Without int32 between where float32 holds the same."""
+    """Skip the int32 intermediate if float32 is exact."""
     x, zero, scale = _parts(inputs, attrs)
     if zero is None:
         if scale is None:
@@ -109,7 +109,7 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Of three axes: those before the channels, the channels, and those behind."""
+    """Split along the axes before the channels, the channels, and the axes after them."""
     x, *rest = inputs
     axis = attrs.as_int("axis")
     shape = (math.prod(x.shape[:axis]), *x.shape[axis : axis + 1], math.prod(x.shape[axis + 1 :]))
@@ -146,7 +146,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("SCALED", int(FLOAT32 in operand)),
         ("CHANNELS", per_vec4 if any(step.values()) else 0),
     )
-    # what is not given is not read: x stands for it
+    # bind x in place of absent operands, which are not read
     operands = (0, operand.get(INT32, 0), operand.get(FLOAT32, 0), OUTPUT)
     return (Dispatch(reading("dequantize_linear", call.limits), operands, groups, push, constants),)
 
@@ -169,7 +169,7 @@ register(
 
 @gradient("dequantize_linear")
 def _gradient(call: VjpContext) -> VjpResult:
-    """Of the scale alone: weights and zero points are integers."""
+    """Return the gradient of the scale only: weights and zero points are integers."""
     (x, *rest), axis = call.inputs, call.attrs.as_int("axis")
     scale = rest[-1]
     whole = cast(apply("dequantize_linear", call.inputs[:-1], {"axis": axis}), FLOAT32)
@@ -186,22 +186,26 @@ def dequantize_linear(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """The integers of a weight of 8 or 16 bits as int32, or as the floats that they stand for:
-    (x - zero) * scale, as ONNX DequantizeLinear. Such a weight is held as it is, on every device.
+    """Convert a weight of 8 or 16 bits to int32, or to the floats (x - zero) * scale, as ONNX
+    DequantizeLinear. The weight itself is stored unchanged on every device.
 
-    x: int8, uint8, int16 or uint16. scale: float32, zero: int32: one for all, or (n,) for the n
-    positions along an axis -> float32 with a scale, else int32.
+    Shapes
+    ------
+    x
+        Any shape; int8, uint8, int16 or uint16.
+    scale, zero
+        () or, per position along `axis`, (n,); float32 and int32.
+    result
+        The shape of x; float32 with a scale, else int32.
     """
-    given = []
+    operands = []
     for what, part, dtype in (("zero", zero, INT32), ("scale", scale, FLOAT32)):
         if part is not None:
-            given.append(as_tensor(part))
-            if given[-1].dtype != dtype:
+            operands.append(as_tensor(part))
+            if operands[-1].dtype != dtype:
                 raise DTypeError(
-                    f"[dequantize_linear] expected a {what} of {dtype}, got {given[-1].dtype}; "
+                    f"[dequantize_linear] expected a {what} of {dtype}, got {operands[-1].dtype}; "
                     "try vs.cast"
                 )
-    at = normalize_axis(
-        "dequantize_linear", axis, max(x.rank, 1)
-    )  # a single number has none, and needs none
-    return apply("dequantize_linear", (x, *given), {"axis": at}, name)
+    at = normalize_axis("dequantize_linear", axis, max(x.rank, 1))  # scalars have no axis
+    return apply("dequantize_linear", (x, *operands), {"axis": at}, name)

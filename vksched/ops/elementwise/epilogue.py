@@ -1,12 +1,13 @@
-"""Epilogue: elementwise steps on what a product or convolution makes, before it is stored.
+"""Epilogues: elementwise steps fused into the kernel of a matmul or convolution.
 
     matmul(a, b, bias) -> add residual -> gelu   is     matmul(a, b, bias, residual) {epilogue: ...}
 
-A pass makes it (vksched/passes/fuse_epilogues.py), users do not. The attribute `epilogue` says
-(operands, steps, constants): a fused op's program, whose first operand is the op's own result; the
-second, where it has one, is a residual of the same type, the last input. Devices take the steps in
-the kernel that writes the result (shaders/include/epilogue.glsl), once all parts of a sum are in
-it; numpy takes them on pieces of the result. Examples: tests/passes/test_epilogue.py.
+A pass creates epilogues (vksched/passes/fuse_epilogues.py); users do not. The attribute `epilogue`
+is (operands, steps, constants): the program of a fused elementwise op, whose first operand is the
+op's own result. The optional second operand is a residual of equal type, which is the last input.
+Devices run the steps in the kernel that writes the result (shaders/include/epilogue.glsl), after
+all partial sums; numpy applies them to pieces of the result. Examples:
+tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from .fused_elementwise import shader_program_of as fused_program_of
 from .program_domains import Epilogue
 
 MAX_STEPS = 4
-"""What a kernel computes beside a product: its registers are full."""
+"""Maximum steps of an epilogue, because registers are limited."""
 MAX_NAMED_STEPS = 16
-"""Steps that the text of an epilogue or a fused elementwise op names."""
+"""Maximum number of steps in the text of an epilogue or a fused elementwise op."""
 FUNCTIONS = frozenset(
     f"{name}_float32"
     for name in (
@@ -54,14 +55,14 @@ FUNCTIONS = frozenset(
         *("hard_sigmoid", "hard_swish", "add", "mul"),
     )
 )
-"""Those of shaders/include/epilogue.glsl."""
+"""Functions in shaders/include/epilogue.glsl."""
 OF_MATRICES = ("matmul", "quantized_linear", "merged_linear")
-"""Ops whose results are rows of matrices; others make images."""
+"""Ops whose results are rows of matrices; results of the others are images."""
 BUFFERS = 6
-"""What a kernel binds at most with a residual."""
+"""Maximum number of buffers of a kernel with a residual."""
 
 EpilogueProgram = tuple[int, Attrs]
-"""The operands of the steps, and the attributes of their fused op."""
+"""The number of operands of the steps, and the attributes of their fused op."""
 T = TypeVar("T")
 
 
@@ -74,7 +75,7 @@ def epilogue_attrs(
 
 @lru_cache(maxsize=4096)
 def program_of(attrs: Attrs) -> EpilogueProgram | None:
-    """Return the epilogue among the attributes of an op."""
+    """Return the epilogue in the attributes of an op, or None."""
     if EPILOGUE not in attrs:
         return None
     operands, steps, constants = cast(
@@ -84,16 +85,14 @@ def program_of(attrs: Attrs) -> EpilogueProgram | None:
 
 
 def attrs_text(attrs: Attrs) -> str:
-    """Return attributes as people read them: of fused elementwise ops and epilogues the ops, or
-    the first.
-    """
+    """Format attributes; the program of a fused elementwise op or epilogue is shown as its ops."""
     if attrs.keys() == program_attrs((), ()).keys():
         return f"steps {_ops_text(attrs['steps'])}"
     if EPILOGUE not in attrs:
         return str(attrs)
     _, steps, _ = cast(tuple[int, AttrValue, object], attrs[EPILOGUE])
-    kept = (f"{name}={value!r}" for name, value in attrs.items() if name != EPILOGUE)
-    return ", ".join((*kept, f"then {_ops_text(steps)}"))
+    own_attrs = (f"{name}={value!r}" for name, value in attrs.items() if name != EPILOGUE)
+    return ", ".join((*own_attrs, f"then {_ops_text(steps)}"))
 
 
 def _ops_text(steps: AttrValue) -> str:
@@ -104,10 +103,12 @@ def _ops_text(steps: AttrValue) -> str:
 
 
 def shader_program_of(result: TensorType, attrs: Attrs) -> ShaderProgram:
-    """Return the steps of an epilogue as functions of the kernels; none of none.
+    """Return the steps of an epilogue as shader functions; an empty program without an epilogue.
 
-    Raises:
-        UnsupportedOp: kernels hold no such function, or not so much.
+    Raises
+    ------
+    UnsupportedOp
+        The kernels lack a function, or the program is too large.
     """
     program = program_of(attrs)
     if program is None:
@@ -117,33 +118,33 @@ def shader_program_of(result: TensorType, attrs: Attrs) -> ShaderProgram:
     names = [name for name, _ in steps.calls]
     if len(names) > MAX_STEPS or not FUNCTIONS.issuperset(names):
         raise UnsupportedOp(
-            f"an epilogue holds {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))}, "
+            f"an epilogue supports {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))}, "
             f"this one has {', '.join(names)}"
         )
     return steps
 
 
 def accepts_residual(op: str, result: TensorType) -> bool:
-    """Whether kernels can read a residual: in vec4s, of rows of matrices or planes of images."""
+    """Return True if kernels can load a residual as vec4s, in matrix rows or image planes."""
     row = result.shape[-1] if op in OF_MATRICES else math.prod(result.shape[2:])
     return row % 4 == 0
 
 
 def with_epilogue(op: Op) -> Op:
-    """Return an op of floats that takes an epilogue, from the one that takes none."""
+    """Return a variant of a float op that supports epilogues."""
     assert op.kernel is not None
     kernel = op.kernel
     choice = kernel.variants
 
-    @wraps(op.work)  # its module tells the op's family
+    @wraps(op.work)  # the module of `work` determines the op's family
     def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
         return _work(op, inputs, output, attrs)
 
-    least, most = op.operands
+    minimum, maximum = op.operands
     return replace(
         op,
         attrs={**(op.attrs or {}), EPILOGUE: Epilogue()},
-        operands=(least, most + 1),
+        operands=(minimum, maximum + 1),
         infer=lambda inputs, attrs: _infer(op, inputs, attrs),
         reference=lambda inputs, attrs: _reference(op, inputs, attrs),
         work=work,
@@ -175,9 +176,9 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     result = op.infer(own, own_attrs)
     if result.dtype != FLOAT32:
         raise DTypeError(f"[{op.name}] expected steps on float32, got {result}")
-    made = get_op("fused_elementwise").infer((result, *rest), program[1])
-    if any(t != result for t in (made, *rest)):
-        raise DTypeError(f"[{op.name}] expected steps on {result} alone, got {made}")
+    final = get_op("fused_elementwise").infer((result, *rest), program[1])
+    if any(t != result for t in (final, *rest)):
+        raise DTypeError(f"[{op.name}] expected steps on {result} alone, got {final}")
     if rest and not accepts_residual(op.name, result):
         raise ShapeError(f"[{op.name}] expected a residual of rows of vec4, got {result}")
     return result
@@ -186,7 +187,7 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 def _parted(
     inputs: tuple[T, ...], attrs: Attrs, program: EpilogueProgram
 ) -> tuple[tuple[T, ...], Attrs, tuple[T, ...]]:
-    """Return the operands and attributes of the op itself, and the residual."""
+    """Split operands and attributes into those of the op itself and the residual."""
     count = len(inputs) - program[0] + 1
     return inputs[:count], attrs_without_epilogue(attrs), inputs[count:]
 
@@ -208,7 +209,7 @@ def _reference(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _native_program(
     op: Op, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """The op's own loops, and those of the steps."""
+    """Return the native loops of the op followed by those of the epilogue."""
     assert op.native_program is not None
     program = program_of(attrs)
     if program is None:
@@ -222,7 +223,7 @@ def _native_program(
 
 
 def _cpu(cpu: CpuKernel) -> CpuKernel:
-    """The op itself as before; with an epilogue that it does not take, pieces take the steps."""
+    """Return a CPU kernel that applies unsupported epilogues to pieces of the result."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         program = program_of(attrs)
@@ -246,7 +247,7 @@ def _cpu(cpu: CpuKernel) -> CpuKernel:
             return
         own, own_attrs, rest = _parted(inputs, attrs, program)
         whole = (out, *map(np.ascontiguousarray, rest)) if out.flags.c_contiguous else (out, *rest)
-        lines = (cpu.cut(own, own_attrs, each) for each in whole)  # cut alike
+        lines = (cpu.cut(own, own_attrs, each) for each in whole)  # split consistently
         for (operands, part), *others in zip(*lines, strict=True):
             yield (*operands, *(residual for _, residual in others)), part
 
@@ -258,14 +259,14 @@ def _work(op: Op, inputs: tuple[TensorType, ...], output: TensorType, attrs: Att
     if program is None:
         return op.work(inputs, output, attrs)
     own, own_attrs, rest = _parted(inputs, attrs, program)
-    made = op.work(own, output, own_attrs)
+    own_work = op.work(own, output, own_attrs)
     steps = get_op("fused_elementwise").work((output, *rest), output, program[1])
     moved = sum(t.device_bytes for t in rest)
-    return Work(made.flops + steps.flops, made.bytes_moved + moved, made.rounds)
+    return Work(own_work.flops + steps.flops, own_work.bytes_moved + moved, own_work.rounds)
 
 
 def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
-    """The dispatches that write results take the steps; the residual lies as the result does."""
+    """Add the steps to the dispatches that write results; the residual has the result's layout."""
     dispatches, program = kernel.lower(call.without_epilogue), program_of(call.attrs)
     if program is None:
         return dispatches
@@ -273,7 +274,7 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
     residual = (len(call.inputs) - 1,) * (program[0] - 1)
     if residual and call.limits.storage_buffers < BUFFERS:
         raise UnsupportedOp(
-            f"a residual takes a kernel of {BUFFERS} buffers, the device allows "
+            f"a residual needs a kernel with {BUFFERS} buffers, the device allows "
             f"{call.limits.storage_buffers}"
         )
 

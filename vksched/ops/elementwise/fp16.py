@@ -1,4 +1,4 @@
-"""Functions of several ops on float16, computed in float32 from end to end."""
+"""Computation of composite float16 functions in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .select import cast
 def all_computed_wide(
     build: Callable[..., tuple[Tensor, ...]], operands: Sequence[Tensor], name: str | None
 ) -> tuple[Tensor, ...]:
-    """Does what `computed_wide` does, for several results; the first gets the name."""
+    """Apply `computed_wide` to a function with several results; the first gets the name."""
     if any(t.dtype != FLOAT16 for t in operands):
         return build(*operands, name=name)
     results = build(*(cast(t, FLOAT32) for t in operands), name=None)
@@ -22,8 +22,8 @@ def all_computed_wide(
 def computed_wide(
     build: Callable[..., Tensor], operands: Sequence[Tensor], name: str | None
 ) -> Tensor:
-    """Return build(*operands, name=name); of float16 operands in float32, rounded once at the end.
+    """Return build(*operands, name=name); float16 is computed in float32 and rounded once.
 
-    Between the ops of a function float16 would overflow from 256 * 256 on.
+    Intermediate float16 values would overflow, e.g. 256 * 256.
     """
     return all_computed_wide(lambda *t, name: (build(*t, name=name),), operands, name)[0]

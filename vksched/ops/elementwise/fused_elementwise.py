@@ -1,15 +1,15 @@
-"""Fused elementwise: several elementwise ops as one node, which reads its operands and writes its
+"""Fused elementwise: several elementwise ops as one node that reads its operands and writes its
 result once.
 
-    registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
+    registers   0..n-1 operands | constants | results of the steps; the last one is the node's
     steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
 
-Passes make them, users do not. On a device one shader runs them all: the runtime writes the calls
-of the steps and the constants into its module (vksched/runtime/vulkan/spirv_patch.py). Each step is
-the op's own function, and every operation in it rounds by itself: a result may differ in its last
-digit from that of the op alone, where drivers join products and sums. numpy takes the steps on
-pieces that stay in its cache. Of float16 a fused elementwise op is computed in float32 from end to
-end and rounded once. Examples: tests/passes/test_fuse_elementwise.py.
+Passes create these nodes; users do not. On a device one shader runs all steps: the runtime inserts
+the calls of the steps and the constants into its module (vksched/runtime/vulkan/spirv_patch.py).
+Each step is the function of its op, and each operation in it rounds separately. The last digit may
+differ from the unfused op, for which drivers contract multiply-adds. numpy runs the steps on pieces
+that fit its cache. float16 is computed in float32 and rounded once. Examples:
+tests/passes/test_fuse_elementwise.py.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ from .pointwise import PARAMETERS, function_name, parameters_of
 from .program_domains import PROGRAM
 
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
-"""What the shaders hold."""
+"""Limits of the shaders."""
 MAX_COST = 200
-"""Of the steps of a fused elementwise op together: SwiftShader takes a second or two to compile it,
-and that grows with the square of its length.
+"""Maximum cost of all steps: SwiftShader needs one to two seconds, and compile time is quadratic.
 """
 SHADER_INPUTS = (1, 2, 3, 6)
-"""How many operands the shaders have; the others of a call are bound to the first one again."""
+"""Operand counts of the shaders; surplus operands are bound to the first operand."""
 
 # fmt: off
 UNARY = (
@@ -88,7 +87,7 @@ BINARY = (
 )
 # fmt: on
 FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
-"""Those of shaders/elementwise/fused_ops.glsl."""
+"""Functions in shaders/elementwise/fused_ops.glsl."""
 COST = 32
 COSTS = {
     **dict.fromkeys(("sin", "cos"), 128),
@@ -99,7 +98,7 @@ COSTS = {
     **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), 1),
     **dict.fromkeys("logical_not bitwise_and bitwise_or bitwise_xor".split(), 1),
 }
-"""What drivers take to compile a step, roughly: an addition is 1, most functions are COST."""
+"""Approximate compile cost of a step in drivers: 1 for an addition, COST for most functions."""
 
 StepAttrs = tuple[tuple[str, AttrValue], ...]
 Instr = tuple[str, tuple[int, ...], StepAttrs]
@@ -109,9 +108,7 @@ Instr = tuple[str, tuple[int, ...], StepAttrs]
 
 
 def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
-    """Return the shader function by which a fused elementwise op takes an op, or None where it
-    takes none.
-    """
+    """Return the shader function of an op, or None if fused elementwise ops do not support it."""
     if not types:
         return None
     dtype = types[-1].dtype if op == "where" else types[0].dtype
@@ -121,7 +118,7 @@ def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | Non
         name = f"{dtype}_to_{attrs.as_str('to')}"
     else:
         name = function_name(op, dtype)
-        # a function of words that stands for one of another type as well
+        # a function on words, which supports another type too
         if name.endswith("int32") and dtype != BOOL:
             return None
     return name if name in FUNCTIONS else None
@@ -136,8 +133,14 @@ def program_attrs(
 
 @dataclass(frozen=True, eq=False)
 class FusedProgram:
-    """A fused elementwise op's attributes, taken apart. values: the constants as numpy has them.
-    dead: behind each step the registers that no later one reads.
+    """Parsed attributes of a fused elementwise op.
+
+    Attributes
+    ----------
+    values
+        The constants as numpy values.
+    dead
+        For each step the registers that no later step reads.
     """
 
     steps: tuple[tuple[Op, tuple[int, ...], Attrs], ...]
@@ -151,22 +154,24 @@ def program_of(attrs: Attrs) -> FusedProgram:
     """Return the program of a fused elementwise op."""
     steps = cast(tuple[Instr, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
-    taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
+    instrs = tuple(
+        (get_op(op), tuple(at), Attrs(dict(attrs_items))) for op, at, attrs_items in steps
+    )
     last = {at: number for number, (_, read, _) in enumerate(steps) for at in read}
     dead: list[list[int]] = [[] for _ in steps]
     for at, number in last.items():
         dead[number].append(at)
     values = tuple(_value_of(dtype, at) for dtype, at in constants)
-    return FusedProgram(taken, constants, values, tuple(map(tuple, dead)))
+    return FusedProgram(instrs, constants, values, tuple(map(tuple, dead)))
 
 
 def _value_of(dtype: str, at: int) -> NDArray:
-    kept = np.array(at, np.uint32)
-    return kept.astype(bool) if dtype == BOOL else kept.view(numpy_dtype(dtype))
+    constant = np.array(at, np.uint32)
+    return constant.astype(bool) if dtype == BOOL else constant.view(numpy_dtype(dtype))
 
 
 def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Return the types of all registers, all floats as float32."""
+    """Return the types of all registers, with all floats as float32."""
     wide = tuple(t.as_dtype(FLOAT32) if t.dtype in FLOATS else t for t in inputs)
     return _types_of(wide, program_of(attrs))
 
@@ -174,20 +179,20 @@ def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]
 @lru_cache(maxsize=512)
 def _types_of(inputs: tuple[TensorType, ...], program: FusedProgram) -> tuple[TensorType, ...]:
     types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
-    for op, registers, given in program.steps:
+    for op, registers, op_attrs in program.steps:
         if any(not 0 <= r < len(types) for r in registers):
             raise ShapeError(
                 f"[fused_elementwise] {op.name} reads a register that is not there yet"
             )
-        types.append(infer(op, tuple(types[r] for r in registers), given))
+        types.append(infer(op, tuple(types[r] for r in registers), op_attrs))
     return tuple(types)
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     types, program = _types(inputs, attrs), program_of(attrs)
-    for op, registers, given in program.steps:
+    for op, registers, op_attrs in program.steps:
         read = tuple(types[r] for r in registers)
-        if function_of(op.name, read, given) is None:
+        if function_of(op.name, read, op_attrs) is None:
             raise ShapeError(
                 f"[fused_elementwise] expected steps that a fused elementwise op holds, "
                 f"got {op.name} of {' and '.join(map(str, read))}"
@@ -200,35 +205,35 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 # -- numpy -----------------------------------------------------------------------------------------
 
 Kind = tuple[Shape, np.dtype[Any]]
-"""Of an array: its shape and its type."""
+"""Shape and dtype of an array."""
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Write the result of a fused elementwise op, or a piece of it."""
     program = program_of(attrs)
     values = list(inputs)
-    for constant in program.values:  # in float64 where the operands are
+    for constant in program.values:  # in float64 if the operands are
         wide = constant.dtype == np.float32 and any(x.dtype == np.float64 for x in inputs)
         values.append(constant.astype(np.float64) if wide else constant)
-    made_as = _kinds(tuple([(x.shape, x.dtype) for x in inputs]), attrs, out.dtype)
-    for number, (op, registers, given) in enumerate(program.steps):
+    result_kinds = _kinds(tuple([(x.shape, x.dtype) for x in inputs]), attrs, out.dtype)
+    for number, (op, registers, op_attrs) in enumerate(program.steps):
         operands = tuple([values[r] for r in registers])
         if number + 1 == len(program.steps):
-            made = out
+            result = out
         else:
-            made = np.empty(*made_as[number])
+            result = np.empty(*result_kinds[number])
         if op.cpu is None:
-            made[...] = op.reference(operands, given)
+            result[...] = op.reference(operands, op_attrs)
         else:
-            op.cpu.compute(operands, given, made)
-        values.append(made)
-        for at in program.dead[number]:  # memory that the next step takes again, in the cache
-            values[at] = made
+            op.cpu.compute(operands, op_attrs, result)
+        values.append(result)
+        for at in program.dead[number]:  # reuse cached memory for the next step
+            values[at] = result
 
 
 @lru_cache(maxsize=512)
 def _kinds(inputs: tuple[Kind, ...], attrs: Attrs, result: np.dtype[Any]) -> tuple[Kind, ...]:
-    """Returns what each step makes, float64 where the result is."""
+    """Return the kind of each step's result; float64 if the result is."""
     types = _types([TensorType(shape, str(dtype)) for shape, dtype in inputs], attrs)
     steps = types[-len(program_of(attrs).steps) :]
     wide = {FLOAT32: np.dtype(np.float64)} if result == np.float64 else {}
@@ -246,24 +251,22 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def native_program_of(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the one loop of all steps, where it has each of them."""
+    """Return a native loop of all steps, or None if a step is not supported."""
     if output.dtype not in (FLOAT32, INT32):
         return None
-    told = loop_steps(inputs, attrs)
-    return told and elementwise_program(inputs, output.shape, *told)
+    loop = loop_steps(inputs, attrs)
+    return loop and elementwise_program(inputs, output.shape, *loop)
 
 
 def loop_steps(
     inputs: Sequence[TensorType], attrs: Attrs
 ) -> tuple[tuple[float, ...], tuple[LoopInstr, ...]] | None:
-    """Return the constants and steps of a fused elementwise op as native loops take them; None
-    where they take no such.
-    """
+    """Return constants and instructions for a native loop, or None if a step is not supported."""
     program, types = program_of(attrs), _types(inputs, attrs)
-    made = types[-len(program.steps) :]
+    results = types[-len(program.steps) :]
     steps = tuple(
-        (instr_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, given))
-        for (op, at, given), to in zip(program.steps, made, strict=True)
+        (instr_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, op_attrs))
+        for (op, at, op_attrs), to in zip(program.steps, results, strict=True)
     )
     fit = has_steps([name for name, *_ in steps])
     if not fit or any(dtype != FLOAT32 for dtype, _ in program.constants):
@@ -280,10 +283,12 @@ def cost_of(op: str) -> int:
 
 
 def shader_program_of(call: Call) -> ShaderProgram:
-    """Return the steps of a fused elementwise op as functions of the shaders.
+    """Return the steps of a fused elementwise op as shader functions.
 
-    Raises:
-        UnsupportedOp: the shaders hold no such function, or not so much.
+    Raises
+    ------
+    UnsupportedOp
+        The shaders lack a function, or the program is too large.
     """
     program, types = program_of(call.attrs), _types(call.inputs, call.attrs)
     count, first = len(call.inputs), len(call.inputs) + len(program.constants)
@@ -293,10 +298,10 @@ def shader_program_of(call: Call) -> ShaderProgram:
             f"a fused elementwise op holds {MAX_INPUTS} operands and steps of a cost of "
             f"{MAX_COST}, this one has {count} and {cost}"
         )
-    given = [tuple(types[r] for r in registers) for _, registers, _ in program.steps]
+    operand_types = [tuple(types[r] for r in registers) for _, registers, _ in program.steps]
     parameters = [
         PARAMETERS[op.name](Call(seen, seen[0], attrs)) if op.name in PARAMETERS else ()
-        for (op, _, attrs), seen in zip(program.steps, given, strict=True)
+        for (op, _, attrs), seen in zip(program.steps, operand_types, strict=True)
     ]
     numbers = (*(word for _, word in program.constants), *chain.from_iterable(parameters))
     words = {word: REGISTERS + at for at, word in enumerate(dict.fromkeys(numbers))}
@@ -309,7 +314,9 @@ def shader_program_of(call: Call) -> ShaderProgram:
         return REGISTERS + len(words) + register - first
 
     calls = []
-    for (op, registers, attrs), seen, own in zip(program.steps, given, parameters, strict=True):
+    for (op, registers, attrs), seen, own in zip(
+        program.steps, operand_types, parameters, strict=True
+    ):
         name = function_of(op.name, seen, attrs)
         if name is None:
             raise UnsupportedOp(f"no fused elementwise op holds {op.name} of {seen[0].dtype}")
@@ -318,9 +325,7 @@ def shader_program_of(call: Call) -> ShaderProgram:
 
 
 def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
-    """Return the operands of the shader that runs a fused elementwise op of so many, or None
-    without one.
-    """
+    """Return the operand count of the shader for a call with `inputs` operands, or None."""
     fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)
     return next(fits, None)
 
@@ -336,8 +341,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             f"{call.limits.storage_buffers} buffers that the device allows"
         )
     shape = call.output.shape
-    given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
-    sizes, strides = collapse(shape, given)
+    operand_strides = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
+    sizes, strides = collapse(shape, operand_strides)
     if math.prod(sizes[MAX_AXES:]) > MAX_DISPATCHES:
         raise UnsupportedOp(f"broadcasting to {shape} needs more than {MAX_DISPATCHES} dispatches")
     inner = sizes[:MAX_AXES]
@@ -379,18 +384,18 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """The work of the steps, and each operand and the result moved once."""
+    """Return the work of all steps, with each operand and the result moved once."""
     types, program = _types(inputs, attrs), program_of(attrs)
     first = len(types) - len(program.steps)
     flops = sum(
-        op.work(tuple(types[r] for r in registers), types[first + number], given).flops
-        for number, (op, registers, given) in enumerate(program.steps)
+        op.work(tuple(types[r] for r in registers), types[first + number], op_attrs).flops
+        for number, (op, registers, op_attrs) in enumerate(program.steps)
     )
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
     return Work(flops, float(moved))
 
 
-# a single operand is contiguous, and read in vec4s
+# a single operand is contiguous and read as vec4s
 SHADERS = (
     *(f"fused_{n}" for n in SHADER_INPUTS[1:]),
     *both_readings(f"fused_{n}_vec4" for n in SHADER_INPUTS),
@@ -412,5 +417,5 @@ register(
         in_place=InPlace(),
     )
 )
-no_gradient("is made by passes, behind gradients", "fused_elementwise")
-no_sharding("is made by passes, of ops that were cut before", "fused_elementwise")
+no_gradient("is created by passes, after differentiation", "fused_elementwise")
+no_sharding("is created by passes, after sharding", "fused_elementwise")

@@ -1,11 +1,10 @@
-"""Gradient rules of the elementwise ops, one line each where a line does.
+"""Gradient rules of the elementwise ops.
 
-x: the operand, y: the result, g: its gradient. Operands that were broadcast get the sum over what
-was repeated. Rules of several roundings take float16 in float32, as functions of several ops do.
-At kinks they follow PyTorch: 0 for relu and abs at 0, half each for equal operands of maximum, all
-at the ends of clip. Slopes that grow without bound are cut off, so that 0 times them is 0, not NaN.
-`vksched ops grad` compares each rule with central differences; kinks are in
-tests/autograd/test_rules_elementwise.py.
+x: the operand, y: the result, g: its gradient. Gradients of broadcast operands are summed over the
+repeated axes. Rules with several roundings compute float16 in float32. At kinks the rules follow
+PyTorch: 0 for relu and abs at 0, half each for equal operands of maximum, all at the ends of clip.
+Unbounded slopes are clamped, so that 0 times them is 0, not NaN. `vksched ops grad` compares each
+rule with central differences; kinks are in tests/autograd/test_rules_elementwise.py.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from .unary import abs, cos, cosh, exp, log, neg, round, rsqrt, sign, sin, sinh,
 
 
 def _broadcast(call: VjpContext, *grads: Tensor | None) -> VjpResult:
-    """Return gradients of the result's shape as such of the operands' shapes."""
+    """Sum gradients of the result's shape to the operands' shapes."""
     return tuple(
         None if g is None else sum_to(g, x.shape) for g, x in zip(grads, call.inputs, strict=True)
     )
 
 
 def _wide(build: Callable[..., tuple[Tensor, ...]], call: VjpContext) -> tuple[Tensor, ...]:
-    """Return build(operands, result, gradient); of float16 in float32, rounded once."""
+    """Return build(operands, result, gradient); float16 is computed in float32 and rounded once."""
     return all_computed_wide(
-        lambda *given, name: build(*given), (*call.inputs, call.output, call.grad), None
+        lambda *args, name: build(*args), (*call.inputs, call.output, call.grad), None
     )
 
 
-# -- of one operand ----------------------------------------------------------------------------
+# -- one operand ------------------------------------------------------------------------------
 
 Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x, y, g) -> the gradient of x."""
@@ -55,14 +54,14 @@ _ONE_STEP: dict[str, Slope] = {
 
 
 def _gelu_bend(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """phi(x) (2 - x^2), of the slope; beyond 40 phi is 0 in float64."""
+    """Return phi(x) (2 - x^2), the derivative of the slope; beyond 40 phi is 0 in float64."""
     q = square(clip(x, -40.0, 40.0))
     return g * (exp(q * -0.5) * (2.0 - q) * (1 / math.sqrt(2 * math.pi)))
 
 
 def _gelu_tanh_bend(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """Of s + s (1 - s) x u' with s = sigmoid(u), u = 2 sqrt(2 / pi) (x + 0.044715 x^3); beyond 20
-    it is flat in float64.
+    """Return the derivative of s + s (1 - s) x u' with s = sigmoid(u), u = 2 sqrt(2 / pi) (x +
+    0.044715 x^3); beyond 20 it is 0 in float64.
     """
     z, k = clip(x, -20.0, 20.0), 2 * math.sqrt(2 / math.pi)
     q = square(z) * (0.044715 * k)
@@ -138,11 +137,11 @@ for _op, _slope in _SLOPES.items():
     gradient(_op)(_several(_slope))
 
 
-# -- of one operand, with attributes -----------------------------------------------------------
+# -- one operand, with attributes -------------------------------------------------------------
 
 
 def _below(x: Tensor) -> Tensor:
-    """Return exp(x), which does not overflow where x > 0 and it is not taken."""
+    """Return exp(x) for x <= 0; larger x, whose result is not selected, must not overflow."""
     return exp(minimum(x, 0.0))
 
 
@@ -164,8 +163,8 @@ def _by_alpha(slope: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Rule:
     return lambda call: _wide(lambda x, y, g: (slope(x, y, g, call.attrs.as_float("alpha")),), call)
 
 
-for _op, _given in _WITH_ALPHA.items():
-    gradient(_op)(_by_alpha(_given))
+for _op, _alpha_slope in _WITH_ALPHA.items():
+    gradient(_op)(_by_alpha(_alpha_slope))
 
 
 @gradient("selu")
@@ -177,35 +176,33 @@ def _selu(call: VjpContext) -> VjpResult:
 
 
 BELOW_ROOTS = {FLOAT16: 2e-4, FLOAT32: 1e-23, FLOAT64: 1e-23}
-"""Less than the root of any number above 0 that devices have."""
+"""A lower bound of the square roots of positive numbers on devices."""
 
 
 @gradient("sqrt")
 def _sqrt(call: VjpContext) -> VjpResult:
-    """0 where the gradient is 0 at 0, and finite: that of a norm at 0 becomes 0."""
+    """Return 0 where g is 0 at x = 0, else finite values: the gradient of a norm at 0 is 0."""
     least = BELOW_ROOTS[call.output.dtype]
     return _wide(lambda x, y, g: (g * 0.5 / maximum(y, least),), call)
 
 
 @gradient("cast")
 def _cast(call: VjpContext) -> VjpResult:
-    """Floats alone; that some digits are rounded away does not count."""
+    """Return a gradient for floats only, and ignore rounding."""
     (x,) = call.inputs
     return (cast(call.grad, x.dtype) if is_smooth(x) else None,)
 
 
 @gradient("reduce_precision")
 def _reduce_precision(call: VjpContext) -> VjpResult:
-    """That of the cast to fewer digits that it stands for, not of its steps; flat where it is cut
-    to the largest.
-    """
+    """Return the gradient of the equivalent cast, and 0 where the value saturates."""
     if call.attrs["overflow"] != "saturate":
         return (call.grad,)
     largest = call.attrs.as_float("max_finite")
     return _wide(lambda x, y, g: (where(abs(x) > largest, 0.0, g),), call)
 
 
-# -- of several operands -----------------------------------------------------------------------
+# -- several operands -------------------------------------------------------------------------
 
 
 @gradient("add")
@@ -231,17 +228,17 @@ def _div(call: VjpContext) -> VjpResult:
 
 
 def _pow_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """b a^(b-1) and y log a, without NaN from 0 * inf at a = 0, also in their own gradients."""
+    """Return b a^(b-1) and y log a without NaN at a = 0, also in second derivatives."""
     zero = equal(a, 0.0)
     lower = b - 1.0
-    if b.op != "constant" or b.data is None or not b.data.all():  # 0^0 is flat in a
+    if b.op != "constant" or b.data is None or not b.data.all():  # 0^0 is constant in a
         lower = where(logical_and(zero, equal(b, 0.0)), 0.0, lower)
     base = where(logical_and(zero, b >= 0.0), 1.0, a)
     return g * (b * pow(a, lower)), g * (y * log(base))
 
 
 def _remainder_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The quotient is flat."""
+    """Return slopes with the quotient taken as constant."""
     return g, neg(g * floor_divide(a, b))
 
 
@@ -250,7 +247,7 @@ def _fmod_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Te
 
 
 def _atan2_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """b / (a^2 + b^2) and -a / (a^2 + b^2), by two divisions that do not overflow; 0 at (0, 0)."""
+    """Return b / (a^2 + b^2) and -a / (a^2 + b^2), by divisions without overflow; 0 at (0, 0)."""
     length = maximum(hypot(a, b), MIN_NORMAL)
     return g * (b / length) / length, neg(g * (a / length) / length)
 
@@ -290,12 +287,15 @@ for _op, _slopes in _TWO.items():
 
 @gradient("copysign")
 def _copysign(call: VjpContext) -> VjpResult:
-    """The sign of b is flat."""
+    """Return a gradient for a only: the result is piecewise constant in the sign of b."""
     return _broadcast(call, call.grad * (sign(call.inputs[0]) * sign(call.output)), None)
 
 
 def _shared(call: VjpContext, over: Tensor, under: Tensor) -> VjpResult:
-    """over, under: where a loses, and where b does; equal operands get half each."""
+    """Return gradients of maximum or minimum; equal operands get half each.
+
+    over, under: comparisons that are True where b, or a, is selected.
+    """
     (a, b), g = call.inputs, call.grad
     half = where(equal(a, b), g * 0.5, g)
     return _broadcast(call, where(over, 0.0, half), where(under, 0.0, half))

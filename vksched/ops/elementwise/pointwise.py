@@ -1,6 +1,4 @@
-"""What elementwise ops are made of: the type rules, kernels and declarations of functions of one
-and two operands, which other modules name in tables.
-"""
+"""Declaration of elementwise ops: type rules, kernels and tables."""
 
 from __future__ import annotations
 
@@ -43,15 +41,15 @@ INTS = (INT32, UINT32)
 NUMBERS = (FLOAT32, *INTS)
 ALL = (*NUMBERS, BOOL)
 WHOLE = (*INTS, INT64)
-"""Types that have no fractions."""
+"""Integer types."""
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 MIN_NORMAL = float(np.finfo(np.float32).tiny)
-"""Drivers may take smaller parameters for 0."""
+"""Drivers may flush smaller parameters to 0."""
 
 unary_types: list[tuple[str, str]] = []
 binary_types: list[tuple[str, str]] = []
-"""Which ops take which operand types, as they are declared."""
+"""Operand types of each op, in order of declaration."""
 
 _SHARED = {
     **{
@@ -73,21 +71,21 @@ _SHARED = {
     "isinf_int32": "isnan_int32",
     "isinf_uint32": "isnan_int32",
 }
-"""Variants that another's shader computes: of words, the two are the same function."""
+"""Variants that use another variant's shader: both functions are equal on 32-bit words."""
 
 
 PARAMETERS: dict[str, Callable[[Call], tuple[int, ...]]] = {}
-"""By op of one operand the words of its parameters, where it has any."""
+"""Parameter words of unary ops that have parameters, by op."""
 
 
 def function_name(op: str, dtype: str) -> str:
-    """Return the shader function of an op of operands of one type."""
+    """Return the shader function of an op for operands of one type."""
     name = f"{op}_{dtype}"
     return _SHARED.get(name, name)
 
 
 def parameters_of(op: str, attrs: Attrs) -> tuple[float, float]:
-    """Return the parameters of a function of one operand of float32, 0 where it has none."""
+    """Return the parameters of a float32 function of one operand, 0 for absent ones."""
     if op not in PARAMETERS:
         return 0.0, 0.0
     one = TensorType((1,), FLOAT32)
@@ -107,7 +105,10 @@ def _native_program(
 
 
 def _cpu(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> CpuKernel:
-    """Numpy functions write their results themselves, others are copied from a small piece."""
+    """Return a CPU kernel.
+
+    numpy functions write results directly; other results are copied in small pieces.
+    """
 
     def into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         if isinstance(compute, np.ufunc):
@@ -118,11 +119,11 @@ def _cpu(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> C
     return CpuKernel(into, cut_elements)
 
 
-# -- of one operand ----------------------------------------------------------------------------
+# -- one operand ------------------------------------------------------------------------------
 
 
 def word(value: AttrValue, dtype: str) -> int:
-    """Return a parameter as the word that a kernel of this operand type reads."""
+    """Return a parameter as the 32-bit word that a kernel with this operand type reads."""
     assert isinstance(value, (int, float))
     if dtype == FLOAT32:
         return int(struct.unpack("<I", struct.pack("<f", value))[0])
@@ -130,7 +131,7 @@ def word(value: AttrValue, dtype: str) -> int:
 
 
 def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> tuple[Dispatch, ...]:
-    """Return the dispatch of a function of one word, with up to two parameters."""
+    """Return the dispatch of a unary function with up to two parameters."""
     count = call.output.size
     if count == 0:
         return ()
@@ -152,12 +153,22 @@ def declare_unary(
     words: Callable[[Call], tuple[int, ...]] | None = None,
     into: Callable[[NDArray, NDArray], object] | None = None,
 ) -> None:
-    """Declare an op of one operand.
+    """Declare an op with one operand.
 
-    compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
-    is not the operand's. parameters: attributes, all of which the kernel reads. same: operand types
-    for which the result is the operand. words: the parameters as words, where `word` does not do.
-    into: (float32 array, result) -> None, where numpy can be faster than `compute`.
+    Parameters
+    ----------
+    compute
+        (array, value of each parameter) -> array, in numpy.
+    result
+        Element type of the result; None: the operand's.
+    parameters
+        Attributes, all of which the kernel reads.
+    same
+        Operand types for which the op is the identity.
+    words
+        Encodes the parameters as words, if `word` is not suitable.
+    into
+        (float32 array, result) -> None, if numpy can be faster than with `compute`.
     """
     allowed, parameters = tuple(dtypes), parameters or {}
     unary_types.extend((op, dtype) for dtype in allowed)
@@ -192,7 +203,8 @@ def declare_unary(
         if str(inputs[0].dtype) in same:
             np.copyto(out, inputs[0])
         elif into is not None and inputs[0].dtype == np.float32:
-            into(np.atleast_1d(inputs[0]), np.atleast_1d(out))  # functions of a 0-d array are none
+            # these functions do not support 0-d arrays
+            into(np.atleast_1d(inputs[0]), np.atleast_1d(out))
         else:
             plain.compute(inputs, attrs, out)
 
@@ -203,7 +215,7 @@ def declare_unary(
     if parameters:
         PARAMETERS[op] = values_of
     cpu = CpuKernel(run, cut_elements)
-    seen = view if same else None
+    view_rule = view if same else None
     native_program = partial(_native_program, op) if FLOAT32 in allowed and result is None else None
     register(
         Op(
@@ -213,7 +225,7 @@ def declare_unary(
             kernel,
             attrs=parameters,
             operands=(1, 1),
-            view=seen,
+            view=view_rule,
             cpu=cpu,
             native_program=native_program,
             in_place=InPlace(),
@@ -222,15 +234,17 @@ def declare_unary(
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
-    """Make a node of one operand."""
+    """Create a node with one operand."""
     return apply(op, (as_tensor(x),), parameters, name)
 
 
 def number(op: str, what: str, value: object) -> float:
-    """Return a parameter as a float.
+    """Convert a parameter to float.
 
-    Raises:
-        DTypeError: it is not a number, or not one that float32 can hold.
+    Raises
+    ------
+    DTypeError
+        The value is not a number, or exceeds float32.
     """
     real = as_float(op, what, value)
     if abs(real) > float(np.finfo(np.float32).max):
@@ -238,15 +252,15 @@ def number(op: str, what: str, value: object) -> float:
     return real
 
 
-# -- of two operands ---------------------------------------------------------------------------
+# -- two operands -----------------------------------------------------------------------------
 
 
 def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     shape = call.output.shape
-    given = [broadcast_strides(t.shape, shape) for t in call.inputs]
-    sizes, strides = collapse(shape, given)
+    operand_strides = [broadcast_strides(t.shape, shape) for t in call.inputs]
+    sizes, strides = collapse(shape, operand_strides)
     lines = call.output.size // sizes[0]
     vec4 = can_use_vec4(sizes[0], strides)
     groups, constants = launch_lines(sizes[0], lines, vec4, call.limits)
@@ -274,9 +288,14 @@ def declare_binary(
     result: str | None = None,
     any_dtype: bool = False,
 ) -> None:
-    """Declare an op of two operands of one type, with numpy broadcasting.
+    """Declare an op with two operands of one type, with numpy broadcasting.
 
-    compute: in numpy. result: its element type, where it is not the operands'.
+    Parameters
+    ----------
+    compute
+        numpy function.
+    result
+        Element type of the result; None: the operands'.
     """
     allowed = tuple(dtypes)
     binary_types.extend((op, dtype) for dtype in allowed if dtype in ALL)

@@ -1,5 +1,5 @@
-"""The domains of attributes that hold a program: the steps and constants of a fused elementwise op,
-and of an epilogue. Which registers and types steps have is for the rule of the fused op.
+"""Domains of attributes that hold a program: instructions and constants of fused elementwise ops
+and epilogues. The type rule of the fused op checks registers and types.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from ...ir.attr_domains import Asked, Domain, Domains
 from ...ir.attrs import AttrValue
 
 MAX_INSTRS = 1 << 10
-"""Of a program: passes make far shorter ones."""
+"""Maximum number of instructions of a program; passes create far fewer."""
 MAX_OPERANDS = 3
-"""Operands of a step."""
+"""Maximum number of operands of an instruction."""
 _WORDS = (FLOAT32, INT32, UINT32, BOOL)
 
 
@@ -22,7 +22,7 @@ def _is_name(value: AttrValue) -> bool:
 
 
 def _is_attrs(value: AttrValue) -> bool:
-    """Whether a value is ((name, value), ...), each name once."""
+    """Return True if a value is ((name, value), ...) with distinct names."""
     if not isinstance(value, tuple):
         return False
     names = [each[0] for each in value if isinstance(each, tuple) and len(each) == 2]
@@ -30,26 +30,26 @@ def _is_attrs(value: AttrValue) -> bool:
 
 
 def _is_instr(value: AttrValue) -> bool:
-    """Whether a value is (op, registers, attributes)."""
+    """Return True if a value is (op, registers, attributes)."""
     if not isinstance(value, tuple) or len(value) != 3:
         return False
-    op, read, given = value
+    op, read, attrs = value
     reads = isinstance(read, tuple) and 1 <= len(read) <= MAX_OPERANDS
-    return _is_name(op) and reads and all(type(r) is int for r in read) and _is_attrs(given)  # type: ignore[union-attr]
+    return _is_name(op) and reads and all(type(r) is int for r in read) and _is_attrs(attrs)  # type: ignore[union-attr]
 
 
 def _is_constant(value: AttrValue) -> bool:
-    """Whether a value is (element type, word)."""
+    """Return True if a value is (element type, 32-bit word)."""
     if not isinstance(value, tuple) or len(value) != 2:
         return False
     dtype, word = value
-    most = 1 if dtype == BOOL else 2**32 - 1
-    return dtype in _WORDS and type(word) is int and 0 <= word <= most
+    maximum = 1 if dtype == BOOL else 2**32 - 1
+    return dtype in _WORDS and type(word) is int and 0 <= word <= maximum
 
 
 @dataclass(frozen=True)
 class Instrs(Domain):
-    """(op, registers, attributes) of each step of a program, at least one."""
+    """(op, registers, attributes) of each instruction of a program, at least one."""
 
     def expected(self, value: AttrValue, call: Asked) -> str:
         known = isinstance(value, tuple) and 1 <= len(value) <= MAX_INSTRS
@@ -60,7 +60,7 @@ class Instrs(Domain):
 
 @dataclass(frozen=True)
 class Constants(Domain):
-    """(element type, word) of each constant of a program."""
+    """(element type, 32-bit word) of each constant of a program."""
 
     def expected(self, value: AttrValue, call: Asked) -> str:
         known = isinstance(value, tuple) and len(value) <= MAX_INSTRS
@@ -71,7 +71,7 @@ class Constants(Domain):
 
 @dataclass(frozen=True)
 class Epilogue(Domain):
-    """(operands, steps, constants) of an epilogue, with one operand or two."""
+    """(operands, steps, constants) of an epilogue with one or two operands."""
 
     is_optional = True
 
@@ -85,4 +85,4 @@ class Epilogue(Domain):
 
 
 PROGRAM: Domains = {"steps": Instrs(), "constants": Constants()}
-"""The attributes of a fused elementwise op."""
+"""Attributes of a fused elementwise op."""

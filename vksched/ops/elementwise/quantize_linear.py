@@ -1,12 +1,10 @@
-"""Quantize: values, or sums of products of quantized values, as quantized values of a scale and a
-zero point.
+"""Quantization of values, or of int32 accumulators, with a scale and a zero point.
 
     quantize_linear   clip(round(x / scale) + zero)             x float32
-    requantize    clip(round((x + bias) * scale) + zero)    x int32
+    requantize        clip(round((x + bias) * scale) + zero)    x int32
 
-One scale, zero point or bias is for all, or there is one for each position along an axis. Ties are
-rounded to even; NaN gives the least code. From quantized values to values is what other ops
-express.
+Scale, zero point and bias are scalars, or have one value per position along an axis. Ties round to
+even; NaN gives the minimum. Other ops express dequantization.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ from ..lowering import native_kernels
 from ..lowering.strides import spread
 
 LARGEST = 1 << 16
-"""Of quantized values: what float32 rounds exactly, with room."""
+"""Maximum magnitude of quantized values, which float32 rounds exactly."""
 SHADERS = {"quantize_linear": "quantize_linear", "requantize": "requantize"}
 _TYPES = {"quantize_linear": (FLOAT32, FLOAT32, INT32), "requantize": (INT32, FLOAT32, INT32)}
 """Element types of the operands of each op."""
 
 
 def _inner(shape: tuple[int, ...], attrs: Attrs) -> int:
-    """Return how many neighbours share a channel."""
+    """Return the number of adjacent elements of one channel."""
     return math.prod(shape[attrs.as_int("axis") + 1 :])
 
 
@@ -60,7 +58,7 @@ def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _placed(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
-    """Return the operands so that they broadcast."""
+    """Return the operands shaped for broadcasting."""
     x, *rest = inputs
     shape = [1] * x.ndim
     if x.ndim:
@@ -100,7 +98,7 @@ def _requantize_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> 
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along the first axis; the channels where it holds them."""
+    """Split along the first axis, or along the channels if that axis holds them."""
     x, *rest = inputs
     if not x.ndim:
         yield inputs, out
@@ -168,10 +166,18 @@ def quantize_linear(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """clip(round(x / scale) + zero, low, high), as ONNX QuantizeLinear: half to even, NaN as low.
+    """Return clip(round(x / scale) + zero, low, high), as ONNX QuantizeLinear.
 
-    x: float32. scale: float32, zero: int32: one for all, or (n,) for the n positions along an axis
-    -> int32 of x's shape.
+    Ties round to even, and NaN gives `low`.
+
+    Shapes
+    ------
+    x
+        Any shape; float32.
+    scale, zero
+        () or, per position along `axis`, (n,); float32 and int32.
+    result
+        The shape of x; int32.
     """
     whole = zero if isinstance(zero, Tensor) else as_tensor(np.asarray(zero, np.int32))
     operands = x, as_tensor(scale, like=x), whole
@@ -194,11 +200,16 @@ def requantize(
     axis: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """clip(round((x + bias) * scale) + zero, low, high): quantized values of what sums of products
-    stand for, as ONNX QLinearConv makes them.
+    """Return clip(round((x + bias) * scale) + zero, low, high), as ONNX QLinearConv.
 
-    x: int32. scale: float32, bias: int32: one for all, or (n,) for the n positions along an axis ->
-    int32 of x's shape.
+    Shapes
+    ------
+    x
+        Any shape; int32 accumulators.
+    scale, bias
+        () or, per position along `axis`, (n,); float32 and int32.
+    result
+        The shape of x; int32.
     """
     at = normalize_axis("requantize", axis, max(x.rank, 1))
     attrs = {"zero": zero, "low": low, "high": high, "axis": at}

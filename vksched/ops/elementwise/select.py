@@ -1,4 +1,4 @@
-"""Casts, clips and what takes three operands: where and addcmul."""
+"""Casts, clip, where and addcmul."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, 
 
 CASTS = tuple((a, b) for a in ALL for b in ALL if a != b)
 _CONVERTED = tuple((a, b) for a, b in CASTS if FLOAT32 in (a, b) or (b == BOOL and a != UINT32))
-"""Casts between other types leave the word as it is; uint32 to bool is as int32 to bool."""
+"""Casts that convert; other casts return the word unchanged. uint32 to bool uses int32 to bool."""
 
 
 def _cast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -107,8 +107,9 @@ register(
 def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
     """Convert the element type, as ONNX Cast.
 
-    Floats to integers truncate. What does not fit, on every device: to int32 NaN and all else
-    become -2**31, to uint32 the nearest that fits, and NaN 0. Integers wrap. To bool: x != 0.
+    Floats are truncated to integers. Out-of-range values are equal on all devices: int32 gives
+    -2**31, also for NaN; uint32 gives the nearest value, and 0 for NaN. Integers wrap. To bool: x
+    != 0.
     """
     return apply("cast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
 
@@ -116,7 +117,7 @@ def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
 # -- bits ------------------------------------------------------------------------------------
 
 WORDS = (FLOAT32, INT32, UINT32)
-"""Element types of which each value is one word everywhere, so that its bits may be any other's."""
+"""Element types with one word per element on all devices, whose bits can be reinterpreted."""
 
 
 def _bitcast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -148,14 +149,14 @@ register(
 
 
 def bitcast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
-    """The same bits as another element type of one word, as ONNX BitCast. A view."""
+    """Reinterpret the bits as another 32-bit element type, as ONNX BitCast. Returns a view."""
     return apply("bitcast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
 
 
-# -- rounding to fewer digits ------------------------------------------------------------------
+# -- reduced precision -----------------------------------------------------------------------
 
 OVERFLOW = ("saturate", "inf", "nan")
-"""What becomes of values over `max_finite`; in the order of reduce_precision in unary.glsl."""
+"""Modes for values over `max_finite`, in the order of reduce_precision in unary.glsl."""
 
 
 def _reduce_precision_reference(
@@ -171,9 +172,11 @@ def _reduce_precision_reference(
 
 def _reduce_precision_words(call: Call) -> tuple[int, ...]:
     attrs = call.attrs
-    least = attrs.as_int("min_exponent") + _BIAS
+    minimum = attrs.as_int("min_exponent") + _BIAS
     how = (
-        attrs.as_int("mantissa_bits") | least << 8 | OVERFLOW.index(attrs.as_str("overflow")) << 16
+        attrs.as_int("mantissa_bits")
+        | minimum << 8
+        | OVERFLOW.index(attrs.as_str("overflow")) << 16
     )
     return how, word(attrs["max_finite"], FLOAT32)
 
@@ -202,33 +205,41 @@ def reduce_precision(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Round to the nearest float of fewer mantissa bits, ties to even; the result is float32:
-    bfloat16 is reduce_precision(x, 7, -126, 3.3895313892515355e38).
+    """Round to the nearest float with fewer mantissa bits, ties to even, as XLA ReducePrecision.
 
-    mantissa_bits: explicit bits of the mantissa. min_exponent: exponent of the smallest normal
-    number; below it the steps stay as they are there. max_finite: largest finite value. overflow:
-    what stands for values over `max_finite`: "saturate" for max_finite itself, "inf" or "nan".
+    The result is float32. bfloat16 is reduce_precision(x, 7, -126, 3.3895313892515355e38).
+
+    Parameters
+    ----------
+    mantissa_bits
+        Explicit bits of the mantissa.
+    min_exponent
+        Exponent of the smallest normal number; the spacing of smaller numbers is constant.
+    max_finite
+        Largest finite value.
+    overflow
+        Result for larger values: "saturate" (max_finite), "inf" or "nan".
     """
     op = "reduce_precision"
-    kept, least = (
+    bits, minimum = (
         as_int(op, "mantissa_bits", mantissa_bits),
         as_int(op, "min_exponent", min_exponent),
     )
-    if not 1 <= kept < _DIGITS or not 1 - _BIAS <= least <= _BIAS:
+    if not 1 <= bits < _DIGITS or not 1 - _BIAS <= minimum <= _BIAS:
         raise ShapeError(
             f"[{op}] expected 1 to {_DIGITS - 1} mantissa bits and an exponent in "
             f"{1 - _BIAS}..{_BIAS}, got {mantissa_bits} and {min_exponent}"
         )
-    if 1 - _BIAS < least <= kept - _BIAS:
+    if 1 - _BIAS < minimum <= bits - _BIAS:
         raise ShapeError(
-            f"[{op}] expected steps that float32 holds, got 2**{least - kept}; try a "
+            f"[{op}] expected steps that float32 holds, got 2**{minimum - bits}; try a "
             f"min_exponent of {1 - _BIAS}"
         )
     if overflow not in OVERFLOW:
         raise DTypeError(f"[{op}] expected overflow to be one of {OVERFLOW}, got {overflow!r}")
-    most = number(op, "max_finite", max_finite)
-    attrs: dict[str, AttrValue] = {"mantissa_bits": kept, "min_exponent": least}
-    return unary(op, x, name, **attrs, max_finite=most, overflow=overflow)
+    maximum = number(op, "max_finite", max_finite)
+    attrs: dict[str, AttrValue] = {"mantissa_bits": bits, "min_exponent": minimum}
+    return unary(op, x, name, **attrs, max_finite=maximum, overflow=overflow)
 
 
 # -- clip --------------------------------------------------------------------------------------
@@ -242,12 +253,12 @@ def _clip_reference(x: NDArray, low: float | None, high: float | None) -> NDArra
 def _clip_words(call: Call) -> tuple[int, ...]:
     dtype = call.inputs[0].dtype
     if dtype == FLOAT32:
-        least, most = -math.inf, math.inf
-    else:  # bounds of an int64 whose values fit 32 bits need not fit themselves
-        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        minimum, maximum = -math.inf, math.inf
+    else:  # bounds of an int64 operand whose values fit 32 bits may exceed 32 bits
+        minimum, maximum = np.iinfo(dtype).min, np.iinfo(dtype).max
     low, high = call.attrs["low"], call.attrs["high"]
-    ends: list[AttrValue] = [least if low is None else low, most if high is None else high]
-    return tuple(word(min(max(v, least), most), dtype) for v in ends)  # type: ignore[type-var]
+    ends: list[AttrValue] = [minimum if low is None else low, maximum if high is None else high]
+    return tuple(word(min(max(v, minimum), maximum), dtype) for v in ends)  # type: ignore[type-var]
 
 
 _END = Nullable(Value(has_nan=False))
@@ -263,9 +274,12 @@ def clip(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """min(max(x, low), high), as numpy.clip; None leaves an end open. NaN stays NaN.
+    """Return min(max(x, low), high), as numpy.clip; None disables a bound. NaN propagates.
 
-    low, high: numbers, or tensors that broadcast with x.
+    Parameters
+    ----------
+    low, high
+        Numbers, or tensors that broadcast with x.
     """
     x = as_tensor(x)
     if any(isinstance(v, (Tensor, np.ndarray, Sequence)) for v in (low, high)):
@@ -283,15 +297,15 @@ def clip(
 # -- where and addcmul -------------------------------------------------------------------------
 
 _RANK = 6
-"""Axes that fit into 128 bytes of push constants with three operands; outer ones are peeled."""
+"""Maximum axes in 128 bytes of push constants with three operands; outer axes are peeled."""
 
 
 def _lower_ternary(shader: str, call: Call, scale: float = 0.0) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     shape = call.output.shape
-    given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
-    sizes, strides = collapse(shape, given)
+    operand_strides = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
+    sizes, strides = collapse(shape, operand_strides)
     inner = sizes[:_RANK]
     columns, lines = inner[0], math.prod(inner[1:])
     parts = math.prod(sizes[_RANK:])
@@ -352,7 +366,7 @@ register(
 def where(
     condition: TensorLike, a: TensorLike, b: TensorLike, *, name: str | None = None
 ) -> Tensor:
-    """a where the bool condition holds, else b, as numpy.where."""
+    """Return a where the bool condition is True, else b, as numpy.where."""
     if isinstance(condition, bool):
         raise DTypeError(
             f"[where] expected a bool tensor as condition, got {condition}: `==` and `!=` of "
@@ -376,7 +390,7 @@ def _addcmul_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _addcmul_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """The operands were broadcast; one that was a single number costs no pass."""
+    """Compute on broadcast operands; scalar operands need no extra pass."""
     if out.size:
         x, a, b = (v if any(v.strides) else v[(0,) * v.ndim] for v in inputs)
         np.add(x, x.dtype.type(attrs.as_float("value")) * a * b, out=out)
@@ -404,7 +418,7 @@ register(
 def addcmul(
     x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0, *, name: str | None = None
 ) -> Tensor:
-    """x + value * a * b in one pass, as torch.addcmul; the three broadcast."""
+    """Return x + value * a * b in one pass, as torch.addcmul; the operands broadcast."""
     like = next((t for t in (x, a, b) if isinstance(t, Tensor)), None)
     operands = tuple(as_tensor(t, like=like) for t in (x, a, b))
     return apply("addcmul", operands, {"value": number("addcmul", "value", value)}, name)

@@ -1,5 +1,6 @@
-"""Sharding rules of elementwise ops: every axis can be cut. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of elementwise ops: every axis can be sharded.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _where(call: Sharded) -> Iterable[Factor]:
 
 @sharding("dequantize_linear")
 def _dequantize_linear(call: Sharded) -> Iterable[Factor]:
-    """The scales, and what is added, belong to one axis, or to none."""
+    """Yield factors; scales and zero points have one axis, or none."""
     own, scales = call.attrs.get("axis"), call.inputs[1:]
     for axis, size in enumerate(call.output.shape):
         form = 0 if axis == own else REPLICATE

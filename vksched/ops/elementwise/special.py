@@ -1,6 +1,6 @@
-"""Special functions for the numpy references: what numpy itself does not have.
+"""Special functions for the numpy references, which numpy itself lacks.
 
-float64 goes value by value through Python's own, which are exact and slow.
+float64 uses Python's functions value by value, which are exact and slow.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ERFC = (
     0.17087277,
 )
 _SERIES = (1.0, -1 / 3, 1 / 10, -1 / 42, 1 / 216, -1 / 1320, 1 / 9360)
-"""erf(x) = 2 x / sqrt(pi) * sum of these times x**(2 k), used below 0.5."""
+"""erf(x) = 2 x / sqrt(pi) * sum of these coefficients times x**(2 k), used below 0.5."""
 
 
 def _erfc_positive(z: NDArray) -> NDArray:
     t = 1 / (1 + 0.5 * z)
     p = np.full_like(t, _ERFC[-1])
-    for coefficient in _ERFC[-2::-1]:  # in place: this is what gelu on numpy spends its time on
+    for coefficient in _ERFC[-2::-1]:  # in place: dominates the time of gelu in numpy
         p *= t
         p += coefficient
     p -= z * z
@@ -45,7 +45,7 @@ _erf, _erfc = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erf
 
 
 def erf_reference(x: NDArray) -> NDArray:
-    """Error function to the precision of its argument."""
+    """Return the error function to the precision of its argument."""
     if x.dtype == np.float64:
         return np.asarray(_erf(x))
     wide = x.astype(np.float64)
@@ -60,7 +60,7 @@ def erf_reference(x: NDArray) -> NDArray:
 
 
 def erfc_reference(x: NDArray) -> NDArray:
-    """1 - erf(x) to the precision of its argument; where it is small it keeps its digits."""
+    """Return 1 - erf(x) to the precision of its argument, without cancellation."""
     if x.dtype == np.float64:
         return np.asarray(_erfc(x))
     wide = x.astype(np.float64)
@@ -69,7 +69,7 @@ def erfc_reference(x: NDArray) -> NDArray:
 
 
 def gelu_reference(x: NDArray) -> NDArray:
-    """x * Phi(x) to x's precision; by erfc, so that small results keep their digits."""
+    """Return x * Phi(x) to x's precision, from erfc, so that small results do not cancel."""
     if x.dtype == np.float64:
         return np.asarray(0.5 * x * _erfc(-x / np.sqrt(2)))
     wide = x.astype(np.float64)
@@ -77,14 +77,14 @@ def gelu_reference(x: NDArray) -> NDArray:
 
 
 def gelu_tanh_reference(x: NDArray) -> NDArray:
-    """x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)), which does not cancel for negative x."""
+    """Return x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)) to avoid cancellation."""
     wide = x.astype(np.float64)
     u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
 
 
 def gelu_backward_reference(x: NDArray) -> NDArray:
-    """Phi(x) + x phi(x); beyond 40 phi is 0 in float64."""
+    """Return Phi(x) + x phi(x); beyond 40 phi is 0 in float64."""
     wide = x.astype(np.float64)
     tail = _erfc(-wide / np.sqrt(2)) if x.dtype == np.float64 else _tail(wide)
     near = np.clip(wide, -40, 40)
@@ -92,7 +92,7 @@ def gelu_backward_reference(x: NDArray) -> NDArray:
 
 
 def gelu_tanh_backward_reference(x: NDArray) -> NDArray:
-    """s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; flat beyond 20 in float64."""
+    """Return s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; constant beyond 20."""
     wide = np.clip(x.astype(np.float64), -20, 20)
     k, q = 2 * np.sqrt(2 / np.pi), wide * wide
     s = 1 / (1 + np.exp(-k * wide * (1 + 0.044715 * q)))
@@ -100,14 +100,14 @@ def gelu_tanh_backward_reference(x: NDArray) -> NDArray:
 
 
 def _tail(x: NDArray) -> NDArray:
-    """Return 2 Phi(x) of numbers that were float32."""
+    """Return 2 Phi(x) of values that were float32."""
     c = _erfc_positive(np.abs(x) / np.sqrt(2))
     return np.where(x < 0, c, 2 - c)
 
 
 # -- float32 at speed --------------------------------------------------------------------------
-# In place, on pieces that lie in a cache, to a few units in the last place: what native_kernels.py
-# takes where the native loops, which have the same formulas, are not built.
+# In place, on cache-sized pieces, to a few units in the last place. native_kernels.py uses these
+# functions if the native loops, which use equal formulas, are not built.
 
 _ERF_ABOVE = (
     1.1283791461606922,
@@ -126,8 +126,8 @@ _ERF_BELOW = (
     3.809134100559774e-05,
 )
 _ERF_END = 3.92
-"""erf(x) = x * above(x**2) / below(x**2) up to here, by iterated weighted least squares to a
-relative error of 2e-8; beyond it is 1 in float32.
+"""Bound up to which erf(x) = x * above(x**2) / below(x**2), fitted by iterated weighted least
+squares to a relative error of 2e-8; beyond it erf is 1 in float32.
 """
 
 
@@ -135,13 +135,13 @@ _TAIL_ABOVE = (23.61601338, 34.08407392, 22.45761536, 6.38226608)
 _TAIL_BELOW = (23.61602178, 71.76895394, 89.76562072, 56.2526436, 16.0)
 _TAIL_END = 1e4
 """1 - Phi(2 h) = exp(-2 h**2) * above(h) / (2 * below(h)) for h in 0 to 6.7, beyond which exp
-overflows and 0 comes out, by iterated weighted least squares to a relative error of 4e-7, to which
-float32 adds its own. No term is negative, so none loses digits.
+overflows and the result is 0. Fitted by iterated weighted least squares to a relative error of
+4e-7, in addition to float32 rounding. All terms are non-negative, so none cancels.
 """
 
 
 def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
-    """Write a polynomial, coefficients from the constant on."""
+    """Write a polynomial with these coefficients, the constant first."""
     np.multiply(x, coefficients[-1], out=out)
     for coefficient in coefficients[-2:0:-1]:
         out += coefficient
@@ -150,7 +150,7 @@ def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
 
 
 def erf_into(x: NDArray, out: NDArray) -> None:
-    """Error function of float32."""
+    """Write the error function of float32."""
     z = np.clip(x, -_ERF_END, _ERF_END)
     square = z * z
     below = np.empty_like(square)
@@ -162,10 +162,10 @@ def erf_into(x: NDArray, out: NDArray) -> None:
 
 
 def gelu_into(x: NDArray, out: NDArray) -> None:
-    """x * Phi(x) of float32, as `gelu_reference`."""
+    """Write x * Phi(x) of float32, as `gelu_reference`."""
     np.multiply(x, 0.5, out=out)
     half = np.abs(out)
-    out += half  # max(x, 0), from which the tail of the normal distribution goes
+    out += half  # max(x, 0), from which the tail of the normal distribution is subtracted
     tail, growth = _tail_into(half)
     tail *= half
     tail /= growth
@@ -173,9 +173,9 @@ def gelu_into(x: NDArray, out: NDArray) -> None:
 
 
 def _tail_into(half: NDArray) -> tuple[NDArray, NDArray]:
-    """Return 2 (1 - Phi(2 h)) exp(2 h^2) and exp(2 h^2); cuts h off where it overflows."""
+    """Return 2 (1 - Phi(2 h)) exp(2 h^2) and exp(2 h^2); clamps h before overflow."""
     if not half.max(initial=0) < _TAIL_END:
-        np.minimum(half, _TAIL_END, out=half)  # beyond it the polynomials overflow, late
+        np.minimum(half, _TAIL_END, out=half)  # larger values overflow the polynomials
     tail, below = np.empty_like(half), np.empty_like(half)
     _horner(half, _TAIL_ABOVE, tail)
     _horner(half, _TAIL_BELOW, below)
@@ -187,20 +187,23 @@ def _tail_into(half: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def gelu_backward_into(x: NDArray, out: NDArray) -> None:
-    """Phi(x) + x phi(x) of float32, that of -|x| first; both together are 1."""
+    """Write Phi(x) + x phi(x) of float32, computed from -|x|; the values at x and -x sum to 1."""
     np.multiply(x, 0.5, out=out)
     half = np.abs(out)
     tail, growth = _tail_into(half)
     tail *= 0.5
     half *= 2 / math.sqrt(2 * math.pi)
-    tail -= half  # of -|x|
+    tail -= half  # the value at -|x|
     tail /= growth
     np.subtract(1, tail, out=out, where=x > 0)
     np.copyto(out, tail, where=~(x > 0))
 
 
 def gelu_tanh_backward_into(x: NDArray, out: NDArray) -> None:
-    """s + s (1 - s) x u' of float32, with s of |x|, as 1 - s has few digits where s is near 1."""
+    """Write s + s (1 - s) x u' of float32.
+
+    s is evaluated at |x|, because 1 - s has few digits near s = 1.
+    """
     k, z = 2 * math.sqrt(2 / math.pi), np.minimum(np.abs(x), 20)
     q = z * z
     q *= -0.044715 * k
@@ -211,7 +214,7 @@ def gelu_tanh_backward_into(x: NDArray, out: NDArray) -> None:
     q *= -3
     q += k
     q *= z
-    q *= s  # the rise
+    q *= s  # the derivative
     e *= s
     below = e * (1 - q)
     q *= e
@@ -220,7 +223,7 @@ def gelu_tanh_backward_into(x: NDArray, out: NDArray) -> None:
 
 
 def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
-    """x * (1 + tanh(u)) / 2 of float32, as `gelu_tanh_reference`."""
+    """Write x * (1 + tanh(u)) / 2 of float32, as `gelu_tanh_reference`."""
     scale = -2 * math.sqrt(2 / math.pi)
     u = x * x
     u *= 0.044715 * scale
@@ -232,7 +235,7 @@ def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
 
 
 def sigmoid_into(x: NDArray, out: NDArray) -> None:
-    """1 / (1 + exp(-x)) of float32; where exp overflows, 0."""
+    """Write 1 / (1 + exp(-x)) of float32; 0 if exp overflows."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     out += 1
@@ -240,7 +243,7 @@ def sigmoid_into(x: NDArray, out: NDArray) -> None:
 
 
 def silu_into(x: NDArray, out: NDArray) -> None:
-    """x / (1 + exp(-x)) of float32; where exp overflows, -0."""
+    """Write x / (1 + exp(-x)) of float32; -0 if exp overflows."""
     np.negative(x, out=out)
     np.exp(out, out=out)
     out += 1

@@ -1,5 +1,5 @@
-"""Elementwise functions of one operand: powers, logarithms, circular and hyperbolic functions,
-rounding, tests. Each is numpy's, to a few units in the last place.
+"""Elementwise functions of one operand: powers, logarithms, trigonometric and hyperbolic functions,
+rounding, predicates. They match numpy to a few units in the last place.
 """
 
 from __future__ import annotations
@@ -72,199 +72,199 @@ for _name, _compute in (("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", n
 
 
 def sqrt(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Square root, as numpy.sqrt; below 0 NaN."""
+    """Return the square root, as numpy.sqrt; negative values give NaN."""
     return unary("sqrt", x, name)
 
 
 def rsqrt(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """1 / sqrt(x), as numpy; 0 gives inf."""
+    """Return 1 / sqrt(x); 0 gives inf."""
     return unary("rsqrt", x, name)
 
 
 def reciprocal(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """1 / x, as numpy.reciprocal; 0 gives inf of its sign."""
+    """Return 1 / x, as numpy.reciprocal; 0 gives inf of its sign."""
     return unary("reciprocal", x, name)
 
 
 def square(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x * x, as numpy.square; integers wrap."""
+    """Return x * x, as numpy.square; integers wrap."""
     return unary("square", x, name)
 
 
 def exp(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Exponential, as numpy.exp."""
+    """Return the exponential, as numpy.exp."""
     return unary("exp", x, name)
 
 
 def expm1(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """exp(x) - 1, as numpy.expm1: near 0 it keeps its digits."""
+    """Return exp(x) - 1, as numpy.expm1, accurate near 0."""
     return unary("expm1", x, name)
 
 
 def log(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Natural logarithm, as numpy.log; negative values give NaN."""
+    """Return the natural logarithm, as numpy.log; negative values give NaN."""
     return unary("log", x, name)
 
 
 def log1p(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """log(1 + x), as numpy.log1p: near 0 it keeps its digits."""
+    """Return log(1 + x), as numpy.log1p, accurate near 0."""
     return unary("log1p", x, name)
 
 
 def log2(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Logarithm to base 2, as numpy.log2; exact for powers of two."""
+    """Return the logarithm to base 2, as numpy.log2; exact for powers of two."""
     return unary("log2", x, name)
 
 
 def log10(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Logarithm to base 10, as numpy.log10."""
+    """Return the logarithm to base 10, as numpy.log10."""
     return unary("log10", x, name)
 
 
 def sin(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Sine, as numpy.sin, of any finite angle; infinite ones give NaN."""
+    """Return the sine, as numpy.sin, of any finite angle; infinite angles give NaN."""
     return unary("sin", x, name)
 
 
 def cos(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Cosine, as numpy.cos, of any finite angle; infinite ones give NaN."""
+    """Return the cosine, as numpy.cos, of any finite angle; infinite angles give NaN."""
     return unary("cos", x, name)
 
 
 def tan(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Tangent, as numpy.tan, of any finite angle; infinite ones give NaN."""
+    """Return the tangent, as numpy.tan, of any finite angle; infinite angles give NaN."""
     return unary("tan", x, name)
 
 
 def asin(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Arc sine, as numpy.arcsin; beyond -1..1 NaN."""
+    """Return the arc sine, as numpy.arcsin; values outside -1..1 give NaN."""
     return unary("asin", x, name)
 
 
 def acos(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Arc cosine, as numpy.arccos; beyond -1..1 NaN."""
+    """Return the arc cosine, as numpy.arccos; values outside -1..1 give NaN."""
     return unary("acos", x, name)
 
 
 def atan(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Arc tangent, as numpy.arctan."""
+    """Return the arc tangent, as numpy.arctan."""
     return unary("atan", x, name)
 
 
 def sinh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Hyperbolic sine, as numpy.sinh."""
+    """Return the hyperbolic sine, as numpy.sinh."""
     return unary("sinh", x, name)
 
 
 def cosh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Hyperbolic cosine, as numpy.cosh."""
+    """Return the hyperbolic cosine, as numpy.cosh."""
     return unary("cosh", x, name)
 
 
 def tanh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Hyperbolic tangent, as numpy.tanh."""
+    """Return the hyperbolic tangent, as numpy.tanh."""
     return unary("tanh", x, name)
 
 
 def asinh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Inverse hyperbolic sine, as numpy.arcsinh."""
+    """Return the inverse hyperbolic sine, as numpy.arcsinh."""
     return unary("asinh", x, name)
 
 
 def acosh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Inverse hyperbolic cosine, as numpy.arccosh; below 1 NaN."""
+    """Return the inverse hyperbolic cosine, as numpy.arccosh; values below 1 give NaN."""
     return unary("acosh", x, name)
 
 
 def atanh(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Inverse hyperbolic tangent, as numpy.arctanh; beyond -1..1 NaN."""
+    """Return the inverse hyperbolic tangent, as numpy.arctanh; values outside -1..1 give NaN."""
     return unary("atanh", x, name)
 
 
 def erf(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Error function, as ONNX Erf."""
+    """Return the error function, as ONNX Erf."""
     return unary("erf", x, name)
 
 
 def erfc(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """1 - erf(x), as scipy.special.erfc: where it is small it keeps its digits."""
+    """Return 1 - erf(x), as scipy.special.erfc, without cancellation for small results."""
     return unary("erfc", x, name)
 
 
 def ceil(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """The least whole number of at least x, as numpy.ceil; integers stay as they are."""
+    """Round up to an integer, as numpy.ceil; integers are unchanged."""
     return unary("ceil", x, name)
 
 
 def floor(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """The largest whole number of at most x, as numpy.floor; integers stay as they are."""
+    """Round down to an integer, as numpy.floor; integers are unchanged."""
     return unary("floor", x, name)
 
 
 def trunc(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x without its fraction, as numpy.trunc; integers stay as they are."""
+    """Round towards zero, as numpy.trunc; integers are unchanged."""
     return unary("trunc", x, name)
 
 
 def round(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """The nearest whole number, of two the even one, as numpy.round; integers stay as they are."""
+    """Round to the nearest integer, ties to even, as numpy.round; integers are unchanged."""
     return unary("round", x, name)
 
 
 def positive(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x itself, as numpy.positive: no copy is made."""
+    """Return x itself, as numpy.positive, without a copy."""
     return unary("positive", x, name)
 
 
 def neg(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """-x, as numpy.negative; the least int32 stays itself, and uint32 wraps."""
+    """Return -x, as numpy.negative; the minimum int32 is unchanged, and uint32 wraps."""
     return unary("neg", x, name)
 
 
 def abs(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Absolute value, as numpy.abs; the least int32 stays itself."""
+    """Return the absolute value, as numpy.abs; the minimum int32 is unchanged."""
     return unary("abs", x, name)
 
 
 def sign(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """-1, 0 or 1, as numpy.sign; NaN stays NaN."""
+    """Return -1, 0 or 1, as numpy.sign; NaN propagates."""
     return unary("sign", x, name)
 
 
 def relu(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """max(x, 0), as ONNX Relu; NaN stays NaN."""
+    """Return max(x, 0), as ONNX Relu; NaN propagates."""
     return unary("relu", x, name)
 
 
 def bitwise_invert(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Every bit inverted, as numpy.invert; of a bool its negation."""
+    """Invert every bit, as numpy.invert; negate a bool."""
     return unary("bitwise_invert", x, name)
 
 
 def logical_not(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Negation of a bool, as numpy.logical_not."""
+    """Negate a bool, as numpy.logical_not."""
     return unary("logical_not", x, name)
 
 
 def signbit(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Whether the sign bit is set, as numpy.signbit: of -0 too."""
+    """Return True where the sign bit is set, as numpy.signbit, including -0."""
     return unary("signbit", x, name)
 
 
 def isnan(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Whether x is NaN, as numpy.isnan; no integer is."""
+    """Return True where x is NaN, as numpy.isnan; integers never are."""
     return unary("isnan", x, name)
 
 
 def isinf(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Whether x is infinite, of either sign, as numpy.isinf; no integer is."""
+    """Return True where x is infinite, as numpy.isinf; integers never are."""
     return unary("isinf", x, name)
 
 
 def isfinite(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """Whether x is neither infinite nor NaN, as numpy.isfinite; every integer is."""
+    """Return True where x is finite, as numpy.isfinite; integers always are."""
     return unary("isfinite", x, name)
 
 
 negative = neg
-"""The name of the Python array API standard."""
+"""Name in the Python array API standard."""

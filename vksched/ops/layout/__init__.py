@@ -1,4 +1,4 @@
-"""Ops that move elements and compute nothing: layout, index, pad, scatter."""
+"""Data movement ops: layout, indexing, padding, scatter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Ops that change no value, only how a graph is taken: where gradients stop, and what is computed
-after what.
-"""
+"""Identity ops that control the graph: where gradients stop, and which ops run first."""
 
 from __future__ import annotations
 
@@ -56,14 +54,14 @@ def _optimization_barrier_gradient(call: VjpContext) -> VjpResult:
 
 
 def stop_gradient(x: TensorLike, *, name: str | None = None) -> Tensor:
-    """x itself, taken for a constant by `grad`, as jax.lax.stop_gradient. A view."""
+    """Return x as a constant for `grad`, as jax.lax.stop_gradient. Returns a view."""
     return apply("stop_gradient", (as_tensor(x),), name=name)
 
 
 def optimization_barrier(x: TensorLike, event: Tensor) -> Tensor:
-    """A copy of x that is made once `event` is there; its values do not matter.
+    """Return a copy of x that is computed after `event`, whose values are ignored.
 
-    What reads it is another computation than what reads x: equal calls of both are not made one.
-    It is no view, as a view is there as soon as what it shows.
+    Calls on the copy are not merged with equal calls on x. The result is no view, because views are
+    available as soon as their base.
     """
     return apply("optimization_barrier", (as_tensor(x), event))

@@ -1,4 +1,4 @@
-"""Blocks of two spatial axes moved into the channels, and back."""
+"""Rearrangement of blocks of two spatial axes into channels, and back."""
 
 from __future__ import annotations
 
@@ -22,10 +22,20 @@ def _check(op: str, x: Tensor, block: int) -> int:
 def depth_to_space(
     x: TensorLike, block: int, mode: str = "DCR", *, name: str | None = None
 ) -> Tensor:
-    """Channels spread over blocks of height and width, as ONNX DepthToSpace.
+    """Rearrange channels into blocks of height and width, as ONNX DepthToSpace.
 
-    x: (batch, c * block * block, h, w) -> (batch, c, h * block, w * block). mode: "DCR" has the
-    place in the block before the channel among x's channels, "CRD" after it.
+    Parameters
+    ----------
+    mode
+        Order of x's channels: "DCR" with the position in the block first, "CRD" with the channel
+        first.
+
+    Shapes
+    ------
+    x
+        (batch, c * block * block, h, w)
+    result
+        (batch, c, h * block, w * block)
     """
     tensor = as_tensor(x)
     b = _check("depth_to_space", tensor, block)
@@ -47,9 +57,14 @@ def depth_to_space(
 
 
 def space_to_depth(x: TensorLike, block: int, *, name: str | None = None) -> Tensor:
-    """Blocks of height and width as channels, as ONNX SpaceToDepth.
+    """Rearrange blocks of height and width into channels, as ONNX SpaceToDepth.
 
-    x: (batch, c, h * block, w * block) -> (batch, block * block * c, h, w).
+    Shapes
+    ------
+    x
+        (batch, c, h * block, w * block)
+    result
+        (batch, block * block * c, h, w)
     """
     tensor = as_tensor(x)
     b = _check("space_to_depth", tensor, block)

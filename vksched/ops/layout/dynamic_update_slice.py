@@ -1,9 +1,9 @@
-"""Rows written over others from a position on, such as the next rows of a cache.
+"""In-place update of consecutive rows, such as new rows of a KV cache.
 
     data   a b c d e        start 1, rows x y        result   a x y d e
 
-Nothing of it can fail: rows that would lie outside are left out. So it may write where a state
-lies, and then costs what the rows cost, however large the state is.
+The op cannot fail: rows outside of the data are dropped. It may therefore update a state in place,
+at the cost of the rows only, however large the state is.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
     parts = [(target, rows)] if start.ndim == 0 else zip(target, rows, strict=True)
     along = axis - start.ndim
     for (to, new), first in zip(parts, start.reshape(-1).tolist(), strict=True):
-        size, many = to.shape[along], new.shape[along]
-        begin, end = max(0, -first), min(many, size - first)
+        size, count = to.shape[along], new.shape[along]
+        begin, end = max(0, -first), min(count, size - first)
         if begin < end:
             lead = (slice(None),) * along
-            at, taken = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
-            to[at] = new[taken]
+            at, selected = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
+            to[at] = new[selected]
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -80,7 +80,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _native_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Of writing where the data lies, of any type."""
+    """Return the native program of the in-place write, for any type."""
     data, rows, start = inputs
     axis = attrs.as_int("axis")
     lines, itemsize = math.prod(data.shape[:axis]), data.host_bytes // max(1, data.size)
@@ -109,7 +109,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     )
     shader, count, push = "dynamic_update_slice", rows.size, sizes
     if data.dtype == FLOAT16:
-        each = many * inner // 2 + 1  # words, where the first or the last has a half of its own
+        each = many * inner // 2 + 1  # words; the first and the last may have a separate half
         shader, count, push = (
             "dynamic_update_slice_fp16",
             slices * each,
@@ -127,7 +127,9 @@ def _words(call: Call) -> Call | None:
 
 
 def _fp16(call: Call) -> tuple[int, ...]:
-    """Rows of no whole words are written half by half, all others as words."""
+    """Return the float16 operands to write as words; rows without whole words are written by
+    halves.
+    """
     return () if _words(call) else fp16_operands(call)
 
 
@@ -165,11 +167,18 @@ def dynamic_update_slice(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`data` with rows written over its own from `start` on, as ONNX TensorScatter.
+    """Return `data` with rows replaced from `start` on, as ONNX TensorScatter.
 
-    data: (..., n, ...), n on the axis; rows: the same with any number on it; start: an int, or one
-    for each index of axis 0, (b,), where that is not the axis of the rows. Rows that would lie
-    outside are left out. As the next value of a state it is written where the state lies.
+    Rows outside of the data are dropped. As the next value of a state it is written in place.
+
+    Shapes
+    ------
+    data
+        (..., n, ...), with n on the axis.
+    rows
+        As data, with any size on the axis.
+    start
+        () or, if `axis` is not 0, one per index of axis 0, (b,).
     """
     target = as_tensor(data)
     if target.rank == 0:

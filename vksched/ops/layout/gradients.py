@@ -1,12 +1,12 @@
-"""Gradient rules of the moves: what went somewhere comes back from there.
+"""Gradient rules of data movement ops.
 
-    moved by       comes back by
-    slice          pad, the other way round for negative steps
-    gather         scatter that adds: what was taken twice gets both
-    scatter        gather, and 0 where the data was written over
+    op             gradient
+    slice          pad, reversed for negative steps
+    gather         scatter with "add": elements that were read twice get both
+    scatter        gather, and 0 where the data was overwritten
 
-All but a scatter that multiplies, or keeps the largest, are linear; so their gradients are, too.
-Examples: tests/autograd/test_rules_moves.py.
+Except scatters with "mul", "max" or "min", all are linear; so are their gradients. Examples:
+tests/autograd/test_rules_moves.py.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .slice import slice_ranges
 
 
 def _full(shape: Sequence[int], value: int, dtype: str) -> Tensor:
-    made = np.asarray(value, numpy_dtype(dtype)).item()
-    return apply("full", (), {"shape": tuple(shape), "value": made, "dtype": dtype})
+    scalar = np.asarray(value, numpy_dtype(dtype)).item()
+    return apply("full", (), {"shape": tuple(shape), "value": scalar, "dtype": dtype})
 
 
 def _zeros(like: Tensor) -> Tensor:
@@ -56,16 +56,16 @@ def _transpose(call: VjpContext) -> VjpResult:
 
 @gradient("slice")
 def _slice(call: VjpContext) -> VjpResult:
-    """Zeros between the elements of a wide step, then around them all."""
+    """Insert zeros between the elements for steps above 1, then pad."""
     x, g = call.inputs[0], call.grad
     ranges = slice_ranges(x.shape, call.attrs)
-    backwards = [a for a, taken in enumerate(ranges) if taken.step < 0 and len(taken) > 1]
+    backwards = [a for a, selected in enumerate(ranges) if selected.step < 0 and len(selected) > 1]
     g = flip(g, backwards) if backwards else g
     around: list[tuple[int, int]] = []
-    for axis, taken in enumerate(ranges):
-        size, count = x.shape[axis], len(taken)
-        first = min(taken[0], taken[-1]) if count else 0
-        step = abs(taken.step) if count > 1 else 1
+    for axis, selected in enumerate(ranges):
+        size, count = x.shape[axis], len(selected)
+        first = min(selected[0], selected[-1]) if count else 0
+        step = abs(selected.step) if count > 1 else 1
         around.append((first, size - first - count * step))
         if step > 1:
             before, after = g.shape[:axis], g.shape[axis + 1 :]
@@ -120,7 +120,7 @@ def _tril(call: VjpContext) -> VjpResult:
 
 @gradient("gather")
 def _gather(call: VjpContext) -> VjpResult:
-    """Whole rows along the first axis; along another one, element by element of its lines."""
+    """Scatter whole rows along the first axis; along other axes scatter single elements."""
     (table, indices), axis, g = call.inputs, call.attrs.as_int("axis"), call.grad
     if axis == 0:
         count = indices.size
@@ -142,7 +142,7 @@ def _gather_elements(call: VjpContext) -> VjpResult:
 
 @gradient("gather_nd")
 def _gather_nd(call: VjpContext) -> VjpResult:
-    """With axes of batches their number becomes one more index of each tuple."""
+    """Convert the batch position to one more index of each tuple."""
     (table, indices), batch, g = call.inputs, call.attrs.as_int("batch_dims"), call.grad
     if batch == 0:
         return scatter_nd(_zeros(table), indices, g, "add"), None
@@ -168,33 +168,33 @@ def _one_hot(call: VjpContext) -> VjpResult:
     return None, concat([reshape(s, (1,)) for s in sums])
 
 
-# -- rows ----------------------------------------------------------------------------------------
+# -- dynamic_update_slice -------------------------------------------------------------------------
 
 
 @gradient("dynamic_update_slice")
 def _dynamic_update_slice(call: VjpContext) -> VjpResult:
-    """Rows that were left out have no gradient."""
+    """Return gradients; dropped rows have none."""
     (data, rows, start), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
-    size, many = data.shape[axis], rows.shape[axis]
-    kept = dynamic_update_slice(g, _zeros(rows), start, axis)
-    if not size or not many:
-        return kept, _zeros(rows), None
+    size, count = data.shape[axis], rows.shape[axis]
+    g_data = dynamic_update_slice(g, _zeros(rows), start, axis)
+    if not size or not count:
+        return g_data, _zeros(rows), None
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
-    steps = apply("arange", (), {"shape": (many,), **numbers})
+    steps = apply("arange", (), {"shape": (count,), **numbers})
     first = cast(start, INT32)
     at = reshape(first, (-1, 1)) + steps
     inside = logical_and(greater_equal(at, 0), less(at, size))
     at = where(inside, at, 0)
     if start.rank:
-        turned = gather_nd(moveaxis(g, axis, 1), reshape(at, (*at.shape, 1)), 1)
-        taken = moveaxis(turned, 1, axis)
+        lines = gather_nd(moveaxis(g, axis, 1), reshape(at, (*at.shape, 1)), 1)
+        selected = moveaxis(lines, 1, axis)
     else:
-        taken = gather(g, reshape(at, (many,)), axis)
+        selected = gather(g, reshape(at, (count,)), axis)
     shape = [1] * rows.rank
-    shape[axis] = many
+    shape[axis] = count
     if start.rank:
         shape[0] = start.shape[0]
-    return kept, where(reshape(inside, shape), taken, as_tensor(0.0, like=g)), None
+    return g_data, where(reshape(inside, shape), selected, as_tensor(0.0, like=g)), None
 
 
 # -- scatter -------------------------------------------------------------------------------------
@@ -230,17 +230,25 @@ def _scatter_nd(call: VjpContext) -> VjpResult:
 
 
 def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResult:
-    """Return the gradients of a scatter: put updates elements as it does, take reads those that it
-    updates. indexed: the axes of the data before those of whole slices.
+    """Return the gradients of a scatter.
+
+    Parameters
+    ----------
+    put
+        Scatters updates.
+    take
+        Gathers the updated elements.
+    indexed
+        Axes of the data before those of whole slices.
     """
     (data, _, updates), g = call.inputs, call.grad
     reduction = call.attrs.as_str("reduction")
     if reduction == "add":
         return g, None, take(g)
     if reduction == "none":
-        kept = put(g, _zeros(updates), "none")
+        g_data = put(g, _zeros(updates), "none")
         stays = _last(data, updates, put, take, indexed)
-        return kept, None, where(stays, take(g), as_tensor(0.0, like=g))
+        return g_data, None, where(stays, take(g), as_tensor(0.0, like=g))
     if reduction == "mul":
         ones = _full(data.shape, 1, data.dtype)
         return g * put(ones, updates, "mul"), None, _by_factors(call, put, take)
@@ -248,7 +256,7 @@ def _scattered(call: VjpContext, put: Put, take: Take, indexed: int) -> VjpResul
 
 
 def _last(data: Tensor, updates: Tensor, put: Put, take: Take, indexed: int) -> Tensor:
-    """Return which updates stay: of several of one element the last."""
+    """Return which updates persist: the last one of each element."""
     slices = data.shape[:indexed]
     rows = updates.shape[: updates.rank - (data.rank - indexed)]
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
@@ -258,8 +266,9 @@ def _last(data: Tensor, updates: Tensor, put: Put, take: Take, indexed: int) -> 
 
 
 def _by_factors(call: VjpContext, put: Put, take: Take) -> Tensor:
-    """Return the gradient by factors of products: for each the product of all others, without
-    dividing by 0. Second derivatives by two factors that are both 0 come out as 0.
+    """Return the gradient of each factor as the product of all other factors, without division.
+
+    Second derivatives with respect to two factors that are both 0 are returned as 0.
     """
     (data, _, updates), g = call.inputs, call.grad
     zero, one = (as_tensor(v, like=g) for v in (0.0, 1.0))
@@ -272,9 +281,9 @@ def _by_factors(call: VjpContext, put: Put, take: Take) -> Tensor:
 
 
 def _by_ties(call: VjpContext, put: Put, take: Take) -> VjpResult:
-    """The largest or least of several: shared evenly among equal ones, as torch.scatter_reduce."""
+    """Share the gradient of a maximum or minimum among equal values, as torch.scatter_reduce."""
     (data, _, updates), g = call.inputs, call.grad
     zero = as_tensor(0.0, like=g)
-    own, given = equal(data, call.output), equal(updates, take(call.output))
-    share = g / put(cast(own, g.dtype), cast(given, g.dtype), "add")
-    return where(own, share, zero), None, where(given, take(share), zero)
+    own, from_updates = equal(data, call.output), equal(updates, take(call.output))
+    share = g / put(cast(own, g.dtype), cast(from_updates, g.dtype), "add")
+    return where(own, share, zero), None, where(from_updates, take(share), zero)

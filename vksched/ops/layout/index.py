@@ -1,4 +1,7 @@
-"""Index ops: gather and its kin, one_hot. An index outside its axis is an error on every device."""
+"""Indexing ops: gather, gather_elements, gather_nd, one_hot.
+
+An index outside of its axis is an error on every device.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from .reshape import expand
 
 
 def check_index_type(op: str, indices: TensorType) -> None:
-    """Raise DTypeError unless indices are integers that may be negative."""
+    """Raise DTypeError unless indices are signed integers."""
     if indices.dtype not in (INT32, INT64):
         raise DTypeError(
             f"[{op}] expected int32 or int64 indices, got {indices.dtype}; try vs.cast"
@@ -41,10 +44,10 @@ def check_index_type(op: str, indices: TensorType) -> None:
 
 
 def positions(op: str, indices: NDArray, size: int) -> NDArray:
-    """Return indices into an axis as int64, none of them negative.
+    """Return indices into an axis as non-negative int64.
 
     Raises:
-        IndexOutOfRange: one is outside the axis.
+        IndexOutOfRange: an index is outside of the axis.
     """
     wide = indices.astype(np.int64)
     bad = wide[(wide < -size) | (wide >= size)]
@@ -56,7 +59,7 @@ def positions(op: str, indices: NDArray, size: int) -> NDArray:
 
 
 def tuple_positions(op: str, indices: NDArray, sizes: Shape) -> NDArray:
-    """Return for each tuple of indices, along the last axis, the number of the slice it names."""
+    """Return the number of the slice for each tuple of indices along the last axis."""
     flat = np.zeros(indices.shape[:-1], np.int64)
     for axis, size in enumerate(sizes):
         flat = flat * size + positions(op, indices[..., axis], size)
@@ -64,7 +67,7 @@ def tuple_positions(op: str, indices: NDArray, sizes: Shape) -> NDArray:
 
 
 def check_elements(op: str, data: TensorType, indices: TensorType, axis: int) -> None:
-    """Raise ShapeError unless indices lie within data on every axis but the one they index."""
+    """Raise ShapeError if indices exceed data on an axis other than the indexed one."""
     fits = indices.rank == data.rank and all(
         i <= d for a, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if a != axis
     )
@@ -89,7 +92,7 @@ def _gather_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     table, indices = inputs
     axis = attrs.as_int("axis")
     size = table.shape[axis]
-    if 0 in table.shape[:axis] + table.shape[axis + 1 :]:  # nothing is read, whatever the indices
+    if 0 in table.shape[:axis] + table.shape[axis + 1 :]:  # nothing is read, for any indices
         return np.empty(
             (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), table.dtype
         )
@@ -100,7 +103,7 @@ def _gather_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None
     table, indices = inputs
     axis = attrs.as_int("axis")
     at = positions("gather", indices, table.shape[axis])
-    np.take(table, at, axis, out=out, mode="clip")  # they are inside: no need of a copy of out
+    np.take(table, at, axis, out=out, mode="clip")  # indices are in range: no copy of out is needed
 
 
 def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
@@ -120,10 +123,10 @@ def pick_lines(
     inner: int,
     limits: Limits,
 ) -> Dispatch:
-    """Return the dispatch that picks lines of a table.
+    """Return the dispatch that gathers lines of a table.
 
-    operands: a table of (outer, axis_size, inner), indices (picks), a result of (lines, inner),
-    which is (outer, picks, inner).
+    operands: a table (outer, axis_size, inner), indices (picks), and a result (lines, inner), i.e.
+    (outer, picks, inner).
     """
     push = (("lines", lines), ("axis_size", axis_size), ("picks", picks), ("inner", inner))
     groups, constants = launch_lines(inner, lines, inner % 4 == 0, limits)
@@ -164,10 +167,10 @@ register(
 def gather(
     table: TensorLike, indices: TensorLike, axis: int = 0, *, name: str | None = None
 ) -> Tensor:
-    """The slices of `table` at int32 or int64 `indices` along an axis, as ONNX Gather.
+    """Return the slices of `table` at int32 or int64 `indices` along an axis, as ONNX Gather.
 
     table: (..., n, ...), indices: any shape -> (..., *indices.shape, ...). Negative indices count
-    from the end; one outside -n..n-1 raises IndexOutOfRange when the graph runs.
+    from the end; an index outside -n..n-1 raises IndexOutOfRange when the graph runs.
     """
     rows = as_tensor(table)
     if rows.rank == 0:
@@ -177,7 +180,7 @@ def gather(
 
 
 def embedding(table: TensorLike, ids: TensorLike, *, name: str | None = None) -> Tensor:
-    """The rows of a table by number: `gather` along axis 0, as torch.nn.functional.embedding.
+    """Return the rows of a table: `gather` along axis 0, as torch.nn.functional.embedding.
 
     table: (rows, *rest), ids: any shape -> (*ids.shape, *rest).
     """
@@ -221,8 +224,8 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         ("sizes", pad(sizes, 7)),
         ("table_strides", pad(strides, 8)),
     )
-    # along the last axis neighbours read lines of the table that lie near, along another one those
-    # that lie under each other do
+    # Along the last axis adjacent invocations read nearby elements of the table's lines; along
+    # other axes they read corresponding elements of adjacent lines.
     runs = math.prod(shape[axis + 1 :]) == 1
     size, limits = call.output.size, call.limits
     groups, constants = launch_run(size, limits) if runs else (spread(size, limits), ())
@@ -248,10 +251,10 @@ register(
 def gather_elements(
     table: TensorLike, indices: TensorLike, axis: int = 0, *, name: str | None = None
 ) -> Tensor:
-    """One element of `table` for each index, along an axis, as ONNX GatherElements.
+    """Return one element of `table` per index, along an axis, as ONNX GatherElements.
 
-    table: (..., n, ...), indices: of the same rank, on the other axes no longer -> shape of
-    indices. An index outside -n..n-1 raises IndexOutOfRange when the graph runs.
+    table: (..., n, ...), indices: equal rank, not larger on the other axes -> shape of indices. An
+    index outside -n..n-1 raises IndexOutOfRange when the graph runs.
     """
     data = as_tensor(table)
     if data.rank == 0:
@@ -263,9 +266,9 @@ def gather_elements(
 def take_along_axis(
     x: TensorLike, indices: TensorLike, axis: int = -1, *, name: str | None = None
 ) -> Tensor:
-    """One element of x for each index, along an axis, as numpy.take_along_axis.
+    """Return one element of x per index, along an axis, as numpy.take_along_axis.
 
-    x and indices have one rank and broadcast with each other on the other axes.
+    x and indices have equal rank and broadcast with each other on the other axes.
     """
     data, where = as_tensor(x), as_tensor(indices)
     if data.rank == 0 or data.rank != where.rank:
@@ -281,11 +284,11 @@ def take_along_axis(
             f"got {data.shape} and {where.shape}"
         )
     sides = [d if w == 1 else w for _, (d, w) in pairs]
-    wanted = [
+    expected = [
         tuple(t.shape[a] if a == at else s for a, s in enumerate(sides)) for t in (data, where)
     ]
-    data = data if data.shape == wanted[0] else expand(data, wanted[0])
-    where = where if where.shape == wanted[1] else expand(where, wanted[1])
+    data = data if data.shape == expected[0] else expand(data, expected[0])
+    where = where if where.shape == expected[1] else expand(where, expected[1])
     return gather_elements(data, where, at, name=name)
 
 
@@ -370,10 +373,10 @@ register(
 def gather_nd(
     table: TensorLike, indices: TensorLike, batch_dims: int = 0, *, name: str | None = None
 ) -> Tensor:
-    """The slices of `table` that tuples of indices name, as ONNX GatherND.
+    """Return the slices of `table` at tuples of indices, as ONNX GatherND.
 
-    table: (*batch, *indexed, *rest), indices: (*batch, ..., k), k indexed axes
-    -> (*batch, ..., *rest). An index outside its axis raises IndexOutOfRange when the graph runs.
+    table: (*batch, *indexed, *rest), indices: (*batch, ..., k), k indexed axes -> (*batch, ...,
+    *rest). An index outside its axis raises IndexOutOfRange when the graph runs.
     """
     data, where = as_tensor(table), as_tensor(indices)
     if data.rank == 0 or where.rank == 0:
@@ -444,9 +447,10 @@ def one_hot(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`on_value` where a new axis of size `depth` has the index, else `off_value`, as ONNX OneHot.
+    """Return `on_value` where a new axis equals the index, else `off_value`, as ONNX OneHot.
 
-    Negative indices count from the end; one outside -depth..depth-1 makes a line of off_value.
+    The axis has the size `depth`. Negative indices count from the end; an index outside
+    -depth..depth-1 gives a line of off_value.
     """
     where = as_tensor(indices)
     at = normalize_axis("one_hot", axis, where.rank + 1)

@@ -1,5 +1,5 @@
-"""Copies as steps of native programs (native/cpu_kernels/program/copies.cpp): of values of one word
-each, as float32 has. Examples: tests/ops/native/test_native_programs.py.
+"""Copies as loops of native programs (native/cpu_kernels/program/copies.cpp), for types with one
+32-bit word per element. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import collapse, pad
 
 AXES = 6
-"""Of a copy, behind those that may be merged."""
+"""Maximum number of axes of a copy, after axes are merged."""
 PIECE = 1 << 15
-"""Words that one piece copies, some 10 us."""
+"""Words per piece, about 10 us."""
 WORDS = (FLOAT32, INT32, UINT32)
 
 Lie = tuple[int, tuple[int, ...]]
-"""The first word of what is copied, and the words from one element to the next along each axis."""
+"""Layout of an operand of a copy: its first word, and the stride along each axis in words."""
 
 
 def copy_program(
@@ -34,7 +34,10 @@ def copy_program(
 ) -> NativeProgram | None:
     """Return the loop that copies elements of a shape from an operand to a result.
 
-    fill: the word of all elements of the result that are not copied.
+    Parameters
+    ----------
+    fill
+        Word for the other elements of the result.
     """
     sizes, (of_x, of_result) = collapse(shape, (x[1], result[1]))
     if not moves_words((operand, output)) or len(sizes) > AXES:
@@ -50,14 +53,14 @@ def copy_program(
 
 
 def dense(shape: Shape) -> Lie:
-    """Return how all elements of a value lie."""
+    """Return the layout of a contiguous value."""
     return 0, contiguous_strides(shape)
 
 
 def concat_program(
     inputs: Sequence[TensorType], output: TensorType, axis: int
 ) -> NativeProgram | None:
-    """Return the loop that puts values beside each other along an axis."""
+    """Return the loop that concatenates values along an axis."""
     if not moves_words(inputs):
         return None
     lines = math.prod(output.shape[:axis])
@@ -68,7 +71,7 @@ def concat_program(
 def gather_program(
     inputs: tuple[TensorType, ...], output: TensorType, axis: int
 ) -> NativeProgram | None:
-    """Return the loop that takes lines of a table, which lie along an axis, by their numbers."""
+    """Return the loop that gathers lines of a table along an axis."""
     table, indices = inputs
     if not moves_words((table,)):
         return None
@@ -79,5 +82,5 @@ def gather_program(
 
 
 def moves_words(types: Sequence[TensorType]) -> bool:
-    """Whether native programs copy values of some types."""
+    """Return True if native programs can copy values of these types."""
     return all(t.dtype in WORDS for t in types)

@@ -1,4 +1,4 @@
-"""Padding: a constant around a copy, or the tensor's own values by index along each axis."""
+"""Padding: a constant around a copy, or gathered values of the tensor along each axis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """What is kept of an axis: `count` elements from `start`, at `at` of the result's `size`."""
+    """The copied range of an axis: `count` elements from `start`, at `at` in a result of `size`."""
 
     start: int
     at: int
@@ -64,18 +64,20 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x = inputs[0]
-    kept = _all_inside(x.shape, attrs)
-    out = np.full([k.size for k in kept], attrs["value"], x.dtype)
-    target = tuple(slice(k.at, k.at + k.count) for k in kept)
-    out[target] = x[tuple(slice(k.start, k.start + k.count) for k in kept)]
+    inside = _all_inside(x.shape, attrs)
+    out = np.full([k.size for k in inside], attrs["value"], x.dtype)
+    target = tuple(slice(k.at, k.at + k.count) for k in inside)
+    out[target] = x[tuple(slice(k.start, k.start + k.count) for k in inside)]
     return out
 
 
 def word_of(value: object) -> int:
-    """Return the 32-bit word by which a device holds a float, an int or a bool.
+    """Return a float, int or bool as the 32-bit word that a device stores.
 
-    Raises:
-        UnsupportedOp: an int takes more than one word.
+    Raises
+    ------
+    UnsupportedOp
+        An int does not fit one word.
     """
     if isinstance(value, float):
         with np.errstate(over="ignore"):
@@ -87,36 +89,36 @@ def word_of(value: object) -> int:
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    """Fill the result, then copies the inside over it."""
+    """Fill the result, then copy the inside over it."""
     out: list[Dispatch] = []
     count = call.output.size
-    kept = _all_inside(call.inputs[0].shape, call.attrs)
-    copied = math.prod(k.count for k in kept)
+    inside = _all_inside(call.inputs[0].shape, call.attrs)
+    copied = math.prod(k.count for k in inside)
     if copied < count:
         out.append(fill_words(OUTPUT, count, word_of(call.attrs["value"]), call.limits))
     if copied:
-        (copy,) = copy_strided(call, *_copied(call.inputs[0], call.output, kept))
+        (copy,) = copy_strided(call, *_copied(call.inputs[0], call.output, inside))
         out.append(replace(copy, barrier=bool(out)))
     return tuple(out)
 
 
 def _copied(
-    x: TensorType, output: TensorType, kept: Sequence[_Inside]
+    x: TensorType, output: TensorType, inside: Sequence[_Inside]
 ) -> tuple[tuple[int, ...], int, Lie, Lie]:
-    """Return the shape of what is kept, its operand, and how it lies in x and in the result."""
+    """Return the shape of the copied range, its operand, and its layouts in x and in the result."""
     strides, result_strides = contiguous_strides(x.shape), contiguous_strides(output.shape)
-    first = sum(k.start * s for k, s in zip(kept, strides, strict=True))
-    to = sum(k.at * s for k, s in zip(kept, result_strides, strict=True))
-    return tuple(k.count for k in kept), 0, (first, strides), (to, result_strides)
+    first = sum(k.start * s for k, s in zip(inside, strides, strict=True))
+    to = sum(k.at * s for k, s in zip(inside, result_strides, strict=True))
+    return tuple(k.count for k in inside), 0, (first, strides), (to, result_strides)
 
 
 def _native_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    kept, value = _all_inside(inputs[0].shape, attrs), attrs["value"]
-    if not moves_words(inputs) or not all(k.count for k in kept):
+    inside, value = _all_inside(inputs[0].shape, attrs), attrs["value"]
+    if not moves_words(inputs) or not all(k.count for k in inside):
         return None
-    shape, _, x, result = _copied(inputs[0], output, kept)
+    shape, _, x, result = _copied(inputs[0], output, inside)
     return copy_program(inputs[0], output, shape, x, result, word_of(value))
 
 
@@ -141,25 +143,25 @@ register(
 
 
 def _source(size: int, begin: int, end: int, mode: str) -> NDArray:
-    """Return the index of the source for every index of a padded axis."""
-    kept = _inside(size, begin, end)
-    check_made("pad", kept.size)
-    last = kept.count - 1
-    at = np.arange(kept.size, dtype=np.int64) - kept.at
+    """Return the source index for every index of a padded axis."""
+    inside = _inside(size, begin, end)
+    check_made("pad", inside.size)
+    last = inside.count - 1
+    at = np.arange(inside.size, dtype=np.int64) - inside.at
     if mode == "wrap":
-        at = at % max(kept.count, 1)
+        at = at % max(inside.count, 1)
     elif mode == "reflect" and last > 0:
         at = last - np.abs(at % (2 * last) - last)
-    return np.asarray(np.clip(at, 0, max(last, 0)) + kept.start, np.int32)
+    return np.asarray(np.clip(at, 0, max(last, 0)) + inside.start, np.int32)
 
 
 def _along_axes(
     pads: int | Sequence[int] | Sequence[Sequence[int]], axes: Sequence[int], rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return begins and ends of all axes."""
+    """Return the padding before and after each axis."""
     try:
-        given = np.asarray(pads if len(axes) else 0)  # numpy takes () for a float
-        pairs = given if given.ndim == 2 else np.broadcast_to(given, (len(axes), 2))
+        widths = np.asarray(pads if len(axes) else 0)  # numpy converts () to float
+        pairs = widths if widths.ndim == 2 else np.broadcast_to(widths, (len(axes), 2))
         if pairs.shape != (len(axes), 2):
             raise ValueError
     except (ValueError, VkschedError):
@@ -183,11 +185,15 @@ def pad(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """More elements around x, as numpy.pad and ONNX Pad; negative numbers crop, and do so first.
+    """Pad x, as numpy.pad and ONNX Pad; negative widths crop, before any padding.
 
-    pads: (begin, end) for each of `axes` (None: all), or one pair or one number for all of them.
-    mode: "constant" (`value`), "edge", "reflect" (without the edge itself) or "wrap"; what they
-    need beyond the size of x repeats.
+    Parameters
+    ----------
+    pads
+        (begin, end) for each of `axes` (None: all), or one pair or one number for all of them.
+    mode
+        "constant" (`value`), "edge", "reflect" (without the edge itself) or "wrap"; reflections and
+        copies repeat if the padding exceeds the size of x.
     """
     tensor = as_tensor(x)
     rank = tensor.rank
@@ -202,20 +208,20 @@ def pad(
         raise ShapeError(f"[pad] expected distinct axes, got {axes}")
     begins, ends = _along_axes(pads, along, rank)
     if mode == "constant" and max((*begins, *ends), default=0) > 0:
-        given = one_value("pad", value, tensor.dtype).item()
-        attrs = {"begins": begins, "ends": ends, "value": given}
+        fill_value = one_value("pad", value, tensor.dtype).item()
+        attrs = {"begins": begins, "ends": ends, "value": fill_value}
         return apply("pad", (tensor,), attrs, name)
-    kept = [_inside(*axis) for axis in zip(tensor.shape, begins, ends, strict=True)]
-    for axis, k in enumerate(kept):
+    inside = [_inside(*axis) for axis in zip(tensor.shape, begins, ends, strict=True)]
+    for axis, k in enumerate(inside):
         if k.size < 0 or (k.count == 0 and k.size > 0):
             raise ShapeError(
                 f"[pad] expected elements to repeat along axis {axis} of {tensor.shape}, got "
                 f"pads {begins[axis]} and {ends[axis]}; try mode='constant'"
             )
     changed = [a for a in range(rank) if begins[a] or ends[a]]
-    if all(kept[a].size == kept[a].count for a in changed):
-        starts = [kept[a].start for a in changed]
-        stops = [kept[a].start + kept[a].count for a in changed]
+    if all(inside[a].size == inside[a].count for a in changed):
+        starts = [inside[a].start for a in changed]
+        stops = [inside[a].start + inside[a].count for a in changed]
         return slice_(tensor, starts, stops, changed, name=name)
     for axis in changed:
         source = _source(tensor.shape[axis], begins[axis], ends[axis], mode)

@@ -1,7 +1,7 @@
-"""Rearranging: flip, roll, tile, repeat, triangles, and what splits, stacks and moves axes.
+"""Rearranging ops: flip, roll, tile, repeat, triangles, split, stack and moves of axes.
 
-Most are views, slices, transposes and expansions of the layout family; none takes more than one
-pass over large data, but for a tile along more than three axes.
+Most are compositions of views, slices, transposes and expansions. All need at most one pass over
+large data, except a tile along more than three axes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from .index import gather
 from .reshape import concat, expand, expand_dims, reshape, slice_, transpose
 from .strided_copy import COPIES, copy_strided
 
-FARTHEST = 1 << 29
-"""Number of a diagonal: no matrix on a device has one farther from its main one."""
+MAX_DIAGONAL = 1 << 29
+"""Limit of a diagonal's number, beyond all diagonals of matrices on devices."""
 
 
 def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -59,7 +59,7 @@ def _roll_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _roll_lower(call: Call) -> tuple[Dispatch, ...]:
-    """Each rolled axis is two parts that change places; every combination is one copy."""
+    """Lower a roll: each rolled axis swaps two parts, and every combination is one copy."""
     shape = call.output.shape
     strides = contiguous_strides(shape)
     parts: list[list[tuple[int, int, int]]] = [[(0, 0, size)] for size in shape]
@@ -101,20 +101,20 @@ def roll(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Elements moved along axes, those beyond the end to the start, as numpy.roll.
+    """Shift elements along axes with wraparound, as numpy.roll.
 
-    Without an axis the flattened x is rolled.
+    Without an axis the flattened x is shifted.
     """
     x = as_tensor(x)
     if axis is None:
         return reshape(roll(flatten(x), shift, 0), x.shape, name=name)
-    shifts, given = as_ints("roll", "shift", shift), as_ints("roll", "axis", axis)
-    if 1 in (len(shifts), len(given)):
-        shifts, given = shifts * len(given), given * len(shifts)
-    if len(shifts) != len(given):
-        raise ShapeError(f"[roll] expected a shift for each of the axes {given}, got {shifts}")
+    shifts, axes = as_ints("roll", "shift", shift), as_ints("roll", "axis", axis)
+    if 1 in (len(shifts), len(axes)):
+        shifts, axes = shifts * len(axes), axes * len(shifts)
+    if len(shifts) != len(axes):
+        raise ShapeError(f"[roll] expected a shift for each of the axes {axes}, got {shifts}")
     total: dict[int, int] = {}
-    for one, by in zip(given, shifts, strict=True):
+    for one, by in zip(axes, shifts, strict=True):
         at = normalize_axis("roll", one, x.rank)
         total[at] = (total.get(at, 0) + by) % max(1, x.shape[at])
     moved = {a: by for a, by in sorted(total.items()) if by}
@@ -154,7 +154,7 @@ def _triangle(op: str, is_upper: bool, compute: Callable[[NDArray, int], NDArray
             _triangle_infer,
             reference,
             kernel,
-            attrs={"k": Whole(-FARTHEST, FARTHEST)},
+            attrs={"k": Whole(-MAX_DIAGONAL, MAX_DIAGONAL)},
             operands=(1, 1),
             work=_copy_work,
             any_dtype=True,
@@ -167,17 +167,17 @@ _triangle("tril", False, np.tril)
 
 
 def _diagonal(op: str, k: int) -> int:
-    """Return a diagonal's number, those that no matrix reaches as one that none does."""
-    return max(-FARTHEST, min(FARTHEST, as_int(op, "k", k)))
+    """Return a diagonal's number, clamped beyond the matrices that devices can hold."""
+    return max(-MAX_DIAGONAL, min(MAX_DIAGONAL, as_int(op, "k", k)))
 
 
 def triu(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
-    """Matrices with 0 below their diagonal number k, as numpy.triu. x: (..., rows, columns)."""
+    """Set elements below diagonal number k to 0, as numpy.triu. x: (..., rows, columns)."""
     return apply("triu", (as_tensor(x),), {"k": _diagonal("triu", k)}, name)
 
 
 def tril(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
-    """Matrices with 0 above their diagonal number k, as numpy.tril. x: (..., rows, columns)."""
+    """Set elements above diagonal number k to 0, as numpy.tril. x: (..., rows, columns)."""
     return apply("tril", (as_tensor(x),), {"k": _diagonal("tril", k)}, name)
 
 
@@ -187,7 +187,7 @@ def tril(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
 def flip(
     x: TensorLike, axes: int | Sequence[int] | None = None, *, name: str | None = None
 ) -> Tensor:
-    """The elements along axes, or all of them, in reverse order, as numpy.flip."""
+    """Reverse the elements along axes, or along all of them, as numpy.flip."""
     x = as_tensor(x)
     along = normalize_axes("flip", axes, x.rank)
     count = len(along)
@@ -196,14 +196,14 @@ def flip(
     )
 
 
-TILED_AT_ONCE = 3
-"""One pass tiles so many axes: each takes two, and one is left for those before them."""
+MAX_TILED_AXES = 3
+"""Axes tiled in one pass: each needs two axes, and one remains for the axes before them."""
 
 
 def tile(x: TensorLike, repeats: int | Sequence[int], *, name: str | None = None) -> Tensor:
-    """x repeated as a whole along its axes, as numpy.tile.
+    """Repeat x as a whole along its axes, as numpy.tile.
 
-    Fewer repeats than axes stand for the last ones; more make new axes in front.
+    Fewer repeats than axes apply to the last axes; more add leading axes.
     """
     x = as_tensor(x)
     times = list(as_ints("tile", "repeats", repeats))
@@ -213,8 +213,8 @@ def tile(x: TensorLike, repeats: int | Sequence[int], *, name: str | None = None
     times = [1] * (rank - len(times)) + times
     shape = [1] * (rank - x.rank) + list(x.shape)
     tiled = [a for a in range(rank) if times[a] != 1]
-    while tiled:  # the last axes first, while there is little
-        axes, tiled = tiled[-TILED_AT_ONCE:], tiled[:-TILED_AT_ONCE]
+    while tiled:  # start with the last axes, while the data is small
+        axes, tiled = tiled[-MAX_TILED_AXES:], tiled[:-MAX_TILED_AXES]
         ends = [*axes[1:], rank]
         first = math.prod(shape[: axes[0]])
         blocks = [math.prod(shape[a:end]) for a, end in zip(axes, ends, strict=True)]
@@ -233,8 +233,9 @@ def repeat(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Each element along an axis repeated, all alike or each its own number of times, as
-    numpy.repeat. Without an axis x is flattened.
+    """Repeat each element along an axis, by one count or a count per element, as numpy.repeat.
+
+    Without an axis x is flattened.
     """
     x = as_tensor(x)
     if axis is None:
@@ -258,10 +259,16 @@ def repeat(
 def split(
     x: TensorLike, parts: int | Sequence[int], axis: int = 0, *, name: str | None = None
 ) -> tuple[Tensor, ...]:
-    """Parts of x along an axis: so many equal ones, or of the given sizes, as torch.split with
-    sizes and numpy.split with a number.
+    """Split x along an axis into equal parts, or into parts of several sizes, as torch.split.
 
-    name: of the parts, followed by their numbers. Parts of whole rows are views.
+    Parameters
+    ----------
+    parts
+        The number of equal parts, or the size of each part.
+    name
+        Prefix of the parts' names, followed by their numbers.
+
+    Contiguous parts are views.
     """
     x = as_tensor(x)
     if x.rank == 0:
@@ -285,7 +292,7 @@ def split(
 
 
 def stack(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -> Tensor:
-    """Tensors of one shape along a new axis, as numpy.stack."""
+    """Stack tensors of one shape along a new axis, as numpy.stack."""
     if not isinstance(xs, Sequence):
         raise ShapeError("[stack] expected a sequence of tensors, got one; try vs.stack([a, b])")
     tensors = [as_tensor(x) for x in xs]
@@ -297,7 +304,7 @@ def stack(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -
 
 
 def unstack(x: TensorLike, axis: int = 0, *, name: str | None = None) -> tuple[Tensor, ...]:
-    """The slices of x along an axis, without it, as numpy.unstack."""
+    """Return the slices of x along an axis, without the axis, as numpy.unstack."""
     x = as_tensor(x)
     if x.rank == 0:
         raise ShapeError("[unstack] expected a tensor with axes, got a scalar")
@@ -315,7 +322,7 @@ def unstack(x: TensorLike, axis: int = 0, *, name: str | None = None) -> tuple[T
 def flatten(
     x: TensorLike, start_axis: int = 0, end_axis: int = -1, *, name: str | None = None
 ) -> Tensor:
-    """The axes from start_axis to end_axis, all by default, as one, as torch.flatten. A view."""
+    """Merge axes from start_axis to end_axis, by default all, as torch.flatten. Returns a view."""
     x = as_tensor(x)
     if x.rank == 0:
         return reshape(x, (1,), name=name)
@@ -328,7 +335,7 @@ def flatten(
 
 
 def unsqueeze(x: TensorLike, axes: int | Sequence[int], *, name: str | None = None) -> Tensor:
-    """New axes of size 1, at these places in the result, as ONNX Unsqueeze. A view."""
+    """Insert axes of size 1 at these positions of the result, as ONNX Unsqueeze. Returns a view."""
     x = as_tensor(x)
     count = len(as_ints("unsqueeze", "axes", axes))
     new = normalize_axes("unsqueeze", axes, x.rank + count)
@@ -344,7 +351,7 @@ def moveaxis(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Axes moved to other places, the others in their order, as numpy.moveaxis."""
+    """Move axes to other positions and keep the order of the others, as numpy.moveaxis."""
     x = as_tensor(x)
     pairs = [as_ints("moveaxis", "axes", a) for a in (source, destination)]
     start, end = ([normalize_axis("moveaxis", a, x.rank) for a in axes] for axes in pairs)
@@ -360,7 +367,7 @@ def moveaxis(
 
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int, *, name: str | None = None) -> Tensor:
-    """Two axes in each other's place, as numpy.swapaxes."""
+    """Swap two axes, as numpy.swapaxes."""
     x = as_tensor(x)
     first = normalize_axis("swapaxes", axis1, x.rank)
     second = normalize_axis("swapaxes", axis2, x.rank)
@@ -373,17 +380,17 @@ def swapaxes(x: TensorLike, axis1: int, axis2: int, *, name: str | None = None) 
 def permute_dims(
     x: TensorLike, axes: Sequence[int] | None = None, *, name: str | None = None
 ) -> Tensor:
-    """Axes in another order, as numpy.permute_dims: `transpose` by its newer name."""
+    """Permute axes, as numpy.permute_dims: an alias of `transpose`."""
     return transpose(x, axes, name=name)
 
 
 def broadcast_to(x: TensorLike, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-    """x repeated along axes of size 1 and new leading ones, as numpy.broadcast_to: `expand`."""
+    """Repeat x along axes of size 1 and new leading axes, as numpy.broadcast_to: `expand`."""
     return expand(x, shape, name=name)
 
 
 def meshgrid(*xs: TensorLike, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """The coordinates of a grid, one tensor for each vector, as numpy.meshgrid."""
+    """Return the coordinates of a grid, one tensor per vector, as numpy.meshgrid."""
     tensors = [as_tensor(x) for x in xs]
     if indexing not in ("xy", "ij") or any(t.rank > 1 for t in tensors):
         raise ShapeError(

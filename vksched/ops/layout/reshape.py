@@ -1,5 +1,6 @@
-"""Layout ops: reshape, transpose, slice, concat, expand. Views cost nothing; the rest is one
-strided copy.
+"""Layout ops: reshape, transpose, slice, concat, expand.
+
+Views cost nothing; all others are one strided copy.
 """
 
 from __future__ import annotations
@@ -249,18 +250,18 @@ register(
 
 
 def reshape(x: TensorLike, shape: int | Sequence[int], *, name: str | None = None) -> Tensor:
-    """The same elements in another shape, as numpy.reshape; one size may be -1. A view."""
+    """Reshape to another shape, as numpy.reshape; one size may be -1. Returns a view."""
     return apply("reshape", (as_tensor(x),), {"shape": as_shape(shape)}, name)
 
 
 def transpose(
     x: TensorLike, axes: Sequence[int] | None = None, *, name: str | None = None
 ) -> Tensor:
-    """Axes in another order, as numpy.transpose; None reverses them."""
+    """Permute axes, as numpy.transpose; None reverses them."""
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank))) if axes is None else as_ints("transpose", "axes", axes)
-    given = tuple(normalize_axis("transpose", a, x.rank) for a in order)
-    return apply("transpose", (x,), {"axes": given}, name)
+    order = tuple(normalize_axis("transpose", a, x.rank) for a in order)
+    return apply("transpose", (x,), {"axes": order}, name)
 
 
 def slice_(
@@ -272,46 +273,56 @@ def slice_(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """x[start:stop:step] along axes, as Python slices: negative positions count from the end.
+    """Return x[start:stop:step] along axes, with Python's slice semantics; `vs.slice`.
 
-    axes: None stands for the first ones. stops: None goes to the end. Exported as `vs.slice`.
+    Parameters
+    ----------
+    axes
+        None selects the first axes.
+    stops
+        None extends to the end.
     """
     x = as_tensor(x)
     first = as_ints("slice", "starts", starts)
     last = _stops(stops)
     count = len(first)
-    given = range(count) if axes is None else as_ints("slice", "axes", axes)
+    which = range(count) if axes is None else as_ints("slice", "axes", axes)
     step = as_ints("slice", "steps", steps)
     step = step * count if isinstance(steps, (int, np.integer)) else step
-    if not len(last) == len(given) == len(step) == count:
+    if not len(last) == len(which) == len(step) == count:
         raise ShapeError(
             f"[slice] expected {count} stops, axes and steps as there are starts, "
-            f"got {len(last)}, {len(given)} and {len(step)}"
+            f"got {len(last)}, {len(which)} and {len(step)}"
         )
-    along = tuple(normalize_axis("slice", a, x.rank) for a in given)
-    attrs = {"axes": along, "starts": _held(first), "stops": _held(last), "steps": _held(step)}
+    along = tuple(normalize_axis("slice", a, x.rank) for a in which)
+    attrs = {
+        "axes": along,
+        "starts": _clamp_to_int64(first),
+        "stops": _clamp_to_int64(last),
+        "steps": _clamp_to_int64(step),
+    }
     return apply("slice", (x,), attrs, name)
 
 
-def _held(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """Return positions and steps, those beyond all axes as ones that 64 bits hold."""
+def _clamp_to_int64(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Clamp positions and steps to 64 bits."""
     return tuple(p if p is None else max(-LONG, min(LONG, p)) for p in positions)
 
 
 def _stops(stops: object) -> tuple[int | None, ...]:
-    many = stops if isinstance(stops, (Sequence, np.ndarray)) else (stops,)
-    return tuple(None if s is None else as_int("slice", "stops", s) for s in many)
+    items = stops if isinstance(stops, (Sequence, np.ndarray)) else (stops,)
+    return tuple(None if s is None else as_int("slice", "stops", s) for s in items)
 
 
 def _check_slice(key: slice) -> None:
-    """Raise ShapeError unless a slice is of integers or None, its step not 0."""
+    """Raise ShapeError unless a slice consists of integers or None and its step is not 0."""
     for what, value in (("start", key.start), ("stop", key.stop), ("step", key.step)):
         if value is not None and as_int("getitem", what, value) == 0 and what == "step":
             raise ShapeError("[getitem] expected a step other than 0, got 0")
 
 
 def getitem(x: Tensor, key: object) -> Tensor:
-    """x[key] for ints, slices, Ellipsis and None, as numpy; x[...] of tensors is `gather`."""
+    """Return x[key] for ints, slices, Ellipsis and None, as numpy; use `gather` for tensors."""
     keys = list(key) if isinstance(key, tuple) else [key]
     used = sum(k is not None and k is not Ellipsis for k in keys)
     if used > x.rank or sum(k is Ellipsis for k in keys) > 1:
@@ -334,15 +345,15 @@ def getitem(x: Tensor, key: object) -> Tensor:
             )
         if isinstance(k, slice):
             _check_slice(k)
-            taken = range(*k.indices(size))
-            shape.append(len(taken))
-            if taken != range(size):
+            selected = range(*k.indices(size))
+            shape.append(len(selected))
+            if selected != range(size):
                 axes.append(axis)
                 starts.append(
-                    k.start if k.start is not None else (0 if taken.step > 0 else size - 1)
+                    k.start if k.start is not None else (0 if selected.step > 0 else size - 1)
                 )
                 stops.append(k.stop)
-                steps.append(taken.step)
+                steps.append(selected.step)
         else:
             index = int(k)
             if not -size <= index < size:
@@ -361,7 +372,7 @@ def getitem(x: Tensor, key: object) -> Tensor:
 
 
 def concat(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -> Tensor:
-    """Tensors one behind the other along an axis, as numpy.concatenate."""
+    """Concatenate tensors along an axis, as numpy.concatenate."""
     if not isinstance(xs, Sequence):
         raise ShapeError("[concat] expected a sequence of tensors, got one; try vs.concat([a, b])")
     tensors = tuple(as_tensor(x) for x in xs)
@@ -374,12 +385,12 @@ def concat(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) 
 
 
 def expand(x: TensorLike, shape: Sequence[int], *, name: str | None = None) -> Tensor:
-    """x repeated along axes of size 1 and new leading ones, as numpy.broadcast_to."""
+    """Repeat x along axes of size 1 and new leading axes, as numpy.broadcast_to."""
     return apply("expand", (as_tensor(x),), {"shape": as_shape(shape)}, name)
 
 
 def expand_dims(x: TensorLike, axis: int, *, name: str | None = None) -> Tensor:
-    """A new axis of size 1, as numpy.expand_dims. A view."""
+    """Insert an axis of size 1, as numpy.expand_dims. Returns a view."""
     x = as_tensor(x)
     at = normalize_axis("expand_dims", axis, x.rank + 1)
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]), name=name)
@@ -388,7 +399,7 @@ def expand_dims(x: TensorLike, axis: int, *, name: str | None = None) -> Tensor:
 def squeeze(
     x: TensorLike, axes: int | Sequence[int] | None = None, *, name: str | None = None
 ) -> Tensor:
-    """Without axes of size 1, as numpy.squeeze. A view."""
+    """Remove axes of size 1, as numpy.squeeze. Returns a view."""
     x = as_tensor(x)
     if axes is None:
         gone = tuple(a for a, size in enumerate(x.shape) if size == 1)

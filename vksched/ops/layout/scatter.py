@@ -1,10 +1,10 @@
-"""Scatter ops: a copy of the data, then updates. The last update of an element stays, and sums are
-added up in the order of the updates, so results are the same on every device.
+"""Scatter ops: updates of a copy of the data.
 
-Two ways: a line of elements that nothing else updates is one invocation's, which goes through its
-updates in order. Few lines with many updates leave a GPU idle; there all updates go at once where
-their order does not matter, or, without a reduction, where the latest of each element is found
-first.
+The last update of an element is final, and sums are accumulated in the order of the updates, so
+results are equal on all devices. By default each line of independent elements is processed by one
+invocation, with its updates in order. Few lines with many updates would leave a GPU idle; all
+updates then run in parallel if their order is irrelevant, or, without a reduction, after the latest
+update of each element is determined.
 
     targets of all updates -> latest[target] = max(number of the update) -> the latest writes
 """
@@ -64,16 +64,16 @@ from .index import (
 from .strided_copy import COPIES, FILLS, copy_strided, fill_words
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
-"""The values of OP in shaders/layout/scatter.glsl."""
+"""Values of OP in shaders/layout/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-FEW_LINES, MANY_UPDATES = 2048, 64
-"""At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
-WIDE_ROW, MANY_ROWS = 48, 16
-"""On numpy: elements of a row, and how many rows of them are worth a call of their own."""
+PARALLEL_MAX_LINES, PARALLEL_MIN_UPDATES = 2048, 64
+"""Updates run in parallel below this number of lines and above this number of updates per line."""
+MIN_ROW_ELEMENTS, MIN_ROWS = 48, 16
+"""numpy: minimum elements of a row, and minimum number of rows per call, for calls on rows."""
 MAX_ORDERED_UPDATES = SERIAL_STEPS
-"""Updates of one line that a GPU goes through in order."""
+"""Maximum updates of one line that a GPU processes in order."""
 _STEPS = {"add": 2, "max": 3, "min": 4}
-"""The values of STEP in shaders/layout/scatter_apply.comp; MARK is 0 and WRITE 1."""
+"""Values of STEP in shaders/layout/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
@@ -91,16 +91,16 @@ def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
 
 
 def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -> None:
-    """Updates rows of target in order; numpy keeps the last of several with one index.
+    """Update rows of target in order; numpy applies the last of several with one index.
 
-    `ufunc.at` takes some 10 ns an element of a row, so of wide rows all first updates go at once,
-    then all second ones, while these are many. The others follow in order.
+    `ufunc.at` needs about 10 ns per element, so for wide rows all first updates are one call, then
+    all second ones, as long as these are many. The rest follows in order.
     """
     if reduction == "none":
         target[where] = updates
         return
     ufunc = _UFUNCS[reduction]
-    if math.prod(target.shape[1:]) >= WIDE_ROW:
+    if math.prod(target.shape[1:]) >= MIN_ROW_ELEMENTS:
         *rounds, rest = _rounds(where)
         for numbers in rounds:
             at = where[numbers]
@@ -111,33 +111,33 @@ def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -
 
 
 def _rounds(where: NDArray) -> list[NDArray]:
-    """Return the numbers of all updates that are the first of their target, of all second ones,
-    and so on while these are many, and of the others, in order.
+    """Return the numbers of all first updates of a target, of all second ones, and so on while
+    there are many, and of the rest in order.
     """
     order = np.argsort(where, kind="stable")
-    told = where[order]
-    firsts = np.flatnonzero(np.concatenate([[True], told[1:] != told[:-1]]))
+    targets = where[order]
+    firsts = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]]))
     before = np.arange(len(where)) - np.repeat(firsts, np.diff(np.append(firsts, len(where))))
-    sizes = np.bincount(before)  # the largest first
-    ends = np.cumsum(sizes[sizes >= MANY_ROWS])
+    sizes = np.bincount(before)  # in descending order
+    ends = np.cumsum(sizes[sizes >= MIN_ROWS])
     *rounds, rest = np.split(order[np.argsort(before, kind="stable")], ends)
     return [*rounds, np.sort(rest)]
 
 
 def copy_data(call: Call) -> tuple[Dispatch, ...]:
-    """Copies operand 0 to the result."""
+    """Copy operand 0 to the result."""
     return copy_strided(call, (call.output.size,), 0, (0, (1,)), (0, (1,)))
 
 
 def _parts(
     lines: int, updates: int, steps: int, limits: Limits
 ) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
-    """Return groups, and for each dispatch the first and the last update + 1 of every line.
+    """Return groups, and for each dispatch the range of updates of every line.
 
-    steps: rounds of loops that an update takes.
+    steps: loop iterations per update.
 
     Raises:
-        UnsupportedOp: a line has too many.
+        UnsupportedOp: a line has too many updates.
     """
     if updates > MAX_ORDERED_UPDATES and not limits.software:
         raise UnsupportedOp(
@@ -149,16 +149,16 @@ def _parts(
     return (groups, 1, 1), [(i, min(i + length, updates)) for i in range(0, updates, length)]
 
 
-def _at_once(call: Call, lines: int, updates: int) -> bool:
-    """Whether all updates go at once: on a GPU, few lines, and no order to keep."""
-    if call.limits.software or lines >= FEW_LINES or updates < MANY_UPDATES:
+def _is_parallel(call: Call, lines: int, updates: int) -> bool:
+    """Return True for parallel updates: on a GPU, with few lines, if order is irrelevant."""
+    if call.limits.software or lines >= PARALLEL_MAX_LINES or updates < PARALLEL_MIN_UPDATES:
         return False
     reduction = call.attrs.as_str("reduction")
     return reduction == "none" or (reduction in _STEPS and call.output.dtype != FLOAT32)
 
 
-def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
-    """All updates at once; scratch 0 holds the targets, scratch 1 the latest of each."""
+def _parallel_updates(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
+    """Run all updates in parallel; scratch 0 holds the targets, scratch 1 the latest of each."""
     reduction, inner = call.attrs.as_str("reduction"), call.output.size // slices
     rows = call.inputs[2].size // inner
     shader = "scatter_apply_" + ("uint32" if call.output.dtype == UINT32 else "int32")
@@ -176,7 +176,7 @@ def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
 
 
 def _scratch(call: Call, lines: int, updates: int, targets: int, slices: int) -> tuple[int, ...]:
-    if not _at_once(call, lines, updates):
+    if not _is_parallel(call, lines, updates):
         return ()
     return (targets, slices) if call.attrs.as_str("reduction") == "none" else (targets,)
 
@@ -194,26 +194,26 @@ def _kernel_of(op: str, data: TensorType) -> str:
 def _in_parts(
     call: Call, whole: Dispatch, parts: Iterable[tuple[int, int]]
 ) -> tuple[Dispatch, ...]:
-    """Return the copy of the data, then what puts updates into it, some after the others.
+    """Return the copy of the data, followed by dispatches of the updates.
 
-    parts: of each dispatch the first update and the last one + 1.
+    parts: the range of updates of each dispatch.
     """
     spans = ((("start", start), ("end", end)) for start, end in parts)
     return (*copy_data(call), *(replace(whole, push=(*whole.push, *span)) for span in spans))
 
 
 def _work(of: Callable[[Call], tuple[int, int]]) -> Callable[..., Work]:
-    """Return the cost of an op with so many lines and updates of each line."""
+    """Return the cost of an op; `of` gives the number of lines and the updates per line."""
 
     def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
         moved = 2 * output.device_bytes + inputs[1].device_bytes + 3 * inputs[2].device_bytes
         rounds = 0
         if inputs[2].size and output.size:
-            # float16 is added up as float32; a CPU driver is taken for a GPU here
+            # float16 accumulates in float32; a CPU driver is estimated as a GPU
             computed = replace(output, dtype=FLOAT32) if output.dtype == FLOAT16 else output
             call = Call(inputs, computed, attrs)
             lines, updates = of(call)
-            rounds = 0 if _at_once(call, lines, updates) else updates
+            rounds = 0 if _is_parallel(call, lines, updates) else updates
         return Work(float(inputs[2].size), float(moved), float(rounds))
 
     return work
@@ -251,7 +251,7 @@ def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _elements_lines(call: Call) -> tuple[int, int]:
-    """Return how many lines there are and the updates of each; some of both."""
+    """Return the number of lines and the number of updates per line; at least 1 each."""
     indices = call.inputs[1]
     updates = indices.shape[call.attrs.as_int("axis")]
     return indices.size // updates, updates
@@ -290,8 +290,8 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         [other_strides(data.shape, axis), other_strides(indices.shape, axis)],
     )
     lines, updates = _elements_lines(call)
-    if _at_once(call, lines, updates):
-        return _apply(call, _elements_targets(call), data.size)
+    if _is_parallel(call, lines, updates):
+        return _parallel_updates(call, _elements_targets(call), data.size)
     groups, parts = _parts(lines, updates, 1, call.limits)
     push = (
         ("lines", lines),
@@ -320,9 +320,9 @@ def _nd_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[scatter_nd] expected tuples of 1 to {data.rank} indices into {data.shape}, "
             f"got {indices.shape}"
         )
-    wanted = indices.shape[:-1] + data.shape[depth:]
-    if updates.shape != wanted:
-        raise ShapeError(f"[scatter_nd] expected updates of shape {wanted}, got {updates.shape}")
+    expected = indices.shape[:-1] + data.shape[depth:]
+    if updates.shape != expected:
+        raise ShapeError(f"[scatter_nd] expected updates of shape {expected}, got {updates.shape}")
     return data
 
 
@@ -340,7 +340,7 @@ def _nd_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _nd_lines(call: Call) -> tuple[int, int]:
-    """Return how many elements a slice has and how many updates of slices there are."""
+    """Return the number of elements per slice and the number of updates."""
     data, indices = call.inputs[:2]
     return math.prod(data.shape[indices.shape[-1] :]), math.prod(indices.shape[:-1])
 
@@ -370,8 +370,8 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
         return copy_data(call)
     depth = indices.shape[-1]
     inner, rows = _nd_lines(call)
-    if _at_once(call, inner, rows):
-        return _apply(call, _nd_targets(call), math.prod(data.shape[:depth]))
+    if _is_parallel(call, inner, rows):
+        return _parallel_updates(call, _nd_targets(call), math.prod(data.shape[:depth]))
     groups, parts = _parts(inner, rows, depth + 1, call.limits)
     push = (("inner", inner), ("sizes", pad(data.shape[:depth], 8)))
     constants = (("DEPTH", depth), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
@@ -433,10 +433,10 @@ def scatter_elements(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`data` with an element updated for each index along an axis, as ONNX ScatterElements.
+    """Return `data` with one element updated per index along an axis, as ONNX ScatterElements.
 
-    data: (..., n, ...), indices and updates: of one shape, on the other axes no longer than data.
-    reduction: "none" (the last update stays), "add", "mul", "max" or "min". An index outside
+    data: (..., n, ...), indices and updates: equal shapes, not larger than data on the other axes.
+    reduction: "none" (the last update is final), "add", "mul", "max" or "min". An index outside
     -n..n-1 raises IndexOutOfRange when the graph runs.
     """
     target = as_tensor(data)
@@ -458,7 +458,7 @@ def scatter(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`scatter_elements` without a reduction, as ONNX's former Scatter."""
+    """Return `scatter_elements` without a reduction, as ONNX's deprecated Scatter."""
     return scatter_elements(data, indices, updates, axis, name=name)
 
 
@@ -470,11 +470,11 @@ def scatter_nd(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """`data` with a slice updated for each tuple of indices, as ONNX ScatterND.
+    """Return `data` with one slice updated per tuple of indices, as ONNX ScatterND.
 
     data: (*indexed, *rest), indices: (..., k), k indexed axes, updates: (..., *rest). reduction:
-    "none" (the last update stays), "add", "mul", "max" or "min". An index outside its axis raises
-    IndexOutOfRange when the graph runs.
+    "none" (the last update is final), "add", "mul", "max" or "min". An index outside its axis
+    raises IndexOutOfRange when the graph runs.
     """
     target = as_tensor(data)
     operands = (target, as_tensor(indices), as_tensor(updates, like=target))

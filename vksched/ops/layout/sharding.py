@@ -1,5 +1,6 @@
-"""Sharding rules of moves: axes along which nothing moves can be cut. All are linear in what they
-move. Examples: tests/ir/test_sharding_rules.py.
+"""Sharding rules of data movement ops: axes along which nothing moves can be sharded.
+
+All ops are linear in the moved operands. Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _expand(call: Sharded) -> Iterable[Factor]:
 
 @sharding("reshape")
 def _reshape(call: Sharded) -> Iterable[Factor]:
-    """Axes that become one, or come of one, are cut along the first of them."""
+    """Yield a factor for merged or split axes, sharded along the first of them."""
     before, after = call.inputs[0].shape, call.output.shape
     for first, last in groups(before, after):
         (own, inner), (new, inside) = _major(before, *first), _major(after, *last)
@@ -74,7 +75,7 @@ Axes = tuple[int, int]
 
 
 def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Axes, Axes]]:
-    """Yield the shortest runs of axes, as begin and end, that hold as many elements in both."""
+    """Yield the shortest axis ranges (begin, end) with equal element counts in both shapes."""
     if 0 in before:
         return
     i = j = 0
@@ -91,7 +92,9 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Ax
 
 
 def _major(shape: tuple[int, ...], begin: int, end: int) -> tuple[int | None, int]:
-    """Return the first axis of a run that is longer than 1, and the elements of its step."""
+    """Return the first axis of a range with a size above 1, and its number of elements per
+    index.
+    """
     axis = next((a for a in range(begin, end) if shape[a] > 1), None)
     return axis, 1 if axis is None else math.prod(shape[axis + 1 : end])
 
@@ -160,9 +163,9 @@ def _gather_nd(call: Sharded) -> Iterable[Factor]:
     (table, indices), batch = call.inputs, call.attrs.as_int("batch_dims")
     for axis, size in enumerate(indices.shape[:-1]):
         yield Factor((axis if axis < batch else REPLICATE, axis), axis, size)
-    taken = batch + indices.shape[-1]
-    for own in range(taken, table.rank):
-        result = indices.rank - 1 + own - taken
+    indexed = batch + indices.shape[-1]
+    for own in range(indexed, table.rank):
+        result = indices.rank - 1 + own - indexed
         yield Factor((own, REPLICATE), result, table.shape[own])
     yield from linear_factors(call, 0)
 

@@ -1,4 +1,4 @@
-"""Slices: what each axis has between two positions, every so many; `layout.slice_` makes them."""
+"""The slice op: a range with a step along each axis; `reshape.slice_` is its builder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .strided_copy import COPIES, copy_strided
 
 
 def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
-    """The indices taken of each axis; stop None is kept apart, as -1 would mean another thing."""
+    """Return the index range of each axis; a stop of None differs from -1."""
     out = [range(size) for size in shape]
     stops = cast(tuple[int | None, ...], attrs.as_tuple("stops"))
     for axis, start, stop, step in zip(
@@ -36,12 +36,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x = inputs[0]
-    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
-        if len(taken) != x.shape[axis] or taken.step != 1:
+    for axis, selected in enumerate(slice_ranges(x.shape, attrs)):
+        if len(selected) != x.shape[axis] or selected.step != 1:
             x = (
-                np.take(x, np.asarray(taken, np.intp), axis)
-                if taken.step != 1
-                else _cut(x, axis, taken)
+                np.take(x, np.asarray(selected, np.intp), axis)
+                if selected.step != 1
+                else _cut(x, axis, selected)
             )
     return x
 
@@ -51,21 +51,21 @@ def _cut(x: NDArray, axis: int, taken: range) -> NDArray:
 
 
 def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """A slice is a view when the elements taken lie behind each other."""
+    """Return the offset of a slice that is a view, i.e. whose elements are contiguous."""
     shape = inputs[0].shape
     ranges = slice_ranges(shape, attrs)
     offset, whole = 0, True
     for axis in range(len(shape) - 1, -1, -1):
-        taken, stride = ranges[axis], contiguous_strides(shape)[axis]
-        if len(taken) > 1 and (taken.step != 1 or not whole):
+        selected, stride = ranges[axis], contiguous_strides(shape)[axis]
+        if len(selected) > 1 and (selected.step != 1 or not whole):
             return None
-        offset += (taken.start if len(taken) else 0) * stride
-        whole = whole and len(taken) == shape[axis]
+        offset += (selected.start if len(selected) else 0) * stride
+        whole = whole and len(selected) == shape[axis]
     return offset
 
 
 def _sliced(x: TensorType, attrs: Attrs) -> Lie:
-    """Return how what is taken lies in x."""
+    """Return the layout of the sliced elements in x."""
     ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
     steps = (r.step if len(r) > 1 else 1 for r in ranges)

@@ -1,6 +1,4 @@
-"""What most layout ops are made of: the strided copy (strided_copy.comp), one word repeated, and a
-copy as it is.
-"""
+"""Kernels of layout ops: the strided copy (strided_copy.comp), a fill, and a contiguous copy."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ def copy_strided(
     x: tuple[int, tuple[int, ...]],
     result: tuple[int, tuple[int, ...]],
 ) -> tuple[Dispatch, ...]:
-    """Copies elements of a shape; x and result: (first word, strides) in the operand and the
-    result.
+    """Copy elements of a shape.
+
+    x, result: (first word, strides) in the operand and in the result.
     """
     count = math.prod(shape)
     if count == 0:
@@ -58,8 +57,10 @@ def copy_strided(
 
 
 def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes of a copy, innermost first: lines go as they lie in the result, or in x
-    where fewer are neighbours there; on the other side these lie far apart, and caches follow few.
+    """Return the axes of a copy, innermost first.
+
+    Lines follow the result's layout, or x's layout if the result has fewer contiguous elements.
+    Accesses of the other side are far apart, and caches track few streams.
     """
     plain = tuple(range(len(sizes)))
     if len(sizes) < 3 or not all(x_strides):
@@ -69,7 +70,7 @@ def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple
 
 
 def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
-    """Write one word to every word of an operand."""
+    """Write one word to all words of an operand."""
     groups, constants = launch_run(-(-count // 4), limits)
     push = (("count", count), ("value", word))
     return Dispatch(reading("fill", limits), (operand,), groups, push, constants)
@@ -84,7 +85,7 @@ def copy_words(operand: int, call: Call, apart: bool = False) -> tuple[Dispatch,
 
 
 def copy_run(operand: int, target: int, words: int, limits: Limits, to: int = 0) -> Dispatch:
-    """Copies so many words, to those from `to` on of the target."""
+    """Copy words to those from `to` on of the target."""
     groups, constants = launch_run(-(-words // 4), limits)
     shader, push = reading("copy", limits), (("count", words),)
     return Dispatch(shader, (operand, target), groups, push, constants, (0, to))

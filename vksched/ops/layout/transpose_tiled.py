@@ -1,6 +1,4 @@
-"""Transposes that move the last axis, in tiles of four by four values (transpose_tiled.comp): which
-ones can be made so, and how.
-"""
+"""Tiled transposes of the last axis, with tiles of four by four values (transpose_tiled.comp)."""
 
 from __future__ import annotations
 
@@ -13,22 +11,22 @@ from ..lowering.vec4 import both_readings, reading
 
 SHADERS = both_readings(("transpose_tiled",))
 TILED, LINES = "tiled", "lines"
-"""Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
+"""Variants of a transpose on a CPU driver: in tiles, or along lines of the result."""
 LOCAL, LOCAL_APART = (8, 1), (4, 2)
-"""Tiles of a group, along x's last axis and the result's; the second where lines of the result are
-whole pages apart and a cache has room for few of them, and with vectors of eight.
+"""Tiles per group, along x's last axis and the result's. The second is used with vectors of eight
+if lines of the result are whole pages apart, because a cache holds few of them.
 """
 PAGE_WORDS = 1024
 RUN = 64
-"""Tiles along the result's last axis that a group makes behind each other."""
+"""Consecutive tiles per group along the result's last axis."""
 
 
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Sizes, strides of x, those of the result: the result's last axis, then x's last, the others."""
+"""Sizes, strides of x, strides of the result: the result's last axis, x's last axis, the others."""
 
 
 def _axes(call: Call) -> Axes | None:
-    """Return the axes of a transpose; None where the last one stays, or there is nothing."""
+    """Return the axes of a transpose, or None if it keeps the last axis or the result is empty."""
     strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
     moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
     sizes, both = collapse(shape, [moved, contiguous_strides(shape)])
@@ -36,7 +34,7 @@ def _axes(call: Call) -> Axes | None:
         return None
     along = both[0].index(1)
     order = (0, along, *(axis for axis in range(1, len(sizes)) if axis != along))
-    x_strides, result_strides = (tuple(found[axis] for axis in order) for found in both)
+    x_strides, result_strides = (tuple(result[axis] for axis in order) for result in both)
     return tuple(sizes[axis] for axis in order), x_strides, result_strides
 
 
@@ -63,15 +61,15 @@ def _local(call: Call, result_stride: int) -> tuple[int, int]:
 def _groups(
     call: Call, sizes: tuple[int, ...], local: tuple[int, int]
 ) -> tuple[tuple[int, int, int], int]:
-    """Return the groups, and the rounds of an invocation's loops."""
-    most, (columns, width, *lines) = call.limits.max_groups, sizes
-    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
-    groups = min(wanted[0], most[0]), wanted[1], min(wanted[2], most[2])
-    return groups, -(-wanted[0] // groups[0]) * -(-wanted[2] // groups[2]) * RUN
+    """Return the groups, and the loop iterations of an invocation."""
+    max_groups, (columns, width, *lines) = call.limits.max_groups, sizes
+    needed = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
+    groups = min(needed[0], max_groups[0]), needed[1], min(needed[2], max_groups[2])
+    return groups, -(-needed[0] // groups[0]) * -(-needed[2] // groups[2]) * RUN
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Return how tiles are made; the call is one that `variants` has TILED for."""
+    """Return the dispatches of a tiled transpose; `variants` offered TILED for the call."""
     axes = _axes(call)
     assert axes is not None
     sizes, x_strides, result_strides = axes

@@ -1,4 +1,4 @@
-"""Linear algebra: matmul, linear, einsum, int8 products."""
+"""Linear algebra ops: matmul, linear, einsum and int8 matrix products."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Products by cooperative matrices: which of a device's cooperative matrices compute a call, in
-what tiles. Convolutions take the same tiles.
+"""Cooperative-matrix tiles (VK_KHR_cooperative_matrix) of matrix products and convolutions.
 
-    one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
-    one group:    2 x 2 subgroups, which share both factors in shared memory
-    untransposed: a factor of float16 that lies across k stays so there
+    subgroup:     at most 64 x 64 results, in cooperative matrices of one of the device's shapes
+    workgroup:    2 x 2 subgroups, which share both operands in shared memory
+    untransposed: a float16 operand that is not contiguous along k is not transposed on load
 
-The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
-8 bits (int8_matmul_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate
-such units slowly or get them wrong: these variants come last, so that none is used before the tuner
-has measured it, there or at smaller sizes, and compared its result with another kernel's.
+Operands are float16 or are rounded to float16 when a tile is loaded; accumulators are float32. The
+int8 products of int8_matmul_kernels.py use int8 operands and exact int32 accumulators. Some drivers
+emulate cooperative matrices slowly or compute wrong results. These variants therefore come last:
+none is used before the tuner has measured it (for this size or a smaller one) and has compared its
+result with the result of another kernel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from ..lowering.variants import COOPMAT
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 FP16, INT8 = "float16*float16+float32", "int8*int8+int32"
-"""Types of factors and sums. Whatever sign quantized values have, words hold them with one."""
+"""Types of the operands and the accumulator. The int8 type serves unsigned values too, because the
+packed words are always signed.
+"""
 _STEPS = {FP16: 32, INT8: 64}
-"""Along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
+"""Elements along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
 MATMUL, CONV, INT8_MATMUL = "matmul", "conv", "int8_matmul"
 _TYPES = {MATMUL: FP16, CONV: FP16, INT8_MATMUL: INT8}
 _TILES = {
@@ -35,31 +37,42 @@ _TILES = {
     CONV: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
     INT8_MATMUL: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
 }
-"""Rows and columns that one subgroup computes, by whether the device is a CPU driver: llvmpipe
-takes a minute to compile 32. Convolutions hold more registers beside the sums, and gather windows
-once for all rows of a tile.
+"""Rows and columns that one subgroup computes. The inner key is True for CPU drivers: llvmpipe
+takes a minute to compile 32 x 32. Convolutions need more registers besides the accumulators, and
+gather each window once for all rows of a tile.
 """
 _SUBGROUPS = 2
-"""Of a group, down and across."""
+"""Subgroups of a workgroup, along rows and along columns."""
 _LINE_BYTES, _GAP_BYTES = 64, 16
-"""Of a line in shared memory, and between two."""
-_ASIDE_BYTES = 512
-"""Of shared memory beside tiles and sums: taps of windows, or sums of rows."""
+"""Bytes of a line in shared memory, and of the padding between two lines."""
+_OTHER_BYTES = 512
+"""Bytes of shared memory besides tiles and accumulators: window taps, or sums of rows."""
 _MAX_SUMS = 128
-"""Values of a result that one lane holds."""
+"""Maximum number of results that one invocation accumulates."""
 _USUAL_SUBGROUP = 32
 _UNTRANSPOSED = " untransposed"
 MIN_SIDE = 16
-"""Rows and columns of a result from which cooperative matrices are worth a measurement."""
+"""Minimum number of rows and columns of a result for which cooperative matrices are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoopmatTile:
-    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: FP16 or
-    INT8. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
-    computes. subgroup: its lanes. untransposed: a factor that lies across k is not transposed
-    on its way to shared memory. The device transposes it as it loads matrices: free on some
-    devices, many loads on others.
+    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`.
+
+    Attributes
+    ----------
+    types : str
+        FP16 or INT8.
+    shape : tuple of int
+        Rows, columns and depth of one cooperative matrix.
+    rows, columns : int
+        Results that one workgroup computes.
+    subgroup : int
+        Size of a subgroup.
+    untransposed : bool
+        If true, an operand that is not contiguous along k is copied to shared memory as it is, and
+        the device transposes it when it loads the matrices. This is free on some devices and takes
+        many loads on others.
     """
 
     types: str
@@ -76,13 +89,13 @@ class CoopmatTile:
 
     @property
     def local(self) -> int:
-        """The invocations of a group."""
+        """Return the number of invocations of a workgroup."""
         return _SUBGROUPS * _SUBGROUPS * self.subgroup
 
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
-        tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _ASIDE_BYTES
+        tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _OTHER_BYTES
         return tiles + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property
@@ -97,7 +110,7 @@ class CoopmatTile:
         )
 
     def fits(self, limits: Limits) -> bool:
-        """Whether a device can run it."""
+        """Return True if a device supports this tile."""
         rows, columns, depth = self.shape
         across = self.columns % (_SUBGROUPS * columns) == 0
         tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
@@ -106,13 +119,13 @@ class CoopmatTile:
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
         reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
-        # all invocations read as many eights of a line
+        # all invocations read the same number of 8-element vectors of a line
         even = all(read % self.local == 0 for read in reads)
         return whole and fits and even and self.rows * self.columns // self.local <= _MAX_SUMS
 
 
 def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
-    """Return rows, columns and depth of a device's matrices of such types."""
+    """Return the (rows, columns, depth) of a device's cooperative matrices of these types."""
     if not (limits.int8 if types == INT8 else limits.float16):
         return []
     found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
@@ -120,10 +133,11 @@ def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
 
 
 def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
-    """Return the lanes that subgroups may have which compute by cooperative matrices.
+    """Return the subgroup sizes with which a device computes cooperative matrices.
 
-    Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
-    AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
+    Drivers with several subgroup sizes support cooperative matrices at the smallest one, and
+    Intel's only there. AMD's drivers, with sizes 32 and 64, support both: with 64, each lane loads
+    and holds half as much.
     """
     if not limits.subgroup_sizes:
         return ()
@@ -133,7 +147,7 @@ def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
 
 
 def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
-    """Return the name of a variant: the matrices, a group's tile, and the lanes where many."""
+    """Return the name of a variant: matrix shape, workgroup tile, and a subgroup size above 32."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
     return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
@@ -152,8 +166,9 @@ def _tiles(limits: Limits, of: str) -> dict[str, CoopmatTile]:
 
 
 def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
-    """Return the tile of a call's variant, None where that is another kernel. of: MATMUL,
-    CONV or INT8_MATMUL.
+    """Return the tile of a call's variant, or None if the variant is another kernel.
+
+    `of` is MATMUL, CONV or INT8_MATMUL.
     """
     named = call.variant.startswith(COOPMAT)
     return _tiles(call.limits, of).get(call.variant) if named else None
@@ -162,8 +177,10 @@ def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
 def coopmat_variants(
     call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
-    """Return the variants that can compute a call as a product with such a result: of quantized
-    values, or of float16. across: whether the factors are float16 and one lies across k, in memory.
+    """Return the cooperative-matrix variants for a call with a (rows, columns) result.
+
+    `of` is MATMUL, CONV or INT8_MATMUL. `across` is True if the operands are float16 and one of
+    them is not contiguous along k.
     """
     if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
@@ -173,7 +190,7 @@ def coopmat_variants(
 
 
 def rounds(call: Call) -> bool:
-    """Whether the factors of a call are float16, or may be rounded to that."""
+    """Return True if the operands of a call are float16 or may be rounded to float16."""
     return call.output.dtype == FLOAT16 or may_round(call)
 
 

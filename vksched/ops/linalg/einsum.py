@@ -1,8 +1,8 @@
-"""einsum: sums of products, rewritten into transposes, reductions and products of matrices.
+"""einsum, rewritten into transposes, reductions and matrix products.
 
-"bij,bjk,k->bi"  pairs, in the order of numpy.einsum_path: (bij, bjk -> bik), (bik, k -> bi)
-one operand:     diagonals of repeated letters, sums over what nobody else asks for
-a pair:          shared letters are batch (kept) or inner (summed), the others rows and columns
+"bij,bjk,k->bi"  contracted in the order of numpy.einsum_path: (bij, bjk -> bik), (bik, k -> bi)
+one operand:     diagonals of repeated letters, sums over letters that occur nowhere else
+two operands:    shared letters are batch or contracted axes, the others are rows and columns
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ELLIPSIS = "..."
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of the operands and of the result; axes under ... get digits.
+    """Return the letters of the operands and of the result, with digits for the axes under `...`.
 
-    Digits count from the right, so that they meet as numpy broadcasts.
+    Digits count from the right, to match numpy's broadcasting.
     """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -70,7 +70,7 @@ def _digits(count: int) -> str:
 
 
 def _sizes(terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
-    """Return the size of every letter; 1 broadcasts, as in numpy."""
+    """Return the size of every letter; size 1 broadcasts as in numpy."""
     sizes: dict[str, int] = {}
     for term, tensor in zip(terms, tensors, strict=True):
         for letter, size in zip(term, tensor.shape, strict=True):
@@ -84,7 +84,7 @@ def _sizes(terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
 
 
 def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
-    """Take the diagonal of every letter that repeats."""
+    """Take the diagonal over each repeated letter."""
     for letter in sorted({c for c in term if term.count(c) > 1}):
         at = [i for i, c in enumerate(term) if c == letter]
         rest = [i for i, c in enumerate(term) if c != letter]
@@ -92,14 +92,14 @@ def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
         if any(x.shape[i] != size for i in at):
             raise ShapeError(f"[einsum] expected one size for {letter!r}, got {x.shape}")
         x = reshape(transpose(x, (*rest, *at)), (*others, size ** len(at)))
-        if size > 1:  # of size * size elements those at 0, size + 1, 2 (size + 1), ...
+        if size > 1:  # of size * size elements, keep elements 0, size + 1, 2 (size + 1), ...
             x = slice_(x, 0, None, -1, sum(size**i for i in range(len(at))))
         term = "".join(term[i] for i in rest) + letter
     return term, x
 
 
 def _sum_out(term: str, x: Tensor, wanted: set[str]) -> tuple[str, Tensor]:
-    """Sums over the letters that neither the result nor another operand has."""
+    """Sum over the letters that neither the result nor another operand uses."""
     gone = tuple(i for i, c in enumerate(term) if c not in wanted)
     if gone:
         x = reduce_sum(x, gone)
@@ -107,11 +107,11 @@ def _sum_out(term: str, x: Tensor, wanted: set[str]) -> tuple[str, Tensor]:
 
 
 def _drop_ones(term: str, x: Tensor, sizes: dict[str, int]) -> tuple[str, Tensor]:
-    """Leaves out axes of size 1 that broadcast against longer ones."""
-    kept = [i for i, c in enumerate(term) if x.shape[i] == sizes[c]]
-    if len(kept) == len(term):
+    """Drop axes of size 1 that broadcast against longer axes."""
+    axes = [i for i, c in enumerate(term) if x.shape[i] == sizes[c]]
+    if len(axes) == len(term):
         return term, x
-    return "".join(term[i] for i in kept), reshape(x, [x.shape[i] for i in kept])
+    return "".join(term[i] for i in axes), reshape(x, [x.shape[i] for i in axes])
 
 
 def _ordered(term: str, wanted: str, x: Tensor) -> Tensor:
@@ -119,12 +119,12 @@ def _ordered(term: str, wanted: str, x: Tensor) -> Tensor:
 
 
 def _multiply(
-    left: tuple[str, Tensor], right: tuple[str, Tensor], kept: set[str], sizes: dict[str, int]
+    left: tuple[str, Tensor], right: tuple[str, Tensor], needed: set[str], sizes: dict[str, int]
 ) -> tuple[str, Tensor]:
-    """Contracts two operands; kept: the letters that are needed afterwards."""
+    """Contract two operands; `needed` holds the letters that are used afterwards."""
     (a, x), (b, y) = left, right
-    batch = "".join(c for c in a if c in b and c in kept)
-    inner = "".join(c for c in a if c in b and c not in kept)
+    batch = "".join(c for c in a if c in b and c in needed)
+    inner = "".join(c for c in a if c in b and c not in needed)
     rows = "".join(c for c in a if c not in b)
     columns = "".join(c for c in b if c not in a)
     if not inner:
@@ -142,7 +142,7 @@ def _multiply(
 def _scale(
     batch: str, rows: str, columns: str, left: tuple[str, Tensor], right: tuple[str, Tensor]
 ) -> tuple[str, Tensor]:
-    """A product without a sum: elements times elements, broadcast."""
+    """Multiply two operands elementwise, with broadcasting and without a sum."""
     term = batch + rows + columns
     parts = []
     for letters, x in (left, right):
@@ -155,9 +155,9 @@ def _scale(
 def _matrix(
     term: str, x: Tensor, batch: str, rows: str, columns: str, shape: tuple[int, int, int]
 ) -> tuple[bool, Tensor]:
-    """Return an operand as matrices, and whether they lie the other way round.
+    """Return (is_transposed, x), where x is the operand as a batch of matrices.
 
-    Of the two orders the one that is already in memory is taken, as matmul reads both.
+    The order of the operand in memory is retained if possible, because matmul reads both orders.
     """
     if term == batch + columns + rows and term != batch + rows + columns:
         return True, reshape(x, (shape[0], shape[2], shape[1]))
@@ -165,7 +165,7 @@ def _matrix(
 
 
 def _path(terms: Sequence[str], result: str, sizes: dict[str, int]) -> list[tuple[int, ...]]:
-    """Return the pairs to contract, one after the other, by numpy.einsum_path on the sizes."""
+    """Return the contraction order: the pairs that numpy.einsum_path chooses for these sizes."""
     letters = sorted({c for term in terms for c in term})
     if len(terms) <= 2 or len(letters) > 52:
         return [tuple(range(len(terms)))]
@@ -178,11 +178,23 @@ def _path(terms: Sequence[str], result: str, sizes: dict[str, int]) -> list[tupl
 
 
 def einsum(equation: str, *operands: TensorLike, name: str | None = None) -> Tensor:
-    """Sum of products over letters that the result lacks, as numpy.einsum.
+    """Evaluate the Einstein summation convention, as numpy.einsum.
 
-    "ij,jk->ik" is a matrix product, "ii" a trace, "...ij->...ji" a transpose. Without -> the result
-    has the letters that occur once, in alphabetical order, after the axes under `...`. Several
-    operands are contracted in the order of numpy.einsum_path.
+    Operands are contracted in the order that numpy.einsum_path chooses.
+
+    Parameters
+    ----------
+    equation : str
+        Subscripts, e.g. "ij,jk->ik" for a matrix product, "ii" for a trace and "...ij->...ji" for a
+        transpose. Without "->" the result has the axes under `...` and then, in alphabetical order,
+        the letters that occur once.
+    *operands : Tensor
+        One operand for each term of `equation`.
+
+    Returns
+    -------
+    Tensor
+        The sum of products over the letters that the result lacks.
     """
     if not isinstance(equation, str):
         raise ShapeError(f"[einsum] expected an equation such as 'ij,jk->ik', got {equation!r}")
@@ -202,7 +214,7 @@ def einsum(equation: str, *operands: TensorLike, name: str | None = None) -> Ten
         taken = [parts[i] for i in step]
         parts = [p for i, p in enumerate(parts) if i not in step]
         rest = set(result).union(*(t for t, _ in parts))
-        while len(taken) > 1:  # numpy takes the last few at once
+        while len(taken) > 1:  # numpy contracts the last few operands in one step
             first, second = taken[:2]
             elsewhere = rest.union(*(t for t, _ in taken[2:]))
             first = _sum_out(*first, elsewhere | set(second[0]))

@@ -1,9 +1,10 @@
-"""Products of integers of 8 bits: exact sums in int32, as MatMulInteger of ONNX has them.
+"""Matrix products of 8-bit integers with exact int32 sums, as ONNX MatMulInteger.
 
-    a (..., m, k), words of b, a zero point, one for each column -> (a - a_zero) @ (b - b_zero)
+    a (..., m, k), prepacked b, zero points of a and of b (per tensor or per column)
+        -> (a - a_zero) @ (b - b_zero)
 
-Codes of a are held as int32, of which 8 bits count; b lies as `prepack_int8` leaves it, which takes
-products of four quantized values at once. How devices compute it: int8_matmul_kernels.py.
+Values of a are stored as int32; only their lowest 8 bits count. b is prepacked by `prepack_int8`
+for dot products of four int8 values. Device kernels: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from .int8_matmul_kernels import Unfolded, integer_kernel
 from .int8_weights import TILE, check_words, unpack_int8
 
 PIECE_PRODUCTS = 1 << 24
-"""Products of one piece on the CPU: about half a millisecond."""
+"""Multiply-adds of one piece on the CPU: about half a millisecond."""
 
 
 def check_zeros(op: str, zeros: tuple[TensorType, ...], columns: int) -> None:
-    """Raise DTypeError or ShapeError unless these are a zero point, and one of the weights, or one
-    for each column.
+    """Check the zero points: one for a, and one per tensor or per column for b.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If the type or the size of a zero point is wrong.
     """
     if any(t.dtype != INT32 for t in zeros):
         raise DTypeError(f"[{op}] expected zero points of int32, got {zeros[0]}; try vs.cast")
@@ -42,14 +47,12 @@ def check_zeros(op: str, zeros: tuple[TensorType, ...], columns: int) -> None:
 
 
 def wrapped(sums: NDArray) -> NDArray:
-    """Return whole numbers of float64 as int32, modulo 2**32."""
+    """Return whole numbers in float64 as int32, modulo 2**32."""
     return sums.astype(np.int64).astype(np.int32)
 
 
 def subtract_zero_point(x: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
-    """Returns what quantized values stand for, in float64, which holds sums of their products
-    exactly.
-    """
+    """Return x - zero in float64, in which sums of products of these values are exact."""
     own = x.astype(np.int8 if attrs.as_bool("signed") else np.uint8)
     return own.astype(np.float64) - zero.reshape(())
 
@@ -89,18 +92,19 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     else:
         a, out = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
         words = words.reshape(-1, *words.shape[-3:])
-    for left, right, made in zip(a, words, out, strict=True):
+    for left, right, target in zip(a, words, out, strict=True):
         if not native_kernels.int8_matmul(
-            left, right, int(a_zero.reshape(())), b_zero, made, signed
+            left, right, int(a_zero.reshape(())), b_zero, target, signed
         ):
-            int8_values = unpack_int8(right, left.shape[-1], made.shape[-1]).astype(np.float64)
+            int8_values = unpack_int8(right, left.shape[-1], target.shape[-1]).astype(np.float64)
             sums = subtract_zero_point(left, a_zero, attrs) @ (int8_values - b_zero.reshape(-1))
-            made[...] = wrapped(sums)
+            target[...] = wrapped(sums)
 
 
 def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
-    """Return a call with one matrix of weights as a product of matrices; rows of the result may
-    lie apart where it is one.
+    """Return a and the result as matrices, for a single weight matrix.
+
+    The rows of the result may be non-contiguous if it is already a matrix.
     """
     if out.ndim == 2:
         return a, out
@@ -109,13 +113,13 @@ def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Rows where these are most, else tiles of columns; whole matrices of a batch of weights."""
+    """Split by rows if there are many, else by column tiles; by matrices if weights are batched."""
     a, words, a_zero, b_zero = inputs
     k, n = a.shape[-1], out.shape[-1]
     if words.ndim > 3:
-        lines, made = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+        lines, matrices = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
         for at, right in enumerate(words.reshape(-1, *words.shape[-3:])):
-            yield (lines[at], right, a_zero, b_zero), made[at]
+            yield (lines[at], right, a_zero, b_zero), matrices[at]
         return
     a, out = _flat(a, out)
     rows, tiles = len(a), len(words)
@@ -139,7 +143,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 def _unfolded(call: Call) -> Unfolded:
-    """Rows of a are places of one axis, what is summed up its channels."""
+    """Return the product as a convolution: rows of a are positions, k is the channel axis."""
     a, words = call.inputs[:2]
     k, n = a.shape[-1], call.output.shape[-1]
     batches = math.prod(words.shape[:-3])
@@ -191,12 +195,29 @@ def matmul_integer(
     signed: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(a - a_zero) @ (b - b_zero), exact sums modulo 2**32, as ONNX MatMulInteger.
+    """Compute (a - a_zero) @ (b - b_zero) for int8, exact modulo 2**32, as ONNX MatMulInteger.
 
-    a: int8 values as int32 (..., m, k), -128 .. 127 where they are `signed`, else 0 .. 255; of
-    other integers the lowest bits count. words: `vs.prepack_int8` of b (..., k, columns). Zero
-    points are int32: one of a, in the range of its quantized values, one or (columns,) of b, less
-    128 where b's quantized values were -> int32 (..., m, columns).
+    Parameters
+    ----------
+    a : Tensor
+        int8 values stored as int32 (..., m, k): -128 .. 127 if `signed`, else 0 .. 255. Only the
+        lowest 8 bits of other values count.
+    words : Tensor
+        Weights (..., k, columns), prepacked by `vs.prepack_int8`.
+    columns : int
+        Number of columns of b.
+    a_zero : Tensor
+        int32 zero point of a, within the range of its values.
+    b_zero : Tensor
+        int32 zero point of b, one value or (columns,). Subtract 128 from the zero points of
+        unsigned weights, as `vs.prepack_int8` does from their values.
+    signed : bool
+        Whether the values of a are signed.
+
+    Returns
+    -------
+    Tensor
+        int32 (..., m, columns).
     """
     zeros = (as_tensor(zero, like=a) for zero in (a_zero, b_zero))
     attrs = {"columns": columns, "signed": signed}

@@ -1,19 +1,18 @@
-"""How devices multiply integers of 8 bits: rows of a become words of four quantized values, which
-meet the words of the weights.
+"""Device kernels of int8 matrix products, with four activations packed into a 32-bit word.
 
     x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
     scratch --int8_gemm_*--> result
 
-CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of quantized
-values are exact there.
+CPU drivers are fastest at float32 products, with the kernels of matmul. float32 sums of 256
+products of int8 values are exact.
 
     x, words --int8_unpack_activations, int8_unpack_weights--> scratch
     scratch --matmul--> sums --int8_row_sums--> result
 
-A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
-with integer dot products take a word of each side at once, others its four quantized values, and
-those with cooperative matrices of int8 tiles of words, once the tuner has measured that
-(coopmat.py).
+A matrix is treated as an image: its rows are the positions and its k axis the channels. Devices
+with integer dot products multiply one word of each operand per instruction; other devices unpack
+its four values. Devices with int8 cooperative matrices multiply tiles of words, once the tuner has
+measured these variants (coopmat.py).
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
 
 HEADER_WORDS = 4
-"""Of the scratch memory: the zero point of its quantized values comes first."""
+"""Header of the scratch buffer, in words. The first word is the zero point of the packed values."""
 SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 22, 1 << 18
-"""Of the words at a time: on a CPU driver what a cache may hold."""
+"""Maximum words packed per pass, on a GPU and on a CPU driver, where they should fit a cache."""
 DOT = " dot"
-"""The end of the names of variants for devices with integer dot products."""
+"""Suffix of the variants for devices with integer dot products."""
 ROWS = {"rows 1": 1, "rows 8": 8}
-"""Variants of `int8_gemm_cpu_*`: rows of an invocation, which has one column."""
+"""Variants of `int8_gemm_cpu_*`: rows of one column that an invocation computes."""
 TILED = "tiled"
 COOPMAT = "int8_gemm_coopmat"
-"""The shader for cooperative matrices."""
+"""The cooperative-matrix shader."""
 FLOATS = "float32"
-"""The variant that multiplies quantized values less their zero points in float32."""
+"""The variant that subtracts zero points and multiplies in float32."""
 PART = 256
-"""Products of two such values that float32 sums exactly: each is at most 255 * 255."""
+"""Number of products that float32 sums exactly: each is at most 255 * 255."""
 FLOAT_WORDS = 1 << 20, 1 << 24
-"""Of values of x at a time, and of all weights, in scratch memory."""
+"""Maximum float32 values in scratch memory: of x per pass, and of all weights."""
 MIN_FLOAT_ROWS = 16
-"""Rows from which weights are worth unpacking in each run."""
+"""Minimum number of rows for which weights are unpacked in each run."""
 _TILE = 64, 64
 _TILED_LOCAL = 16, 8
-"""Rows and columns of a group of `int8_gemm_tiled`, and its invocations."""
+"""Rows and columns of a workgroup of `int8_gemm_tiled`, and its invocations."""
 _PACKED_EACH = 64
 """Words that an invocation packs on a CPU driver."""
 PRODUCT_SHADERS = (
@@ -69,13 +68,19 @@ Three = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unfolded:
-    """Windows as rows of a product; three axes.
+    """Windows of an image as rows of a matrix product, over three axes.
 
-    sizes, counts: places of an image, and of its windows. Windows of images that have the same
-        weights are rows of one product. steps: elements from place to place, from
-        channel to channel, and from image to image. result_steps: those from window to window, from
-        column to column, and from image to image. words_step: words from one image's weights to the
-        next one's; 0: all have the same.
+    Attributes
+    ----------
+    sizes, counts : tuple of int
+        Size of an image, and number of windows along each axis. Windows of images with the same
+        weights are rows of one product.
+    steps : tuple of int
+        Strides of x between positions, channels and images.
+    result_steps : tuple of int
+        Strides of the result between windows, columns and images.
+    words_step : int
+        Words between the weights of two images; 0 if all images have the same weights.
     """
 
     images: int
@@ -93,17 +98,17 @@ class Unfolded:
 
     @property
     def places(self) -> int:
-        """Windows of an image."""
+        """Return the number of windows of an image."""
         return math.prod(self.counts)
 
     @property
     def products(self) -> int:
-        """With weights of their own."""
+        """Return the number of products with different weights."""
         return self.images if self.words_step else 1
 
     @property
     def rows(self) -> int:
-        """Windows of a product."""
+        """Return the number of windows of a product."""
         return self.images // self.products * self.places
 
     @property
@@ -112,13 +117,14 @@ class Unfolded:
 
     @property
     def depth(self) -> int:
-        """Words of a row."""
+        """Return the number of words of a row."""
         return self.taps * depth_of(self.channels)
 
 
 def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
-    """Return the kernel of an op that is a product of quantized values. unfolded: a call as such a
-    product; calls without results are not asked.
+    """Return the kernel of an op that multiplies int8 values.
+
+    `unfolded` converts a call to a product; it is not called for empty results.
     """
 
     def lower(call: Call) -> tuple[Dispatch, ...]:
@@ -134,8 +140,9 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
 
 
 def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
-    """Return the variants, the best guess first: dot products where they are one instruction,
-    cooperative matrices last.
+    """Return the variants, the best guess first.
+
+    Dot products come first if they are one instruction, cooperative matrices come last.
     """
     coopmats = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
@@ -153,7 +160,7 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
 
 
 def _rows_at_once(call: Call, own: Unfolded) -> int:
-    """Return the rows of a pass: as many as the scratch memory and one dispatch may have."""
+    """Return the rows of a pass, limited by scratch memory and by the size of a dispatch."""
     limits = call.limits
     if call.variant == FLOATS:
         return max(1, min(own.rows, FLOAT_WORDS[0] // max(PER_WORD * own.depth, own.columns)))
@@ -167,7 +174,7 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 
 def _tile_of(call: Call) -> tuple[int, int]:
-    """Return the rows and columns of the tile of a group."""
+    """Return the rows and columns of a workgroup's tile."""
     name, limits, coopmat = (
         call.variant.removesuffix(DOT),
         call.limits,
@@ -181,7 +188,7 @@ def _tile_of(call: Call) -> tuple[int, int]:
 
 
 def _scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
-    """Return the words of the rows of a pass."""
+    """Return the sizes of the scratch buffers of a pass, in words."""
     rows = _rows_at_once(call, own)
     if call.variant == FLOATS:
         steps = PER_WORD * own.depth
@@ -194,20 +201,21 @@ def _parts(own: Unfolded) -> int:
 
 
 def _has_floats(call: Call, own: Unfolded) -> bool:
-    """Whether the values of the weights, and sums of a pass, fit the scratch memory."""
+    """Return True if the float32 weights and the sums of a pass fit into scratch memory."""
     most = min(FLOAT_WORDS[1], call.limits.max_buffer_bytes // 4)
     sums = _parts(own) * max(own.columns, FLOAT_WORDS[0])
     return 0 < own.columns * own.depth * PER_WORD <= most and sums <= most
 
 
 def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a product, or of a convolution, whose operands are quantized
-    values, words, and both zero points.
+    """Return the dispatches of a matrix product or convolution of int8 values.
+
+    The operands are values, packed weights and both zero points.
     """
     each = _rows_at_once(call, own)
     passes = [(i, row) for i in range(own.products) for row in range(0, own.rows, each)]
     if 2 * len(passes) > MAX_DISPATCHES:
-        raise UnsupportedOp(f"{own.products} products take more than {MAX_DISPATCHES} dispatches")
+        raise UnsupportedOp(f"{own.products} products need more than {MAX_DISPATCHES} dispatches")
     if own.depth >= LOOP_STEPS:
         raise UnsupportedOp(f"sums of {own.depth * PER_WORD} products are too long for a kernel")
     make = _float_pass if call.variant == FLOATS else _pass
@@ -230,9 +238,9 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
         k = min(PART, steps - part * PART)
         types = TensorType((rows, k)), TensorType((n, k))
         attrs = Attrs({"transpose_a": False, "transpose_b": True})
-        made = product(Call(types, TensorType((rows, n)), attrs, call.limits))
+        dispatches = product(Call(types, TensorType((rows, n)), attrs, call.limits))
         first = part * PART * rows, part * PART * n, 0, part * rows * n
-        for at, one in enumerate(made):
+        for at, one in enumerate(dispatches):
             shifts = tuple(a + b for a, b in zip(one.shifts, first, strict=True))
             barrier = one.barrier or not at
             yield replace(
@@ -257,10 +265,12 @@ def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
 
 
 def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
-    """Return groups and constants of a kernel whose invocations make an item at a time.
+    """Return workgroups and constants of a kernel whose invocations compute one item at a time.
 
-    Raises:
-        UnsupportedOp: they would go round their loops too often.
+    Raises
+    ------
+    UnsupportedOp
+        If an invocation needs more loop iterations than the device allows.
     """
     local = 8 if limits.software else 64
     per_group = local * (_PACKED_EACH if limits.software else 1)
@@ -311,7 +321,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
 
 
 def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ...]:
-    """Return where the results of a pass lie, which begins at a row of a product."""
+    """Return the offsets and strides of the result of a pass that starts at `row` of a product."""
     each, across, step = own.result_steps
     return (
         *(("row_step", each), ("column_step", across), ("image_step", step)),

@@ -1,10 +1,10 @@
-"""Weights of 8 bits as products of integers read them: four quantized values of a column in a word.
+"""Prepacked int8 weights of integer matrix products: four values of a column per 32-bit word.
 
-    words   tile | tile | ...     a tile holds 16 columns, the last one's missing ones are 0
+    words   tile | tile | ...     a tile holds 16 columns; the last tile is padded with zeros
     tile    16 sums of columns | 16 words of rows 0 .. 3 | 16 words of rows 4 .. 7 | ...
 
-Codes have a sign: those without one are held less 128, and their zero points are too. The first row
-of a column is in the lowest bits of its words.
+Stored values are signed: 128 is subtracted from unsigned values and from their zero points. The
+first row of a column is in the lowest bits of its words.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..lowering.chunking import element_parts
 
 TILE, PER_WORD = 16, 4
 SHIFT = 128
-"""What quantized values without a sign are less than they stand for."""
+"""Offset that is subtracted from unsigned values to store them as int8."""
 
 
 def depth_of(rows: int) -> int:
-    """Return the words of a column of so many rows."""
+    """Return the number of words of a column with this many rows."""
     return -(-rows // PER_WORD)
 
 
 def words_shape(shape: Shape) -> Shape:
-    """Return the shape of the words of matrices: (..., k, n) -> (..., tiles, 1 + words, 16)."""
+    """Return the shape of prepacked matrices: (..., k, n) -> (..., tiles, 1 + words, 16)."""
     *batch, k, n = shape
     return (*batch, -(-n // TILE), 1 + depth_of(k), TILE)
 
 
 def as_signed(int8_values: NDArray, signed: bool) -> NDArray:
-    """Return int8 values, of which other bits are left out, as int8, less 128 without sign."""
+    """Return the lowest 8 bits of the values as int8; subtract 128 from unsigned values."""
     own = int8_values.astype(np.int8) if signed else int8_values.astype(np.uint8) ^ np.uint8(SHIFT)
     return own.view(np.int8)
 
 
 def pack_int8(int8_values: NDArray) -> NDArray:
-    """Return matrices of int8 (..., k, n) as words."""
+    """Return int8 matrices (..., k, n) as packed words."""
     *batch, k, n = int8_values.shape
     shape = words_shape(int8_values.shape)
     tiles, depth = shape[-3], shape[-2] - 1
@@ -61,23 +61,29 @@ def pack_int8(int8_values: NDArray) -> NDArray:
 
 
 def unpack_int8(words: NDArray, k: int, n: int) -> NDArray:
-    """Return the quantized values of words: int8 (..., k, n)."""
+    """Return the int8 values (..., k, n) of packed words."""
     *batch, tiles, depth, _ = words.shape
     int8_values = np.ascontiguousarray(words[..., 1:, :, None]).view(np.int8)
     # from (..., tiles, depth, 16, 4)
     lines = np.moveaxis(int8_values.swapaxes(-1, -2), -4, -2)  # (..., depth, 4, tiles, 16)
-    made: NDArray = lines.reshape(*batch, (depth - 1) * PER_WORD, tiles * TILE)
-    return made[..., :k, :n]
+    padded: NDArray = lines.reshape(*batch, (depth - 1) * PER_WORD, tiles * TILE)
+    return padded[..., :k, :n]
 
 
 def check_words(op: str, words: TensorType, k: int, n: int) -> None:
-    """Raise DTypeError or ShapeError unless these are the words of a matrix (k, n)."""
+    """Check the type and shape of the packed words of a (k, n) matrix.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If they are wrong.
+    """
     if words.dtype != UINT32:
         raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.prepack_int8")
     expected = words_shape((k, n))
     if words.shape[-3:] != expected:
         raise ShapeError(
-            f"[{op}] expected words {expected} of a matrix {(k, n)}, got {words.shape}"
+            f"[{op}] expected words of shape {expected} for a matrix {(k, n)}, got {words.shape}"
         )
 
 
@@ -122,14 +128,24 @@ register(
         any_dtype=True,
     )
 )
-no_gradient("rounds to words, which are no numbers", "prepack_int8")
-no_sharding("makes words, which hold several rows", "prepack_int8")
+no_gradient("quantizes to packed words, which have no gradient", "prepack_int8")
+no_sharding("packs several rows into each word", "prepack_int8")
 
 
 def prepack_int8(x: Tensor, *, signed: bool = False, name: str | None = None) -> Tensor:
-    """The words by which products of integers read a matrix of weights.
+    """Prepack a weight matrix for int8 matrix products.
 
-    x: int32 (..., k, n), -128 .. 127 where they are `signed`, else 0 .. 255, which are held
-    less 128, as their zero points are -> uint32 (..., tiles, 1 + words of a column, 16).
+    Parameters
+    ----------
+    x : Tensor
+        int32 (..., k, n): -128 .. 127 if `signed`, else 0 .. 255. 128 is subtracted from unsigned
+        values; subtract it from their zero points too.
+    signed : bool
+        Whether the values are signed.
+
+    Returns
+    -------
+    Tensor
+        uint32 (..., tiles, 1 + words of a column, 16).
     """
     return apply("prepack_int8", (x,), {"signed": signed}, name)

@@ -1,4 +1,4 @@
-"""Relatives of matmul, all expressed by it: gemm, linear, outer, dot, vecdot, tensordot."""
+"""Ops that are expressed by matmul: gemm, linear, outer, dot, vecdot, tensordot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .matmul import matmul
 
 
 def _pair(a: TensorLike, b: TensorLike) -> tuple[Tensor, Tensor]:
-    """Two operands, of which a Python value takes the other's type."""
+    """Return two operands as tensors; a Python scalar takes the type of the other operand."""
     left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
     return left, as_tensor(b, like=left)
 
@@ -33,10 +33,23 @@ def gemm(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """alpha * a @ b + beta * c, as ONNX Gemm.
+    """Compute alpha * a @ b + beta * c, as ONNX Gemm.
 
-    a: (m, k), b: (k, n), or the other way round with transpose_a, transpose_b; c broadcasts to
-    (m, n). With integers alpha and beta are whole numbers.
+    Parameters
+    ----------
+    a : Tensor
+        (m, k), or (k, m) if `transpose_a`.
+    b : Tensor
+        (k, n), or (n, k) if `transpose_b`.
+    c : Tensor, optional
+        Broadcasts to (m, n).
+    alpha, beta : float
+        Scale factors; whole numbers if the operands are integers.
+
+    Returns
+    -------
+    Tensor
+        (m, n).
     """
     left, right = _pair(a, b)
     if left.rank != 2 or right.rank != 2:
@@ -61,7 +74,7 @@ def gemm(
             )
         return add(product if alpha == 1 else mul(product, alpha), shift, name=name)
 
-    if fused and (c is None or beta == 1):  # one op, which rounds once by itself
+    if fused and (c is None or beta == 1):  # one fused op, with a single rounding
         return build(*operands, name=name)
     return computed_wide(build, operands, name)
 
@@ -69,9 +82,21 @@ def gemm(
 def linear(
     x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, *, name: str | None = None
 ) -> Tensor:
-    """x @ weight.T (+ bias), as torch.nn.functional.linear.
+    """Apply a linear transformation x @ weight.T + bias, as torch.nn.functional.linear.
 
-    x: (..., k), weight: (n, k), bias: (n,) -> (..., n).
+    Parameters
+    ----------
+    x : Tensor
+        (..., k).
+    weight : Tensor
+        (n, k).
+    bias : Tensor, optional
+        (n,).
+
+    Returns
+    -------
+    Tensor
+        (..., n).
     """
     left, right = _pair(x, weight)
     if right.rank != 2 or left.rank == 0:
@@ -85,13 +110,13 @@ def linear(
 
 
 def outer(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """Every product of an element of a and one of b, as numpy.outer: operands are flattened."""
+    """Return the outer product of the flattened operands, as numpy.outer."""
     left, right = _pair(a, b)
     return mul(reshape(left, (left.size, 1)), reshape(right, (1, right.size)), name=name)
 
 
 def vecdot(a: TensorLike, b: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
-    """Sum of a * b along an axis, the rest broadcast, as numpy.vecdot on real numbers."""
+    """Return the sum of a * b along an axis, with broadcasting, as numpy.vecdot for real types."""
     left, right = _pair(a, b)
     if left.rank == 0 or right.rank == 0:
         raise ShapeError(f"[vecdot] expected vectors, got {left.shape} and {right.shape}")
@@ -110,9 +135,19 @@ def vecdot(a: TensorLike, b: TensorLike, axis: int = -1, *, name: str | None = N
 
 
 def dot(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
-    """As numpy.dot: the last axis of a meets the last but one of b, or its only one.
+    """Return the dot product over the last axis of a and the second-last axis of b, as numpy.dot.
 
-    a: (..., k), b: (*rest, k, n) -> (..., *rest, n); a scalar multiplies.
+    Parameters
+    ----------
+    a : Tensor
+        (..., k), or a scalar, which multiplies b.
+    b : Tensor
+        (*rest, k, n), (k,) or a scalar.
+
+    Returns
+    -------
+    Tensor
+        (..., *rest, n).
     """
     left, right = _pair(a, b)
     if left.rank == 0 or right.rank == 0:
@@ -127,10 +162,18 @@ def tensordot(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Sum over pairs of axes, as numpy.tensordot.
+    """Return the tensor dot product, as numpy.tensordot.
 
-    axes: so many last ones of a with as many first ones of b, or those of a and those of b. The
-    result has the other axes of a and then those of b.
+    Parameters
+    ----------
+    axes : int or pair of axes
+        An int n sums over the last n axes of a and the first n axes of b; a pair lists the axes of
+        a and the axes of b to sum over.
+
+    Returns
+    -------
+    Tensor
+        The remaining axes of a, then the remaining axes of b.
     """
     left, right = _pair(a, b)
     if isinstance(axes, (int, np.integer)):
@@ -151,10 +194,10 @@ def tensordot(
 
 
 def _axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    given = as_ints("tensordot", "axes", axes)
-    out = tuple(normalize_axis("tensordot", a, rank) for a in given)
+    numbers = as_ints("tensordot", "axes", axes)
+    out = tuple(normalize_axis("tensordot", a, rank) for a in numbers)
     if len(set(out)) != len(out):
-        raise ShapeError(f"[tensordot] expected distinct axes, got {given}")
+        raise ShapeError(f"[tensordot] expected distinct axes, got {numbers}")
     return out
 
 
@@ -166,7 +209,7 @@ def _contract(
     of_b: tuple[int, ...],
     name: str | None,
 ) -> Tensor:
-    """Sum over pairs of axes, as one product of matrices."""
+    """Sum over pairs of axes with one matrix product."""
     sizes = tuple(a.shape[i] for i in of_a)
     if sizes != tuple(b.shape[i] for i in of_b):
         raise ShapeError(
@@ -178,7 +221,7 @@ def _contract(
     inner = math.prod(sizes)
     rows = reshape(transpose(a, (*rest_a, *of_a)), (math.prod(a.shape[i] for i in rest_a), inner))
     columns = math.prod(b.shape[i] for i in rest_b)
-    # whichever order of b is as it lies in memory: matmul reads both at no cost
+    # use the order of b in memory: matmul reads a transposed b at no cost
     if b.rank and [*rest_b, *of_b] == list(range(b.rank)):
         product = matmul(rows, reshape(b, (columns, inner)), transpose_b=True)
     else:

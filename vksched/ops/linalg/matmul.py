@@ -1,4 +1,4 @@
-"""Matrix multiplication: batched, broadcast, with transposed operands and an optional bias."""
+"""Matrix multiplication: batched, broadcasting, with transposed operands and an optional bias."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .matmul_native import matmul_program
 from .operands import matrices
 
 __all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
-"""The builder, and what ops that are a product inside take from here."""
+"""The builder, and helpers for ops that contain a matrix product."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -86,40 +86,49 @@ def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 def _matrices(
     inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Return the operands and the result of numpy's product: one of matrices where b is one, as
-    numpy makes one for each matrix of a batch.
+    """Return the operands and the result for numpy.matmul.
+
+    A batch of a is folded into one matrix if b is a single matrix, because numpy multiplies each
+    matrix of a batch separately.
     """
-    a = _turned(inputs[0], attrs, "transpose_a")
-    b = _turned(inputs[1], attrs, "transpose_b")
+    a = _transposed(inputs[0], attrs, "transpose_a")
+    b = _transposed(inputs[1], attrs, "transpose_b")
     if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
         b = b.reshape(b.shape[-2:])
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
-        rows = math.prod(a.shape[:-1])  # -1 would not do for k or n of 0
+        rows = math.prod(a.shape[:-1])  # reshape(-1) is ambiguous if k or n is 0
         return a.reshape(rows, a.shape[-1]), b, out.reshape(rows, out.shape[-1])
     return a, b, out
 
 
-def _turned(x: NDArray, attrs: Attrs, name: str) -> NDArray:
+def _transposed(x: NDArray, attrs: Attrs, name: str) -> NDArray:
     return np.swapaxes(x, -1, -2) if attrs.as_bool(name) else x
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Blocks of the result, along the longest axis of a batch, rows and columns."""
-    a, b, made = _matrices(inputs, attrs, out)
-    lead, (m, n) = made.shape[:-2], made.shape[-2:]
+    """Split the result into blocks along the longest batch axis, the rows and the columns."""
+    a, b, result = _matrices(inputs, attrs, out)
+    lead, (m, n) = result.shape[:-2], result.shape[-2:]
     axis = max(range(len(lead)), key=lead.__getitem__, default=0)
-    turned, back = attrs.as_bool("transpose_b"), axis - made.ndim
-    parts = divide(math.prod(lead), m, n, a.shape[-1], turned)
+    transpose_b, back = attrs.as_bool("transpose_b"), axis - result.ndim
+    parts = divide(math.prod(lead), m, n, a.shape[-1], transpose_b)
     batch = examples(lead[axis] if lead else 1, parts)
     for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
-        of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
+        of_a, of_b = (
+            _slice_axis(a, back, some)[..., rows, :],
+            _slice_axis(b, back, some)[..., columns],
+        )
         bias = [shift[columns] for shift in inputs[2:]]
-        operands = _turned(of_a, attrs, "transpose_a"), _turned(of_b, attrs, "transpose_b"), *bias
-        yield operands, _some(made, back, some)[..., rows, columns]
+        operands = (
+            _transposed(of_a, attrs, "transpose_a"),
+            _transposed(of_b, attrs, "transpose_b"),
+            *bias,
+        )
+        yield operands, _slice_axis(result, back, some)[..., rows, columns]
 
 
-def _some(x: NDArray, axis: int, some: slice) -> NDArray:
-    """Return a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
+def _slice_axis(x: NDArray, axis: int, some: slice) -> NDArray:
+    """Return a slice along an axis, counted from the end; x may lack the axis or broadcast."""
     if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
         return x
     whole = slice(None)
@@ -158,44 +167,47 @@ register(
 
 @gradient("matmul")
 def _gradient(call: VjpContext) -> VjpResult:
-    """of a: grad @ b^T; of b: a^T @ grad; each the other way round where it is read so."""
+    """Return grad @ b^T for a and a^T @ grad for b, transposed if the operand is transposed."""
     (a, b), g = call.inputs[:2], call.grad
-    turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
-    if turned_a:
-        of_a = _pulled(b, g, turned_b, True, a.shape)
+    transpose_a, transpose_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    if transpose_a:
+        of_a = _product_gradient(b, g, transpose_b, True, a.shape)
     else:
-        of_a = _pulled(g, b, False, not turned_b, a.shape)
-    if turned_b:
-        of_b = _pulled(g, a, True, turned_a, b.shape)
+        of_a = _product_gradient(g, b, False, not transpose_b, a.shape)
+    if transpose_b:
+        of_b = _product_gradient(g, a, True, transpose_a, b.shape)
     else:
-        of_b = _pulled(a, g, not turned_a, False, b.shape)
+        of_b = _product_gradient(a, g, not transpose_a, False, b.shape)
     return (of_a, of_b, *(sum_to(g, bias.shape) for bias in call.inputs[2:]))
 
 
-def _pulled(left: Tensor, right: Tensor, turned_l: bool, turned_r: bool, shape: Shape) -> Tensor:
-    """Return left @ right, summed over the batch that an operand of a shape was broadcast along.
+def _product_gradient(
+    left: Tensor, right: Tensor, transpose_l: bool, transpose_r: bool, shape: Shape
+) -> Tensor:
+    """Return left @ right, summed over the axes along which an operand was broadcast.
 
-    An operand without a batch, as the weight of a linear layer, gets one product whose inner axis
-    holds the batch too, unless that copies more than the products of the batch would write.
+    For an operand without a batch, e.g. the weight of a linear layer, the batch is folded into the
+    inner axis of a single product, unless this copies more elements than a batched product would
+    write. `shape` is the shape of the operand.
     """
     rows, columns = shape[-2:]
-    inner = left.shape[-2] if turned_l else left.shape[-1]
+    inner = left.shape[-2] if transpose_l else left.shape[-1]
     batch = math.prod(broadcast_shapes("matmul", left.shape[:-2], right.shape[:-2]))
-    copied = left.size * (not turned_l) + right.size * turned_r
+    copied = left.size * (not transpose_l) + right.size * transpose_r
     if batch != 1 and math.prod(shape[:-2]) == 1 and copied <= batch * rows * columns:
         lines = (
             reshape(_swap_last(t) if swap else t, (batch * inner, size))
-            for t, swap, size in ((left, not turned_l, rows), (right, turned_r, columns))
+            for t, swap, size in ((left, not transpose_l, rows), (right, transpose_r, columns))
         )
         return reshape(matmul(*lines, transpose_a=True), shape)
-    if inner == 1:  # no sum: an elementwise op, which joins others
-        made = mul(
+    if inner == 1:  # no sum: an elementwise op, which can be fused
+        product_grad = mul(
             reshape(left, (*left.shape[:-2], rows, 1)),
             reshape(right, (*right.shape[:-2], 1, columns)),
         )
     else:
-        made = matmul(left, right, transpose_a=turned_l, transpose_b=turned_r)
-    return sum_to(made, shape)
+        product_grad = matmul(left, right, transpose_a=transpose_l, transpose_b=transpose_r)
+    return sum_to(product_grad, shape)
 
 
 def _swap_last(x: Tensor) -> Tensor:
@@ -211,12 +223,26 @@ def matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap); float16 beside
-    float32 is taken for that.
+    """Multiply matrices: a @ b (+ bias), as numpy.matmul.
 
-    a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
-    transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
-    rank 1 is a row (a) or a column (b), and its axis is left out of the result.
+    The types are float16, float32, and int32 and uint32, which wrap. float16 is converted to
+    float32 if the other operand is float32.
+
+    Parameters
+    ----------
+    a : Tensor
+        (..., m, k), or (..., k, m) if `transpose_a`; (k,) is a row.
+    b : Tensor
+        (..., k, n), or (..., n, k) if `transpose_b`; (k,) is a column. Leading axes broadcast.
+    bias : Tensor, optional
+        (n,).
+    transpose_a, transpose_b : bool
+        Read the last two axes of an operand in reverse order, at no cost.
+
+    Returns
+    -------
+    Tensor
+        (..., m, n), without m or n for an operand of rank 1.
     """
     left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
     right = as_tensor(b, like=left)
@@ -250,7 +276,7 @@ def _apply(
     name: str | None,
 ) -> Tensor:
     inputs = [a, b] if bias is None else [a, b, as_tensor(bias, like=a)]
-    if {t.dtype for t in inputs} == {FLOAT16, FLOAT32}:  # as of weights of 16 bits
+    if {t.dtype for t in inputs} == {FLOAT16, FLOAT32}:  # e.g. float16 weights
         inputs = [cast(t, FLOAT32) if t.dtype == FLOAT16 else t for t in inputs]
     attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
     return apply("matmul", inputs, attrs, name)

@@ -1,12 +1,13 @@
-"""How a product is divided among threads: into blocks of its result, each computed by one thread.
+"""Partition a matrix product into blocks of its result, each computed by one thread.
 
-    out (m, n)   | columns 0..95 | 96..191 | ...      rows, too, where there are many of both
+    out (m, n)   | columns 0..95 | 96..191 | ...      rows are divided too if there are many of both
 
-Threads take blocks one after the other, so the division need not know how many of them there are,
-or which cores others hold: it goes by shapes alone, and results do not depend on threads. OpenBLAS
-sums along k alike for all columns and rows, so a block has the bits of the whole product on one
-thread. Blocks are no less than the products for which it has kernels of their own, that sum in
-another order. Examples: tests/ops/native/test_matmul_blocks.py.
+Threads take blocks one after the other, so the partition is independent of the number of threads
+and of the cores that other threads use. It depends on shapes only, so results do not depend on
+threads. OpenBLAS accumulates along k in the same order for all columns and rows, so a block is
+bitwise equal to that part of the single-threaded product. Blocks are larger than the sizes for
+which OpenBLAS has special kernels, which accumulate in another order. Examples:
+tests/ops/native/test_matmul_blocks.py.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ from typing import NamedTuple
 from ..lowering import blas
 
 LEAST, MIN_VECTOR = 5 << 17, 1 << 17
-"""n blocks have n times as many multiply-adds each, at least: two blocks some 30 us, as waking a
-thread takes about as long; more of them are larger, as each reads its operands anew. The same where
-one operand is a vector, as long as the time goes into reading the other one.
+"""Minimum multiply-adds: a partition into n blocks has at least n times this many in each block.
+Two blocks take about 30 us, as long as waking a thread; more blocks are larger, because each one
+reads its operands again. The second value is for a vector operand, if reading the other operand
+dominates.
 """
 MOST = 64
-"""Blocks of a product."""
+"""Maximum number of blocks of a product."""
 ROWS, COLUMNS = 64, 96
-"""Rows and columns of a block at least: with fewer, kernels are slower."""
+"""Minimum rows and columns of a block; kernels are slower with fewer."""
 MANY_ROWS = 128
-"""Blocks are of rows before they are of columns where they have so many, as elementwise ops and
-norms are divided by rows, too: a core then finds in its caches some of what it made before.
+"""Products with this many rows are divided by rows first. Elementwise ops and norms are divided by
+rows too, so a core finds part of its earlier output in its caches.
 """
 UNITS = 12, 32
-"""Rows and columns of a block are a multiple of so many, but for the last, as in
-native/cpu_kernels/program/gemm.hpp; rows of a vector are as columns.
+"""Rows and columns of a block are multiples of these, except in the last block; see
+native/cpu_kernels/program/gemm.hpp. Rows of a vector are divided like columns.
 """
 
 
 class Parts(NamedTuple):
-    """Into how many parts matrices, their rows and their columns are divided."""
+    """Number of parts into which matrices, their rows and their columns are divided."""
 
     batches: int = 1
     rows: int = 1
     columns: int = 1
 
 
-def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
-    """Return the parts of so many products of (m, k) and (k, n); one where the library has threads
-    that the user has chosen. turned: b lies as (n, k), which takes longer to read.
+def divide(batches: int, m: int, n: int, k: int, transpose_b: bool = False) -> Parts:
+    """Return the partition of `batches` products of (m, k) and (k, n) matrices.
+
+    The partition is a single block if the user has set the number of threads of the BLAS library.
+    `transpose_b`: b is stored as (n, k), which is slower to read.
     """
     if blas.is_chosen():
         return Parts()
@@ -54,10 +58,10 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     most = min(MOST, math.isqrt(work // (MIN_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
     least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
-    many = MANY_ROWS * (4 if turned else 1)
+    many = MANY_ROWS * (4 if transpose_b else 1)
     while 2 * math.prod(parts) <= most:
-        half_rows = _least(m, UNITS[n == 1], 2 * parts.rows)
-        half_columns = _least(n, UNITS[1], 2 * parts.columns)
+        half_rows = _smallest_part(m, UNITS[n == 1], 2 * parts.rows)
+        half_columns = _smallest_part(n, UNITS[1], 2 * parts.columns)
         by_columns = half_columns >= least_columns
         if half_rows >= least_rows and (m >= 2 * many * parts.rows or not by_columns):
             parts = parts._replace(rows=2 * parts.rows)
@@ -69,22 +73,19 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
 
 
 def blocks(m: int, n: int, parts: Parts) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and columns of the blocks of one matrix (m, n)."""
+    """Yield the rows and columns of each block of an (m, n) matrix."""
     for rows in _spans(m, UNITS[n == 1], parts.rows):
         for columns in _spans(n, UNITS[1], parts.columns):
             yield rows, columns
 
 
 def examples(count: int, parts: Parts) -> Iterator[slice]:
-    """Yield the parts of a batch, or of the longest axis of one."""
+    """Yield the slices of a batch, or of its longest axis."""
     return _spans(count, 1, min(count, parts.batches))
 
 
 def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of the examples of an attention and of its heads of keys.
-
-    work: multiply-adds of all of it.
-    """
+    """Yield slices of the batch and of the key heads of an attention with `work` multiply-adds."""
     count = 1 if blas.is_chosen() else min(MOST, math.isqrt(int(work) // LEAST))
     of_batch = max(1, min(batch, count))
     groups = max(1, min(shared, count // of_batch))
@@ -93,14 +94,14 @@ def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]
             yield some, those
 
 
-def _least(size: int, unit: int, parts: int) -> int:
-    """Return how much the smallest of so many parts has."""
+def _smallest_part(size: int, unit: int, parts: int) -> int:
+    """Return the size of the smallest part."""
     units = -(-size // unit)
     return min(units // parts * unit, size - units * (parts - 1) // parts * unit)
 
 
 def _spans(size: int, unit: int, parts: int) -> Iterator[slice]:
-    """Yield parts of so many; each has whole units, but for the last."""
+    """Yield the slices of an axis; each consists of whole units, except the last."""
     units = -(-size // unit)
     for part in range(parts):
         first, end = units * part // parts * unit, units * (part + 1) // parts * unit

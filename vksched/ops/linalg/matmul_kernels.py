@@ -1,11 +1,11 @@
-"""Which kernels compute a matrix product, and their dispatches.
+"""Kernel selection and dispatches of matrix products.
 
-CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
-there a value should be loaded by one lane and handed to the others (`subgroup`, `gemv_cpu`), in
-vec4s; matrices of other sizes are first packed into scratch memory, if that costs little compared
-to the product. GPUs stage tiles in shared memory, in vec4s too (`vec4`) or one by one (`tiled`),
-and read b once if rows are few (`gemv`). Cooperative matrices, if the device has any, also read
-vec4s (`coopmat`).
+CPU drivers load each value once per lane, at the cost of about fifty multiplications. There, a
+value is loaded by one lane as part of a vec4 and broadcast to the others (`subgroup`, `gemv_cpu`).
+Matrices whose sizes are not multiples of four are first packed into scratch memory, if this costs
+little compared to the product. GPUs stage tiles in shared memory, in vec4s (`vec4`) or one by one
+(`tiled`), and read b only once if there are few rows (`gemv`). Cooperative matrices (`coopmat`)
+also read vec4s.
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -36,29 +36,27 @@ from .operands import (
 )
 
 _BATCH_AXES = 4
-"""Batch axes that fit into the push constants; a batch with more is several dispatches."""
+"""Batch axes that fit into the push constants; a batch with more axes takes several dispatches."""
 BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
 """The values of has_bias in shaders/include/matmul.glsl."""
 DISPATCH_FLOPS = 1e11
-"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+"""Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
 MAX_CUTS = 256
 TALLEST_TILE = 128
-"""Rows of the largest tile of a group."""
+"""Rows of the largest workgroup tile."""
 SEVERAL = 128
-"""Rows and columns of a result of which a CPU driver computes several tiles."""
+"""Minimum rows and columns of a result for which a CPU driver computes several tiles."""
 GUESSED_COLUMNS = 32
-"""Of which a product has a multiple on a GPU, as far as `step_cost` knows: none was measured."""
+"""Assumed divisor of a GPU product's number of columns in `step_cost`; not measured."""
 PART_K = LOOP_STEPS
-"""Steps along k of one dispatch; a longer k is several."""
+"""Steps along k of one dispatch; a longer k takes several dispatches."""
 CACHED_K = 512
-"""Those on a CPU driver where k is long: what they read of both operands stays in a cache, from
-which other tiles of the result take it.
-"""
+"""Steps along k on a CPU driver if k is long: the operands stay in a cache for other tiles."""
 MIN_REUSE = 16
-"""Rows and columns of a result from which packing its operands pays."""
+"""Minimum rows and columns of a result for which packing the operands pays."""
 
 
-# -- the choice --------------------------------------------------------------------------------
+# -- variant selection -------------------------------------------------------------------------
 
 
 REGISTER = "register"
@@ -66,39 +64,38 @@ TILED = "tiled 32x64"
 _TILED_TILE, _REGISTER_TILE = (32, 64), (32, 64)
 """Rows and columns of a tile of `matmul_tiled` and `matmul_register`."""
 PACKED_K = 512
-"""Steps along k of one dispatch of sums in float16: they lose about 1 / 500 of themselves."""
+"""Steps along k of one dispatch with float16 sums, whose relative error is about 1 / 500."""
 GEMV = {"gemv 1": 1, "gemv 4": 4}
-"""Variants of `matmul_gemv`: rows of a group."""
+"""Variants of `matmul_gemv`: rows of a workgroup."""
 READ = 10.0
 READ_ROWS = 25
-"""What a GPU needs for a column of a step along k where reading b bounds it, and the rows of the
-largest tile of `matmul_vec4` at which products take as long: guesses.
+"""Estimates for a GPU: the cost of a column of a step along k when reading b is the bottleneck, and
+the rows of the largest tile of `matmul_vec4` whose products take as long.
 """
 TILED_COST = 2.0
-"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_vec4`."""
+"""Approximate cost of a product in `matmul_tiled`, relative to the largest `matmul_vec4` tile."""
 GEMV_LOCAL = {True: (8, 16), False: (32, 4)}
-"""Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
-other read a line of memory.
+"""Workgroup sizes: (along n, along k) if b is contiguous along n, else (along k, along n). Adjacent
+lanes read the same cache line.
 """
 MAX_GEMV_ROWS = 8
-"""Rows up to which reading b takes longer than the products."""
+"""Maximum rows for which reading b takes longer than the products."""
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first, and
-    last those of cooperative matrices.
-    """
+    """Return the variants: subgroup or shared-memory tiles, then cooperative matrices."""
     return _variants(call, True)
 
 
 def in_place_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants without scratch memory, which `product` may be asked for."""
+    """Return the variants without scratch memory, which `product` can use."""
     return _variants(call, False)
 
 
 def fp16_weight_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants that multiply a, float32 (m, k), by b (n, k), float16 or bfloat16 by the
-    attribute `format`, as it lies: tiles on GPUs, and cooperative matrices of float16.
+    """Return the variants that multiply float32 a (m, k) by 16-bit b (n, k) without unpacking b.
+
+    The attribute `format` distinguishes float16 and bfloat16.
     """
     _, k, _, n = matrices(call.inputs, call.attrs)
     m = call.output.shape[-2]
@@ -109,8 +106,9 @@ def fp16_weight_variants(call: Call) -> tuple[str, ...]:
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
-    """Return about how long a step along k takes, in a unit of the device's own: for comparing
-    products whose rows are filled up to tiles, before there is a call.
+    """Return the approximate cost of a step along k, in a unit specific to the device.
+
+    It compares products whose rows are padded to tiles, before a call exists.
     """
     tiles = [tile for tile in subgroup_tiles(limits).values() if not tile.gemv]
     if not tiles:
@@ -120,8 +118,10 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A variant that needs no scratch memory. rows: of a tile. step: about how long a step along k
-    of some columns of a tile takes, in a unit of the device's own.
+    """A variant without scratch memory.
+
+    `rows` is the height of a tile. `step` is the approximate cost of a step along k for some
+    columns of a tile, in a unit specific to the device.
     """
 
     rows: int
@@ -129,14 +129,12 @@ class Tiling:
     step: float
 
     def cost(self, n: int, tiles: int) -> float:
-        """Return about how long a step along k of so many tiles of n columns takes."""
+        """Return the approximate cost of a step along k for this many tiles of n columns."""
         return -(-n // self.columns) * tiles * self.step
 
 
 def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
-    """Returns what can multiply rows of k by the rows of matrices (n, k), by variant, for calls
-    whose rows come in tiles of a height that may be chosen.
-    """
+    """Return the variants that multiply by (n, k) matrices, for calls that choose a tile height."""
     if not limits.software:
         return _gpu_tilings(n, k, limits)
     lanes = subgroup_tiles(limits) if k and k % 4 == 0 else {}
@@ -155,7 +153,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     a, b, _, m = operands_of(call)
     vec4 = a.is_vec4_aligned and b.is_vec4_aligned
     n = call.output.shape[-1]
-    across = _reads_fp16(call) and not (a.along_k and b.along_k)
+    across = _is_fp16_readable(call) and not (a.along_k and b.along_k)
     fits = a.along * a.lines and (packs or vec4)
     coopmats = coopmat_variants(call, m, n, across=across) if fits else ()
     return (*_plain_variants(call, packs), *coopmats)
@@ -168,16 +166,14 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         fitting = _fitting(call, packs)
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
         return tuple(best) or (REGISTER,)
-    vec4 = vec4_variants(call, m, n, batches) if _takes_vec4(call, packs) else ()
+    vec4 = vec4_variants(call, m, n, batches) if _supports_vec4(call, packs) else ()
     if m <= MAX_GEMV_ROWS:
         return "gemv 1" if m == 1 else "gemv 4", *vec4, TILED
     return (*vec4, TILED) if _is_vec4_aligned(call) else (TILED, *vec4)
 
 
-def _takes_vec4(call: Call, packs: bool) -> bool:
-    """Whether kernels that read four elements at once can compute a call: as the operands lie, or
-    packed first where there is scratch memory for it and that pays.
-    """
+def _supports_vec4(call: Call, packs: bool) -> bool:
+    """Return True if vec4 kernels can compute a call, directly or after packing that pays."""
     a, _, _, m = operands_of(call)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return False
@@ -185,10 +181,10 @@ def _takes_vec4(call: Call, packs: bool) -> bool:
 
 
 def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
-    """Return the variants of CPU drivers that read four elements at once and can do so here."""
+    """Return the vec4 variants of a CPU driver that can compute a call."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
-    if not _takes_vec4(call, packs):
+    if not _supports_vec4(call, packs):
         return {}
     most = call.limits.max_groups
     tiles = subgroup_tiles(call.limits)
@@ -206,37 +202,38 @@ def _fitting(call: Call, packs: bool) -> dict[str, SubgroupTile]:
 
 
 def takes_fp16(call: Call) -> tuple[int, ...]:
-    """All float16, where the variant of a call reads and writes it packed: not where it adds up
-    parts, which would be rounded, or infinite, on their own.
+    """Return the operands that the variant accesses as packed float16.
+
+    Variants that accumulate in the result are excluded: partial sums would be rounded or overflow.
     """
     known = call.variant in (TILED, *GEMV) or vec4_tile(call) or coopmat_tile(call)
-    taken = _reads_fp16(call) and (known or call.variant in _fitting(call, packs=False))
+    taken = _is_fp16_readable(call) and (known or call.variant in _fitting(call, packs=False))
     return fp16_operands(call) if taken else ()
 
 
-def _reads_fp16(call: Call) -> bool:
-    """Whether kernels can read the operands of a call as float16, which they are."""
+def _is_fp16_readable(call: Call) -> bool:
+    """Return True if kernels can access the float16 operands directly, in one pass along k."""
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
     return call.output.dtype == FLOAT16 and whole and _is_vec4_aligned(call)
 
 
 def _is_vec4_aligned(call: Call) -> bool:
-    """Return whether the operands, and a float16 result, can be accessed as vec4."""
+    """Return True if the operands, and a float16 result, can be accessed as vec4."""
     a, b, _, _ = operands_of(call)
     whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
     return a.along * a.lines > 0 and a.is_vec4_aligned and b.is_vec4_aligned and whole
 
 
-def _in_eights(call: Call, coopmats: CoopmatTile) -> bool:
-    """Whether both operands are float16, can be read as pairs of vec4, and need not be turned."""
+def _is_vec8_aligned(call: Call, coopmats: CoopmatTile) -> bool:
+    """Return True if both operands are float16, aligned to 8 elements, and not transposed."""
     factors = operands_of(call)[:2]
-    kept = all(each.along_k or coopmats.untransposed for each in factors)
+    oriented = all(each.along_k or coopmats.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
-    return call.output.dtype == FLOAT16 and kept and whole
+    return call.output.dtype == FLOAT16 and oriented and whole
 
 
 def _packs(call: Call) -> tuple[bool, bool]:
-    """Whether a and b are packed first."""
+    """Return the flags of a and b that are True if the operand is packed first."""
     a, b, _, _ = operands_of(call)
     tile = vec4_tile(call) or coopmat_tile(call)
     if call.output.size == 0 or not (tile or call.variant in subgroup_tiles(call.limits)):
@@ -246,7 +243,7 @@ def _packs(call: Call) -> tuple[bool, bool]:
 
 
 def product_scratch(call: Call) -> tuple[int, ...]:
-    """Return the words of each packed operand."""
+    """Return the number of words of each packed operand."""
     pairs = zip(operands_of(call)[:2], _packs(call), strict=True)
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
@@ -267,7 +264,7 @@ def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
 
 
 def lower_product(call: Call) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a matmul, which pack operands first where that pays."""
+    """Return the dispatches of a matmul, with packed operands if this pays."""
     operands, first, pack = [0, 1], SCRATCH, []
     for operand, packed in zip(operands_of(call)[:2], _packs(call), strict=True):
         if packed:
@@ -300,20 +297,17 @@ def product(
     packed: tuple[bool, bool] = (False, False),
     adds: bool = False,
 ) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a product inside another op, by the fastest kernel that needs no
-    scratch memory.
+    """Return the dispatches of a product inside another op, with the fastest in-place kernel.
 
-    On CPU drivers with shuffles that is the one of `matmul`, at its full speed, where k and what
-    lies along memory (k, or m of a transposed a, n of a plain b) are multiples of four. Operands
-    are 0 (a), 1 (b), 2 (bias) and OUTPUT, for the caller to replace; shifts may be added to theirs,
-    in multiples of four words. The first dispatch has no barrier.
+    On CPU drivers with subgroup shuffles this is the `matmul` kernel, if k and the contiguous axes
+    are multiples of four. The caller replaces the operands 0 (a), 1 (b), 2 (bias) and OUTPUT, and
+    may add offsets in multiples of four words. The first dispatch has no barrier. A float32 by
+    float16 product has a variant of `fp16_weight_variants`.
 
-    bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
-        matrices in turn; 0: it has one for each column.
-    result_row: words from row to row of a result of which this product computes some columns.
-    packed: whether a and b lie as `pack` leaves them.
-    adds: to what lies there.
-    Of float32 by float16 it is a call with a variant of `fp16_weight_variants`.
+    bias_rows: number of values of operand 2, one per row of all matrices; 0 for one per column.
+    result_row: row stride of the result in words, if this product computes only some columns.
+    packed: whether a and b are packed by `pack`.
+    adds: whether to add to the result instead of overwriting it.
     """
     if call.output.size == 0:
         return ()
@@ -333,11 +327,11 @@ def _product(
     a_row, a_column, a_step = a.strides(packed[0])
     b_column, b_row, b_step = b.strides(packed[1])
     k = round_up_to_vec4(k) if any(packed) else k
-    given = [
+    all_strides = [
         *(batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
-    sizes, strides = collapse(batch, given)
+    sizes, strides = collapse(batch, all_strides)
     part = _part_of_k(call, m, n, k)
     inner = _inner_axes(sizes, 2.0 * m * n * min(k, part), call.limits)
     shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]
@@ -363,7 +357,7 @@ def _product(
     shader, tile, constants = _algorithm(call, a.along_k, not b.along_k, whole)
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
-    # those of `Lanes` go down the rows first, so that groups share the columns of b in a cache
+    # tiles of `Lanes` iterate over rows first, so that workgroups share the columns of b in a cache
     by_subgroups = call.variant in subgroup_tiles(call.limits)
     first, second = (down, across) if by_subgroups else (across, down)
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
@@ -398,9 +392,10 @@ def _product(
 
 
 def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
-    """Return the steps along k of one dispatch: few on a CPU driver, where several tiles read the
-    same, and the result is smaller than what they read, and so costs little to add to; few where
-    sums are float16.
+    """Return the steps along k of one dispatch.
+
+    They are few if sums are float16, or if tiles on a CPU driver share operands that are larger
+    than the result, which makes adding to it cheap.
     """
     tile = vec4_tile(call)
     if tile is not None and tile.kind == FP16_ACC:
@@ -411,7 +406,7 @@ def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
 
 
 def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
-    """Return how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
+    """Return how many batch axes one dispatch covers: fewer on a GPU if they would take long."""
     inner = min(len(sizes), _BATCH_AXES)
     while (
         inner > 0
@@ -424,7 +419,7 @@ def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
 
 
 def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits) -> int:
-    """Return the rows that one dispatch computes: all but where a GPU would take long."""
+    """Return how many rows one dispatch computes: all, unless they would take a GPU long."""
     if limits.software or batches > 1 or m * flops_per_row <= DISPATCH_FLOPS:
         return m
     tiles = max(1, int(DISPATCH_FLOPS / flops_per_row / TALLEST_TILE))
@@ -434,11 +429,11 @@ def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits
 def _algorithm(
     call: Call, a_along_k: bool, b_along_n: bool, whole: bool
 ) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
-    """Return the shader, the columns and rows that one group computes, and its constants.
+    """Return the shader, the columns and rows of a workgroup, and the constants.
 
-    whole: nothing but missing columns keeps a tile from being stored as it is.
+    `whole`: only missing columns prevent a tile from being stored without bounds checks.
     """
-    # products and sums of uint32 have the bits of those of int32
+    # int32 products and sums are bitwise equal to those of uint32
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
     dtype = f"{fp16_weights(call)}{dtype}"
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
@@ -454,7 +449,7 @@ def _algorithm(
         return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
     coopmats = coopmat_tile(call)
     if coopmats is not None:
-        aligned = "aligned_" if _in_eights(call, coopmats) else ""
+        aligned = "aligned_" if _is_vec8_aligned(call, coopmats) else ""
         shader = f"matmul_coopmat_{aligned}{dtype}"
         return shader, (coopmats.columns, coopmats.rows), (*along, *coopmats.constants)
     tile = subgroup_tiles(call.limits).get(call.variant)
@@ -474,7 +469,7 @@ FP16_WEIGHT_SHADERS = (
     *(f"matmul_{kind}_{FP16_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc", "coopmat")),
     *(f"matmul_vec4_{format}{FLOAT32}" for format in (FP16_B, BF16_B)),
 )
-"""Of `fp16_weight_variants`."""
+"""The shaders of `fp16_weight_variants`."""
 SHADERS = (
     "matmul_pack",
     *{

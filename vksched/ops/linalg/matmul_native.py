@@ -1,13 +1,13 @@
-"""Products of matrices as steps of native programs (native/cpu_kernels/program/,
-native/cpu_kernels/conv/).
+"""Matrix products as loops of native programs.
 
     small                      rows of b, or dot products of rows: "matmul"
-    b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
-    others                     blocks of the result by the library of numpy's products: "gemm"
+    b is (n, k), few rows      transpose a | 1 x 1 convolution with weights b | transpose the result
+    other                      blocks of the result with numpy's BLAS library: "gemm"
 
-Of the second kind that library brings all of b together in blocks first, which a few rows do not
-pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
-Examples: tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
+For the second case that library first copies b into blocks, which does not pay for few rows. If the
+native loops do not find the library, numpy computes the same blocks. Sources of the loops:
+native/cpu_kernels/program/, native/cpu_kernels/conv/. Examples:
+tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from .matmul_blocks import divide
 from .operands import matrices
 
 PROGRAM_WORK, VECTOR_WORK = 1 << 17, 1 << 20
-"""Multiply-adds up to which the loop of small products is faster than what Python takes to call
-numpy's; of one row both read the matrix once.
+"""Maximum multiply-adds for which the loop of small products is faster than calling numpy's product
+from Python. The second value is for a single row, for which both read the matrix once.
 """
 ROWS = range(8, 65)
-"""How many rows are few: they fill vectors, and b is read once for all of them."""
+"""Row counts of the second case: enough rows to fill vectors, and b is read once for all of them.
+"""
 PIECE = 1 << 19
-"""Multiply-adds of a piece at least, some 20 us."""
+"""Minimum multiply-adds of a piece, about 20 us."""
 UNIT = 16
-"""Columns of a piece are a multiple of so many, as they are computed some at a time."""
+"""Columns of a piece are a multiple of this number, because several are computed at a time."""
 
 
 def matmul_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the loops of a product with its bias, None where numpy makes it."""
+    """Return the loops of a product with its bias, or None if numpy computes it."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
-    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    transpose_a, transpose_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     most = VECTOR_WORK if batches * m == 1 else PROGRAM_WORK
     if output.size * k > most:
-        gemv = turned_b and not turned_a and not (bias and of_b > 1)
-        made = _gemv_program(inputs, output, k, n) if gemv else None
-        return made or _product(inputs, output, attrs)
+        gemv = transpose_b and not transpose_a and not (bias and of_b > 1)
+        program = _gemv_program(inputs, output, k, n) if gemv else None
+        return program or _product(inputs, output, attrs)
     same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
-    if not same or (turned_a and turned_b):
+    if not same or (transpose_a and transpose_b):
         return None
     numbers = (
-        *(batches, m, n, k, m * k, *((1, m) if turned_a else (k, 1))),
-        *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
+        *(batches, m, n, k, m * k, *((1, m) if transpose_a else (k, 1))),
+        *(k * n if of_b > 1 else 0, *((1, k) if transpose_b else (n, 1)), len(bias)),
     )
     return one_loop("matmul", inputs, output, numbers)
 
@@ -63,21 +64,21 @@ def matmul_program(
 def _product(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Return the blocks of one matrix each, or of rows of all matrices of a by one in b."""
+    """Return blocks of single matrices, or of all rows of a if b is a single matrix."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
-    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    transpose_a, transpose_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     if a.shape[:-2] != output.shape[:-2] or of_b not in (1, batches):
         return None
-    if of_b == 1 and not turned_a:
+    if of_b == 1 and not transpose_a:
         batches, m = 1, batches * m
     floats = all(t.dtype == FLOAT32 for t in inputs)
     if not floats or m == n == 1 or not blas.is_in_loops():
         return None
-    parts = divide(batches, m, n, k, turned_b)
-    of_a = (m * k, m if turned_a else k, int(turned_a))
-    by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
+    parts = divide(batches, m, n, k, transpose_b)
+    of_a = (m * k, m if transpose_a else k, int(transpose_a))
+    by_b = (k * n if of_b > 1 else 0, k if transpose_b else n, int(transpose_b))
     numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
     operands, pieces = tuple(range(len(inputs))), math.prod(parts)
     return NativeProgram((Loop(GEMM, operands, output.size, numbers, (), pieces, output.size * k),))
@@ -86,7 +87,7 @@ def _product(
 def _gemv_program(
     inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
 ) -> NativeProgram | None:
-    """Of all matrices in a with one in b, or of one in a with all in b."""
+    """Return the loops of all matrices in a times one in b, or of one in a times all in b."""
     a, b, *bias = inputs
     rows, of_b = a.size // k, b.size // (k * n)
     wanted = rows * of_b * n
@@ -99,8 +100,8 @@ def _gemv_program(
     ones, window = (1, 1, 1), (1, 1, rows)
     steps, float_params = encode_steps(1, (), ())
     numbers = (1, k, columns, 1, each, 1, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
-    turned, product = TensorType((k, rows)), TensorType((columns, rows))
-    first = copy_program(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
+    transposed, product = TensorType((k, rows)), TensorType((columns, rows))
+    first = copy_program(a, transposed, transposed.shape, (0, (1, k)), dense(transposed.shape))
     shape = (of_b, rows, n)
     last = copy_program(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
     if first is None or last is None:

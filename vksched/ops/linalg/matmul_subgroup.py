@@ -1,8 +1,8 @@
-"""The tiles of products on CPU drivers, each computed by one subgroup.
+"""Subgroup tiles of matrix products on CPU drivers: one subgroup computes one tile.
 
-A value is loaded by one lane and handed to the others, so a tile of rows x columns takes as many
-loads a step along k as it has rows and columns, not their product. `matmul_subgroup` has many rows,
-`matmul_gemv_cpu` few, which are read as they lie.
+A value is loaded by one lane and broadcast to the others, so each step along k of a tile takes rows
++ columns loads instead of rows * columns. `matmul_subgroup` computes many rows. `matmul_gemv_cpu`
+computes few rows and reads operands without packing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from ..lowering.vec4 import has_subgroup_kernels
 
 @dataclass(frozen=True, slots=True)
 class SubgroupTile:
-    """A variant of `matmul_subgroup` or `matmul_gemv_cpu`: one subgroup computes a tile of this
-    size.
-    """
+    """A variant of `matmul_subgroup` or `matmul_gemv_cpu`: one subgroup computes a tile."""
 
     rows: int
     columns: int
@@ -31,58 +29,62 @@ class SubgroupTile:
 
     @property
     def fixed(self) -> bool:
-        """Whether each layout of the operands has a module of its own."""
+        """Return True if each layout of the operands has its own module."""
         return self.lanes in _FIXED
 
     @property
     def has_whole(self) -> bool:
-        """Whether there is a module that stores whole tiles as they are."""
+        """Return True if there is a module that stores whole tiles without bounds checks."""
         return self.fixed and self.rows == 1
 
     def shader(self, dtype: str, layout: str, whole: bool) -> str:
-        """Return the module's name. whole: tiles have all their columns, rows start at multiples
-        of four, and all of k is summed at once, without a bias for each row.
+        """Return the module's name.
+
+        `whole`: tiles are not cut off by the last column, rows start at multiples of four, and all
+        of k is summed at once, without a bias per row.
         """
         of = f"_whole_of_{self.lanes}" if whole and self.has_whole else f"_of_{self.lanes}"
         name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
         return f"{name}_{layout}_{dtype}" if self.fixed else f"{name}_{dtype}"
 
     def suits(self, b_along_k: bool) -> bool:
-        """Whether few rows are read as they lie: wide tiles read whole lines of b along n."""
+        """Return True if the tile suits b's layout: wide tiles read whole lines of b along n."""
         return not b_along_k or self.columns == 4 * self.lanes
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
-        """Return the groups, each of which computes one tile."""
+        """Return the numbers of workgroups; each one computes one tile."""
         return -(-m // self.rows), -(-n // self.columns), batches
 
     def cost(self, m: int, n: int, batches: int) -> float:
-        """Return about how long a step along k takes, in loads of a value by a lane."""
+        """Return the approximate cost of a step along k, in loads by one lane."""
         tiles = math.prod(self.tiles(m, n, batches))
-        return -(-tiles // 2) * self.step  # of two threads, as most machines have more
+        return -(-tiles // 2) * self.step  # assume two threads; most machines have more
 
     @property
     def step(self) -> float:
-        """About how long a step along k of one tile takes, in loads of a value by a lane."""
+        """Return the approximate cost of a step along k of one tile, in loads by one lane."""
         products = self.rows * self.columns / self.lanes
         return self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
 
 
 _PRODUCT_COST = {8: 0.5, 4: 0.7}
-"""A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
-lanes) and SwiftShader (4).
+"""Cost of a multiply-add of all lanes, relative to a load by one lane: measured on llvmpipe (8
+lanes) and SwiftShader (4 lanes).
 """
 _ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
-"""Rows and columns of a tile of `matmul_gemv_cpu`, by lanes: wide ones for lines of b along n."""
+"""Rows and columns of a tile of `matmul_gemv_cpu`, by subgroup size; wide tiles read lines of b
+along n.
+"""
 TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
-"""Rows and columns of a tile of `matmul_subgroup`, by lanes: as many as fit the stack and the
-instruction cache.
+"""Rows and columns of a tile of `matmul_subgroup`, by subgroup size: the largest ones that fit the
+stack and the instruction cache.
 """
 _FIXED = (4,)
-"""Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
-a module for each layout of the operands.
+"""Subgroup sizes of drivers that execute both branches of a condition on a constant (SwiftShader).
+They have one module per layout of the operands.
 """
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Of a and b: n as they are multiplied, t transposed."""
+"""Layouts of a and b: n is not transposed, t is transposed."""
 
 
 def subgroup_tiles(limits: Limits) -> dict[str, SubgroupTile]:

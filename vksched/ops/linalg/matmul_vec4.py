@@ -1,10 +1,11 @@
-"""Products in tiles of shared memory on GPUs, read four elements at once.
+"""Matrix products on GPUs in tiles of shared memory, read as vec4.
 
-    one invocation: 4 x 4 results, or 2 x 2 such blocks, which take half as much of shared memory
-    one group:      128 or 256 invocations, which share both factors of some steps along k
+    invocation: 4 x 4 results, or 2 x 2 blocks of 4 x 4, which read half as much shared memory
+    workgroup:  128 or 256 invocations, which share both operands of some steps along k
 
-While a tile is multiplied the next one is loaded, into the other half of shared memory. Operands
-whose lines are no multiples of four are packed first (operands.py). A kind tells what is rounded.
+The next tile is loaded into the other half of shared memory while a tile is multiplied. Operands
+whose lines are not multiples of four are packed first (operands.py). The kind of a tile specifies
+its rounding.
 """
 
 from __future__ import annotations
@@ -18,22 +19,29 @@ from ...topology.limits import Limits
 from .operands import BF16_B, fp16_weights
 
 SINGLE, FP16_OPERANDS, FP16_ACC = "tiled", "mixed", "fp16acc"
-"""Kinds: float32 throughout; operands rounded to float16, their products summed in float32; sums
-of float16, too, two at a time.
+"""Kinds of tiles: float32 throughout; operands rounded to float16 with float32 sums; float16
+operands and sums, two sums at a time.
 """
-_WORDS = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
-"""How names of variants begin, and their kinds."""
-_DEPTH, _GAPS = 8, 8
-"""Steps along k in a tile, and vec4 that it has beside: TILE_K and both gaps of matmul_vec4.comp.
-"""
+_PREFIXES = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
+"""Prefixes of variant names, and their kinds."""
+_DEPTH, _PADDING = 8, 8
+"""Steps along k in a tile, and its padding in vec4s: TILE_K and both gaps of matmul_vec4.comp."""
 _BUSY = 1 << 15
-"""Invocations that keep a GPU busy."""
+"""Number of invocations that fully occupy a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vec4Tile:
-    """A variant of `matmul_vec4`. rows, columns: that one group computes. down, across: blocks of
-    4 x 4 of an invocation. cost: of a product, about, in that of one in the largest tile.
+    """A variant of `matmul_vec4`.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Results that one workgroup computes.
+    down, across : int
+        Blocks of 4 x 4 results of an invocation.
+    cost : float
+        Approximate cost of a multiply-add, relative to the largest tile.
     """
 
     kind: str
@@ -45,13 +53,13 @@ class Vec4Tile:
 
     @property
     def local(self) -> int:
-        """The invocations of a group."""
+        """Return the number of invocations of a workgroup."""
         return self.rows * self.columns // (16 * self.down * self.across)
 
     @property
     def shared_bytes(self) -> int:
         four = 16 if self.kind == SINGLE else 8
-        return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _GAPS)
+        return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _PADDING)
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -65,16 +73,16 @@ class Vec4Tile:
         return f"matmul_vec4_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
 
     def fits(self, limits: Limits) -> bool:
-        """Whether a device can run it."""
+        """Return True if a device supports this tile."""
         most = min(limits.max_invocations, limits.max_local_size[0])
         return self.local <= most and self.shared_bytes <= limits.shared_bytes
 
     def fills(self, m: int, n: int) -> bool:
-        """Whether less than half of it lies over an edge, down and across; so do small ones."""
+        """Return True if a tile is more than half full along both axes, or is the smallest."""
         return self.rows < 2 * max(m, _SMALL[0]) and self.columns < 2 * max(n, _SMALL[1])
 
     def time(self, m: int, n: int, batches: int) -> float:
-        """Return about how long a step along k takes, in products of the largest tile."""
+        """Return the approximate cost of a step along k, in multiply-adds of the largest tile."""
         groups = -(-m // self.rows) * -(-n // self.columns) * batches
         idle = max(1.0, _BUSY / (groups * self.local))
         return groups * self.rows * self.columns * self.cost * idle
@@ -84,18 +92,20 @@ _TILES = (
     *((128, 128, 2, 2, 1.0), (128, 64, 2, 2, 1.1)),
     *((64, 64, 1, 2, 1.3), (32, 64, 1, 1, 1.7)),
 )
-"""As the fields of `Fours`. The second is for devices of 128 invocations and 16 KiB, the others for
-smaller results. On an NVIDIA H100 the first reaches 47 TFLOP/s, the second 42, the third 37.
+"""Fields of `Vec4Tile`. The second tile suits devices with 128 invocations and 16 KiB of shared
+memory, the others suit smaller results. On an NVIDIA H100 the first reaches 47 TFLOP/s, the second
+42, the third 37.
 """
 
 _SMALL = 32, 64
-"""Rows and columns of the smallest."""
+"""Rows and columns of the smallest tile."""
 
 
 def tile_kinds(call: Call) -> tuple[str, ...]:
-    """Return the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
-    in a register take half of the instructions on all cards; reading float16 alone takes more of
-    them on some, and less of shared memory on all.
+    """Return the kinds of tiles that a GPU may use for a call, the best guess first.
+
+    Two sums per register halve the number of instructions on all GPUs. Rounding only the operands
+    to float16 takes more instructions on some GPUs, and less shared memory on all.
     """
     if not may_round(call) or fp16_weights(call) == BF16_B:
         return (SINGLE,)
@@ -105,21 +115,22 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Vec4Tile]:
-    """Return the variants of a kind that a device can run, by name."""
+    """Return the variants of a kind that a device supports, by name."""
     tiles = [Vec4Tile(kind, *numbers) for numbers in _TILES]
-    (word,) = (word for word, of in _WORDS.items() if of == kind)
-    return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
+    (prefix,) = (prefix for prefix, of in _PREFIXES.items() if of == kind)
+    return {f"{prefix} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
 
 
 def vec4_tile(call: Call) -> Vec4Tile | None:
-    """Return the tile of a call's variant, None where that is another kernel."""
-    kind = _WORDS.get(call.variant.split(" ")[0])
+    """Return the tile of a call's variant, or None if the variant is another kernel."""
+    kind = _PREFIXES.get(call.variant.split(" ")[0])
     return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
 
 
 def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
-    """Return the variants that can compute a call whose operands lie in vec4, or are packed so,
-    the best guess first: no tiles of which half or more would lie over an edge, but small ones.
+    """Return the variants for a call with vec4 or packed operands, the best guess first.
+
+    Tiles that are at least half unused are left out, except the smallest ones.
     """
     found: list[str] = []
     for kind in tile_kinds(call):

@@ -20,9 +20,9 @@ from . import matmul as matmul
 @sharding("matmul")
 def _matmul(call: Sharded) -> Iterable[Factor]:
     a, b, *bias = call.inputs
-    flipped, turned = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
-    rows, inner = (a.rank - 1, a.rank - 2) if flipped else (a.rank - 2, a.rank - 1)
-    depth, columns = (b.rank - 1, b.rank - 2) if turned else (b.rank - 2, b.rank - 1)
+    transpose_a, transpose_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    rows, inner = (a.rank - 1, a.rank - 2) if transpose_a else (a.rank - 2, a.rank - 1)
+    depth, columns = (b.rank - 1, b.rank - 2) if transpose_b else (b.rank - 2, b.rank - 1)
     rank, whole = call.output.rank, (REPLICATE,) * len(bias)
     for axis in range(rank - 2):
         size = call.output.shape[axis]

@@ -1,1 +1,1 @@
-"""Lowering: from an op call to the kernels that compute it."""
+"""Lowering of op calls to kernels."""

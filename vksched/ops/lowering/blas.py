@@ -1,11 +1,11 @@
-"""The library of numpy's products (BLAS): whose threads it takes, and where native loops find it.
+"""BLAS: the thread count of numpy's library, and its functions for native loops.
 
-Threads of such a library wait for each other by spinning, once or more in each product. Where
-another program holds a core, all of them wait for the one that does not run. So the CPU backend has
-it take one thread, and divides products itself (ops/linalg/matmul_blocks.py): a thread that gets no
-core takes no piece, and nobody waits for it. Who sets OPENBLAS_NUM_THREADS or its like has chosen:
-then products are whole, and the library takes as many threads as that says.
-Examples: tests/runtime/test_busy_threads.py.
+Threads of a BLAS library synchronize by spinning, at least once per matmul. If another program
+occupies a core, all threads wait for the one that is not scheduled. The CPU backend therefore
+limits BLAS to one thread and splits matmuls itself (ops/linalg/matmul_blocks.py): a thread without
+a core takes no piece, and no other thread waits for it. If the user sets OPENBLAS_NUM_THREADS or a
+similar variable, matmuls are not split and BLAS uses that number of threads. Examples:
+tests/runtime/test_busy_threads.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from . import native_kernels
 
 CHOSEN_BY = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS")
-"""Variables of the environment by which a user sets the threads of numpy's products."""
+"""Environment variables with which a user sets the number of BLAS threads."""
 _NAMES = (
     ("scipy_cblas_sgemm64_", "scipy_cblas_sgemv64_", True),
     ("cblas_sgemm64_", "cblas_sgemv64_", True),
@@ -29,22 +29,24 @@ _NAMES = (
     ("scipy_cblas_sgemm", "scipy_cblas_sgemv", False),
     ("cblas_sgemm", "cblas_sgemv", False),
 )
-"""What products are called in builds of OpenBLAS, MKL and BLIS, and whether their integers have 64
-bits. Where a library has several of these, the first is taken.
+"""Matmul functions in builds of OpenBLAS, MKL and BLIS, and True for 64-bit integers. The first
+function that a library has is used.
 """
 
 
 def is_chosen() -> bool:
-    """Whether threads of numpy's products are left as they are: the user has said how many there
-    are, or the library has no count that holds for all callers.
+    """Return True if the number of BLAS threads must not be changed.
+
+    Either the user set it, or the library has no global setting.
     """
     return any(os.environ.get(name) for name in CHOSEN_BY) or _is_bound_to_callers()
 
 
 @cache
 def _is_bound_to_callers() -> bool:
-    """Whether OpenBLAS has OpenMP's threads, of which each caller has a count of its own, or none
-    and no locks for several callers.
+    """Return True if OpenBLAS has no global thread count.
+
+    It was built with OpenMP, which has a count per caller, or without threads and locks.
     """
     return any(
         pool.internal_api == "openblas" and pool.threading_layer in ("openmp", "disabled")
@@ -54,8 +56,9 @@ def _is_bound_to_callers() -> bool:
 
 @cache
 def libraries() -> list[Any]:
-    """Return the libraries of numpy's products that say how many threads they take; none where the
-    system does not list what a process has loaded.
+    """Return the BLAS libraries of numpy that have a setting for threads.
+
+    The list is empty if the system cannot list the loaded libraries.
     """
     try:
         pools = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -66,7 +69,7 @@ def libraries() -> list[Any]:
 
 @cache
 def is_in_loops() -> bool:
-    """Whether native loops can call the library that numpy's own module is linked to."""
+    """Return True if native loops can call the library that numpy's own module is linked to."""
     if not (native_kernels.has_programs() and libraries()):
         return False
     try:
@@ -75,8 +78,8 @@ def is_in_loops() -> bool:
         return False
     for gemm, gemv, wide in _NAMES:
         if hasattr(numpys, gemm) and hasattr(numpys, gemv):
-            found = (getattr(numpys, name) for name in (gemm, gemv))
-            addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in found]
+            functions = (getattr(numpys, name) for name in (gemm, gemv))
+            addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in functions]
             native_kernels.native.use_blas(*addresses, wide)
             return True
     return False

@@ -1,6 +1,4 @@
-"""Launches of kernels that loop for every element, cut where a dispatch would take too long or a
-CPU driver would end its loops.
-"""
+"""Chunking of kernels that loop per element, to respect time and loop limits of drivers."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from .strides import (
 )
 
 _ITEMS, _SOFTWARE_ITEMS = 4, 64
-"""Elements of one invocation, where they are quick."""
+"""Elements per invocation for cheap elements, on GPUs and on CPU drivers."""
 
 
 def check_serial(op: str, rounds: int, limits: Limits) -> None:
-    """Raise UnsupportedOp where one invocation would go round its loops too often for one item."""
+    """Raise UnsupportedOp if one item needs too many loop iterations of an invocation."""
     if limits.software and rounds > LOOP_STEPS:
         raise UnsupportedOp(
             f"[{op}] expected at most {LOOP_STEPS} steps in a row on a CPU driver, got {rounds}: "
@@ -33,7 +31,7 @@ def check_serial(op: str, rounds: int, limits: Limits) -> None:
 
 
 def check_dispatches(op: str, count: int) -> None:
-    """Raise UnsupportedOp where a call needs too many dispatches."""
+    """Raise UnsupportedOp if a call needs too many dispatches."""
     if count > MAX_DISPATCHES:
         raise UnsupportedOp(f"[{op}] it needs {count} dispatches, over {MAX_DISPATCHES}")
 
@@ -43,19 +41,23 @@ def element_parts(
 ) -> list[tuple[int, int, tuple[int, int, int]]]:
     """Return (start, end, groups) of dispatches that cover `count` elements.
 
-    rounds: how often an invocation goes round its loops for one element, that of the elements
-    counted in.
+    Parameters
+    ----------
+    rounds
+        Loop iterations of an invocation per element, at least 1.
 
-    Raises:
-        UnsupportedOp: one element alone is too much for one invocation.
+    Raises
+    ------
+    UnsupportedOp
+        One element exceeds the loop limit of an invocation.
     """
     if count == 0:
         return []
     check_serial(op, rounds, limits)
-    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // rounds
-    per_lane = min(_SOFTWARE_ITEMS if limits.software else _ITEMS, most)
+    maximum = (LOOP_STEPS if limits.software else SERIAL_STEPS) // rounds
+    per_lane = min(_SOFTWARE_ITEMS if limits.software else _ITEMS, maximum)
     groups = min(-(-count // (per_lane * LOCAL_SIZE)), limits.max_groups[0])
-    step = groups * LOCAL_SIZE * most
+    step = groups * LOCAL_SIZE * maximum
     if not limits.software:
         step = min(step, max(1, MAX_ROUNDS // rounds))
     check_dispatches(op, -(-count // step))

@@ -1,5 +1,5 @@
-"""Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
-at a time (native/cpu_kernels/elementwise/fused.cpp). Examples:
+"""Elementwise ops as one native loop: instructions on registers, in one pass over the operands and
+in blocks of values (native/cpu_kernels/elementwise/fused.cpp). Examples:
 tests/ops/native/test_native_programs.py.
 """
 
@@ -16,9 +16,9 @@ from . import native_kernels
 from .strides import broadcast_strides, collapse, pad
 
 AXES = 4
-"""Of a loop, behind those that may be merged."""
+"""Maximum number of axes of a loop, after axes are merged."""
 PIECE = 1 << 15
-"""Values that the steps of one piece make together, some 10 us."""
+"""Number of values in one piece, about 10 us."""
 LONG_STEPS = frozenset(
     (
         "erf",
@@ -33,25 +33,25 @@ LONG_STEPS = frozenset(
     )
 )
 LONG = 4
-"""One of these takes as long as so many others, or longer."""
-SHORT_LINE, MANY_LINES = 16, 1 << 12
-"""Numpy is as fast where there are many lines of fewer values."""
+"""Relative cost of a slow instruction, at least."""
+MIN_LINE_SIZE, MANY_LINES = 16, 1 << 12
+"""Numpy is equally fast for at least this many lines of fewer values."""
 
 LoopInstr = tuple[str, tuple[int, ...], tuple[float, float]]
-"""A step's name, its registers, at most REGISTERS, and its parameters."""
+"""An instruction: name, registers (at most REGISTERS) and parameters."""
 REGISTERS = 3
 
 
 @lru_cache(maxsize=1)
 def _numbers() -> dict[str, int]:
-    """Return the steps that loops take; none where there are no such loops."""
+    """Return the codes of supported instructions; empty without native loops."""
     return {
         name: at for at, name in enumerate(getattr(native_kernels.native, "fused_op_names", ()))
     }
 
 
 def instr_of(op: str, types: Sequence[TensorType], to: str) -> str:
-    """Return the name of an op's step. types: of its operands. to: element type of its result."""
+    """Return the instruction for an op with these operand types and this result type."""
     if op == "cast":
         return f"{types[0].dtype}_to_{to}"
     dtype = types[-1].dtype
@@ -59,18 +59,18 @@ def instr_of(op: str, types: Sequence[TensorType], to: str) -> str:
 
 
 def has_steps(names: Sequence[str]) -> bool:
-    """Whether loops take all of some steps."""
+    """Return True if loops support all of these instructions."""
     return _numbers().keys() >= set(names)
 
 
 def encode_steps(
     operands: int, constants: Sequence[float], steps: Sequence[LoopInstr]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return numbers and reals that tell a native loop of steps."""
+    """Return the integer and float parameters that encode instructions for a native loop."""
     own = _numbers()
-    told = chain.from_iterable((own[name], *pad(at, REGISTERS, at[-1])) for name, at, _ in steps)
-    numbers = (operands, len(constants), len(steps), *told)
-    return numbers, (*constants, *chain.from_iterable(given for *_, given in steps))
+    codes = chain.from_iterable((own[name], *pad(at, REGISTERS, at[-1])) for name, at, _ in steps)
+    numbers = (operands, len(constants), len(steps), *codes)
+    return numbers, (*constants, *chain.from_iterable(values for *_, values in steps))
 
 
 def elementwise_program(
@@ -79,21 +79,22 @@ def elementwise_program(
     constants: Sequence[float],
     steps: Sequence[LoopInstr],
 ) -> NativeProgram | None:
-    """Return the native program of steps on operands of float32 or int32 that broadcast to a
-    shape.
+    """Return the native program of instructions on operands that broadcast to a shape, or None.
+
+    Operands are float32 or int32.
     """
     known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
     if not known or not has_steps([name for name, *_ in steps]):
         return None
     result = broadcast_strides(shape, shape)
-    given = [*(broadcast_strides(t.shape, shape) for t in inputs), result]
-    sizes, strides = collapse(shape, given)
+    operand_strides = [*(broadcast_strides(t.shape, shape) for t in inputs), result]
+    sizes, strides = collapse(shape, operand_strides)
     size = TensorType(shape).size
-    if len(sizes) > AXES or (sizes[0] < SHORT_LINE and size // sizes[0] > MANY_LINES):
+    if len(sizes) > AXES or (sizes[0] < MIN_LINE_SIZE and size // sizes[0] > MANY_LINES):
         return None
-    told, float_params = encode_steps(len(inputs), constants, steps)
+    codes, float_params = encode_steps(len(inputs), constants, steps)
     lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])
-    numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
+    numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *codes)
     work = size * sum(LONG if name in LONG_STEPS else 1 for name, *_ in steps)
     pieces = max(1, min(work // PIECE, 2 * SHARES))
     return NativeProgram(

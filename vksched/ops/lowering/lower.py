@@ -1,6 +1,6 @@
-"""Lowering: one call of an op as dispatches on a device with given limits, and what they need.
+"""Lowering of a call to dispatches on a device with given limits, and its memory requirements.
 
-The one door to kernels: planner, runtime and tests come through here.
+Planner, runtime and tests access kernels only through this module.
 """
 
 from __future__ import annotations
@@ -27,37 +27,42 @@ from .vec4 import both_readings, launch_run, reading
 CONVERTERS = {
     (FLOAT32, FLOAT16): "fp16_pack",
     (FLOAT16, FLOAT32): "fp16_unpack",
-    (INT32, INT32): "copy",  # one of them is an int64 that fits
+    (INT32, INT32): "copy",  # one of them is an int64 whose values fit
 }
-"""Shaders of a cast between two types of one family, used by other ops too."""
+"""Cast shaders between types of one family, which other ops use too."""
 CONVERTER_SHADERS = both_readings(CONVERTERS.values())
 SCRATCH_ALIGN_WORDS = 16
-"""Every scratch buffer starts at a multiple of this many words."""
+"""Alignment of scratch buffers in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """dispatches: in order. scratch: words of each scratch buffer that they use, by number."""
+    """Dispatches in order, and the words of each scratch buffer by number."""
 
     dispatches: tuple[Dispatch, ...]
     scratch: tuple[int, ...] = ()
 
     def run(self, in_place: bool) -> tuple[Dispatch, ...]:
-        """Return the dispatches that run. in_place: the result lies where the operand lies that
-        the op keeps, so nothing copies that.
+        """Return the dispatches to execute.
+
+        Parameters
+        ----------
+        in_place
+            The result overwrites the operand that the op updates, so copies of that operand are
+            omitted.
         """
         left = [each for each in self.dispatches if not (in_place and each.apart)]
-        if left and left[0].barrier:  # what it would wait for is left out
+        if left and left[0].barrier:  # the barrier is for the omitted copy
             left[0] = replace(left[0], barrier=False)
         return tuple(left)
 
     @property
     def scratch_words(self) -> int:
-        """Words of all scratch buffers, one behind the other."""
+        """Total words of all scratch buffers."""
         return sum(_aligned(words) for words in self.scratch)
 
     def scratch_offset(self, number: int) -> int:
-        """Return where a scratch buffer starts among all of them, in words."""
+        """Return the offset of a scratch buffer among all scratch buffers, in words."""
         return [0, *accumulate(_aligned(words) for words in self.scratch)][number]
 
 
@@ -72,12 +77,14 @@ def _aligned(words: int) -> int:
 
 
 def lower(op: Op, call: Call) -> Lowering:
-    """Return the dispatches of a call; none for an empty result that needs no work.
+    """Return the dispatches of a call; empty for an empty result.
 
-    int64 is computed as int32: the caller knows that the values fit.
+    int64 is computed as int32: the caller guarantees that the values fit.
 
-    Raises:
-        UnsupportedOp: a device with these limits cannot run this call; the text says why.
+    Raises
+    ------
+    UnsupportedOp
+        A device with these limits does not support the call; the message is the reason.
     """
     types = (*call.inputs, call.output)
     if any(t.dtype == FLOAT64 for t in types):
@@ -99,7 +106,7 @@ def lower(op: Op, call: Call) -> Lowering:
 
 
 def _as_computed(call: Call) -> Call:
-    """Return a call with int64 as the int32 that it is computed as."""
+    """Return a call with int64 replaced by int32."""
     if all(t.dtype != INT64 for t in (*call.inputs, call.output)):
         return call
     inputs = tuple(t.as_dtype(INT32) if t.dtype == INT64 else t for t in call.inputs)
@@ -108,17 +115,17 @@ def _as_computed(call: Call) -> Call:
 
 
 def _converted(kernel: Kernel, call: Call) -> set[int]:
-    """Return the operands of float16 that a kernel does not take as they are."""
+    """Return the float16 operands that a kernel does not support directly."""
     return set(fp16_operands(call)) - set(kernel.takes_fp16(call))
 
 
 def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
-    """A call whose float16 is unpacked to float32 in scratch memory, and packed at the end, where
-    the kernel does not take it as it is.
+    """Lower a call with float16 operands that the kernel does not support: convert them to float32
+    in scratch memory, and convert the result back.
 
-    unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
+        unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
 
-    A kernel that only moves rows of whole words does so without.
+    A kernel that only moves whole words of rows needs no conversion.
     """
     converted = _converted(kernel, call)
     if not converted:
@@ -152,7 +159,7 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
             d,
             operands=tuple(place.get(o, o) for o in d.operands),
             barrier=d.barrier or not i,
-            apart=False,  # unpacked, the two are never one place
+            apart=False,  # unpacked copies never alias
         )
         for i, d in enumerate(inner)
     )
@@ -160,7 +167,7 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
 
 
 def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
-    """A call that moves rows of integers of 8 and 16 bits, whole words each."""
+    """Lower a call that moves rows of 8- or 16-bit integers that fill whole words."""
     words = kernel.as_u32(call)
     if words is None:
         raise UnsupportedOp("rows of no whole words; try vs.dequantize_linear before it")
@@ -168,35 +175,36 @@ def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
 
 
 def choice_of(op: Op, call: Call) -> Choice:
-    """Return the variant by which `lower` runs a call, those it could be, and why it is that."""
+    """Return the variant that `lower` uses for a call, the alternatives, and the reason."""
     if op.kernel is None:
         return Choice()
     return choose(op.name, op.kernel.variants, _as_computed(call))
 
 
 def cache_key(op: Op, call: Call) -> str:
-    """Return a call as the text under which its tuned choice is kept."""
+    """Return the key under which the tuned variant of a call is stored."""
     return call_key(op.name, _as_computed(call))
 
 
 def variants_of(op: Op, call: Call) -> tuple[str, ...]:
-    """Return the variants that can run a call, the best guess first; ("",) with nothing to choose
-    or where numpy computes it.
+    """Return the variants that support a call, the best guess first.
+
+    The result is ("",) if there is no choice or only the CPU supports the call.
     """
     try:
         return choice_of(op, replace(call, variant="")).of or ("",)
     except UnsupportedOp:
-        return ("",)  # `lower` says why
+        return ("",)  # `lower` reports the reason
 
 
 def conversion_bytes(op: Op, call: Call) -> int:
-    """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
+    """Return the bytes moved by float16 conversions, in addition to the op's own work."""
     if not fp16_operands(call) or op.kernel is None or op.name == "cast":
         return 0
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
     if op.kernel.as_u32(call):
         return 0
-    types = (*call.inputs, call.output)  # packed, unpacked, and twice as wide inside
+    types = (*call.inputs, call.output)  # the packed value, and the unpacked one of twice the size
     return sum((2 + 4 + 2) * types[i].size for i in _converted(op.kernel, call))
 
 
@@ -223,6 +231,6 @@ def _check(lowering: Lowering, limits: Limits) -> None:
     needed = lowering.scratch_words * 4
     if needed > limits.max_buffer_bytes:
         raise UnsupportedOp(
-            f"it needs {needed} bytes beside its result, over the largest buffer of "
+            f"it needs {needed} bytes in addition to its result, over the largest buffer of "
             f"{limits.max_buffer_bytes}"
         )

@@ -1,7 +1,8 @@
 """Native CPU kernels (native/cpu_kernels/): one pass for ops that take numpy many passes.
 
-Set-up builds the module with Kompute's; it needs neither them nor Vulkan. Without it numpy computes
-the ops. Functions return False if numpy has to. Examples: tests/ops/native/test_loops.py.
+The setup builds this module with those of Kompute; it depends neither on them nor on Vulkan.
+Without it numpy computes the ops. Functions return False if they do not support a call. Examples:
+tests/ops/native/test_loops.py.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.cpu_kernels")
 
 QUANT_LAYOUT_VERSION = 2
-"""Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to that of
-native/cpu_kernels/quantized/quant_matmul.hpp. A change of the layout raises both.
+"""Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to the version
+in native/cpu_kernels/quantized/quant_matmul.hpp. Increase both if the layout changes.
 """
 PROGRAM_VERSION = 3
-"""Version of the loops of native programs and of their parameters; equal to that of
+"""Version of the loops of native programs and of their parameters; equal to the version in
 native/cpu_kernels/program/program.cpp.
 """
 
@@ -85,7 +86,16 @@ def quantized_linear(
 ) -> bool:
     """Compute x @ w.T (+ bias) with a quantized weight.
 
-    x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), whose rows may have a stride.
+    Shapes
+    ------
+    x
+        (m, k)
+    words
+        (n, words of a row)
+    bias
+        (n,)
+    out
+        (m, n), whose rows may have a stride.
     """
     if not (
         has_quantized(format) and _are_contiguous(words) and x.dtype == out.dtype == np.float32
@@ -97,7 +107,7 @@ def quantized_linear(
 
 
 def has_q8(format: str) -> bool:
-    """Return whether a format has native kernels for Q8 activations."""
+    """Return True if a format has native kernels for Q8 activations."""
     return _has_current_layout() and format in native.q8_formats
 
 
@@ -108,19 +118,20 @@ def q8_row_words(columns: int) -> int:
 
 
 def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
-    """Return rows, (m, k), quantized to Q8 for weights of a format, or None if numpy has to."""
+    """Return rows, (m, k), quantized to Q8 for weights of a format, or None if unsupported."""
     if not has_q8(format) or x.dtype != np.float32:
         return None
-    made: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
-    native.quantize_rows_q8(format, _contiguous(x), made)
-    return made
+    words: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
+    native.quantize_rows_q8(format, _contiguous(x), words)
+    return words
 
 
 def quantized_linear_q8(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Compute `quantized_linear` with Q8 activations. x: (m, k), or a result of
-    `quantize_rows_q8`.
+    """Compute `quantized_linear` with Q8 activations.
+
+    x: (m, k), or a result of `quantize_rows_q8`.
     """
     if not (has_q8(format) and _are_contiguous(words) and out.dtype == np.float32):
         return False
@@ -142,8 +153,11 @@ direction; clip, coupled and linear as in `Cell` (vksched/ops/rnn/cell.py).
 def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
     """Compute all time steps of a recurrent layer.
 
-    operands: gates, r, state, own and lengths; the last two may be None. Operands and out may be
-    views of larger arrays.
+    Parameters
+    ----------
+    operands
+        Gates, r, state, own and lengths; the last two may be None. Operands and out may be views of
+        larger arrays.
     """
     floats = [x for x in (*operands[:4], out) if x is not None]
     if not hasattr(native, "rnn_scan") or any(x.dtype != np.float32 for x in floats):
@@ -151,12 +165,12 @@ def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> 
     lengths = operands[4]
     whole = None if lengths is None else np.ascontiguousarray(lengths, np.int64)
     gates, r, *others = operands[:4]
-    given = (
+    arrays = (
         _non_negative_strides(gates),
         _non_negative_strides(r, contiguous_rows=False),
         *map(_non_negative_strides, others),
     )
-    native.rnn_scan(*layer, *given, whole, out)
+    native.rnn_scan(*layer, *arrays, whole, out)
     return True
 
 
@@ -186,51 +200,53 @@ FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
 
 
 def has_repack_file() -> bool:
-    """Return whether `repack_file` and `repack_job` are available."""
+    """Return True if `repack_file` and `repack_job` are available."""
     return _has_current_layout() and hasattr(native, "RepackJob")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
-    """Repack weights of one file without the interpreter lock. Return how many parts the file
-    contained.
-    """
-    made: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
-    return made
+    """Repack weights of one file without the interpreter lock; return the number of parts read."""
+    count: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
+    return count
 
 
 def repack_job(parts: Sequence[FilePart]) -> Any:
-    """Return a job that repacks parts of several files in all threads that call it: `work(bytes)`
-    repacks up to this size and returns whether parts are left; `end()` begins no more parts, waits
-    for other threads, and returns whether all parts were complete.
+    """Return a job that repacks parts of several files in all threads that call it.
+
+    `work(bytes)` repacks up to this size and returns True if parts remain. `end()` starts no more
+    parts, waits for other threads, and returns True if all parts were complete.
     """
     return native.RepackJob(parts)
 
 
 def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
-    """Return up to `count` strings of a GGUF file from byte `at` on, and the offset behind them;
-    None if Python has to read them. Fewer strings are returned if the file is truncated.
+    """Return up to `count` strings of a GGUF file from byte `at` on, and the offset after them.
+
+    None if Python must read them. Fewer strings are returned if the file is truncated.
     """
-    found: tuple[list[str], int] | None = None
+    result: tuple[list[str], int] | None = None
     if hasattr(native, "gguf_strings"):
-        found = native.gguf_strings(data, at, count)
-    return found
+        result = native.gguf_strings(data, at, count)
+    return result
 
 
 def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
-    """Return how many of `count` strings a GGUF file has from byte `at` on, and the offset behind
-    them; None if only `gguf_strings` is available.
+    """Return the number of strings, up to `count`, from byte `at` on, and the offset after them.
+
+    None if only `gguf_strings` is available.
     """
-    found: tuple[int, int] | None = None
+    result: tuple[int, int] | None = None
     if hasattr(native, "skip_gguf_strings"):
-        found = native.skip_gguf_strings(data, at, count)
-    return found
+        result = native.skip_gguf_strings(data, at, count)
+    return result
 
 
 def int8_matmul(
     a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
 ) -> bool:
-    """Compute the matmul of int8 values, (m, k), and packed weights into out, (m, n), whose rows
-    may have a stride.
+    """Compute an int8 matmul with packed weights.
+
+    a: (m, k), out: (m, n), whose rows may have a stride.
     """
     if not (has_int8() and _are_contiguous(words, b_zero)):
         return False
@@ -247,10 +263,14 @@ def int8_conv(
     window: tuple[tuple[int, ...], ...],
     signed: bool,
 ) -> bool:
-    """Compute the convolution of an int8 image, (channels, positions), and packed weights into out,
-    (channels, positions).
+    """Compute an int8 convolution of one image with packed weights.
 
-    window: sizes, kernel, stride, dilation, pad_begin and output sizes of three axes each.
+    Parameters
+    ----------
+    x, out
+        (channels, positions).
+    window
+        Sizes, kernel, stride, dilation, pad_begin and output sizes, for three axes each.
     """
     if not (has_int8() and x.size and _are_contiguous(words, w_zero)):
         return False
@@ -291,14 +311,12 @@ def requantize(
 
 
 def has_int8() -> bool:
-    """Return whether there are native int8 kernels."""
+    """Return True if there are native int8 kernels."""
     return hasattr(native, "int8_targets")
 
 
 def conv_epilogue_ops() -> frozenset[str]:
-    """Return the elementwise ops that a convolution supports as epilogue; empty without native
-    convolutions.
-    """
+    """Return the elementwise ops that a convolution supports as epilogue."""
     return frozenset(getattr(native, "conv_epilogue_ops", ()))
 
 
@@ -313,14 +331,22 @@ def conv(
 ) -> bool:
     """Compute a convolution with its epilogue.
 
-    sliding, steps: native.SlidingWindow and native.FusedProgram. residual: shape of the result.
+    Parameters
+    ----------
+    residual
+        Array with the shape of the result, or None.
+    sliding, steps
+        native.SlidingWindow and native.FusedProgram.
     """
-    operands = [given for given in (x, w, bias, residual) if given is not None]
+    operands = [t for t in (x, w, bias, residual) if t is not None]
     if not (_supports(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
         return False
-    given = [None if values is None else _contiguous(values) for values in (bias, residual)]
-    weights = w if w.flags.c_contiguous else _contiguous(w)  # they may lie at any byte
-    native.conv(_contiguous(x), weights, *given, out, sliding, steps)
+    epilogue_operands = [
+        None if values is None else _contiguous(values) for values in (bias, residual)
+    ]
+    # the kernel accepts unaligned weights
+    weights = w if w.flags.c_contiguous else _contiguous(w)
+    native.conv(_contiguous(x), weights, *epilogue_operands, out, sliding, steps)
     return True
 
 
@@ -334,7 +360,12 @@ def pool(
 ) -> bool:
     """Compute max or mean pooling.
 
-    sliding: creates native.SlidingWindow. counts: of a mean the divisors for each axis.
+    Parameters
+    ----------
+    sliding
+        Function that creates native.SlidingWindow.
+    counts
+        Divisors of a mean, for each axis.
     """
     if not (conv_epilogue_ops() and _supports(x, out) and x.size):
         return False
@@ -354,12 +385,12 @@ def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis:
 
 
 def has_quantized(format: str) -> bool:
-    """Return whether a format of quantized weights has native kernels."""
+    """Return True if a format of quantized weights has native kernels."""
     return _has_current_layout() and format in native.quant_formats
 
 
 def has_programs() -> bool:
-    """Return whether native programs of this version are available."""
+    """Return True if native programs of this version are available."""
     return getattr(native, "program_version", 0) == PROGRAM_VERSION
 
 
@@ -372,7 +403,7 @@ def about() -> str:
 
 
 def _has_current_layout() -> bool:
-    """Return whether the module has the same layout of quantized weights."""
+    """Return True if the module uses QUANT_LAYOUT_VERSION."""
     return getattr(native, "quant_layout_version", 0) == QUANT_LAYOUT_VERSION
 
 
@@ -383,7 +414,7 @@ def _supports(x: NDArray, out: NDArray) -> bool:
 def _non_negative_strides(x: NDArray | None, contiguous_rows: bool = True) -> NDArray | None:
     """Return an aligned array with non-negative strides: x itself, or a copy.
 
-    contiguous_rows: the last axis has to be contiguous.
+    contiguous_rows: require a contiguous last axis.
     """
     if x is None:
         return None

@@ -1,4 +1,4 @@
-"""Strides for kernels: axes merged where every operand allows, to save index arithmetic."""
+"""Strides for kernels, with axes merged if all operands allow it, to save index arithmetic."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from ...topology.limits import Limits
 
 
 def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
-    """Return the strides with which a contiguous tensor is read as `target`; 0 along broadcast
-    axes.
-    """
+    """Return the strides to read a contiguous tensor as `target`; 0 along broadcast axes."""
     strides = contiguous_strides(shape)
     missing = len(target) - len(shape)
     padded = (0,) * missing + tuple(
@@ -31,9 +29,9 @@ def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
 def collapse(
     shape: Shape, operands: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return sizes and strides with axes of size 1 dropped and neighbours merged, innermost first.
+    """Drop axes of size 1 and merge adjacent axes; return sizes and strides, innermost first.
 
-    At least one axis is left. operands: the strides of each operand, outermost first, as in shape.
+    At least one axis remains. operands: the strides of each operand, outermost first, as in shape.
     """
     sizes: list[int] = []
     strides: list[list[int]] = [[] for _ in operands]
@@ -54,7 +52,7 @@ def collapse(
 
 
 def pad(values: Sequence[int], length: int, fill: int = 0) -> tuple[int, ...]:
-    """Return values cut or filled up to a length, as push arrays have a fixed one."""
+    """Return values truncated or padded to a fixed length, for push arrays."""
     return tuple(values[:length]) + (fill,) * (length - len(values))
 
 
@@ -76,10 +74,13 @@ def peel(
 
 
 def as_u32(call: Call, keeps_rows: bool) -> Call | None:
-    """Return a call that moves float16, or integers of 8 and 16 bits, on whole words, where rows
-    stay whole.
+    """Return a call that moves float16, or 8- and 16-bit integers, as whole words, or None.
 
-    keeps_rows: all such operands and the result have the same last axis, and nothing moves in it.
+    Parameters
+    ----------
+    keeps_rows
+        True if operands and result have an equal last axis and the op does not move elements along
+        it.
     """
 
     def each(type_: TensorType) -> int:
@@ -99,26 +100,25 @@ def as_u32(call: Call, keeps_rows: bool) -> Call | None:
 
 LOCAL_SIZE = 64
 MAX_DISPATCHES = 4096
-"""A call that needs more dispatches than this goes to another device."""
+"""Maximum number of dispatches of a call; larger calls run on another device."""
 
 
 def spread(count: int, limits: Limits) -> tuple[int, int, int]:
-    """Return groups for `count` elements of a kernel that strides over what the groups do not
-    reach.
+    """Return the groups for `count` elements of a grid-stride kernel.
 
-    A CPU driver pays for every group, so each gets more elements there.
+    A CPU driver has an overhead per group, so each group processes more elements there.
     """
     per_group = LOCAL_SIZE * (64 if limits.software else 4)
     return (max(1, min(-(-count // per_group), limits.max_groups[0])), 1, 1)
 
 
 LOOP_STEPS = 32768
-"""How often an invocation may go round its loops on a CPU driver: Mesa's llvmpipe (seen with 22.3)
-leaves all loops of an invocation after 65,535 rounds together, without a word.
+"""Maximum loop iterations of an invocation on a CPU driver. Mesa's llvmpipe (seen with 22.3)
+silently leaves all loops of an invocation after 65,535 iterations in total.
 """
 SERIAL_STEPS = 1 << 20
-"""How often an invocation may go round its loops on a GPU, in about half a second: drivers kill
-what takes two.
+"""Maximum loop iterations of an invocation on a GPU, about 0.5 s; drivers kill dispatches at 2 s.
 """
 MAX_ROUNDS = 1 << 32
-"""Loop rounds of all invocations of one dispatch on a GPU, for the same reason."""
+"""Maximum loop iterations of all invocations of one dispatch on a GPU, for the same limit of time.
+"""

@@ -1,4 +1,4 @@
-"""Variants: which of the algorithms of a kernel runs a call."""
+"""Kernel variants: the choice among the algorithms of a kernel for a call."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from ...ir.op import Call
 
 ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "static guess"
 SMALLER = "tuned at smaller sizes"
-"""Why a variant was chosen."""
+"""Reason for a variant."""
 COOPMAT = "coopmat "
-"""In the names of variants for cooperative matrices: none is a guess. What is faster by them stays
-so when it is larger, and by far.
+"""Prefix of variants for cooperative matrices, which are never a static guess. If they are faster,
+they are much faster, and for larger calls too.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """variant: the name, "" of a kernel with nothing to choose. of: all that can run the call, the
-    best guess first. why: ASKED, TUNED, LIKE, SMALLER or STATIC.
+    """A chosen variant.
+
+    Attributes
+    ----------
+    variant
+        Name of the variant; "" for a kernel without a choice.
+    of
+        All variants that support the call, the best guess first.
+    why
+        ASKED, TUNED, LIKE, SMALLER or STATIC.
     """
 
     variant: str = ""
@@ -29,8 +37,9 @@ class Choice:
 
 
 def call_key(op: str, call: Call) -> str:
-    """Return a call as text: what has the same text runs the same way on the same device. What
-    follows it in its kernel changes nothing of that.
+    """Return the tuning key of a call.
+
+    Calls with equal keys use one variant on a device. The epilogue is not part of the key.
     """
     call = call.without_epilogue
     types = " ".join(map(str, call.inputs))
@@ -40,8 +49,10 @@ def call_key(op: str, call: Call) -> str:
 def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> Choice:
     """Return the variant of a call: the caller's, else the tuned one, else the best guess.
 
-    Raises:
-        UnsupportedOp: the caller's cannot run it.
+    Raises
+    ------
+    UnsupportedOp
+        The caller's variant does not support the call.
     """
     names = variants(call)
     if call.variant:
@@ -54,9 +65,9 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
     tuned = call.limits.tuned
     if tuned and len(names) > 1:
         key = call_key(op, call)
-        for found, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
-            if found in names:
-                return Choice(found, names, why)
+        for result, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
+            if result in names:
+                return Choice(result, names, why)
         if any(COOPMAT in name for name in names):
             smaller = tuned.of_smaller(key)
             if smaller in names and COOPMAT in smaller:

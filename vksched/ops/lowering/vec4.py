@@ -1,6 +1,7 @@
-"""Kernels that read and write four words at a time (shaders/include/vec4.glsl): when they can, and
-who takes which part. Elementwise ones go from line to line of the innermost axis (line_start.glsl),
-others over rows that they read more than once (vec4_rows.glsl).
+"""Launches of kernels that read and write vec4s (shaders/include/vec4.glsl).
+
+Elementwise kernels process lines of the innermost axis (line_start.glsl); others process rows that
+they read several times (vec4_rows.glsl).
 """
 
 from __future__ import annotations
@@ -14,29 +15,34 @@ from .strides import LOCAL_SIZE, LOOP_STEPS
 Constants = tuple[tuple[str, int], ...]
 
 _SOFTWARE_LOCAL_SIZE = 8
-"""Lanes of a group on a CPU driver: one vector. More of them take turns, each along the whole run
-of the group, which caches and what reads ahead for them do not follow.
+"""Invocations per group on a CPU driver: one vector. With more, several vectors alternate over the
+range of the group, which defeats caches and prefetching.
 """
 _SOFTWARE_ROUNDS, _ROUNDS = 128, 4
-"""Vec4s of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
-"""
+"""Vec4s per invocation: minimum on a CPU driver, which has overhead per group; maximum on a GPU."""
 _LINE_ROUNDS = 256
-"""Vec4s of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
-more for the start of a line than for lanes that lie apart; with llvmpipe it is the other way round.
+"""Vec4s per invocation in a line on a CPU driver with small vectors (SwiftShader). The start of a
+line costs it more than strided lanes; for llvmpipe it is the other way round.
 """
 _SOFTWARE_GROUPS, _BUSY_GROUPS = 512, 4096
-"""So many groups keep all cores of a CPU busy to the end, and a large GPU: with fewer, an
-invocation takes one quad there.
+"""Number of groups that occupies all cores of a CPU until the end, or a large GPU. With fewer
+groups an invocation processes one vec4 there.
 """
 
 
 def can_use_vec4(
     columns: int, operands: Sequence[tuple[int, ...]], shifts: Sequence[int] = ()
 ) -> bool:
-    """Whether four neighbouring elements of each operand are one load.
+    """Return True if four adjacent elements of each operand are one aligned load.
 
-    columns: elements of the innermost axis. operands: the strides of each, innermost axis first.
-    shifts: the word of its element 0, where that is not 0.
+    Parameters
+    ----------
+    columns
+        Number of elements of the innermost axis.
+    operands
+        Strides of each operand, innermost axis first.
+    shifts
+        Word offset of element 0 of each operand, if it is not 0.
     """
     if len(operands[0]) > 1 and columns % VIEW_ALIGN_WORDS:
         return False
@@ -51,7 +57,7 @@ def can_use_vec4(
 
 
 def _rounds(groups: int, limits: Limits) -> int:
-    """Return vec4s of one invocation where `groups` would have one each."""
+    """Return the vec4s per invocation if `groups` groups would have one vec4 per invocation."""
     if limits.software:
         return min(max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS)), LOOP_STEPS // 2)
     return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
@@ -64,11 +70,11 @@ def _local_size(limits: Limits) -> int:
 def launch_lines(
     columns: int, lines: int, use_vec4: bool, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
-    """Return groups and constants of a kernel that goes along lines, whatever number of them."""
+    """Return groups and constants of a kernel that processes any number of lines."""
     width = max(1, columns // 4 if use_vec4 else columns)
     local_size = _local_size(limits)
-    # neighbouring invocations read neighbouring words; on a CPU driver none is without work, as far
-    # as there are lines
+    # Adjacent invocations read adjacent words. On a CPU driver none is idle if there are enough
+    # lines.
     rounds = _LINE_ROUNDS if limits.subgroup_size < _SOFTWARE_LOCAL_SIZE else 1
     each = max(width // rounds, min(width, local_size // max(lines, 1)))
     bits = each.bit_length() - 1 if limits.software else (width - 1).bit_length()
@@ -84,7 +90,7 @@ def launch_lines(
 
 
 def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
-    """Return groups and constants of a kernel whose groups take runs of so many steps in all."""
+    """Return groups and constants of a kernel whose groups split `steps` iterations."""
     local_size = _local_size(limits)
     groups = max(1, -(-steps // local_size))
     groups = min(-(-groups // _rounds(groups, limits)), limits.max_groups[0])
@@ -92,20 +98,19 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
 
 
 ROWS, WORKGROUP, SUBGROUP = "rows", "workgroup", "subgroup"
-"""Variants of kernels over rows: an invocation computes a row, or several invocations of a
-workgroup do, or a subgroup does, which holds the row in registers
-(shaders/reduction/subgroup_rows.glsl).
+"""Variants of kernels over rows: a row is computed by one invocation, by several invocations of a
+workgroup, or by a subgroup that holds the row in registers (shaders/reduction/subgroup_rows.glsl).
 """
 WORDS_64 = "_64"
-"""The end of the names of shaders that move words of 64 bits."""
+"""Suffix of shaders that load 64-bit words."""
 _SUBGROUP_ROWS = 4
-"""Rows of a group, at least: its scale and shift are read once."""
+"""Minimum rows per group, which loads scale and shift once."""
 _SUBGROUP_ROUNDS = 8
-"""Loops over the vec4s of a row, at most."""
+"""Maximum number of loops over the vec4s of a row."""
 _MAX_VEC4S_PER_LANE = 32
-"""Vec4s of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
+"""Maximum vec4s of a row per lane; Mesa's compiler unrolls loops of this length."""
 _MIN_VEC4S_PER_LANE = 4
-"""Vec4s of a lane of a group, before more lanes share the row."""
+"""Minimum vec4s per lane before more lanes share a row."""
 _MAX_ACROSS_LANES = 8
 _LARGEST_GROUP = 256
 
@@ -113,9 +118,12 @@ _LARGEST_GROUP = 256
 def row_variants(
     columns: int, items: int, across: bool, passes: int, limits: Limits
 ) -> tuple[str, ...]:
-    """Return the variants for rows of so many columns, the best guess first.
+    """Return the variants for rows of `columns` columns, the best guess first.
 
-    items: rows, or, across, vec4s of rows that lie side by side.
+    Parameters
+    ----------
+    items
+        Number of rows or, if `across`, of vec4s that span four adjacent rows.
     """
     if limits.software:
         rounds = passes * (columns if across or columns % 4 else columns // 4)
@@ -130,14 +138,15 @@ def row_variants(
 def launch_rows(
     columns: int, items: int, across: bool, variant: str, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
-    """Return groups and constants of a kernel over rows; arguments as in `row_variants`."""
+    """Return groups and constants of a kernel over rows; parameters as in `row_variants`."""
     local_size = _local_size(limits)
     lanes = 1
     if variant == WORKGROUP:
         steps = columns if across else -(-columns // 4)
-        most = _MAX_ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
+        maximum = _MAX_ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
         lanes = min(
-            1 << max(0, steps // _MIN_VEC4S_PER_LANE - 1).bit_length(), 1 << most.bit_length() - 1
+            1 << max(0, steps // _MIN_VEC4S_PER_LANE - 1).bit_length(),
+            1 << maximum.bit_length() - 1,
         )
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
@@ -146,14 +155,15 @@ def launch_rows(
 
 
 def reads_64(limits: Limits) -> bool:
-    """Whether kernels move words of 64 bits: llvmpipe loads lane by lane and word by word."""
+    """Return True if kernels load 64-bit words; llvmpipe scalarizes loads into lanes and words."""
     vectors = limits.software and limits.subgroup_size >= _SOFTWARE_LOCAL_SIZE
     return vectors and limits.int64
 
 
 def has_subgroup_kernels(limits: Limits, sizes: Container[int]) -> bool:
-    """Whether a CPU driver runs kernels for its subgroups, of which there are these sizes; those of
-    large ones read words of 64 bits.
+    """Return True if a CPU driver runs subgroup kernels, which exist for these subgroup sizes.
+
+    Kernels for large subgroups load 64-bit words.
     """
     lanes = limits.subgroup_size
     reads = lanes < _SOFTWARE_LOCAL_SIZE or reads_64(limits)
@@ -161,7 +171,7 @@ def has_subgroup_kernels(limits: Limits, sizes: Container[int]) -> bool:
 
 
 def reading(shader: str, limits: Limits) -> str:
-    """Return the variant of a shader for a device, by the words that it reads and writes."""
+    """Return the shader variant for a device, with 32-bit or 64-bit loads."""
     return shader + WORDS_64 if reads_64(limits) else shader
 
 
@@ -172,11 +182,10 @@ def both_readings(shaders: Iterable[str]) -> tuple[str, ...]:
 
 
 def vec4s_per_lane(columns: int, limits: Limits) -> int:
-    """Return how many vec4s of a row each lane of a subgroup holds, or 0 where none does.
+    """Return the vec4s of a row per lane of a subgroup, or 0 if subgroups are not used.
 
-    It is for vectors of eight (llvmpipe), whose loads, of words of 64 bits, cost more than all else
-    of such kernels.
-    SwiftShader has an array in memory, and reads that as slowly as any other.
+    Only for vectors of eight lanes (llvmpipe), whose 64-bit loads dominate the cost of these
+    kernels. SwiftShader spills register arrays to memory, which is as slow as any load.
     """
     lanes = _SOFTWARE_LOCAL_SIZE
     vectors = reads_64(limits) and limits.subgroup_shuffle
@@ -190,8 +199,8 @@ def launch_subgroup_rows(
 ) -> tuple[tuple[int, int, int], Constants]:
     """Return groups and constants of a kernel that holds rows in registers."""
     lanes, held = _SOFTWARE_LOCAL_SIZE, vec4s_per_lane(columns, limits)
-    least = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
-    groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), least)
+    minimum = -(-rows * held * _SUBGROUP_ROUNDS // LOOP_STEPS)
+    groups = max(min(-(-rows // _SUBGROUP_ROWS), _SOFTWARE_GROUPS), minimum)
     groups = min(groups, limits.max_groups[0])
     constants = (("LOCAL_X", lanes), ("LANES_PER_ROW", lanes), ("VEC4S_PER_LANE", held))
     return (groups, 1, 1), constants

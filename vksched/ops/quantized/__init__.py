@@ -1,4 +1,4 @@
-"""Linear ops whose weights are quantized, and mixtures of experts."""
+"""Linear ops with quantized weights, and mixture-of-experts layers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Formats of GGUF files: how blocks of each are taken apart, and what their heads say.
+"""Quantization formats of GGUF files: how the blocks and headers of each format are decoded.
 
-    a file's bytes -> blocks -> quantized values, scales -> words, as quant_layout.py lays them out
+    a file's bytes -> blocks -> quantized values, scales -> words, in the layout of quant_layout.py
 
-Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_gguf_formats.py.
+Sources: ggml's ggml-quants.c; `gguf.quants` as the oracle. Examples:
+tests/ops/test_gguf_formats.py.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from .quant_layout import BlockFormat, FloatFormat, Format, Parts, check_columns
 
 
 def _nibbles(parts: NDArray) -> NDArray:
-    """The lower halves of a part's bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
-    four: NDArray = np.ascontiguousarray(parts).view(np.uint32)  # bytes, shifted at once
+    """Return the lower nibbles of bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
+    four: NDArray = np.ascontiguousarray(parts).view(np.uint32)  # shift four bytes at once
     out = np.empty((*four.shape[:-1], 2, four.shape[-1]), np.uint32)
     np.copyto(out[..., 0, :], four)
     np.right_shift(four, np.uint32(4), out=out[..., 1, :])
@@ -38,19 +39,22 @@ def _nibbles(parts: NDArray) -> NDArray:
 
 
 def _bits(parts: NDArray, bits: int) -> NDArray:
-    """The lowest bits of a part's bytes, then the next: (..., bytes) -> (..., 8 / bits * bytes)."""
+    """Return the lowest bits of bytes, then the next: (..., bytes) -> (..., 8 / bits * bytes)."""
     mask = np.uint8((1 << bits) - 1)
     return np.concatenate([parts >> np.uint8(s) & mask for s in range(0, 8, bits)], axis=-1)
 
 
 def _as_u32(parts: NDArray) -> NDArray:
-    """(..., blocks, bytes) of a tile -> (..., words)."""
+    """Return the bytes of a tile as words: (..., blocks, bytes) -> (..., words)."""
     words: NDArray = np.ascontiguousarray(parts).reshape(*parts.shape[:-2], -1).view(np.uint32)
     return words
 
 
-def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
-    """Blocks of 32 values: scales of so many bytes each, high bits in a word, and low bits."""
+def _block32_decoder(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
+    """Return the decoder of blocks of 32 values: scales, optional high bits in a word, low bits.
+
+    Each scale has `scale_bytes` bytes.
+    """
 
     def split(raw: NDArray) -> Parts:
         at = scale_bytes + 4 * high
@@ -64,21 +68,21 @@ def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray]
 
 
 def _six_bits(raw: NDArray) -> tuple[NDArray, NDArray]:
-    """Scales and minima of q4_K and q5_K: (..., 12) bytes -> (..., 8) each."""
+    """Return scales and minima of q4_K and q5_K: (..., 12) bytes -> (..., 8) each."""
     d, m, both = raw[..., :4], raw[..., 4:8], raw[..., 8:]
     scales = np.concatenate([d & 63, both & 15 | d >> 2 & 48], axis=-1)
     return scales, np.concatenate([m & 63, both >> 4 | m >> 2 & 48], axis=-1)
 
 
 def _shifted(parts: NDArray, bits: int) -> NDArray:
-    """Join numbers to a word, the first in its lowest bits: (..., n) -> (...)."""
+    """Pack values into a word, the first in its lowest bits: (..., n) -> (...)."""
     shifts = np.arange(parts.shape[-1], dtype=np.uint32) * np.uint32(bits)
     joined: NDArray = np.bitwise_or.reduce(parts.astype(np.uint32) << shifts, axis=-1)
     return joined
 
 
 def _split_k45(raw: NDArray) -> Parts:
-    """q4_K and q5_K. Head: both scales of all, low bits of 8 scales, of 8 minima, high bits."""
+    """Decode q4_K or q5_K. Header: super-block scales, low bits of scales and minima, high bits."""
     block = raw[..., 0, :]
     five = block.shape[-1] > 144
     quants = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
@@ -95,7 +99,7 @@ def _split_k45(raw: NDArray) -> Parts:
 
 
 def _split_q6_k(raw: NDArray) -> Parts:
-    """Head: 16 scales of 8 bits, then the scale of all, a word, and one to fill up."""
+    """Decode q6_K. Header: 16 scales of 8 bits, a word with the super-block scale, padding."""
     block = raw[..., 0, :]
     lead = block.shape[:-1]
     low = _nibbles(block[..., :128].reshape(*lead, 2, 64))
@@ -106,7 +110,7 @@ def _split_q6_k(raw: NDArray) -> Parts:
 
 
 def _split_q2_k(raw: NDArray) -> Parts:
-    """Head: 16 scales and minima of 4 bits each, those of all, and a word to fill up."""
+    """Decode q2_K. Header: 16 scales and minima of 4 bits, super-block scales, padding."""
     block = raw[..., 0, :]
     head = np.zeros((*block.shape[:-1], 24), np.uint8)
     head[..., :16], head[..., 16:20] = block[..., :16], block[..., 80:]
@@ -114,7 +118,7 @@ def _split_q2_k(raw: NDArray) -> Parts:
 
 
 def _split_q3_k(raw: NDArray) -> Parts:
-    """Head: low bits of 16 scales, their high bits, and the scale of all."""
+    """Decode q3_K. Header: low bits of 16 scales, their high bits, and the super-block scale."""
     block = raw[..., 0, :]
     lead = block.shape[:-1]
     low = _bits(block[..., 32:96].reshape(*lead, 2, 32), 2).reshape(*lead, 8, 32)
@@ -128,13 +132,13 @@ def _split_q3_k(raw: NDArray) -> Parts:
 
 
 def _split_iq4_xs(raw: NDArray) -> Parts:
-    """Head: the scale of all and high bits of 8 scales, then their low bits."""
+    """Decode iq4_xs. Header: the super-block scale, high bits of 8 scales, then their low bits."""
     block = raw[..., 0, :]
     quants = _nibbles(block[..., 8:].reshape(*block.shape[:-1], 8, 16))
     return quants, block[..., :8].copy().view(np.uint32)
 
 
-# -- heads ---------------------------------------------------------------------------------------
+# -- headers -------------------------------------------------------------------------------------
 
 Scales = tuple[NDArray, "NDArray | None"]
 
@@ -144,12 +148,12 @@ def _twice(of_runs: NDArray) -> NDArray:
 
 
 def _wide(fp16: NDArray) -> NDArray:
-    """float16 as bits -> float32."""
+    """Convert the bits of float16 to float32."""
     return fp16.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def _each(word: NDArray, bits: int, count: int = 8) -> NDArray:
-    """Takes numbers of a word apart: (...) -> (..., count)."""
+    """Unpack `count` values of a word: (...) -> (..., count)."""
     shifts = np.arange(count, dtype=np.uint32) * np.uint32(bits)
     parts: NDArray = word[..., None] >> shifts & np.uint32((1 << bits) - 1)
     return parts
@@ -197,7 +201,7 @@ def _scales_iq4_xs(head: NDArray) -> Scales:
 
 
 def _scales_mxfp4(head: NDArray) -> Scales:
-    """Powers of two, halved, as the table holds doubles: 2^(e - 128)."""
+    """Return powers of two, halved because the table holds doubled values: 2^(e - 128)."""
     powers = np.ascontiguousarray(head).view(np.uint8).astype(np.uint32)
     small = np.uint32(0x00200000) << np.minimum(powers, 1)
     bits = np.where(powers < 2, small, (np.maximum(powers, 1) - 1) << np.uint32(23))
@@ -209,35 +213,41 @@ _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def _from_bfloat16(bits: NDArray) -> NDArray:
-    made: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return made
+    values: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
 
 
 FORMATS: dict[str, Format] = {
-    made.name: made
-    for made in (
+    each.name: each
+    for each in (
         FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
         FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
-        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _fp16_scales, zero=128),
-        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, zero=8),
-        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),
-        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _fp16_scales, zero=16),
-        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _of_32(4, 4, True), _pairs, shifts=True),
+        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _block32_decoder(2, 8), _fp16_scales, zero=128),
+        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _block32_decoder(2, 4), _fp16_scales, zero=8),
+        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _block32_decoder(4, 4), _pairs, shifts=True),
+        BlockFormat(
+            "q5_0", 6, 32, 22, 4, 1, 4, _block32_decoder(2, 4, True), _fp16_scales, zero=16
+        ),
+        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _block32_decoder(4, 4, True), _pairs, shifts=True),
         BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
         BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
         BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
-        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _fp16_scales, table=_IQ4),
+        BlockFormat(
+            "iq4_nl", 20, 32, 18, 4, 0, 4, _block32_decoder(2, 4), _fp16_scales, table=_IQ4
+        ),
         BlockFormat("iq4_xs", 23, 256, 136, 4, 0, 2, _split_iq4_xs, _scales_iq4_xs, table=_IQ4),
-        BlockFormat("mxfp4", 39, 32, 17, 4, 0, 2, _of_32(1, 4), _scales_mxfp4, table=_E2M1),
+        BlockFormat(
+            "mxfp4", 39, 32, 17, 4, 0, 2, _block32_decoder(1, 4), _scales_mxfp4, table=_E2M1
+        ),
     )
 }
-"""By name."""
+"""Formats by name."""
 _NUMBERED = {kind.number: kind for kind in FORMATS.values()}
 
 READ_BYTES = 1 << 18
-"""Of what lies apart, read at a time."""
+"""Bytes of a file that are read at a time."""
 
 # -- by name ---------------------------------------------------------------------------------------
 
@@ -249,8 +259,10 @@ FORMAT = OneOf(tuple(FORMATS), True)
 def format_of(name: object) -> Format:
     """Return a format by its name.
 
-    Raises:
-        DTypeError: there is none.
+    Raises
+    ------
+    DTypeError
+        If the name is unknown.
     """
     if not isinstance(name, str) or name not in FORMATS:
         raise DTypeError(f"[format] expected one of {', '.join(FORMATS)}, got {name!r}")
@@ -258,15 +270,21 @@ def format_of(name: object) -> Format:
 
 
 def numbered(number: int) -> Format | None:
-    """Return the format of a type that ggml has under a number; None where there is none."""
+    """Return the format with this ggml type number, or None if there is none."""
     return _NUMBERED.get(number)
 
 
 def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
-    """Return the words of a weight, uint32 (..., words), from its blocks as files hold them, by
-    several threads.
+    """Return a weight as words, uint32 (..., words), converted by several threads.
 
-    blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
+    Parameters
+    ----------
+    name : str
+        Name of a format.
+    blocks : bytes or FileSlice
+        Contiguous rows of the weight, as in a GGUF file.
+    shape : tuple of int
+        (..., columns), in values.
     """
     held = pack_u32(name, blocks, shape)
     if not isinstance(held, LazyArray):
@@ -280,8 +298,10 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
 
 def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
-    """Return the same words, to be made where and when they are needed: `blocks`, bytes or
-    FileSlice, must stay as it is. Of floats, whose words are the file's bytes, a view of these.
+    """Return the words of `repack` as a lazy array.
+
+    `blocks`, bytes or FileSlice, must not change. The words of float formats are the file's bytes,
+    so the result is a view of these.
     """
     kind = format_of(name)
     if len(shape) < 2:
@@ -302,27 +322,25 @@ def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
     if isinstance(kind, FloatFormat):
         return kind.pack_u32(raw, columns).reshape(words_shape)
     return LazyArray(
-        words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out)
+        words_shape, lambda at, out: _repack_rows(kind, columns, raw[at : at + len(out)], out)
     )
 
 
 class Repacked(LazyArray):
-    """The words of blocks that lie apart. values: the shape of the values that they stand for."""
+    """Words of blocks in a file, repacked lazily. `values` is the dequantized weight's shape."""
 
     def __init__(self, kind: Format, values: Shape, shape: Shape, blocks: FileSlice) -> None:
         columns = values[-1]
         super().__init__(
             shape,
-            partial(_make_of_apart, kind, columns, blocks),
+            partial(_repack_from_file, kind, columns, blocks),
             origin=partial(blocks.origin, values, blocks=kind.name),
         )
         self.place, self.require = blocks.place, blocks.require
         self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
 
     def part(self, out: NDArray, first: int = 0) -> native_kernels.FilePart:
-        """Return rows of it as `loops.repack_file` takes them. out: where they go; first: the one
-        to begin with.
-        """
+        """Return the rows from `first` on, to be written to `out`, for `loops.repack_file`."""
         assert self.place is not None
         file, start = self.place
         rows = out.reshape(-1, self.shape[-1])
@@ -330,23 +348,25 @@ class Repacked(LazyArray):
 
 
 def _as_bytes(blocks: Any) -> NDArray:
-    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
-    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+    data = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
-def _make_of_apart(kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray) -> None:
-    """Write rows from `first` on, read a piece at a time, which stays in a core's cache."""
+def _repack_from_file(
+    kind: Format, columns: int, blocks: FileSlice, first: int, out: NDArray
+) -> None:
+    """Write rows from `first` on, read in pieces that fit into a core's cache."""
     row_bytes = kind.row_bytes(columns)
     step = max(1, READ_BYTES // row_bytes)
     piece: NDArray = np.empty((min(step, len(out)), row_bytes), np.uint8)
     for at in range(0, len(out), step):
         raw = piece[: len(out) - at]
         blocks.read((first + at) * row_bytes, raw.reshape(-1))
-        _make(kind, columns, raw, out[at : at + step])
+        _repack_rows(kind, columns, raw, out[at : at + step])
 
 
-def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
-    """Write the words of rows, of their bytes."""
+def _repack_rows(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
+    """Convert the bytes of rows to words."""
     if native_kernels.repack(kind.name, raw, out):
         return
     step = rows_of_piece(len(out), len(out) * columns)
@@ -355,8 +375,6 @@ def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
-    """Return the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
-    bit.
-    """
+    """Dequantize words to float32 (..., columns), bitwise equal to `gguf.quants`."""
     values = format_of(name).values_of(words.reshape(-1, words.shape[-1]), columns)
     return np.ascontiguousarray(values).reshape(*words.shape[:-1], columns)

@@ -1,13 +1,13 @@
-"""Products of the same rows by several quantized weights, beside each other, in one dispatch.
+"""Merged linear layers (fused QKV, gate-up): several quantized weights in one dispatch.
 
-    x --normed--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
-                       --W1, W2------> gate(rows W1^T) * (rows W2^T)
+    x --RMS norm--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
+                         --W1, W2------> gate(rows W1^T) * (rows W2^T)
 
-With `normed` x is divided by the root of the mean of its squares, and multiplied by a scale. Each
-group of a GPU does that again for the columns that it computes. With `gate`, an activation, there
-are two weights of one size. So what a token of a language model does around its products costs no
-dispatches, and nothing waits for them. A pass makes it where there is one row
-(vksched/passes/fuse_linears.py), users do not. Examples: tests/passes/test_fuse_linears.py.
+With `normed`, x is divided by its root mean square and multiplied by a scale. Each workgroup of a
+GPU repeats this for the columns that it computes. With `gate`, an activation, there are two weights
+of equal size. The norm and the activation of a decode step thus cost no dispatches or barriers. The
+pass vksched/passes/fuse_linears.py creates this op for single rows; it is not part of the public
+API. Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "merged_linear", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-"""Activations, as shaders/quantized/quant_gemv_merged.comp counts them; "": no gate."""
+"""Activations, by their numbers in shaders/quantized/quant_gemv_merged.comp; "" is no gate."""
 MAX_WEIGHTS = 3
 COLUMNS = 4 * GEMV_LOCAL[1]
-"""Of a group, all of one weight."""
+"""Columns of a workgroup, all of one weight."""
 BESIDE_BUFFERS = 7
-"""What its kernel binds: x, a scale, three weights, the result and a residual."""
+"""Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -49,7 +49,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(f"[{NAME}] expected float32, got {got}")
     if x.rank < 2 or not 0 < len(weights) <= MAX_WEIGHTS or any(w.rank != 2 for w in weights):
         raise ShapeError(
-            f"[{NAME}] expected rows and 1 to {MAX_WEIGHTS} matrices of words, got "
+            f"[{NAME}] expected x and 1 to {MAX_WEIGHTS} quantized matrices, got "
             f"{' and '.join(map(str, inputs))}"
         )
     if normed and inputs[1].shape != x.shape[-1:]:
@@ -58,8 +58,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         check_words(NAME, words, kind, x.shape[-1])
         if words.shape[0] % COLUMNS:
             raise ShapeError(
-                f"[{NAME}] expected weights of {COLUMNS} rows times a whole number, got "
-                f"{words.shape[0]}"
+                f"[{NAME}] expected weights with a multiple of {COLUMNS} rows, got {words.shape[0]}"
             )
     sizes = [words.shape[0] for words in weights]
     if gate and (len(sizes) != 2 or sizes[0] != sizes[1]):
@@ -67,38 +66,43 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return TensorType((*x.shape[:-1], sizes[0] if gate else sum(sizes)), FLOAT32)
 
 
-def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
-    """Returns what is multiplied, and by which weights."""
+def _split_inputs(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
+    """Return the normalized rows, and the weights."""
     x, *rest = inputs
     if not attrs.as_bool("normed"):
         return x, tuple(rest)
     scale, *weights = rest
-    told: dict[str, AttrValue] = {"axis": x.ndim - 1, "eps": attrs.as_float("eps"), "kind": NORM}
-    attrs = Attrs({**told, "scaled": True, "shifted": False})
+    norm_attrs: dict[str, AttrValue] = {
+        "axis": x.ndim - 1,
+        "eps": attrs.as_float("eps"),
+        "kind": NORM,
+    }
+    attrs = Attrs({**norm_attrs, "scaled": True, "shifted": False})
     return get_op(NORM).reference((x, scale), attrs), tuple(weights)
 
 
-def _joined(made: list[NDArray], attrs: Attrs) -> NDArray:
-    """Return the products beside each other, or one times the gate of the other."""
+def _merge(products: list[NDArray], attrs: Attrs) -> NDArray:
+    """Concatenate the products, or multiply the second one by the activation of the first."""
     gate = attrs.as_str("gate")
     if not gate:
-        return np.concatenate(made, axis=-1)
-    return np.asarray(get_op(gate).reference((made[0],), Attrs()) * made[1])
+        return np.concatenate(products, axis=-1)
+    return np.asarray(get_op(gate).reference((products[0],), Attrs()) * products[1])
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
     values = (unpacked(name, words, rows.shape[-1]).T for words in weights)
-    return _joined([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
+    return _merge([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some columns of the result at a time, of one weight or, with a gate, of both; each piece
-    makes the norm again, which is little beside them.
+    """Split by columns of one weight or, with a gate, of both.
+
+    Each piece recomputes the norm, which is cheap compared to the products.
     """
     count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
     (x, *scale), weights = inputs[:count], inputs[count:]
-    x, made = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
+    x, result = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
     parts = [weights] if attrs.as_str("gate") else [(words,) for words in weights]
     begin = 0
     for part in parts:
@@ -107,18 +111,18 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         for start in range(0, n, step):
             end = min(start + step, n)
             own = (words[start:end] for words in part)
-            yield (x, *scale, *own), made[:, begin + start : begin + end]
+            yield (x, *scale, *own), result[:, begin + start : begin + end]
         begin += n
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """The same, by native loops that read the bits where there are few rows."""
-    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    """Compute the op with native loops that read quantized weights directly for few rows."""
+    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
-    made = [np.empty((len(flat), len(words)), np.float32) for words in weights]
-    for words, part in zip(weights, made, strict=True):
+    products = [np.empty((len(flat), len(words)), np.float32) for words in weights]
+    for words, part in zip(weights, products, strict=True):
         row_products(name, flat, words, None, part)
-    out[...] = _joined(made, attrs).reshape(out.shape)
+    out[...] = _merge(products, attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -132,7 +136,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     k, n = call.inputs[0].shape[-1], call.output.shape[-1]
     if limits.storage_buffers < BESIDE_BUFFERS:
         raise UnsupportedOp(
-            f"weights beside each other take a kernel of {BESIDE_BUFFERS} buffers, the device "
+            f"merged weights need a kernel with {BESIDE_BUFFERS} buffers, the device "
             f"allows {limits.storage_buffers}"
         )
     if limits.software and k > LOOP_STEPS * RUN:
@@ -175,4 +179,4 @@ register(
         )
     )
 )
-no_gradient("is made by a pass, of ops that have gradients", NAME)
+no_gradient("is created by a pass from ops with gradients", NAME)

@@ -1,10 +1,10 @@
-"""Products by chosen matrices: each row is multiplied by those of many matrices that it chose.
+"""Mixture-of-experts products (ggml MUL_MAT_ID): multiply each row by the matrices of its experts.
 
-    x (rows, k), weight (matrices, n, k), expert_ids (rows, used)  ->  (rows, used, n)
+    x (rows, k), weight (experts, n, k), expert_ids (rows, used)  ->  (rows, used, n)
 
-It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
-be of few bits: a pass makes `quantized_moe_linear` of it (vksched/passes/fuse_dequantize.py).
-Kernels and how they bring rows together: moe_linear_kernels.py.
+Each expert is computed for its own rows only. If the weight is quantized, the pass
+vksched/passes/fuse_dequantize.py replaces the op by `quantized_moe_linear`. Kernels, and how they
+group rows by expert: moe_linear_kernels.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .quant_layout import check_words
 from .quantized_linear import DEQUANTIZE_SHADERS, LINEAR_SHADERS, NATIVE_GEMV, dequantize
 
 MAX_PIECES, MIN_COLUMNS = 16, 32
-"""In how many pieces numpy cuts the columns of a result, and of how many at least."""
+"""Maximum number of pieces of the columns of a result in numpy, and minimum columns of a piece."""
 
 
 # -- types and work ------------------------------------------------------------------------------
@@ -47,22 +47,22 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(
             f"[moe_linear] expected x and weight of float32, got {x.dtype} and {weight.dtype}"
         )
-    made = _result("moe_linear", x, weight, expert_ids)
+    result = _result("moe_linear", x, weight, expert_ids)
     if weight.shape[2] != x.shape[-1]:
         raise ShapeError(
             f"[moe_linear] expected matrices (n, {x.shape[-1]}) for x {x.shape}, got "
             f"{weight.shape[1:]}"
         )
-    return made
+    return result
 
 
 def _packed_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, words, expert_ids = inputs
     if x.dtype != FLOAT32:
         raise DTypeError(f"[quantized_moe_linear] expected x of float32, got {x.dtype}")
-    made = _result("quantized_moe_linear", x, words, expert_ids)
+    result = _result("quantized_moe_linear", x, words, expert_ids)
     check_words("quantized_moe_linear", words, format_of(attrs["format"]), x.shape[-1])
-    return made
+    return result
 
 
 def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) -> TensorType:
@@ -70,7 +70,7 @@ def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) 
     if weight.rank != 3:
         raise ShapeError(f"[{op}] expected a weight of (matrices, n, k), got {weight.shape}")
     if not weight.shape[0]:
-        raise ShapeError(f"[{op}] expected matrices to choose from, got {weight.shape}")
+        raise ShapeError(f"[{op}] expected at least one matrix, got {weight.shape}")
     if (
         expert_ids.rank != 2
         or x.rank not in (2, 3)
@@ -84,7 +84,7 @@ def _result(op: str, x: TensorType, weight: TensorType, expert_ids: TensorType) 
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """Of the weight no more is read than the matrices that can be chosen."""
+    """Estimate the work; at most the selected matrices of the weight are read."""
     x, weight, expert_ids = inputs
     share = min(1.0, expert_ids.size / max(1, weight.shape[0]))
     moved = x.device_bytes + expert_ids.device_bytes + output.device_bytes
@@ -94,11 +94,11 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 # -- numpy ---------------------------------------------------------------------------------------
 
 Product = Callable[[NDArray, NDArray], NDArray]
-"""(rows, a matrix) -> rows times the matrix, transposed."""
+"""(rows, matrix) -> rows @ matrix^T."""
 
 
 def _write(op: str, inputs: tuple[NDArray, ...], out: NDArray, product: Product) -> None:
-    """Write the products of the rows of each matrix."""
+    """Write the products of the rows of each expert."""
     x, weight, expert_ids = inputs
     numbers = positions(op, expert_ids, len(weight)).reshape(-1)
     order = np.argsort(numbers, kind="stable")
@@ -138,15 +138,15 @@ def _packed_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None
     name, quantizes = str(attrs["format"]), quantizes_x(attrs)
 
     def product(rows: NDArray, words: NDArray) -> NDArray:
-        made: NDArray = np.empty((len(rows), len(words)), np.float32)
+        sums: NDArray = np.empty((len(rows), len(words)), np.float32)
         if quantizes:
-            if native_kernels.quantized_linear_q8(name, rows, words, None, made):
-                return made
+            if native_kernels.quantized_linear_q8(name, rows, words, None, sums):
+                return sums
             rows = fake_quantize_q8(rows)
         if len(rows) <= NATIVE_GEMV and native_kernels.quantized_linear(
-            name, rows, words, None, made
+            name, rows, words, None, sums
         ):
-            return made
+            return sums
         values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
         if not native_kernels.dequantize(name, words, values):
             values = unpacked(name, words, rows.shape[1])
@@ -156,7 +156,7 @@ def _packed_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some columns of all matrices at a time."""
+    """Split by columns of all matrices."""
     x, weight, expert_ids = inputs
     n = weight.shape[1]
     step = max(-(-n // MAX_PIECES), MIN_COLUMNS)
@@ -169,7 +169,7 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    if call.output.size and not call.inputs[0].shape[-1]:  # sums of nothing
+    if call.output.size and not call.inputs[0].shape[-1]:  # sums over an empty axis
         return (fill_words(OUTPUT, call.output.words, 0, call.limits),)
     return lower(call)
 
@@ -216,8 +216,10 @@ register(
 
 @gradient("moe_linear")
 def _gradient(call: VjpContext) -> VjpResult:
-    """of x: grad by the same matrices, the other way round; of the weight: for each matrix
-    grad^T @ x, where what did not choose it is 0. The latter takes all matrices for all rows.
+    """Return the gradients of x and of the weight.
+
+    x: grad by the same matrices, transposed. weight: grad^T @ x for each matrix, with zeros for
+    rows of other experts; this multiplies all matrices by all rows.
     """
     x, weight, expert_ids = call.inputs
     of_x = of_weight = None
@@ -233,13 +235,13 @@ def _gradient(call: VjpContext) -> VjpResult:
 
 
 def _of_x(grad: Tensor, weight: Tensor, expert_ids: Tensor, x: Tensor) -> Tensor:
-    made = moe_linear(grad, transpose(weight, (0, 2, 1)), expert_ids)
-    return made if x.rank == 3 else reduce_sum(made, 1)
+    x_grad = moe_linear(grad, transpose(weight, (0, 2, 1)), expert_ids)
+    return x_grad if x.rank == 3 else reduce_sum(x_grad, 1)
 
 
 @gradient("quantized_moe_linear")
 def _packed_gradient(call: VjpContext) -> VjpResult:
-    """Of x alone: the words are no numbers."""
+    """Return the gradient of x only: quantized words have none."""
     x, words, expert_ids = call.inputs
     values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
     return _of_x(call.grad, values, expert_ids, x), None, None
@@ -248,12 +250,27 @@ def _packed_gradient(call: VjpContext) -> VjpResult:
 def moe_linear(
     x: TensorLike, weight: TensorLike, expert_ids: TensorLike, *, name: str | None = None
 ) -> Tensor:
-    """x @ weight[expert_ids].T: each row times the matrices that it chose, as experts are computed.
+    """Multiply each row by the matrices of its experts: x @ weight[expert_ids].T.
 
-    x: (rows, k), or (rows, used, k) where each matrix has a row of its own. weight: (matrices, n,
-    k). expert_ids: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used,
-    n). A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
+    Parameters
+    ----------
+    x : Tensor
+        (rows, k), or (rows, used, k) if each expert has its own row.
+    weight : Tensor
+        (experts, n, k).
+    expert_ids : Tensor
+        int32 or int64 (rows, used); negative values count from the end.
+
+    Returns
+    -------
+    Tensor
+        (rows, used, n).
+
+    Raises
+    ------
+    IndexOutOfRange
+        If an id is outside -experts..experts-1 when the graph runs.
     """
     left = as_tensor(x)
-    given = left, as_tensor(weight, like=left), as_tensor(expert_ids)
-    return apply("moe_linear", given, name=name)
+    operands = left, as_tensor(weight, like=left), as_tensor(expert_ids)
+    return apply("moe_linear", operands, name=name)

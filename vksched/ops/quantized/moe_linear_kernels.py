@@ -1,13 +1,13 @@
-"""Which kernels compute products by chosen matrices, and their dispatches.
+"""Kernel selection and dispatches of mixture-of-experts products.
 
-Rows that chose the same matrix are brought together, so that each matrix is read for its own rows:
+Rows are sorted by expert, so that each matrix is read only for its own rows:
 
-    chosen --moe_count, moe_sort_rows--> plan: the matrix of each tile of rows, where rows come from
-    x -----gather-----> tiles ---product, tile by tile---> made -----gather-----> result
+    ids --moe_count, moe_sort_rows--> plan: the matrix of each tile of rows, the sources of rows
+    x -----gather-----> tiles ---product, tile by tile---> products -----gather-----> result
 
-A group of rows may end with a tile that is not full, so there is room for one such tile of each
-matrix. Tiles that are left over are multiplied by nothing. Where rows are few there is a tile for
-each (moe_scatter_ids), and they stay where they are.
+The rows of an expert may end with a partial tile, so there is space for one partial tile per
+matrix. Unused tiles are multiplied by nothing. If there are few rows, each row is a tile
+(moe_scatter_ids) and stays in place.
 """
 
 from __future__ import annotations
@@ -33,20 +33,26 @@ from ..linalg.matmul_kernels import (
 from ..lowering.strides import LOOP_STEPS, spread
 from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
 
-PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
-"""Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
+PLAN, PICKED, PRODUCTS, VALUES = (SCRATCH - i for i in range(4))
+"""Scratch buffers: the plan, rows in tiles, their products, and dequantized weights."""
 DEQUANTIZE = "dequantize "
-"""How variants begin that unpack quantized weights for an ordinary product."""
+"""Prefix of the variants that dequantize weights for an ordinary product."""
 VALUE_BYTES, MIN_COLUMNS = 64 << 20, 32
-"""Of the values that are unpacked at a time, and columns of each matrix at least."""
+"""Maximum bytes of dequantized values at a time, and minimum columns of each matrix."""
 ROWS_PER_MATRIX = 1
-"""Rows for each matrix up to which each row is a tile of quantized weights."""
+"""Maximum rows per matrix for which each row is a tile of a quantized product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a call. rows: of x, of which each chose `used` matrices. shared: these have one row of x,
-    not one each.
+    """Sizes of a call.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of x, each of which uses `used` matrices.
+    shared : bool
+        Whether these matrices share one row of x, instead of one row each.
     """
 
     rows: int
@@ -58,16 +64,16 @@ class Sizes:
 
     @property
     def count(self) -> int:
-        """Rows of the result."""
+        """Return the number of rows of the result."""
         return self.rows * self.used
 
     def tiles(self, height: int) -> int:
-        """Return how many tiles there are at most."""
+        """Return the maximum number of tiles of this height."""
         groups = min(self.matrices, self.count)
         return self.count if height == 1 else (self.count + groups * (height - 1)) // height
 
     def expected_tiles(self, height: int) -> int:
-        """Return about how many there are where all matrices are chosen alike."""
+        """Return the approximate number of tiles if experts are equally likely."""
         groups = self.matrices * (1 - math.exp(-self.count / self.matrices))
         halves = self.count / height + groups * (height - 1) / (2 * height)
         return round(self.count if height == 1 else max(groups, halves))
@@ -80,11 +86,11 @@ def sizes_of(call: Call) -> Sizes:
     return Sizes(rows, used, x.rank == 2, matrices, n, x.shape[-1])
 
 
-# -- the choice ----------------------------------------------------------------------------------
+# -- variant selection ---------------------------------------------------------------------------
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Those of products of tiles of each height, those that should take least first."""
+    """Return the variants of all tile heights, in the order of their estimated cost."""
     sizes = sizes_of(call)
     if not call.output.size or not sizes.k:
         return ()
@@ -103,12 +109,12 @@ def _fitting(call: Call, sizes: Sizes) -> dict[str, Tiling]:
 
 
 def _has_groups(call: Call, sizes: Sizes, tiling: Tiling) -> bool:
-    """Whether there are groups for all tiles, where kernels do not go round."""
+    """Return True if a dispatch has enough workgroups for all tiles."""
     return not call.limits.software or sizes.tiles(tiling.rows) <= call.limits.max_groups[2]
 
 
 def packed_variants(call: Call) -> tuple[str, ...]:
-    """As `variants`; quantized weights are read as they are for few rows of each matrix."""
+    """Return the variants for quantized weights, which are read directly for few rows."""
     sizes, limits = sizes_of(call), call.limits
     if not call.output.size:
         return ()
@@ -144,7 +150,7 @@ def _height(call: Call, sizes: Sizes, variant: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where the parts of a plan start, in words: see shaders/quantized/moe_sort_rows.comp."""
+    """Word offsets of the parts of a plan: see shaders/quantized/moe_sort_rows.comp."""
 
     numbers: int
     sources: int
@@ -162,7 +168,7 @@ def _plan(sizes: Sizes, height: int) -> _Plan:
 
 
 def _value_columns(call: Call, sizes: Sizes) -> int:
-    """Return how many columns of each matrix are unpacked at a time: a multiple of four."""
+    """Return the columns of each matrix that are dequantized at a time: a multiple of four."""
     room = min(VALUE_BYTES, call.limits.max_buffer_bytes) // (4 * sizes.matrices * sizes.k)
     return min(sizes.n, max(room, MIN_COLUMNS) // 4 * 4)
 
@@ -184,7 +190,7 @@ def scratch(call: Call) -> tuple[int, ...]:
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a call; none of a result without elements."""
+    """Return the dispatches of a call; none for an empty result."""
     if not call.variant:
         return ()
     sizes = sizes_of(call)
@@ -194,7 +200,7 @@ def lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _by_row(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
-    """Each row is a tile."""
+    """Yield dispatches with one tile per row."""
     push = (("count", sizes.count), ("matrices", sizes.matrices))
     groups = spread(sizes.count, call.limits)
     yield Dispatch("moe_scatter_ids", (2, PLAN, STATUS), groups, push)
@@ -202,7 +208,7 @@ def _by_row(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
 
 
 def _by_tile(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
-    """Rows of each matrix fill tiles, and go back to where they belong."""
+    """Yield dispatches that gather the rows of each matrix into tiles, and scatter the results."""
     if call.limits.software and max(sizes.count, sizes.matrices) > LOOP_STEPS:
         raise UnsupportedOp(
             f"[{call.variant}] rows are counted one by one, at most {LOOP_STEPS} of them on a CPU "
@@ -227,17 +233,19 @@ def _by_tile(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     rows = sizes.rows if sizes.shared else sizes.count
     picked = pick_lines((0, PLAN, PICKED), lines, rows, lines, sizes.k, limits)
     yield replace(picked, shifts=(0, plan.sources, 0, 0))
-    yield from _products(call, sizes, height, PICKED, MADE)
-    made = pick_lines((MADE, PLAN, OUTPUT), sizes.count, lines, sizes.count, sizes.n, limits)
-    yield replace(made, shifts=(0, plan.places, 0, 0))
+    yield from _products(call, sizes, height, PICKED, PRODUCTS)
+    dispatch = pick_lines(
+        (PRODUCTS, PLAN, OUTPUT), sizes.count, lines, sizes.count, sizes.n, limits
+    )
+    yield replace(dispatch, shifts=(0, plan.places, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Tiles of one dispatch: `across` times `each` of `height` rows, from number `first` on.
+    """Tiles of one dispatch: `across` times `each` tiles of `height` rows, from index `first` on.
 
-    source, target: operands of rows and of results. first_row, first_number: words of the source
-    and of the plan. shared: `each` tiles have one row of x.
+    source, target: operands of rows and of results. first_row, first_number: word offsets in the
+    source and in the plan. shared: `each` tiles share one row of x.
     """
 
     across: int
@@ -250,21 +258,21 @@ class _Part:
     first_number: int
     shared: bool
 
-    def place(self, made: Dispatch, weight: int, n: int) -> Dispatch:
-        """Return the product of x, a weight, numbers and the result, where these are."""
-        a, b, _, out = made.shifts or (0,) * 4
+    def place(self, dispatch: Dispatch, weight: int, n: int) -> Dispatch:
+        """Return the product of x, a weight, ids and the result, with the operands of this part."""
+        a, b, _, out = dispatch.shifts or (0,) * 4
         return replace(
-            made,
+            dispatch,
             operands=(self.source, weight, PLAN, self.target),
             shifts=(a + self.first_row, b, self.first_number, out + self.first * self.height * n),
-            push=tuple((dict(made.push) | {"has_bias": NUMBERS}).items()),
+            push=tuple((dict(dispatch.push) | {"has_bias": NUMBERS}).items()),
         )
 
 
 def _products(
     call: Call, sizes: Sizes, height: int, source: int, target: int
 ) -> Iterator[Dispatch]:
-    """Return the products of tiles; on a GPU several dispatches where one would take long."""
+    """Yield the products of tiles, in several dispatches if one would take a GPU too long."""
     each = sizes.used if height == 1 else 1
     across = sizes.tiles(height) // each
     flops = 2.0 * each * height * sizes.n * sizes.k
@@ -279,15 +287,15 @@ def _products(
         if "format" not in call.attrs:
             yield from _by_floats(call, sizes, part, 1, sizes.n)
         elif call.variant.startswith(DEQUANTIZE):
-            yield from _by_unpacked(call, sizes, part)
+            yield from _by_dequantized(call, sizes, part)
         else:
-            yield _by_words(call, sizes, part)
+            yield _by_gemv(call, sizes, part)
 
 
 def _by_floats(
     call: Call, sizes: Sizes, part: _Part, weight: int, columns: int
 ) -> Iterator[Dispatch]:
-    """The product of tiles by matrices of floats, of so many columns."""
+    """Yield the products of tiles and float matrices with this many columns."""
     inner = 1 if part.shared else part.each
     tiles = part.across, part.each
     ordinary = Call(
@@ -300,37 +308,39 @@ def _by_floats(
         call.limits,
     )
     variant = call.variant.removeprefix(DEQUANTIZE)
-    if variant in in_place_variants(ordinary):  # the last columns may be too few for it
+    if variant in in_place_variants(ordinary):  # the last columns may be too few for the variant
         ordinary = replace(ordinary, variant=variant)
     matrix = ("b_batch", (columns * sizes.k, 0, 0, 0))
-    for made in product(ordinary, result_row=sizes.n):
-        push = tuple(matrix if name == matrix[0] else (name, value) for name, value in made.push)
-        yield part.place(replace(made, push=push), weight, sizes.n)
+    for dispatch in product(ordinary, result_row=sizes.n):
+        push = tuple(
+            matrix if name == matrix[0] else (name, value) for name, value in dispatch.push
+        )
+        yield part.place(replace(dispatch, push=push), weight, sizes.n)
 
 
-def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
-    """By the kernels for few rows of quantized weights."""
+def _by_gemv(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
+    """Return the product by the GEMV kernels for quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = quant_gemv(call, m, part.across, (0, part.height * k), k)
+        dispatch = quant_gemv(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = quant_gemv(call, m, part.each, (k, 0), k)
+        dispatch = quant_gemv(call, m, part.each, (k, 0), k)
     else:
-        made = quant_gemv(call, m, part.each, (part.each * k, k), k)
-    return part.place(made, 1, sizes.n)
+        dispatch = quant_gemv(call, m, part.each, (part.each * k, k), k)
+    return part.place(dispatch, 1, sizes.n)
 
 
-def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
-    """Unpack some columns of all matrices, makes their product, and so on."""
+def _by_dequantized(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
+    """Dequantize some columns of all matrices and multiply by them, until all columns are done."""
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):
         columns, matrices = min(step, sizes.n - start), (sizes.matrices, sizes.n * row_words)
-        made = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
-        yield replace(made, shifts=(start * row_words, 0))
+        dispatch = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
+        yield replace(dispatch, shifts=(start * row_words, 0))
         for one in _by_floats(call, sizes, part, VALUES, columns):
             a, b, number, out = one.shifts
             yield replace(one, shifts=(a, b, number, out + start))
 
 
 MOE_SHADERS = ("moe_scatter_ids", "moe_count", "moe_sort_rows")
-"""Shaders."""
+"""The shaders."""

@@ -1,12 +1,10 @@
-"""Rounded: what a product by quantized weights reads of its other operand, at the precision int8.
+"""Activations quantized to 8 bits for products with quantized weights, at precision int8.
 
-    x (..., 32 values)  ->  scale = largest magnitude / 127,  quantized values = round(x / scale) of
-    8 bits
+    x (..., 32 values)  ->  scale = largest magnitude / 127,  quantized values = round(x / scale)
 
-Products of int8 values are integers, which processors and devices multiply four at once; sums of a
-run are exact. Each run of 32 values has a scale. A run whose largest magnitude is under 1e-36
-becomes 0, and one with a value that is not finite becomes NaN. Examples:
-tests/ops/native/test_q8_native.py.
+Processors and devices multiply four int8 values per instruction, with exact sums in a run. Each run
+of 32 values has a scale. A run whose largest magnitude is below 1e-36 becomes 0; a run with a value
+that is not finite becomes NaN. Examples: tests/ops/native/test_q8_native.py.
 """
 
 from __future__ import annotations
@@ -21,24 +19,28 @@ from .quant_layout import RUN, BlockFormat
 
 MAX_INT8 = np.float32(127)
 MIN_ABSMAX = np.float32(1e-36)
-"""Of a run: the quantized values of smaller values cannot be told in float32."""
+"""Minimum largest magnitude of a run: float32 cannot represent the reciprocal scale of smaller
+ones.
+"""
 
 
 def has_int8_activations(format: object) -> bool:
-    """Whether weights of a format are quantized values, and no floats of 16 bits."""
+    """Return True if weights of a format are integers, not 16-bit floats."""
     return isinstance(format, str) and isinstance(FORMATS.get(format), BlockFormat)
 
 
 def quantizes_x(attrs: Attrs) -> bool:
-    """Whether a product by quantized weights rounds its other operand to 8 bits."""
+    """Return True if a product with quantized weights quantizes its other operand to 8 bits."""
     return precision_of(attrs) == BYTES and has_int8_activations(attrs["format"])
 
 
 def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
-    """Return the quantized values of runs, int8 (..., runs, 32), and their scales, float32 (...,
-    runs, 1).
+    """Quantize whole runs of x: float32 (..., columns).
 
-    x: float32 (..., columns), of whole runs.
+    Returns
+    -------
+    tuple of ndarray
+        Values, int8 (..., runs, 32), and scales, float32 (..., runs, 1).
     """
     runs = x.reshape(*x.shape[:-1], x.shape[-1] // RUN, RUN)
     with np.errstate(all="ignore"):
@@ -52,7 +54,7 @@ def quantize_q8(x: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def fake_quantize_q8(x: NDArray) -> NDArray:
-    """Return the values that products have in place of x, float32 (..., columns)."""
+    """Quantize and dequantize x, float32 (..., columns), as products do."""
     quants, scale = quantize_q8(np.asarray(x, np.float32))
-    made: NDArray = np.multiply(quants, scale, dtype=np.float32).reshape(x.shape)
-    return made
+    rounded: NDArray = np.multiply(quants, scale, dtype=np.float32).reshape(x.shape)
+    return rounded

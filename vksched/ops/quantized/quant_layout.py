@@ -1,25 +1,26 @@
-"""How quantized weights lie on devices: in words, row by row.
+"""Memory layout of quantized weights on devices: 32-bit words, row by row.
 
     row     tile | tile | tile | last tile, shorter     a tile holds 256 values
-    tile    head | high bits | low bits                 all of them whole words
+    tile    header | high bits | low bits               all of them whole words
     run     32 values of a tile: a part of each, in which value 4 i + c is entry i of column c
 
     low bits, 4 and 8   a column after the other, entry 0 in the lowest bits
     2, and high bits    words of bytes: byte j has entry 2 j of all columns, column 0 in the lowest
                         bits; behind these (1 bit), or in a second word (2), is entry 2 j + 1
 
-A value is scale * code (+ shift). Codes are cut into low bits (2, 4 or 8) and high bits (0, 1, 2).
-So a mask takes four neighbours of four words, or four entries of a column, and a shift puts high
-bits beside low ones. The head holds the scales, as few bits as in the file. Kernels read four words
-at once. So of a head that is no multiple of four words the last two, its tail, lie apart:
+A value is scale * quantized value (+ shift). Quantized values are divided into low bits (2, 4 or 8)
+and high bits (0, 1 or 2). A mask thus extracts four neighbors of four words, or four entries of a
+column, and a shift combines high bits with low bits. The header holds the scales, in as few bits as
+in the file. Kernels read four words at once. If a header is not a multiple of four words, its last
+two words, the tail, are stored separately:
 
     pair of tiles   tail | tail | tile | tile           the last pair may lack its second tile
 
-A weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up, up to a head
-for rows that are no multiple of 256, and two words for an odd number of tiles with tails. Of f16
-and bf16 a run is its 32 values, in order: the file's bytes are the words.
+A weight is as large as in its file, plus up to 3 % (q2_K: 5 %) for padded headers, up to one header
+for rows that are not a multiple of 256, and two words for an odd number of tiles with tails. A run
+of f16 or bf16 is its 32 values in order: the file's bytes are the words.
 
-The formats themselves: gguf_formats.py. Examples: tests/ops/test_gguf_formats.py.
+Formats: gguf_formats.py. Examples: tests/ops/test_gguf_formats.py.
 """
 
 from __future__ import annotations
@@ -40,20 +41,26 @@ RUNS = TILE // RUN
 HALF_RUN = 16
 """Values that share a scale in some formats."""
 _COLUMNS = {4: np.uint32, 8: np.uint64}
-"""By the bits of an entry, what holds the eight entries of a column."""
+"""Type that holds the eight entries of a column, by the bits of an entry."""
 
 Parts = tuple[NDArray, NDArray]
-"""Of blocks, (..., bytes): the quantized values (..., values), and the head's words (...,
-words).
-"""
+"""Decoded blocks: quantized values (..., values), and words of the header (..., words)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format, as data.
+    """A quantization format, as data.
 
-    number: ggml's, of the type. values, block_bytes: of a block in the file. low, high: bits of a
-    code. head: words of a tile.
+    Attributes
+    ----------
+    number : int
+        Type number in ggml.
+    values, block_bytes : int
+        Values and bytes of a block in the file.
+    low, high : int
+        Low and high bits of a quantized value.
+    head : int
+        Words of a tile's header.
     """
 
     name: str
@@ -66,26 +73,26 @@ class Format:
 
     @property
     def step(self) -> int:
-        """Rows have a multiple of so many values."""
+        """Return the number of which the values of a row are a multiple."""
         return max(self.values, RUN)
 
     @property
     def tail(self) -> int:
-        """Words of a head that lie in front of a pair of tiles: the last two, or none."""
+        """Return the words of a header that are stored in front of a pair of tiles: two or none."""
         return self.head % 4
 
     @property
     def whole(self) -> int:
-        """Values of what rows may be cut into: tiles, or pairs of them."""
+        """Return the unit in which rows can be split, in values: a tile or a pair of tiles."""
         return 2 * TILE if self.tail else TILE
 
     @property
     def tile_words(self) -> int:
-        """Words of a whole tile, without its tail."""
+        """Return the words of a whole tile without its tail."""
         return self.head - self.tail + RUNS * (self.high + self.low)
 
     def row_words(self, columns: int) -> int:
-        """Return the words of a row of so many values."""
+        """Return the words of a row of `columns` values."""
         tiles = -(-columns // TILE)
         missing = (tiles * TILE - columns) // RUN
         return tiles * self.tile_words + -(-tiles // 2) * 2 * self.tail - missing * self.low
@@ -95,19 +102,19 @@ class Format:
         return columns // self.values * self.block_bytes
 
     def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
-        """Return the words of rows, (rows, words), of their bytes, (rows, bytes)."""
+        """Convert rows from the file's bytes (rows, bytes) to words (rows, words)."""
         raise NotImplementedError
 
     def values_of(self, words: NDArray, columns: int) -> NDArray:
-        """Return the values of rows, float32 (rows, columns), of their words."""
+        """Dequantize the words of rows to float32 (rows, columns)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat(Format):
-    """Floats of 16 bits, two in a word: a row has the bytes of the file.
+    """16-bit floats, two in a word: a row is bitwise equal to the file's bytes.
 
-    widen: their bits, uint16 -> float32.
+    `widen` converts bits, uint16, to float32.
     """
 
     widen: Callable[[NDArray], NDArray]
@@ -121,12 +128,21 @@ class FloatFormat(Format):
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat(Format):
-    """Codes in blocks that share scales.
+    """Blocks of quantized values that share scales.
 
-    split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
-    run, (..., 16); the shift is None where there is none. zero: what is subtracted from a code,
-    which is never negative. shifts: whether values have a shift. table: the values that quantized
-    values stand for, where they are not numbers themselves.
+    Attributes
+    ----------
+    split : callable
+        Decodes blocks.
+    scales : callable
+        Converts the header (..., words) to the scale and shift (or None) of each half run, (...,
+        16).
+    zero : int
+        Zero point of the stored values, which are never negative.
+    shifts : bool
+        Whether values have a shift.
+    table : ndarray, optional
+        Codebook of the quantized values, if they are indices.
     """
 
     split: Callable[[NDArray], Parts]
@@ -137,14 +153,14 @@ class BlockFormat(Format):
 
     @property
     def is_signed(self) -> bool:
-        """Whether quantized values are held in two's complement, and need no subtraction."""
+        """Return True if quantized values are stored in two's complement, without a zero point."""
         return self.zero == 1 << (self.low - 1) and not self.high
 
     def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         rows, tiles, each = len(raw), -(-columns // TILE), TILE // self.values
         blocks = raw.reshape(rows, -1, self.block_bytes)
         missing = tiles * each - blocks.shape[1]
-        if missing:  # blocks of zeros fill the last tile, and are cut off below
+        if missing:  # pad the last tile with zero blocks, which are cropped below
             none = np.zeros((rows, missing, self.block_bytes), np.uint8)
             blocks = np.concatenate([blocks, none], axis=1)
         quants, head = self.split(blocks.reshape(rows, tiles, each, self.block_bytes))
@@ -193,7 +209,7 @@ class BlockFormat(Format):
 
 
 def check_columns(kind: Format, columns: int) -> None:
-    """Raise ShapeError unless a row is of whole blocks."""
+    """Raise ShapeError unless a row consists of whole blocks."""
     if columns <= 0 or columns % kind.step:
         raise ShapeError(
             f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
@@ -201,7 +217,13 @@ def check_columns(kind: Format, columns: int) -> None:
 
 
 def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
-    """Raise DTypeError or ShapeError unless words are rows of so many values in a format."""
+    """Check that words are rows of `columns` values in a format.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If their type or shape is wrong.
+    """
     check_columns(kind, columns)
     if words.dtype != UINT32:
         raise DTypeError(
@@ -222,23 +244,21 @@ def _paired(tiles: NDArray) -> NDArray:
 
 
 def _packed(entries: NDArray, bits: int) -> NDArray:
-    """Return the entries of runs as words: (..., runs, 8, 4) -> (..., words)."""
+    """Pack the entries of runs into words: (..., runs, 8, 4) -> (..., words)."""
     if bits in _COLUMNS:
         return _in_columns(entries, bits)
-    # as (runs, j, entry 2 j or 2 j + 1, column): what a byte holds comes last
+    # as (runs, j, entry 2 j or 2 j + 1, column): the last axes form a byte
     parts = entries.reshape(*entries.shape[:-2], 4, 2, 4)
     parts = parts.reshape(*parts.shape[:-2], 1, 8) if bits == 1 else parts
-    made = np.zeros(parts.shape[:-1], np.uint8)
+    packed = np.zeros(parts.shape[:-1], np.uint8)
     for at in range(parts.shape[-1]):
-        made |= parts[..., at] << np.uint8(bits * at)
-    words: NDArray = np.ascontiguousarray(made.swapaxes(-1, -2)).reshape(*entries.shape[:-3], -1)
+        packed |= parts[..., at] << np.uint8(bits * at)
+    words: NDArray = np.ascontiguousarray(packed.swapaxes(-1, -2)).reshape(*entries.shape[:-3], -1)
     return words.view(np.uint32)
 
 
 def _in_columns(entries: NDArray, bits: int) -> NDArray:
-    """A word of four neighbours is shifted at once; the bytes that they fill are then put in
-    columns.
-    """
+    """Pack entries into words of columns, shifting four neighbors at once."""
     neighbours: NDArray = np.ascontiguousarray(entries).view(np.uint32)
     parts = neighbours.reshape(*entries.shape[:-2], bits, 8 // bits)
     joined = parts[..., 0].copy()
@@ -250,7 +270,7 @@ def _in_columns(entries: NDArray, bits: int) -> NDArray:
 
 
 def _entries(words: NDArray, bits: int) -> NDArray:
-    """Returns what `_packed` packed: (..., words) -> uint8 (..., runs, 8, 4)."""
+    """Unpack the words of `_packed`: (..., words) -> uint8 (..., runs, 8, 4)."""
     words = np.ascontiguousarray(words)
     out: NDArray = np.empty((*words.shape[:-1], RUNS, 8, 4), np.uint8)
     if bits in _COLUMNS:

@@ -1,11 +1,11 @@
-"""Quantized weights, held as a file has them: the values that they stand for, and products.
+"""Quantized weights as stored in a GGUF file: dequantize, and linear layers.
 
     words uint32, 4.5 bits a value -> dequantize -> float32 -> any op
-    x, words -> quantized_linear -> x @ dequantize(words).T, without the float32 between
+    x, words -> quantized_linear -> x @ dequantize(words).T, without a float32 weight
 
-`quantized_weight` makes such a weight a tensor of floats for all ops. A pass finds the products of
-one and makes each a `quantized_linear` (vksched/passes/fuse_dequantize.py). Layout of the words:
-quant_layout.py.
+`quantized_weight` represents such a weight as a float tensor for all ops. The pass
+vksched/passes/fuse_dequantize.py replaces products with it by `quantized_linear`. Layout of the
+words: quant_layout.py.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def dequantize_rows(
     matrices: int = 1,
     apart: int = 0,
 ) -> Dispatch:
-    """Return the dispatch that unpacks rows of the weight of a call, which has its format.
+    """Return the dispatch that dequantizes rows of a call's weight.
 
-    operands: words and values. matrices: so many times so many rows, which start `apart` words from
-    each other; their values lie behind each other.
+    operands: words and values. matrices: number of groups of `rows` rows, which start `apart` words
+    from each other; their values are contiguous.
     """
     kind = format_of(call.attrs["format"])
     each = RUN // 4 if call.limits.software else 1
@@ -107,25 +107,25 @@ register(
         is_dequantize=True,
     )
 )
-no_gradient("reads words, which are no numbers", "dequantize")
+no_gradient("reads packed words, which have no gradient", "dequantize")
 
 
 def dequantize(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
-    """The values of quantized weights, as `vs.repack` lays them out.
+    """Dequantize weights in the layout of `vs.repack`.
 
-    words: uint32 (..., row words) -> float32 (..., columns). format: as "q4_K".
+    words: uint32 (..., row words) -> float32 (..., columns). format: e.g. "q4_K".
     """
     return apply("dequantize", (as_tensor(words),), {"format": format, "columns": columns}, name)
 
 
 def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
-    """A quantized weight as a file has it: a tensor of floats, held in the file's own size.
+    """Return a quantized weight of a GGUF file as a float tensor, without dequantizing it.
 
-    blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
-    (..., n, k) of values -> float32 (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))`
-    and `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0
-    unpacks the rows that it picks. Other ops get all values, made in each run. The host repacks
-    `blocks` whenever a device needs them, so they must stay as they are.
+    blocks: bytes of a GGUF tensor; they must not change, because the host repacks them for each
+    device. format: e.g. "q4_K", also "f16" and "bf16". shape: (..., n, k), in values -> float32
+    (..., n, k). `vs.linear(x, quantized_weight(...))` and `vs.matmul(..., transpose_b=True)` read a
+    quantized matrix directly, `vs.gather` along axis 0 dequantizes the selected rows. For other
+    ops, each run dequantizes the whole weight.
     """
     words = weight(pack_u32(format, blocks, shape), name and f"{name}.words")
     return dequantize(words, format, shape[-1], name=name)
@@ -134,31 +134,27 @@ def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None
 # -- quantized_linear ----------------------------------------------------------------------------
 
 GEMV = {"gemv 1": 1, "gemv 4": 4}
-"""Variants for GPUs: rows of a group."""
+"""Variants for GPUs: rows of a workgroup."""
 GEMV_LOCAL = (32, 4)
-"""Invocations of a group, along k and of vec4s of columns."""
+"""Invocations of a workgroup: along k, and along vec4s of columns."""
 ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
 MAX_ROWS, USUAL_ROWS = 32, 16
-"""Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
-rows do.
-"""
+"""Maximum rows for which the GEMV variants are tried, and are the first guess."""
 DOT = {f"{name} dot": rows for name, rows in GEMV.items()}
-"""The same by integer dot products, where x may be rounded to 8 bits and the device has them."""
+"""GEMV variants with integer dot products, for 8-bit activations on devices that support them."""
 WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
-"""Formats that have such kernels."""
+"""Formats with integer dot product kernels."""
 Q8_RUN_WORDS = 12
 """Words of a quantized run of x: values, the scale, sums of both halves, and padding."""
 DEQUANTIZE = "dequantize"
-"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
-name of the product's variant follows, "dequantize vec4 64x64"; without one it is the best guess.
+"""The variant that dequantizes into scratch memory for an ordinary product, for many rows. The name
+of the product's variant follows, e.g. "dequantize vec4 64x64"; without one, the best guess is used.
 """
 FP16_FORMATS = "f16", "bf16"
-"""The formats that tiles read as they lie, where rows are many."""
+"""Formats that tiles read directly, for many rows."""
 SCRATCH_BYTES = {True: 16 << 20, False: 64 << 20}
-"""Of the values that are unpacked at a time, by whether the device is a CPU driver: those of most
-layers at once, as a GPU is busy with large products only.
-"""
+"""Maximum bytes of values that are dequantized at a time; the key is True for CPU drivers."""
 
 
 def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -180,21 +176,19 @@ def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     if quantizes_x(attrs):
         x = fake_quantize_q8(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1])
-    made = np.matmul(x, values.T.astype(x.dtype))
-    return np.asarray(made + bias[0] if bias else made)
+    product = np.matmul(x, values.T.astype(x.dtype))
+    return np.asarray(product + bias[0] if bias else product)
 
 
 NATIVE_GEMV = 8
-"""Rows of x up to which native loops read the bits themselves."""
+"""Maximum rows of x for which native loops read quantized weights directly."""
 NATIVE_PIECE = 4
-"""How many times as many values as numpy's pieces have those of native loops, which are faster."""
+"""Size of the pieces of native loops, relative to numpy's pieces: native loops are faster."""
 
 
 def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some columns of the result at a time, of whose weights the values fit a cache. Where x is
-    rounded to 8 bits, pieces have it so.
-    """
-    (x, words, *bias), made = _flat(inputs, out)
+    """Split by columns of the result, with dequantized weights that fit into a cache."""
+    (x, words, *bias), result = _flat(inputs, out)
     name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
     rows = native_kernels.quantize_rows_q8(name, x) if quantizes_x(attrs) else None
     native = rows is not None or (len(x) <= NATIVE_GEMV and native_kernels.has_quantized(name))
@@ -202,7 +196,7 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     for start in range(0, n, step):
         part = slice(start, start + step)
         own = x if rows is None else rows
-        yield (own, words[part], *(b[part] for b in bias)), made[:, part]
+        yield (own, words[part], *(b[part] for b in bias)), result[:, part]
 
 
 def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
@@ -214,17 +208,17 @@ def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...
 
 def _linear_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     name = str(attrs["format"])
-    (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
+    (x, words, *bias), result = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
     shift = bias[0] if bias else None
     if quantizes_x(attrs):
-        if native_kernels.quantized_linear_q8(name, x, words, shift, made):
+        if native_kernels.quantized_linear_q8(name, x, words, shift, result):
             return
         x = fake_quantize_q8(x)
-    row_products(name, x, words, shift, made)
+    row_products(name, x, words, shift, result)
 
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
-    """Write x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
+    """Write x W^T (+ bias): with native loops for few rows, else with dequantized weights."""
     if len(x) <= NATIVE_GEMV and native_kernels.quantized_linear(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
@@ -240,9 +234,9 @@ def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, ou
 
 
 PROGRAM_PIECE = 1 << 16
-"""Values of a piece of a native loop: threads meet behind each product, so pieces are short."""
+"""Values of a piece of a native loop: short, because threads synchronize after each product."""
 PANEL = 16
-"""Rows of a weight that loops over many rounded rows of x take together."""
+"""Rows of a weight that loops over many quantized rows of x process together."""
 
 
 def _linear_program(
@@ -262,25 +256,25 @@ def _linear_program(
     step = max(1, PROGRAM_PIECE // (m * k))
     numbers = (m, k, n, row_words, len(bias), step)
     operands = tuple(range(len(inputs)))
-    made = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
-    return NativeProgram((made,))
+    loop = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    return NativeProgram((loop,))
 
 
 def _q8_program(inputs: tuple[TensorType, ...], attrs: Attrs) -> NativeProgram | None:
-    """Rounds x once, then multiplies, few rows or many."""
+    """Return the loops that quantize x once and then multiply it, for few or many rows."""
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if not native_kernels.has_q8(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
         return None
     n, row_words = words.shape
     row, some = native_kernels.q8_row_words(k), max(1, PROGRAM_PIECE // k)
-    told: tuple[int, ...] = (m, k, some, row)
-    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    int_params: tuple[int, ...] = (m, k, some, row)
+    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, int_params, (), -(-m // some), m * k)
     step = -(-PROGRAM_PIECE // (m * k * PANEL)) * PANEL
-    told = (m, k, n, row_words, len(bias), step)
+    int_params = (m, k, n, row_words, len(bias), step)
     operands = (len(inputs), *range(1, len(inputs)))
     name = f"quantized_linear_q8 {name}"
-    multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
+    multiplies = Loop(name, operands, m * n, int_params, (), -(-n // step), m * n * k)
     return NativeProgram((rounds, multiplies))
 
 
@@ -297,7 +291,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
     plain, direct = _float_variants(call), _direct_variants(call)
-    # units come last, as none is used before it was measured
+    # cooperative matrices come last, because none is used before it was measured
     own = (*plain, *direct) if call.limits.software else (*direct, *plain)
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
@@ -306,13 +300,13 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _supports_integer_dot(call: Call) -> bool:
-    """Whether there is a kernel by integer dot products for a call of few rows."""
+    """Return True if a call of few rows has a kernel with integer dot products."""
     has_kernel = quantizes_x(call.attrs) and call.attrs["format"] in WITH_DOT
     return has_kernel and _rows(call) <= MAX_GEMV_ROWS
 
 
 def _direct_variants(call: Call) -> tuple[str, ...]:
-    """The variants that multiply by weights of 16 bits in tiles, for many rows."""
+    """Return the variants that multiply by 16-bit weights in tiles, for many rows."""
     return fp16_weight_variants(_product_call(call)) if call.attrs["format"] in FP16_FORMATS else ()
 
 
@@ -320,7 +314,8 @@ def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
     if m > (MAX_ROWS if limits.software else MAX_GEMV_ROWS):
         if limits.software and not limits.matrices:
-            return (DEQUANTIZE,)  # without asking, as each start of a model asks for each product
+            # assumed without a query, which each start of a model would make for each product
+            return (DEQUANTIZE,)
         names = in_place_variants(_part(call, _step(call)))
         if not limits.software:
             return tuple(f"{DEQUANTIZE} {name}" for name in names)
@@ -334,7 +329,7 @@ def _float_variants(call: Call) -> tuple[str, ...]:
 
 
 def _product_call(call: Call) -> Call:
-    """Return the product by weights of 16 bits that a call is."""
+    """Return a call with 16-bit weights as an ordinary product."""
     m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
     bias = (TensorType((n,)),) * (len(call.inputs) - 2)
     operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
@@ -343,7 +338,7 @@ def _product_call(call: Call) -> Call:
 
 
 def has_rows(call: Call) -> bool:
-    """Whether a CPU driver runs the kernels for its subgroups on a call."""
+    """Return True if a CPU driver supports the subgroup kernels for a call."""
     n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
     across = -(-n // (4 * limits.subgroup_size))
     fits = k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
@@ -351,7 +346,7 @@ def has_rows(call: Call) -> bool:
 
 
 def _step(call: Call) -> int:
-    """Return how many rows of the weight are unpacked at a time: a multiple of four."""
+    """Return the rows of the weight that are dequantized at a time: a multiple of four."""
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
     limits = call.limits
     most = min(SCRATCH_BYTES[limits.software], limits.max_buffer_bytes) // (4 * k) // 4 * 4
@@ -375,18 +370,18 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
     row = _q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
-    made = quant_gemv(call, _rows(call), 1, (row, 0), row)
-    made = replace(
-        made,
+    gemv = quant_gemv(call, _rows(call), 1, (row, 0), row)
+    gemv = replace(
+        gemv,
         operands=(SCRATCH if quantizes else 0, 1, 2 if bias else 0, OUTPUT),
-        push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
+        push=(*gemv.push, ("has_bias", BIAS_PER_COLUMN * bias)),
         barrier=quantizes,
     )
-    return (_quantize_activations(call), made) if quantizes else (made,)
+    return (_quantize_activations(call), gemv) if quantizes else (gemv,)
 
 
 def _q8_row_words(call: Call) -> int:
-    """Return the words of a row of x that is rounded for a device."""
+    """Return the words of a row of x that is quantized for a device."""
     return call.inputs[0].shape[-1] // RUN * Q8_RUN_WORDS
 
 
@@ -399,12 +394,11 @@ def _quantize_activations(call: Call) -> Dispatch:
 
 
 def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
-    """Return the dispatch of a product by the kernels for few rows, but for its operands and
-    `has_bias`.
+    """Return the dispatch of a product by the GEMV kernels, without operands and `has_bias`.
 
-    m: rows of the result. batches: tile i of its rows is number i % batches of row i // batches of
-    tiles. a_steps: what lies between the first rows of x of one row of tiles and the next, for each
-    row that a tile has, and of one tile and the next. a_row: words of a row of x.
+    m: rows of the result. batches: tile i is number i % batches in row i // batches of tiles.
+    a_steps: stride of x between rows of tiles per row of a tile, and stride between tiles. a_row:
+    words of a row of x.
     """
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
     kind, limits = format_of(call.attrs["format"]), call.limits
@@ -431,7 +425,7 @@ def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row
 
 
 def _part(call: Call, count: int) -> Call:
-    """Return the product by so many rows of the weight, which lie unpacked."""
+    """Return the product by `count` dequantized rows of the weight."""
     m, k = _rows(call), call.inputs[0].shape[-1]
     bias = (TensorType((count,)),) * (len(call.inputs) - 2)
     attrs = product_attrs(call, False, True)
@@ -440,7 +434,7 @@ def _part(call: Call, count: int) -> Call:
 
 
 def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
-    """Unpack some rows of the weight into scratch memory, makes their product, and so on."""
+    """Dequantize rows of the weight into scratch memory and multiply by them, part by part."""
     x, words, *bias = call.inputs
     n, k = call.output.shape[-1], x.shape[-1]
     variant = call.variant.removeprefix(DEQUANTIZE).strip()
@@ -448,10 +442,11 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
-        made = dequantize_rows(call, (1, SCRATCH), count, k)
-        out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
+        dispatch = dequantize_rows(call, (1, SCRATCH), count, k)
+        out.append(replace(dispatch, shifts=(start * row_words, 0), barrier=bool(out)))
         part = _part(call, count)
-        if variant and variant in in_place_variants(part):  # the last part may be too small for it
+        # the last part may be too small for the variant
+        if variant and variant in in_place_variants(part):
             part = replace(part, variant=variant)
         for at, one in enumerate(product(part, result_row=n)):
             a, b, c, result = one.shifts
@@ -494,7 +489,7 @@ register(
 
 @gradient("quantized_linear")
 def _linear_gradient(call: VjpContext) -> VjpResult:
-    """Of x and the bias: the words are no numbers."""
+    """Return the gradients of x and of the bias: quantized words have none."""
     x, words, *bias = call.inputs
     values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
     return (matmul(call.grad, values), None, *(sum_to(call.grad, b.shape) for b in bias))

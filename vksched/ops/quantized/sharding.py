@@ -15,7 +15,7 @@ from .gguf_formats import format_of
 
 @sharding("dequantize")
 def _dequantize(call: Sharded) -> Iterable[Factor]:
-    """Rows, and whole tiles of them."""
+    """Yield factors of the rows, and of whole tiles of a row."""
     rank, columns = call.output.rank, call.output.shape[-1]
     whole = format_of(call.attrs["format"]).whole
     for axis, size in enumerate(call.output.shape[:-1]):
@@ -68,7 +68,7 @@ def _quantized_moe_linear(call: Sharded) -> Iterable[Factor]:
 
 
 def _grouped(call: Sharded) -> Iterable[Factor]:
-    """Rows, what each of them chose, and columns."""
+    """Yield factors of rows, of experts of a row, and of columns."""
     x, weight, expert_ids = call.inputs
     yield Factor((0, REPLICATE, 0), 0, expert_ids.shape[0])
     yield Factor((1 if x.rank == 3 else REPLICATE, REPLICATE, 1), 1, expert_ids.shape[1])

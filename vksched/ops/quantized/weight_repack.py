@@ -1,13 +1,14 @@
-"""Words of weights made ahead, by a thread of its own, while graphs are written and planned.
+"""Repack weights ahead of time, in a thread that runs while graphs are written and planned.
 
     thread   |----------------------- repack ------------------------|-- repack --|
     caller   |-- write --|-- passes --|-- plan --|-- lay out buffers --|-- repack --|-- run
 
-Problem: the CPU wants its weights repacked, which takes as long as all else of a start, and a core
-is free meanwhile. Method: all buffers are there from the beginning, so what is made ready needs no
-content. Native loops read and repack a few rows at a time, without the interpreter: who needs words
-takes rows as well, until none are left. Nothing depends on it: what is not made, or fails, is made
-by who needs it. Examples: tests/ops/test_weight_repack.py.
+Problem: the CPU needs repacked weights. Repacking takes as long as the rest of a start, and a core
+is idle meanwhile. Method: all buffers exist from the beginning, so preparing a run does not need
+their content. Native loops read and repack a few rows at a time, without the interpreter. A thread
+that needs the words repacks rows too, until none are left. Repacking ahead is optional: if it has
+not happened or fails, the consumer of the weights repacks them. Examples:
+tests/ops/test_weight_repack.py.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ from ..lowering import native_kernels
 from .gguf_formats import Repacked
 
 BUFFER_BYTES = 32 << 20
-"""Of words whose buffers are one piece of memory: the system gives large pages of it, which are
-cleared in two thirds of the time.
+"""Minimum bytes of a shared allocation for several buffers: the system then uses large pages, which
+are cleared in two thirds of the time.
 """
 LINE = 16
-"""Words of a line of a core's cache."""
+"""Words of a cache line."""
 BATCH_BYTES = 256 << 20
-"""Of the file, read in one call: behind each the thread waits for the interpreter, and sees whether
-anybody needs more.
+"""Bytes of the file that one call reads. After each call the thread acquires the interpreter lock
+and checks if it is still needed.
 """
 
 
 class WeightRepackThread:
-    """Makes the words of weights, and keeps them until it is closed: so long that somebody else has
-    them.
+    """Repack weights in a thread, and hold the words until `close`.
+
+    A weight that is still referenced elsewhere retains its words after that.
     """
 
     def __init__(self, weights: Iterable[ArrayLike]) -> None:
         wanted = [each for each in weights if isinstance(each, Repacked) and each.place is not None]
-        self._made: list[NDArray] = []
+        self._held_buffers: list[NDArray] = []
         self._changing = threading.Lock()
         self._closed = False
         self._job: Any = None
@@ -56,54 +58,54 @@ class WeightRepackThread:
         begun: list[Repacked] = []
         filled = False
         try:
-            self._keep([buffer for some in _together(wanted) for buffer in _buffers(some)])
-            begun += (each for each in wanted if each.begin(self._help))
+            self._hold([buffer for some in _grouped(wanted) for buffer in _buffers(some)])
+            begun += (each for each in wanted if each.begin(self._repack_remaining))
             parts = [each.part(each.buffer()) for each in begun]
             self._job = job = native_kernels.repack_job(parts)
             try:
                 while self._is_wanted() and job.work(BATCH_BYTES):
                     pass
             finally:
-                filled = job.end()  # from now on nobody reads the files, which may be closed
+                filled = job.end()  # the files may be closed now, because nothing reads them
             of_files = {part[0]: each for part, each in zip(parts, begun, strict=True)}
             for each in of_files.values():
                 each.require()
         except (VkschedError, OSError, MemoryError):
-            filled = False  # who needs it says so
+            filled = False  # the consumer of the weights raises the error
         finally:
             self._job = None
             for each in begun:
                 each.end(filled)
 
-    def _keep(self, buffers: list[NDArray]) -> None:
+    def _hold(self, buffers: list[NDArray]) -> None:
         with self._changing:
             if not self._closed:
-                self._made = buffers
+                self._held_buffers = buffers
 
     def _is_wanted(self) -> bool:
-        """Whether anybody may need more: else the interpreter waits for this thread to end."""
+        """Return True unless `close` was called or the main thread has ended."""
         return not self._closed and threading.main_thread().is_alive()
 
-    def _help(self) -> None:
-        """Takes rows until none are left."""
+    def _repack_remaining(self) -> None:
+        """Repack rows until none are left."""
         job = self._job
         while job is not None and not self._closed and job.work(BATCH_BYTES):
             pass
 
     def close(self) -> None:
-        """Make and keeps no more."""
+        """Stop, and release the words."""
         with self._changing:
             self._closed = True
-            self._made.clear()
+            self._held_buffers.clear()
 
     def wait(self) -> None:
-        """Wait until all is made."""
+        """Wait until all weights are repacked."""
         if self._thread.ident is not None:
             self._thread.join()
 
 
-def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
-    """Yield weights of some MiB each time."""
+def _grouped(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
+    """Yield groups of weights of at least BUFFER_BYTES each, except the last."""
     some: list[Repacked] = []
     size_bytes = 0
     for each in wanted:
@@ -116,7 +118,7 @@ def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
 
 
 def _buffers(wanted: Sequence[Repacked]) -> list[NDArray]:
-    """Return the buffers of words, in one piece of memory where they have none yet."""
+    """Return the buffers of the words, with a single allocation for all that have none yet."""
     ends = list(accumulate(-(-each.size // LINE) * LINE for each in wanted))
     memory: NDArray = np.empty(ends[-1], np.uint32)
     starts = [0, *ends][: len(ends)]

@@ -1,4 +1,4 @@
-"""Ops along an axis: reductions, norms, softmax, scans, sorting."""
+"""Ops along axes: reductions, norms, softmax, scans, sorting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the largest or least value lies along an axis, and where values are not 0."""
+"""Indices of the maximum, the minimum, and nonzero values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .reduce import check_has_values, check_reduced, reduce_work, reduced_shape
 from .reduce_launch import reduction
 
 INDEX = INT64
-"""The element type of indices that an op returns."""
+"""Element type of returned indices."""
 ARG_DTYPES = (FLOAT32, INT32, UINT32)
 
 # -- argmax and argmin -------------------------------------------------------------------------
@@ -51,23 +51,23 @@ def _reference(
 ) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         x, axes = inputs[0], attrs.as_ints("axes")
-        kept = tuple(1 if a in axes else s for a, s in enumerate(x.shape))
-        # one axis, or all of them as one
+        keepdims_shape = tuple(1 if a in axes else s for a, s in enumerate(x.shape))
+        # one axis, or all axes flattened
         values, axis = (x, axes[0]) if len(axes) == 1 else (x.reshape(-1), 0)
         if attrs.as_bool("select_last_index"):
-            found = values.shape[axis] - 1 - compute(np.flip(values, axis), axis=axis)
+            result = values.shape[axis] - 1 - compute(np.flip(values, axis), axis=axis)
         else:
-            found = compute(values, axis=axis)
-        out = np.asarray(found).astype(numpy_dtype(INDEX))
+            result = compute(values, axis=axis)
+        out = np.asarray(result).astype(numpy_dtype(INDEX))
         if attrs.as_bool("keepdims"):
-            return out.reshape(kept)
+            return out.reshape(keepdims_shape)
         return out.reshape(tuple(s for a, s in enumerate(x.shape) if a not in axes))
 
     return reference
 
 
 def _option(call: Call) -> int:
-    # the shader keeps the largest of column ^ option among equal values
+    # for equal values the shader selects the largest column ^ option
     return 0 if call.attrs.as_bool("select_last_index") else 0xFFFFFFFF
 
 
@@ -111,10 +111,10 @@ def argmax(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Index of the largest value along an axis, or in the flattened tensor, as numpy.argmax.
+    """Return the index of the maximum along an axis, or in the flattened tensor, as numpy.argmax.
 
-    NaN counts as largest. Among equal values the first one, or with select_last_index (as in ONNX
-    ArgMax) the last one.
+    NaN counts as maximum. Ties give the first index, or with select_last_index (as in ONNX ArgMax)
+    the last.
     """
     return _arg("argmax", x, axis, keepdims, select_last_index, name)
 
@@ -127,10 +127,10 @@ def argmin(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Index of the least value along an axis, or in the flattened tensor, as numpy.argmin.
+    """Return the index of the minimum along an axis, or in the flattened tensor, as numpy.argmin.
 
-    NaN counts as least. Among equal values the first one, or with select_last_index (as in ONNX
-    ArgMin) the last one.
+    NaN counts as minimum. Ties give the first index, or with select_last_index (as in ONNX ArgMin)
+    the last.
     """
     return _arg("argmin", x, axis, keepdims, select_last_index, name)
 
@@ -146,8 +146,8 @@ def _nonzero_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, size = inputs[0], attrs.as_int("size")
     out = np.full((x.ndim, size), attrs.as_int("fill_value"), numpy_dtype(INDEX))
     if x.ndim:
-        found = np.stack(np.nonzero(x))[:, :size]
-        out[:, : found.shape[1]] = found
+        result = np.stack(np.nonzero(x))[:, :size]
+        out[:, : result.shape[1]] = result
     return out
 
 
@@ -167,19 +167,24 @@ register(
 def nonzero(
     x: TensorLike, size: int | None = None, fill_value: int = -1, *, name: str | None = None
 ) -> Tensor:
-    """Indices of the values that are not 0, as numpy.nonzero, in a result of a fixed shape.
+    """Return the indices of nonzero values, as numpy.nonzero, with a static result shape.
 
-    x: any shape -> (rank, size), one column per value found, in row-major order. As in JAX, what is
-    found beyond `size` is left out, and columns without a value hold `fill_value`. size None:
-    x.size.
+    As in JAX, values beyond `size` are dropped, and unused columns hold `fill_value`.
+
+    Shapes
+    ------
+    x
+        Any shape.
+    result
+        (rank, size), one column per value, in row-major order; the default size is x.size.
     """
     tensor = as_tensor(x)
-    wanted = tensor.size if size is None else size
-    for what, value in (("size", wanted), ("fill_value", fill_value)):
+    columns = tensor.size if size is None else size
+    for what, value in (("size", columns), ("fill_value", fill_value)):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             raise ShapeError(f"[nonzero] expected an integer as {what}, got {value!r}")
-    if wanted < 0:
-        raise ShapeError(f"[nonzero] expected a size of 0 or more, got {wanted}")
+    if columns < 0:
+        raise ShapeError(f"[nonzero] expected a size of 0 or more, got {columns}")
     if not -(2**31) <= fill_value < 2**31:
         raise ShapeError(f"[nonzero] expected a fill_value that fits 32 bits, got {fill_value}")
-    return apply("nonzero", (tensor,), {"size": int(wanted), "fill_value": int(fill_value)}, name)
+    return apply("nonzero", (tensor,), {"size": int(columns), "fill_value": int(fill_value)}, name)

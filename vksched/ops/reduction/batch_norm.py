@@ -1,4 +1,4 @@
-"""Norms of convolutional networks, of other ops: over groups, instances, batches, neighbours."""
+"""Group, instance, batch and local response norm, as compositions of ops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _with_channels(op: str, x: TensorLike) -> Tensor:
 
 
 def _per_channel(op: str, what: str, value: TensorLike, x: Tensor) -> Tensor:
-    """Return one value for each channel of x."""
+    """Return one value per channel of x."""
     tensor = as_tensor(value, like=x)
     if tensor.shape != x.shape[1:2]:
         raise ShapeError(f"[{op}] expected {what} of shape {x.shape[1:2]}, got {tensor.shape}")
@@ -44,12 +44,12 @@ def _per_channel(op: str, what: str, value: TensorLike, x: Tensor) -> Tensor:
 
 
 def _along_channels(value: Tensor, x: Tensor) -> Tensor:
-    """Return a value for each channel so that it broadcasts to x."""
+    """Reshape channel values to broadcast to x."""
     return reshape(value, (*value.shape, *(1,) * (x.rank - 2)))
 
 
 def _scaled(value: Tensor, gamma: Tensor | None, beta: Tensor | None, name: str | None) -> Tensor:
-    """value * gamma + beta, one of each for every channel; the last node gets the name."""
+    """Return value * gamma + beta with channel-wise gamma and beta; the last node gets the name."""
     if gamma is not None:
         scale = _along_channels(gamma, value)
         value = apply("mul", (value, scale), name=name if beta is None else None)
@@ -81,7 +81,7 @@ def _grouped(
         scale = affine[0] if gamma is not None else None
         return _scaled(value, scale, affine[-1] if beta is not None else None, name)
 
-    # without the affine part it is one op, which rounds once by itself
+    # without scale and shift it is one op, which rounds once
     return computed_wide(build, (x, *affine), name) if affine else build(x, name=name)
 
 
@@ -94,10 +94,16 @@ def group_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta over each group of channels, as ONNX
-    GroupNormalization.
+    """Normalize over each group of channels, as ONNX GroupNormalization.
 
-    x: (batch, channels, ...); gamma, beta: (channels,).
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta
+        (channels,)
     """
     tensor = _with_channels("group_norm", x)
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1:
@@ -117,18 +123,24 @@ def instance_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta over each channel of each instance, as ONNX
-    InstanceNormalization.
+    """Normalize each channel of each instance, as ONNX InstanceNormalization.
 
-    x: (batch, channels, ...); gamma, beta: (channels,).
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta
+        (channels,)
     """
     tensor = _with_channels("instance_norm", x)
     return _grouped("instance_norm", tensor, tensor.shape[1], gamma, beta, eps, name)
 
 
-def _statistics(op: str, x: Tensor, *given: TensorLike) -> list[Tensor]:
+def _statistics(op: str, x: Tensor, *values: TensorLike) -> list[Tensor]:
     names = ("gamma", "beta", "mean", "variance")
-    return [_per_channel(op, n, v, x) for n, v in zip(names, given, strict=True)]
+    return [_per_channel(op, n, v, x) for n, v in zip(names, values, strict=True)]
 
 
 def batch_norm(
@@ -141,14 +153,20 @@ def batch_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta with a given mean and variance, as ONNX
-    BatchNormalization.
+    """Normalize with running statistics, as ONNX BatchNormalization.
 
-    x: (batch, channels, ...); the others: (channels,). Computed as x * s + t with s and t for each
-    channel.
+    The result is (x - mean) / sqrt(variance + eps) * gamma + beta, computed as x * s + t with
+    channel-wise s and t.
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta, mean, variance
+        (channels,)
     """
     op = "batch_norm"
-    tensor, given = _with_channels(op, x), (gamma, beta, mean, variance)
+    tensor, parameters = _with_channels(op, x), (gamma, beta, mean, variance)
     eps = check_eps(op, eps)
 
     def build(
@@ -157,7 +175,7 @@ def batch_norm(
         scale = gamma * rsqrt(variance + eps)
         return _scaled(x, scale, beta - mean * scale, name)
 
-    return computed_wide(build, (tensor, *_statistics(op, tensor, *given)), name)
+    return computed_wide(build, (tensor, *_statistics(op, tensor, *parameters)), name)
 
 
 def batch_norm_training(
@@ -171,11 +189,20 @@ def batch_norm_training(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm by the mean and variance of the batch itself, with the running ones carried on, as
-    ONNX BatchNormalization with training_mode 1.
+    """Normalize with the batch's statistics, as ONNX BatchNormalization with training_mode 1.
 
-    x: (batch, channels, ...); the others: (channels,) -> (normalised x, mean * momentum + the
-    batch's * (1 - momentum), variance likewise).
+    Returns
+    -------
+    tuple
+        Normalized x, and the updated running mean and variance: running * momentum + batch *
+        (1 - momentum).
+
+    Shapes
+    ------
+    x
+        (batch, channels, ...)
+    gamma, beta, mean, variance
+        (channels,)
     """
     op = "batch_norm_training"
     tensor = _with_channels(op, x)
@@ -202,9 +229,12 @@ def batch_norm_training(
 
 
 def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None = None) -> Tensor:
-    """x by its norm along an axis, as ONNX LpNormalization; where the norm is 0, so is the result.
+    """Divide x by its norm along an axis, as ONNX LpNormalization; 0 if the norm is 0.
 
-    p: 1, the sum of absolute values, or 2, the length.
+    Parameters
+    ----------
+    p
+        1, the sum of absolute values, or 2, the Euclidean norm.
     """
     op = "lp_normalize"
     tensor = _float_tensor(op, x, 1, "a tensor with axes")
@@ -214,12 +244,12 @@ def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None 
 
     def build(x: Tensor, name: str | None) -> Tensor:
         if x.shape[at]:
-            # without this the squares of 1e20 are infinite and those of 1e-25 are 0
+            # prevents squares of 1e20 from overflow and squares of 1e-25 from underflow
             largest = maximum(reduce_max(x, at, True), -reduce_min(x, at, True))
             usable = logical_and(largest > 0, largest < math.inf)
             x = x / where(usable, largest, as_tensor(1.0, like=x))
         norm = (reduce_l1 if p == 1 else reduce_l2)(x, at, True)
-        # a norm below 1 is that of zeros, which any other divisor leaves
+        # a norm below 1 belongs to zeros only, which any divisor preserves
         return binary("div", x, maximum(norm, 1.0), name)
 
     return computed_wide(build, (tensor,), name)
@@ -228,7 +258,7 @@ def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None 
 def mean_variance_normalize(
     x: TensorLike, axes: int | Sequence[int] = (0, 2, 3), *, name: str | None = None
 ) -> Tensor:
-    """(x - mean) / (sqrt(variance) + 1e-9) over axes, as ONNX MeanVarianceNormalization."""
+    """Return (x - mean) / (sqrt(variance) + 1e-9) over axes, as ONNX MeanVarianceNormalization."""
     op = "mean_variance_normalize"
     tensor = _float_tensor(op, x, 0, "a tensor")
     over = normalize_axes(op, axes, tensor.rank)
@@ -242,7 +272,7 @@ def mean_variance_normalize(
 
 
 def _window(channels: int, size: int) -> tuple[NDArray, NDArray]:
-    """Return the channels of each channel's neighbourhood, and 1 for those that there are."""
+    """Return the channels of each channel's neighborhood, and 1 for existing channels."""
     taps = np.arange(channels)[:, None] + np.arange(size) - (size - 1) // 2
     there = (taps >= 0) & (taps < channels)
     return np.clip(taps, 0, max(channels - 1, 0)), there.astype(np.float64)
@@ -257,10 +287,10 @@ def local_response_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """x / (bias + alpha / size * sum of the squares of `size` neighbouring channels) ** beta, as
-    ONNX LRN.
+    """Normalize over adjacent channels, as ONNX LRN.
 
-    x: (batch, channels, ...).
+    The result is x / (bias + alpha / size * s) ** beta, with s the sum of the squares of `size`
+    adjacent channels. x: (batch, channels, ...).
     """
     op = "local_response_norm"
     tensor = _with_channels(op, x)

@@ -1,9 +1,9 @@
 """Gradient rules of the ops along axes: reductions, scans, softmax, norms, sorting.
 
-g stands for the gradient of the result y. Rules of several steps run in float32 where the operands
-are float16. Sums of squares are as wide as the operands: where they leave the range of their type,
-gradients have no digits, as in PyTorch; only norms with no eps or a tiny one are safe.
-Examples: tests/autograd/test_rules_rows.py.
+g is the gradient of the result y. Rules with several steps compute float16 operands in float32.
+Sums of squares have the operands' type: if they overflow or underflow, gradients lose all digits,
+as in PyTorch; only norms with no eps or a tiny one are safe. Examples:
+tests/autograd/test_rules_rows.py.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ no_gradient("gives positions", "argmax", "argmin", "argsort", "nonzero")
 no_gradient("gives bools", "reduce_any", "reduce_all")
 
 TINY_EPS = 1e-30
-"""Beside a larger one, squares that some drivers take for 0 do not count."""
+"""Above this eps, squares that some drivers flush to 0 are negligible."""
 
 # -- reductions ----------------------------------------------------------------------------------
 
 
-def _kept(call: VjpContext, y: Tensor) -> Tensor:
-    """Return a value of the result's shape with axes of size 1 where some were reduced."""
+def _with_reduced_axes(call: VjpContext, y: Tensor) -> Tensor:
+    """Return a value of the result's shape with the reduced axes restored as size 1."""
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     return reshape(y, tuple(1 if a in axes else s for a, s in enumerate(x.shape)))
 
@@ -64,13 +64,13 @@ def _mean(call: VjpContext) -> VjpResult:
 @gradient("reduce_sum_square")
 def _sum_square(call: VjpContext) -> VjpResult:
     (x,) = call.inputs
-    return (x * _kept(call, call.grad * 2.0),)
+    return (x * _with_reduced_axes(call, call.grad * 2.0),)
 
 
 @gradient("reduce_l1")
 def _l1(call: VjpContext) -> VjpResult:
     (x,) = call.inputs
-    return (sign(x) * _kept(call, call.grad),)  # 0 at 0
+    return (sign(x) * _with_reduced_axes(call, call.grad),)  # 0 at 0
 
 
 @gradient("reduce_var")
@@ -78,34 +78,34 @@ def _var(call: VjpContext) -> VjpResult:
     (x,), axes = call.inputs, call.attrs.as_ints("axes")
     left = _count(call) - call.attrs.as_float("correction")
     factor = 2 / left if left > 0 else math.nan  # as the result itself
-    return ((x - reduce_mean(x, axes, True)) * _kept(call, call.grad * factor),)
+    return ((x - reduce_mean(x, axes, True)) * _with_reduced_axes(call, call.grad * factor),)
 
 
 @gradient("reduce_max", "reduce_min")
 def _extremum(call: VjpContext) -> VjpResult:
-    """Shared evenly among equal ones, as torch.amax."""
+    """Share the gradient evenly among equal values, as torch.amax."""
     (x,), axes = call.inputs, call.attrs.as_ints("axes")
-    found = equal(x, _kept(call, call.output))
-    ties = reduce_sum(cast(found, x.dtype), axes, True)
-    return (where(found, _kept(call, call.grad) / ties, as_tensor(0.0, like=x)),)
+    is_extremum = equal(x, _with_reduced_axes(call, call.output))
+    ties = reduce_sum(cast(is_extremum, x.dtype), axes, True)
+    return (where(is_extremum, _with_reduced_axes(call, call.grad) / ties, as_tensor(0.0, like=x)),)
 
 
 @gradient("reduce_logsumexp")
 def _logsumexp(call: VjpContext) -> VjpResult:
-    """g * exp(x - y), and 0 where all of a row is -infinity."""
+    """Return g * exp(x - y), and 0 if all of a row is -infinity."""
 
     def build(g: Tensor, x: Tensor, name: str | None) -> tuple[Tensor, ...]:
         axes, same = call.attrs.as_ints("axes"), x is call.inputs[0]
-        y = _kept(call, call.output) if same else reduce_logsumexp(x, axes, True)
+        y = _with_reduced_axes(call, call.output) if same else reduce_logsumexp(x, axes, True)
         known = where(equal(y, -math.inf), as_tensor(0.0, like=y), y)
-        return (exp(x - known) * _kept(call, g),)
+        return (exp(x - known) * _with_reduced_axes(call, g),)
 
     return all_computed_wide(build, (call.grad, call.inputs[0]), None)
 
 
 @gradient("reduce_prod")
 def _prod(call: VjpContext) -> VjpResult:
-    """Each gets the product of those before it and of those after it, so 0 needs no care."""
+    """Return products of the elements before and after each element, which is valid for 0 too."""
 
     def build(g: Tensor, x: Tensor, name: str | None) -> tuple[Tensor, ...]:
         axes = call.attrs.as_ints("axes")
@@ -114,8 +114,8 @@ def _prod(call: VjpContext) -> VjpResult:
         rest = moved.shape[: x.rank - len(axes)]
         lines = reshape(moved, (*rest, _count(call)))
         others = cumprod(lines, -1, exclusive=True) * cumprod(lines, -1, True, reverse=True)
-        made = reshape(others * reshape(g, (*rest, 1)), moved.shape)
-        return (transpose(made, sorted(range(x.rank), key=order.__getitem__)),)
+        product = reshape(others * reshape(g, (*rest, 1)), moved.shape)
+        return (transpose(product, sorted(range(x.rank), key=order.__getitem__)),)
 
     return all_computed_wide(build, (call.grad, call.inputs[0]), None)
 
@@ -132,15 +132,17 @@ def _cumsum(call: VjpContext) -> VjpResult:
 
 @gradient("cumprod")
 def _cumprod(call: VjpContext) -> VjpResult:
-    """before * behind: the product before each element, and behind[i] = g[i] + x[i + 1] *
-    behind[i + 1], found by doubling. Nothing is divided, so 0 needs no care, in second derivatives
-    neither. O(log n) passes for n elements of a line.
+    """Return before * behind for each element.
+
+    before is the product of the earlier elements; behind[i] = g[i] + x[i + 1] * behind[i + 1] is
+    computed by doubling. There is no division, so 0 is valid, also in second derivatives. O(log n)
+    passes for n elements of a line.
     """
     axis, reverse = call.attrs.as_int("axis"), call.attrs.as_bool("reverse")
     exclusive = call.attrs.as_bool("exclusive")
 
     def later(x: Tensor, by: int) -> Tensor:
-        """x[i + by] at i, 0 beyond the end; the other way round for products from the end."""
+        """Return x[i + by] at i, 0 beyond the end; reversed for products from the end."""
         return pad(x, [(by, -by) if reverse else (-by, by)], axes=[axis])
 
     def build(g: Tensor, x: Tensor, name: str | None) -> tuple[Tensor, ...]:
@@ -159,7 +161,7 @@ def _cumprod(call: VjpContext) -> VjpResult:
 
 
 def _with_mask(call: VjpContext, of_x: Tensor) -> VjpResult:
-    """Return gradients of a softmax and of its mask, if it has one that is added."""
+    """Return gradients of a softmax and of its additive mask, if it has one."""
     masks = call.inputs[1:]
     return of_x, *(sum_to(of_x, m.shape) if is_smooth(m) else None for m in masks)
 
@@ -173,7 +175,9 @@ def _softmax(call: VjpContext) -> VjpResult:
 
 @gradient("log_softmax")
 def _log_softmax(call: VjpContext) -> VjpResult:
-    """What a mask of bools leaves out is -infinity whatever x is: no gradient comes from there."""
+    """Return gradients; x has none where a bool mask is False: the result is -infinity for any
+    x.
+    """
     g = call.grad
     if len(call.inputs) == 2 and call.inputs[1].dtype == BOOL:
         g = where(call.inputs[1], g, as_tensor(0.0, like=g))
@@ -185,7 +189,10 @@ def _log_softmax(call: VjpContext) -> VjpResult:
 
 @gradient("layer_norm", "rms_norm")
 def _norm(call: VjpContext) -> VjpResult:
-    """That by the row is an op of its own; by the scale g times the row normed, by the shift g."""
+    """Return gradients: layer_norm_backward for the rows, g times the normalized row for the scale.
+
+    The gradient of the shift is g.
+    """
     attrs, operands = call.attrs, (call.grad, *call.inputs)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
 
@@ -205,8 +212,10 @@ def _normed(x: Tensor, attrs: Attrs) -> Tensor:
 
 @gradient("layer_norm_backward")
 def _layer_norm_backward(call: VjpContext) -> VjpResult:
-    """With u, the gradient of the result y, and p(v) = layer_norm_backward(v, x), which is
-    symmetric: p(u) by h; by x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), as n and the
+    """Return second derivatives.
+
+    With u, the gradient of the result y, and p(v) = layer_norm_backward(v, x), which is symmetric:
+    p(u) for h; for x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), because n and the
     rate depend on x.
     """
     attrs, operands = call.attrs, (call.grad, call.output, *call.inputs)
@@ -231,8 +240,10 @@ def _layer_norm_backward(call: VjpContext) -> VjpResult:
 
 
 def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tensor:
-    """1 / sqrt(spread + eps). Beside a tiny eps each row is brought to values of 1 first: squares
-    of tiny ones would be 0, at the latest where a driver has no numbers below 1e-38.
+    """Return 1 / sqrt(spread + eps).
+
+    With a tiny eps rows are first scaled to magnitudes near 1, because squares of tiny values
+    underflow, at the latest on a driver without denormals.
     """
     tiny = eps < TINY_EPS
     if tiny:
@@ -248,7 +259,7 @@ def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tenso
 
 @gradient("sort")
 def _sort(call: VjpContext) -> VjpResult:
-    """Back to where each value came from; equal values keep their order."""
+    """Scatter values back to their sources; the order of equal values is stable."""
     (x,), axis = call.inputs, call.attrs.as_int("axis")
     order = apply("argsort", (x,), {**call.attrs, "kind": "argsort"})
     zeros = apply("full", (), {"shape": x.shape, "value": 0.0, "dtype": x.dtype})

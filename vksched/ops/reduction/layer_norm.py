@@ -1,4 +1,4 @@
-"""The norms of transformers: each works on rows."""
+"""Layer norm and RMS norm over rows."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ from ..lowering.vec4 import (
 )
 
 NORM_PASSES = 3
-"""Over each row, in the kernel."""
+"""Passes of the kernel over each row."""
 TILED = "tiled"
-"""A variant on CPU drivers: each row is read twice, and several go together (norm_tiled.comp)."""
+"""Variant for CPU drivers: reads each row twice, several rows at once (norm_tiled.comp)."""
 ROWS_TOGETHER = 4
 MIN_ROWS = 128
-"""Fewer rows leave threads of a CPU driver without work when they go together."""
+"""Minimum number of rows for the tiled variant; fewer rows leave threads of a CPU driver idle."""
 
 
 def check_row(op: str, columns: int, passes: int, call: Call) -> None:
-    """Raise UnsupportedOp where a kernel that works on rows would go round its loops too often."""
-    most = LOOP_STEPS * LOCAL_SIZE // passes
-    if call.limits.software and columns > most:
+    """Raise UnsupportedOp if a kernel needs too many loop iterations for a row."""
+    maximum = LOOP_STEPS * LOCAL_SIZE // passes
+    if call.limits.software and columns > maximum:
         raise UnsupportedOp(
-            f"[{op}] expected rows of at most {most} on a CPU driver, got {columns}: "
+            f"[{op}] expected rows of at most {maximum} on a CPU driver, got {columns}: "
             "such drivers end long loops early"
         )
 
 
 def check_eps(op: str, eps: float) -> float:
-    """Returns what a norm adds to a variance.
+    """Return the validated eps of a norm, which is added to the variance.
 
-    Raises:
-        DTypeError: it is negative, beyond float32, or a denormal, which drivers take for 0.
+    Raises
+    ------
+    DTypeError
+        The value is negative, exceeds float32, or is a denormal, which drivers flush to 0.
     """
     value = number(op, "eps", eps)
     if value < 0 or 0 < value < MIN_NORMAL:
@@ -62,7 +64,7 @@ def check_eps(op: str, eps: float) -> float:
 
 
 def norm_attrs(*kinds: str) -> Domains:
-    """Return the attributes of norms of these kinds, and of their gradients."""
+    """Return the attribute domains of these norms and of their gradients."""
     flags: Domains = {"scaled": Flag(), "shifted": Flag()}
     return {"axis": Axis(), "eps": Real(0.0), "kind": one_of(*kinds), **flags}
 
@@ -72,17 +74,17 @@ def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[{op}] expected float32, got {got}; try vs.cast")
-    wanted = 1 + attrs.as_bool("scaled") + attrs.as_bool("shifted")
-    if len(inputs) != wanted or (op == "rms_norm" and attrs.as_bool("shifted")):
+    expected = 1 + attrs.as_bool("scaled") + attrs.as_bool("shifted")
+    if len(inputs) != expected or (op == "rms_norm" and attrs.as_bool("shifted")):
         raise ShapeError(
             f"[{op}] expected a scale and a shift where attributes say so, and no shift of "
             f"rms_norm, got {len(inputs)} operands and {attrs}"
         )
     row = x.shape[attrs.as_int("axis") :]
-    for given in inputs[1:]:
-        if given.shape != row:
+    for part in inputs[1:]:
+        if part.shape != row:
             raise ShapeError(
-                f"[{op}] expected scale and shift of the normalised shape {row}, got {given.shape}"
+                f"[{op}] expected scale and shift of the normalised shape {row}, got {part.shape}"
             )
     return x
 
@@ -105,41 +107,40 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
 
 
 MIN_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
-"""By type: squares whose mean, with eps, is less have lost digits to what is too small for it."""
+"""Minimum mean of squares plus eps, by type; below it squares lose digits to underflow."""
 MAX_SCALE_UP = 40
-"""The power of two that rows are multiplied by at most where there is an eps, which may matter."""
+"""Maximum power of two that scales rows up if eps is above 0, because eps may be significant."""
 
 
 def _lost(spread: NDArray) -> NDArray:
-    """Return which rows have squares beyond the range of their type, by their mean and eps."""
+    """Return True for rows whose mean square plus eps indicates overflow or underflow."""
     return ~(np.isfinite(spread) & (spread >= MIN_SPREAD[spread.dtype]))
 
 
 def _powers(rows: NDArray, eps: float) -> NDArray:
-    """Return the power of two that brings each row's largest magnitude near 1; 1 where it is 0 or
-    not finite.
-    """
+    """Return the power of two that scales each row's maximum near 1; 1 if it is 0 or not finite."""
     largest = np.abs(rows).max(axis=1, keepdims=True)
     known = np.isfinite(largest) & (largest > 0)
     exponents = np.frexp(np.where(known, largest, 1))[1] - 1
-    least = int(np.finfo(rows.dtype).minexp)
-    most = 0 if eps > MIN_SPREAD[rows.dtype] else MAX_SCALE_UP if eps > 0 else -least
-    powers = np.clip(-exponents, least, most)
+    min_exponent = int(np.finfo(rows.dtype).minexp)
+    max_power = 0 if eps > MIN_SPREAD[rows.dtype] else MAX_SCALE_UP if eps > 0 else -min_exponent
+    powers = np.clip(-exponents, min_exponent, max_power)
     return np.asarray(np.ldexp(rows.dtype.type(1), powers))
 
 
 def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArray]:
-    """Return the rows normed, and the mean of their squares with eps."""
+    """Return normalized rows, and their mean squares plus eps."""
     if centered:
         rows = rows - rows.mean(axis=1, keepdims=True)
-        rows -= rows.mean(axis=1, keepdims=True)  # what rounding left of the mean
+        rows -= rows.mean(axis=1, keepdims=True)  # the rounding error of the mean
     spread = np.square(rows).mean(axis=1, keepdims=True) + eps
     return rows / np.sqrt(spread), spread
 
 
 def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
-    """Return rows normed whose squares leave their type, and what their differences from the mean
-    were multiplied by: rows are multiplied by powers of two before.
+    """Return normalized rows, and the factor of their deviations, if squares over- or underflow.
+
+    Rows are first scaled by powers of two.
     """
     by = _powers(rows, eps)
     normed, spread = _normed(rows * by, rows.dtype.type(eps) * by * by, centered)
@@ -147,7 +148,7 @@ def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDA
 
 
 def norm_rows(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
-    """Return rows normed, and what the differences from their mean were multiplied by."""
+    """Return normalized rows, and the factor of their deviations from the mean."""
     normed, spread = _normed(rows, np.asarray(eps, rows.dtype), centered)
     rate = 1 / np.sqrt(spread)
     lost = _lost(spread)[:, 0]
@@ -178,7 +179,7 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
 
 
 def _norm_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Both norms, in the result's memory."""
+    """Compute both norms in the result's memory."""
     columns = math.prod(out.shape[attrs.as_int("axis") :])
     eps, centered = attrs.as_float("eps"), attrs.as_str("kind") == "layer_norm"
     scale, shift = _scale_and_shift(inputs, attrs)
@@ -193,7 +194,7 @@ def _norm_cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
     if centered:
         np.subtract(x, mean(x), out=line)
-        line -= mean(line)  # what rounding left of the mean
+        line -= mean(line)  # the rounding error of the mean
     else:
         np.copyto(line, x)
     spread = mean(np.square(line))
@@ -213,8 +214,8 @@ def _norm_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
     columns = math.prod(output.shape[attrs.as_int("axis") :])
-    told = attrs.as_str("kind") == "layer_norm", attrs.as_bool("scaled"), attrs.as_bool("shifted")
-    numbers = (output.size // columns, columns, *map(int, told))
+    flags = attrs.as_str("kind") == "layer_norm", attrs.as_bool("scaled"), attrs.as_bool("shifted")
+    numbers = (output.size // columns, columns, *map(int, flags))
     return one_loop("norm", inputs, output, numbers, (attrs.as_float("eps"),), numbers[0])
 
 
@@ -298,8 +299,8 @@ def _norm(
         "scaled": scale is not None,
         "shifted": shift is not None,
     }
-    given = [as_tensor(t, like=tensor) for t in (scale, shift) if t is not None]
-    return apply(op, (tensor, *given), attrs, name)
+    parameters = [as_tensor(t, like=tensor) for t in (scale, shift) if t is not None]
+    return apply(op, (tensor, *parameters), attrs, name)
 
 
 # -- builders ----------------------------------------------------------------------------------
@@ -314,9 +315,10 @@ def layer_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta, as ONNX LayerNormalization.
+    """Return (x - mean) / sqrt(variance + eps) * gamma + beta, as ONNX LayerNormalization.
 
-    Mean and variance are taken over `axis` and all axes after it; gamma and beta have their shape.
+    Mean and variance are computed over `axis` and all axes after it; gamma and beta have their
+    shape.
     """
     return _norm("layer_norm", x, gamma, beta, axis, eps, name)
 
@@ -329,8 +331,8 @@ def rms_norm(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x * x) + eps) * weight, as ONNX RMSNormalization.
+    """Return x / sqrt(mean(x * x) + eps) * weight, as ONNX RMSNormalization.
 
-    The mean is taken over `axis` and all axes after it; weight has their shape.
+    The mean is computed over `axis` and all axes after it; weight has their shape.
     """
     return _norm("rms_norm", x, weight, None, axis, eps, name)

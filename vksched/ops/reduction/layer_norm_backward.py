@@ -1,10 +1,10 @@
-"""The gradient of layer norm and RMS norm by their rows, in one op: each row is read by one
-invocation or group, where small ops would pass over all rows ten times.
+"""Gradient of layer norm and RMS norm with respect to the rows, in one op: each row is read by one
+invocation or group, whereas composed ops would make ten passes over all rows.
 
-    g, x -> h = g * scale, n = x normed -> (h - mean(h) - n * mean(h * n)) * rate
+    g, x -> h = g * scale, n = x normalized -> (h - mean(h) - n * mean(h * n)) * rate
 
-rate is what differences from the mean are multiplied by to give n; for RMS norm mean(h) is left
-out. Examples: tests/ops/test_ops.py, tests/autograd/test_rules_rows.py.
+rate is the factor of deviations from the mean in n; RMS norm omits mean(h). Examples:
+tests/ops/test_ops.py, tests/autograd/test_rules_rows.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .layer_norm import check_row, norm_attrs, norm_rows
 
 OP = "layer_norm_backward"
 PASSES = 4
-"""Over each row, in the kernel."""
+"""Passes of the kernel over each row."""
 
 
 def _columns(attrs: Attrs, shape: tuple[int, ...]) -> int:
@@ -49,10 +49,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[{OP}] expected a scale where the norm has one, got {len(inputs)} operands"
         )
     row = x.shape[attrs.as_int("axis") :]
-    for given in inputs[2:]:
-        if given.shape != row:
+    for operand in inputs[2:]:
+        if operand.shape != row:
             raise ShapeError(
-                f"[{OP}] expected a scale of the normalised shape {row}, got {given.shape}"
+                f"[{OP}] expected a scale of the normalised shape {row}, got {operand.shape}"
             )
     return x
 
@@ -120,9 +120,7 @@ register(
 
 
 def layer_norm_backward(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:
-    """Return the gradient of a norm by its rows x, by that of its result; attrs: the norm's axis,
-    eps and kind.
-    """
-    given = {name: attrs[name] for name in ("axis", "eps", "kind")}
+    """Return the gradient of a norm for its rows x; attrs: the norm's axis, eps and kind."""
+    norm_attrs = {name: attrs[name] for name in ("axis", "eps", "kind")}
     operands = (g, x) if scale is None else (g, x, scale)
-    return apply(OP, operands, {**given, "scaled": scale is not None})
+    return apply(OP, operands, {**norm_attrs, "scaled": scale is not None})

@@ -1,6 +1,5 @@
-"""Reductions over any axes: sum, mean, product, largest, least, any, all, norms, variance.
-
-How they run on devices: reduce_launch.py.
+"""Reductions over axes: sum, mean, product, maximum, minimum, any, all, norms, variance. Their
+device launches are in reduce_launch.py.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ REDUCE_DTYPES: dict[str, tuple[str, ...]] = {
     "reduce_logsumexp": (FLOAT32,),
     "reduce_var": (FLOAT32,),
 }
-"""The element types that each reduction takes; the result has that of its operand."""
+"""Element types of each reduction; the result has the operand's type."""
 STATE_WORDS = {
     "sum": 2,
     "mean": 2,
@@ -57,12 +56,12 @@ STATE_WORDS = {
 }
 """STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants."""
 ROUNDED_KINDS = ("logsumexp", "var")
-"""States whose sums are rounded each time, without their rounding errors."""
+"""States without error compensation, whose sums are rounded at each step."""
 NEEDS_VALUES = ("reduce_max", "reduce_min")
 
 
 def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
-    """Return the shape of a result whose attributes are the reduced axes and keepdims."""
+    """Return the shape of a reduction's result."""
     axes = attrs.as_ints("axes")
     if attrs.as_bool("keepdims"):
         return tuple(1 if a in axes else s for a, s in enumerate(x.shape))
@@ -70,20 +69,20 @@ def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
 
 
 def check_reduced(op: str, x: TensorType, attrs: Attrs, dtypes: tuple[str, ...]) -> None:
-    """Raise DTypeError for another element type than `dtypes`."""
+    """Raise DTypeError unless the element type is in `dtypes`."""
     if x.dtype not in dtypes:
         raise DTypeError(f"[{op}] expected {' or '.join(dtypes)}, got {x.dtype}; try vs.cast")
 
 
 def check_has_values(op: str, x: TensorType, attrs: Attrs) -> None:
-    """Raise ShapeError where there is nothing along the reduced axes."""
+    """Raise ShapeError if a reduced axis is empty."""
     axes = attrs.as_ints("axes")
     if 0 in (x.shape[a] for a in axes):
         raise ShapeError(f"[{op}] expected values along axes {axes}, got none in {x.shape}")
 
 
 def reduce_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """One operation per operand, all of them read once."""
+    """Return the work of one operation per element, with each element read once."""
     return Work(float(inputs[0].size), float(inputs[0].device_bytes + output.device_bytes))
 
 
@@ -103,7 +102,7 @@ Along = tuple[int, ...]
 
 
 def wide(x: NDArray) -> NDArray:
-    """Return float32 as float64, so that the result is rounded once; others as they are."""
+    """Convert float32 to float64 to round the result once; return other arrays unchanged."""
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
@@ -184,8 +183,8 @@ def _reference(op: str) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         x, axes = inputs[0], attrs.as_ints("axes")
         with np.errstate(all="ignore"):
-            kept = compute(x, axes, attrs).astype(x.dtype)
-        return kept if attrs.as_bool("keepdims") else np.asarray(np.squeeze(kept, axis=axes))
+            result = compute(x, axes, attrs).astype(x.dtype)
+        return result if attrs.as_bool("keepdims") else np.asarray(np.squeeze(result, axis=axes))
 
     return reference
 
@@ -199,13 +198,13 @@ _UFUNCS: dict[str, np.ufunc] = {
     "reduce_any": np.logical_or,
     "reduce_all": np.logical_and,
 }
-"""Reductions that numpy makes without a copy of their operand."""
+"""Reductions that numpy computes without a copy of the operand."""
 DIVIDED = {"reduce_mean"}
-"""Of these, those that are divided by the number of values at the end."""
+"""Reductions in _UFUNCS that are divided by the number of values at the end."""
 
 
 def _cpu(op: str) -> CpuKernel:
-    """The reference piece by piece, its sums in float64 as there."""
+    """Return a CPU kernel that computes the reference on pieces, with sums in float64."""
     ufunc, reference, divides = _UFUNCS.get(op), _reference(op), op in DIVIDED
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -219,7 +218,7 @@ def _cpu(op: str) -> CpuKernel:
         out[...] = total / np.float64(_count(x, axes)) if divides else total
 
     def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-        """Along the first axis, where that is not reduced."""
+        """Split along the first axis, if it is not reduced."""
         x, rows = inputs[0], out.shape[0] if out.ndim else 1
         if 0 in attrs.as_ints("axes") or rows < 2:
             yield inputs, out
@@ -232,9 +231,9 @@ def _cpu(op: str) -> CpuKernel:
 
 
 _LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-"""By number what native/cpu_kernels/program/copies.cpp takes."""
+"""Reductions of native/cpu_kernels/program/copies.cpp, in the order of their codes."""
 _PIECE = 1 << 15
-"""Values that one piece of such a loop reads, some 10 us."""
+"""Number of values that one piece of a native loop reads, about 10 us."""
 
 
 def _native_program(op: str) -> NativeProgramRule | None:
@@ -273,8 +272,8 @@ def _register(op: str) -> None:
     kind = op.removeprefix("reduce_")
     shaders = {dtype: f"{op}_{dtype}" for dtype in REDUCE_DTYPES[op]}
     if kind in ("sum", "prod"):
-        shaders[UINT32] = f"{op}_int32"  # the same bits
-    # an int32 has a state of one word, but scratch memory for two does no harm
+        shaders[UINT32] = f"{op}_int32"  # equal on the bits
+    # int32 states have one word; scratch memory for two is harmless
     kernel = reduction(
         shaders, STATE_WORDS.get(kind, 1), divisor=_divisor, rounds=kind in ROUNDED_KINDS
     )
@@ -301,12 +300,10 @@ for _name in REDUCE_DTYPES:
 
 
 def spread_back(call: VjpContext, y: Tensor) -> Tensor:
-    """Return a value of the result's shape in that of the operand, with what was reduced
-    repeated.
-    """
+    """Broadcast a value of the result's shape to the operand's shape."""
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
-    kept = tuple(1 if a in axes else s for a, s in enumerate(x.shape))
-    return expand(y.reshape(kept), x.shape)
+    keepdims_shape = tuple(1 if a in axes else s for a, s in enumerate(x.shape))
+    return expand(y.reshape(keepdims_shape), x.shape)
 
 
 @gradient("reduce_sum")
@@ -340,7 +337,7 @@ def _then(
     name: str | None,
     **rest: AttrValue,
 ) -> Tensor:
-    """A function of a reduction's result."""
+    """Apply a function to the result of a reduction."""
 
     def build(x: Tensor, name: str | None) -> Tensor:
         return last(_reduce(op, x, axis, keepdims, None, **rest), name=name)
@@ -351,86 +348,86 @@ def _then(
 def reduce_sum(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sum over one axis or several, or all, as numpy.sum; integers wrap; nothing sums to 0."""
+    """Sum over one, several or all axes, as numpy.sum; integers wrap; an empty sum is 0."""
     return _reduce("reduce_sum", x, axis, keepdims, name)
 
 
 def reduce_mean(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Mean of float32 over one axis, several or all, as numpy.mean; of nothing it is NaN."""
+    """Return the mean over one, several or all axes, as numpy.mean; an empty mean is NaN."""
     return _reduce("reduce_mean", x, axis, keepdims, name)
 
 
 def reduce_prod(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Product over one axis, several or all, as numpy.prod; integers wrap; of nothing it is 1."""
+    """Multiply over axes, by default all, as numpy.prod; integers wrap; an empty product is 1."""
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 
 def reduce_max(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Largest value over one axis, several or all, as numpy.max; of nothing a ShapeError."""
+    """Return the maximum over one, several or all axes, as numpy.max; ShapeError if empty."""
     return _reduce("reduce_max", x, axis, keepdims, name)
 
 
 def reduce_min(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Least value over one axis, several or all, as numpy.min; of nothing a ShapeError."""
+    """Return the minimum over one, several or all axes, as numpy.min; ShapeError if empty."""
     return _reduce("reduce_min", x, axis, keepdims, name)
 
 
 def reduce_any(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Whether any bool over one axis, several or all holds, as numpy.any; of nothing False."""
+    """Return True if any bool over axes, by default all, is True, as numpy.any; False if empty."""
     return _reduce("reduce_any", x, axis, keepdims, name)
 
 
 def reduce_all(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Whether all bools over one axis, several or all hold, as numpy.all; of nothing True."""
+    """Return True if all bools over axes, by default all, are True, as numpy.all; True if empty."""
     return _reduce("reduce_all", x, axis, keepdims, name)
 
 
 def reduce_l1(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sum of absolute values of float32 over one axis, several or all, as ONNX ReduceL1."""
+    """Sum absolute values of floats over one, several or all axes, as ONNX ReduceL1."""
     return _reduce("reduce_l1", x, axis, keepdims, name)
 
 
 def reduce_l2(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """sqrt(sum of squares) of float32 over one axis, several or all, as ONNX ReduceL2."""
+    """Return sqrt(sum of squares) of floats over one, several or all axes, as ONNX ReduceL2."""
     return _then(sqrt, "reduce_sum_square", x, axis, keepdims, name)
 
 
 def reduce_sum_square(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sum of squares of float32 over one axis, several or all, as ONNX ReduceSumSquare."""
+    """Sum squares of floats over one, several or all axes, as ONNX ReduceSumSquare."""
     return _reduce("reduce_sum_square", x, axis, keepdims, name)
 
 
 def reduce_log_sum(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """log(sum) of float32 over one axis, several or all, as ONNX ReduceLogSum."""
+    """Return log(sum) of floats over one, several or all axes, as ONNX ReduceLogSum."""
     return _then(log, "reduce_sum", x, axis, keepdims, name)
 
 
 def reduce_logsumexp(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """log(sum(exp(x))) of float32 over one axis, several or all, as scipy.special.logsumexp.
+    """Return log(sum(exp(x))) of floats over one, several or all axes, as scipy.special.logsumexp.
 
-    It does not overflow; of nothing it is -infinity.
+    It does not overflow; an empty result is -infinity.
     """
     return _reduce("reduce_logsumexp", x, axis, keepdims, name)
 
@@ -450,12 +447,12 @@ def reduce_var(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Variance of float32 over one axis, several or all, as numpy.var with ddof=correction.
+    """Return the variance of floats over axes or all, as numpy.var with ddof=correction.
 
-    A mean far from 0 costs no digits.
+    A mean far from 0 does not reduce the precision.
     """
-    given = _correction("reduce_var", correction)
-    return _reduce("reduce_var", x, axis, keepdims, name, correction=given)
+    ddof = _correction("reduce_var", correction)
+    return _reduce("reduce_var", x, axis, keepdims, name, correction=ddof)
 
 
 def reduce_std(
@@ -466,8 +463,6 @@ def reduce_std(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Standard deviation of float32 over one axis, several or all, as numpy.std with
-    ddof=correction.
-    """
-    given = _correction("reduce_std", correction)
-    return _then(sqrt, "reduce_var", x, axis, keepdims, name, correction=given)
+    """Return the standard deviation of floats, as numpy.std with ddof=correction."""
+    ddof = _correction("reduce_std", correction)
+    return _then(sqrt, "reduce_var", x, axis, keepdims, name, correction=ddof)

@@ -1,13 +1,12 @@
-"""How reductions run on devices (shaders/reduction/reduce.comp), and in how many parts.
+"""Device launches of reductions (shaders/reduction/reduce.comp), and the number of parts.
 
     few long rows      x ---- stage 1 ----> states (words, parts, rows) ---- stage 2 ----> result
     many or short rows x ------------------------ one stage -----------------------------> result
 
-A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
-driver where one invocation would go round its loops too often. There one invocation reads vec4s
-where one axis is reduced: along a row (reduce_vec4.comp), of four rows that lie side by
-side (reduce_across.comp), or of more of these (reduce_workgroup.comp).
-Examples: tests/ops/test_reduction.py.
+A row is split into parts if the device would otherwise have too few active groups, and on a CPU
+driver if an invocation would exceed its loop limit. If one axis is reduced, invocations on a CPU
+driver read vec4s: along a row (reduce_vec4.comp), across four adjacent rows (reduce_across.comp),
+or across more of them (reduce_workgroup.comp). Examples: tests/ops/test_reduction.py.
 """
 
 from __future__ import annotations
@@ -24,72 +23,82 @@ from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad
 from ..lowering.vec4 import both_readings, reading, reads_64
 
 SOFTWARE_CHUNK = LOOP_STEPS // 4
-"""Columns of one invocation on a CPU driver."""
+"""Columns per invocation on a CPU driver."""
 BUSY_INVOCATIONS = 1 << 17
-"""So many keep a large GPU busy; parts are made until there are so many."""
+"""Number of invocations that occupies a large GPU; rows are split until it is reached."""
 MIN_CHUNK = 16
-"""Columns of one invocation that are worth a part of their own."""
+"""Minimum columns of an invocation for a separate part."""
 MAX_PARTS = 2048
 COALESCED = 16
-"""Neighbouring rows that lie side by side in memory are read by neighbouring invocations, from so
-many on.
-"""
+"""Minimum number of adjacent rows in memory that are read by adjacent invocations."""
 
 VEC4, WORKGROUP, SCALAR = "vec4", "workgroup", "scalar"
-"""Variants on a CPU driver: how a row is read."""
+"""Variants on a CPU driver, by how a row is read."""
 ROUNDED_CHUNK = 1024
-"""Columns of one invocation, on every device, where it rounds a sum with each of them."""
+"""Columns per invocation, on all devices, if each step rounds the sum."""
 WORKGROUP_VEC4S, WORKGROUP_CHUNK = 4, 256
-"""Vec4s of an invocation side by side, so that a group reads half a KiB of each page, and columns
-of a part. It is for vectors of eight; SwiftShader has an array in memory.
+"""Adjacent vec4s per invocation, so that a group reads half a KiB of each page, and columns per
+part. For vectors of eight; SwiftShader would spill the array to memory.
 """
 VEC4_LOCAL_SIZE = 8
 BUSY_LANES = 128
-"""Invocations that keep a CPU driver's threads busy: 16 groups."""
+"""Number of invocations that occupies a CPU driver's threads: 16 groups."""
 MIN_VEC4_CHUNK, MIN_ACROSS_CHUNK = 2048, 1024
-"""Columns along a row, and across four, that are worth an invocation more and a second stage."""
+"""Minimum columns along a row, and across four rows, for another invocation and a second stage."""
 MAX_GROUPS = 1024
-STEPS_BESIDE = 8
-"""Rounds of the loops over axes and words of a state, for each item."""
+STEPS_OVERHEAD = 8
+"""Overhead per item in loop iterations, for the loops over axes and words of a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the rows are cut up. whole_group: a group takes a part, not an invocation."""
+    """Split of the rows into parts. whole_group: a group processes a part, not an invocation."""
 
     parts: int
     chunk: int
     whole_group: bool
 
     def at_most(self, chunk: int, columns: int) -> Launch:
-        """Return a launch in which no invocation takes more of the columns than `chunk`."""
-        most = chunk * (LOCAL_SIZE if self.whole_group else 1)
-        return Launch(-(-columns // most), most, self.whole_group) if self.chunk > most else self
+        """Return a launch whose invocations process at most `chunk` of the columns."""
+        maximum = chunk * (LOCAL_SIZE if self.whole_group else 1)
+        return (
+            Launch(-(-columns // maximum), maximum, self.whole_group)
+            if self.chunk > maximum
+            else self
+        )
 
 
 def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
-    """Return parts and their columns for `rows` results of `columns` values each.
+    """Return parts and columns per part for `rows` results of `columns` values each.
 
-    side_by_side: how many neighbouring rows lie side by side in memory.
+    Parameters
+    ----------
+    side_by_side
+        Number of adjacent rows in memory.
     """
     if limits.software:
         parts = max(1, -(-columns // SOFTWARE_CHUNK))
         return Launch(parts, -(-columns // parts), False)
     whole_group = columns >= 32 and side_by_side < COALESCED
     lanes = LOCAL_SIZE if whole_group else 1
-    wanted = BUSY_INVOCATIONS // (rows * lanes)
-    parts = max(1, min(wanted, columns // (lanes * MIN_CHUNK), MAX_PARTS))
+    needed = BUSY_INVOCATIONS // (rows * lanes)
+    parts = max(1, min(needed, columns // (lanes * MIN_CHUNK), MAX_PARTS))
     chunk = -(-columns // parts)
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
 def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
-    """Return parts and their columns where a CPU driver reads vec4s.
+    """Return parts and columns per part if a CPU driver reads vec4s.
 
-    across: whether a quad is of four rows. most: columns of a part, of MAX_PARTS or fewer.
+    Parameters
+    ----------
+    across
+        True if a vec4 spans four rows.
+    most
+        Maximum columns per part, with at most MAX_PARTS parts.
     """
-    lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
-    busy = min(-(-BUSY_LANES // lines), columns // least)
+    lines, minimum = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
+    busy = min(-(-BUSY_LANES // lines), columns // minimum)
     short = min(-(-columns // most), MAX_PARTS)
     parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
     chunk = -(-columns // parts)
@@ -98,14 +107,14 @@ def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWA
 
 
 def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
-    """Return how the parts of a row are joined: in one stage."""
+    """Return the launch of the second stage, which combines the parts of a row."""
     long = columns > LOOP_STEPS // 2 if limits.software else columns >= 32
     return Launch(1, columns, long and (limits.software or rows < COALESCED))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """sizes and strides: of the kept and of the reduced axes, merged, innermost first."""
+    """Rows of a reduction, with merged outer and reduced axes, innermost first."""
 
     rows: int
     columns: int
@@ -116,27 +125,27 @@ class _Rows:
 
     @property
     def side_by_side(self) -> int:
-        """How many neighbouring rows lie side by side in memory."""
+        """Number of adjacent rows in memory."""
         return self.outer_sizes[0] if self.outer_strides[0] == 1 else 1
 
     @property
     def across(self) -> bool:
-        """Whether a quad of x holds values of four rows, each time."""
+        """True if each vec4 of x holds values of four rows."""
         shifts = (*self.outer_sizes[:1], *self.outer_strides[1:], *self.strides)
         return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
 
     @property
     def is_vec4(self) -> bool:
-        """Whether vec4s can be read: along the one axis that is reduced, or across it."""
+        """True if vec4s can be read along or across the single reduced axis."""
         return len(self.sizes) == 1 and (self.strides[0] == 1 or self.across)
 
 
 def _rows(call: Call) -> _Rows:
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     strides = contiguous_strides(x.shape)
-    kept = [a for a in range(x.rank) if a not in axes]
+    outer_axes = [a for a in range(x.rank) if a not in axes]
     outer_sizes, (outer_strides,) = collapse(
-        tuple(x.shape[a] for a in kept), [tuple(strides[a] for a in kept)]
+        tuple(x.shape[a] for a in outer_axes), [tuple(strides[a] for a in outer_axes)]
     )
     sizes, (reduced_strides,) = collapse(
         tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
@@ -148,21 +157,21 @@ def _rows(call: Call) -> _Rows:
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.limits.software:
         return ()
-    given = _rows(call)
-    if not given.is_vec4:
+    layout = _rows(call)
+    if not layout.is_vec4:
         return (SCALAR,)
-    wide = reads_64(call.limits) and given.across
-    wide = wide and given.side_by_side >= 4 * VEC4_LOCAL_SIZE * WORKGROUP_VEC4S
+    wide = reads_64(call.limits) and layout.across
+    wide = wide and layout.side_by_side >= 4 * VEC4_LOCAL_SIZE * WORKGROUP_VEC4S
     return (WORKGROUP, VEC4, SCALAR) if wide else (VEC4, SCALAR)
 
 
-def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
-    rows, columns = max(given.rows, 1), given.columns
+def _choose(layout: _Rows, call: Call, rounds: bool) -> Launch:
+    rows, columns = max(layout.rows, 1), layout.columns
     if call.variant in (VEC4, WORKGROUP):
-        most = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
-        launch = choose_vec4_launch(rows, columns, given.across, most)
+        maximum = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
+        launch = choose_vec4_launch(rows, columns, layout.across, maximum)
     else:
-        launch = choose_launch(rows, columns, given.side_by_side, call.limits)
+        launch = choose_launch(rows, columns, layout.side_by_side, call.limits)
     return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
 
 
@@ -170,25 +179,25 @@ Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def _vec4_dispatch(
-    shader: str, given: _Rows, launch: Launch, options: Push, call: Call
+    shader: str, layout: _Rows, launch: Launch, options: Push, call: Call
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
     wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
-    lines = -(-given.rows // (4 * wide)) if given.across else given.rows
-    wanted = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
-    most = max(MAX_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
-    groups = min(wanted, most, call.limits.max_groups[0])
+    lines = -(-layout.rows // (4 * wide)) if layout.across else layout.rows
+    needed = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
+    maximum = max(MAX_GROUPS, -(-needed * (wide * launch.chunk + STEPS_OVERHEAD) // LOOP_STEPS))
+    groups = min(needed, maximum, call.limits.max_groups[0])
     push = (
-        *(("rows", given.rows), ("columns", given.columns)),
+        *(("rows", layout.rows), ("columns", layout.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("writes_states", int(launch.parts > 1)), *options),
-        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
-        ("outer_strides", pad(given.outer_strides, 4)),
-        ("stride", given.strides[0]),
+        ("outer_sizes", pad(layout.outer_sizes, 3, 1)),
+        ("outer_strides", pad(layout.outer_strides, 4)),
+        ("stride", layout.strides[0]),
     )
     constants: tuple[tuple[str, int], ...] = (("LOCAL_X", VEC4_LOCAL_SIZE),)
     constants += (("VEC4S_PER_INVOCATION", wide),) if call.variant == WORKGROUP else ()
-    how = WORKGROUP if call.variant == WORKGROUP else "across" if given.across else VEC4
+    how = WORKGROUP if call.variant == WORKGROUP else "across" if layout.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
     name = reading(name, call.limits) if how == VEC4 else name
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
@@ -197,23 +206,23 @@ def _vec4_dispatch(
 def _dispatch(
     shader: str,
     operands: tuple[int, int],
-    given: _Rows,
+    layout: _Rows,
     columns: int,
     launch: Launch,
     options: Push,
     limits: Limits,
 ) -> Dispatch:
     reads, writes = operands[0] == SCRATCH, operands[1] == SCRATCH
-    items = given.rows * launch.parts
+    items = layout.rows * launch.parts
     groups = items if launch.whole_group else -(-items // LOCAL_SIZE)
     push = (
-        *(("rows", given.rows), ("columns", columns)),
+        *(("rows", layout.rows), ("columns", columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("reads_states", int(reads)), ("writes_states", int(writes)), *options),
-        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
-        ("outer_strides", pad(given.outer_strides, 4)),
-        ("reduced_sizes", pad([max(1, s) for s in given.sizes], 3, 1)),
-        ("reduced_strides", pad(given.strides, 4)),
+        ("outer_sizes", pad(layout.outer_sizes, 3, 1)),
+        ("outer_strides", pad(layout.outer_strides, 4)),
+        ("reduced_sizes", pad([max(1, s) for s in layout.sizes], 3, 1)),
+        ("reduced_strides", pad(layout.strides, 4)),
     )
     constants = (("WHOLE_GROUP", int(launch.whole_group)),)
     size = (min(groups, limits.max_groups[0]), 1, 1)
@@ -229,37 +238,46 @@ def reduction(
 ) -> Kernel:
     """Return the kernel of a reduction.
 
-    shaders: the variant of each element type. state_words: of the variants. option, divisor: what
-    the shader gets as such; the divisor may depend on the number of columns. rounds: whether a
-    state is rounded with each column, so that long rows are exact only in parts.
+    Parameters
+    ----------
+    shaders
+        Shader variant of each element type.
+    state_words
+        Number of words of a state, for each variant.
+    option, divisor
+        Push constants of the shader; the divisor may depend on the number of columns.
+    rounds
+        True if a state is rounded at each column, so that long rows need parts to be accurate.
     """
 
     def lower(call: Call) -> tuple[Dispatch, ...]:
         if call.output.size == 0:
             return ()
-        given = _rows(call)
-        shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
-        options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
+        layout = _rows(call)
+        shader, launch = shaders[call.inputs[0].dtype], _choose(layout, call, rounds)
+        options = (("option", option(call)), ("divisor", divisor(call, layout.columns)))
         if call.variant in (VEC4, WORKGROUP):
-            first = _vec4_dispatch(shader, given, launch, options, call)
+            first = _vec4_dispatch(shader, layout, launch, options, call)
         else:
             operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
-            first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)
+            first = _dispatch(
+                shader, operands, layout, layout.columns, launch, options, call.limits
+            )
         if launch.parts == 1:
             return (first,)
-        last = choose_last_launch(given.rows, launch.parts, call.limits)
+        last = choose_last_launch(layout.rows, launch.parts, call.limits)
         joined = (SCRATCH, OUTPUT)
         return (
             first,
-            _dispatch(shader, joined, given, launch.parts, last, options, call.limits),
+            _dispatch(shader, joined, layout, launch.parts, last, options, call.limits),
         )
 
     def scratch(call: Call) -> tuple[int, ...]:
         if call.output.size == 0:
             return ()
-        given = _rows(call)
-        parts = _choose(given, call, rounds).parts
-        return (given.rows * parts * state_words,) if parts > 1 else ()
+        layout = _rows(call)
+        parts = _choose(layout, call, rounds).parts
+        return (layout.rows * parts * state_words,) if parts > 1 else ()
 
     names = sorted(set(shaders.values()))
     vec4, *apart = (

@@ -49,8 +49,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     wide = np.zeros((*x.shape[:axis], len(indices), *x.shape[axis + 1 :]), np.float64)
     for tap in range(indices.shape[1]):
         weight = weights[:, tap].astype(np.float64).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        taken = np.take(x, indices[:, tap], axis, mode="clip")
-        wide += np.where(weight == 0, 0, taken * weight)  # infinity times 0 would be NaN
+        selected = np.take(x, indices[:, tap], axis, mode="clip")
+        wide += np.where(weight == 0, 0, selected * weight)  # infinity times 0 would be NaN
     with np.errstate(over="ignore"):
         return wide.astype(x.dtype)
 
@@ -62,7 +62,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along the axes before."""
+    """Split along the axes before the resampled one."""
     x, *taps = inputs
     axes = attrs.as_int("axis")
     if axes == 0 or 0 in x.shape:
@@ -114,10 +114,18 @@ register(
 def resample(
     x: Tensor, indices: NDArray, weights: NDArray, axis: int, name: str | None = None
 ) -> Tensor:
-    """result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n]; taps of weight 0 are
-    not read. Indices are clamped to the axis.
+    """Return result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n].
 
-    x: (..., size, ...), indices and weights: (out, taps) -> (..., out, ...).
+    Indices are clamped to the axis; taps with weight 0 are not read.
+
+    Shapes
+    ------
+    x
+        (..., size, ...)
+    indices, weights
+        (out, taps)
+    result
+        (..., out, ...)
     """
     taps = constant(np.asarray(indices, np.int32)), constant(np.asarray(weights, x.dtype))
     return apply("resample", (x, *taps), {"axis": axis}, name)
@@ -126,24 +134,32 @@ def resample(
 def resample_transposed(
     g: Tensor, indices: NDArray, weights: NDArray, axis: int, size: int
 ) -> Tensor:
-    """result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]:
-    the transpose of `resample`, which is another one. Pairs of weight 0 may lie anywhere.
+    """Return the transpose of `resample`, which is a resampling too.
 
-    g: (..., out, ...), indices and weights: (out, taps) -> (..., size, ...).
+    result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]. Pairs
+    with weight 0 may have any index.
+
+    Shapes
+    ------
+    g
+        (..., out, ...)
+    indices, weights
+        (out, taps)
+    result
+        (..., size, ...)
     """
     shape = (*g.shape[:axis], size, *g.shape[axis + 1 :])
     if math.prod(g.shape) == 0 or size == 0:
         return zeros(shape, g.dtype)
     pairs, there = _pairs_of_places(indices, weights != 0, size)
-    found = np.where(there, weights.reshape(-1)[pairs], 0)
-    return resample(g, pairs // indices.shape[1], found, axis)
+    pair_weights = np.where(there, weights.reshape(-1)[pairs], 0)
+    return resample(g, pairs // indices.shape[1], pair_weights, axis)
 
 
 def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
-    """Return for each of `size` places the pairs (result, tap) that read it, by their numbers, and
-    which of these there are: (size, most) both.
+    """Return the pairs (result, tap) that read each position, by number, and a mask of valid pairs.
 
-    counts: the pairs that read at all.
+    Both are (size, most). counts: mask of the pairs that read.
     """
     pairs = np.flatnonzero(counts)
     places = indices.reshape(-1)[pairs]
@@ -169,13 +185,16 @@ def _pull(call: VjpContext) -> VjpResult:
         by_x = resample_transposed(g, places, weights.data, axis, size)
     else:
         pairs, there = _pairs_of_places(places, np.ones(places.shape, bool), size)
-        found = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
-        turned = constant((pairs // taps).astype(np.int32)), where(constant(there), found, 0.0)
-        by_x = apply("resample", (g, *turned), {"axis": axis})
+        pair_weights = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
+        transposed = (
+            constant((pairs // taps).astype(np.int32)),
+            where(constant(there), pair_weights, 0.0),
+        )
+        by_x = apply("resample", (g, *transposed), {"axis": axis})
     lead, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    taken = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
+    selected = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
     products = mul(
-        reshape(taken, (lead, len(places), taps, inner)),
+        reshape(selected, (lead, len(places), taps, inner)),
         reshape(g, (lead, len(places), 1, inner)),
     )
     return by_x, None, reduce_sum(products, (0, 3))

@@ -1,9 +1,9 @@
-"""Running sums and products along an axis.
+"""Cumulative sums and products along an axis.
 
     short rows   x ------------------------------------------------------> result
     long rows    x -- totals of the parts -- scanned: their carries -- x -> result
 
-Cut into parts as reductions are (reduce_launch.py).
+Rows are split into parts as for reductions (reduce_launch.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .reduce_launch import Launch, choose_last_launch, choose_launch
 
 SCAN_DTYPES = (FLOAT32, INT32, UINT32)
 STATE_WORDS = 2
-"""Of float32, as in shaders/reduction/reduce_state.glsl; integers need 1."""
+"""Words of a float32 state, as in shaders/reduction/reduce_state.glsl; integers need 1."""
 _WORDS, _STATES, _TOTALS = 0, 1, 2
-"""What a dispatch of shaders/reduction/scan.comp writes."""
+"""Outputs of a dispatch of shaders/reduction/scan.comp."""
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
@@ -59,7 +59,7 @@ def _reference(compute: np.ufunc, neutral: int) -> Callable[[tuple[NDArray, ...]
 
 
 def _launch(call: Call) -> tuple[int, int, int, Launch]:
-    """Rows, columns, inner, and how they are cut up."""
+    """Return rows, columns, inner size, and the split into parts."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     columns, inner = shape[axis], math.prod(shape[axis + 1 :])
     rows = call.output.size // columns
@@ -122,7 +122,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 def _register(op: str, kind: str, compute: np.ufunc, neutral: int) -> None:
     shaders = {d: f"scan_{kind}_{d}" for d in (FLOAT32, INT32)}
-    shaders[UINT32] = shaders[INT32]  # the same bits
+    shaders[UINT32] = shaders[INT32]  # equal on the bits
     kernel = Kernel(tuple(sorted(set(shaders.values()))), _lower(shaders), _scratch)
     register(
         Op(
@@ -165,9 +165,16 @@ def cumsum(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Running sums along an axis, or of the flattened tensor, as numpy.cumsum; integers wrap.
+    """Return cumulative sums along an axis, by default of the flattened tensor, as numpy.cumsum.
 
-    exclusive: each sum without its own value, reverse: from the end, as in ONNX CumSum.
+    Integers wrap.
+
+    Parameters
+    ----------
+    exclusive
+        Exclude each element from its own sum, as in ONNX CumSum.
+    reverse
+        Sum from the end, as in ONNX CumSum.
     """
     return _scan("cumsum", x, axis, exclusive, reverse, name)
 
@@ -180,8 +187,15 @@ def cumprod(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Running products along an axis, or of the flattened tensor, as numpy.cumprod; integers wrap.
+    """Return cumulative products along an axis, by default of the flattened tensor.
 
-    exclusive: each product without its own value, reverse: from the end.
+    As numpy.cumprod; integers wrap.
+
+    Parameters
+    ----------
+    exclusive
+        Exclude each element from its own product.
+    reverse
+        Multiply from the end.
     """
     return _scan("cumprod", x, axis, exclusive, reverse, name)

@@ -1,5 +1,6 @@
-"""Sharding rules of what works on rows: all other axes can be cut, and those of sums. Examples:
-tests/ir/test_sharding_rules.py.
+"""Sharding rules of ops along axes: all other axes can be sharded, and the axes of sums.
+
+Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def _all_but_one(call: Sharded) -> Iterable[Factor]:
     "argmin",
 )
 def _reduce(call: Sharded) -> Iterable[Factor]:
-    return _kept(call)
+    return _outer_factors(call)
 
 
 @sharding("reduce_l1", "reduce_sum_square")
 def _sum_of(call: Sharded) -> Iterable[Factor]:
-    yield from _kept(call)
+    yield from _outer_factors(call)
     for axis in call.attrs.as_ints("axes"):
         yield Factor((axis,), PARTIAL_SUM, call.inputs[0].shape[axis])
 
@@ -98,14 +99,14 @@ def _sum(call: Sharded) -> Iterable[Factor]:
 
 @sharding("reduce_mean")
 def _mean(call: Sharded) -> Iterable[Factor]:
-    yield from _kept(call)
+    yield from _outer_factors(call)
     for axis in call.attrs.as_ints("axes"):
         yield Factor((axis,), PARTIAL_MEAN, call.inputs[0].shape[axis])
     yield all_partial_sums(call)
 
 
-def _kept(call: Sharded) -> Iterable[Factor]:
-    """Yield a factor for each axis that is left."""
+def _outer_factors(call: Sharded) -> Iterable[Factor]:
+    """Yield a factor for each axis that is not reduced."""
     reduced, result = set(call.attrs.as_ints("axes")), 0
     for axis, size in enumerate(call.inputs[0].shape):
         if axis not in reduced:

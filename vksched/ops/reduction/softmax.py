@@ -1,4 +1,4 @@
-"""Softmax and its logarithm along an axis, with a mask where there is one."""
+"""Softmax and log-softmax along an axis, with an optional mask."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from ..lowering.vec4 import (
 from .layer_norm import check_row
 
 PASSES = 3
-"""Over each row, in the kernel."""
+"""Passes of the kernel over each row."""
 MASK_RANK = 7
-"""Axes by which the kernel finds a row's mask, at most."""
+"""Maximum number of axes of a mask in the kernel."""
 
 
 def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -86,9 +86,7 @@ def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray
 
 
 def _sizes(call: Call) -> tuple[int, int, bool, int]:
-    """Return columns, rows side by side, whether four of these go together, and how many there
-    are in all.
-    """
+    """Return columns, adjacent rows, True if vec4s span four of them, and the number of items."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     columns, inner = shape[axis], math.prod(shape[axis + 1 :])
     across = inner > 1 and inner % 4 == 0 and len(call.inputs) == 1
@@ -104,18 +102,18 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
-    """Return how the kernel finds the mask of a row, and whether four words of it are one load."""
+    """Return the push constants for the mask of a row, and True if masks are loaded as vec4s."""
     shape, axis = call.output.shape, call.attrs.as_int("axis")
     strides = broadcast_strides(call.inputs[1].shape, shape)
-    kept = shape[:axis] + shape[axis + 1 :]
-    sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
+    outer_shape = shape[:axis] + shape[axis + 1 :]
+    sizes, (outer_strides,) = collapse(outer_shape, [strides[:axis] + strides[axis + 1 :]])
     push = (
         ("mask_column", strides[axis]),
         ("mask_rank", len(sizes)),
         ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
-        ("mask_strides", pad(kept_strides, MASK_RANK)),
+        ("mask_strides", pad(outer_strides, MASK_RANK)),
     )
-    along = strides[axis] == 1 and can_use_vec4(shape[axis], [(1, *kept_strides)])
+    along = strides[axis] == 1 and can_use_vec4(shape[axis], [(1, *outer_strides)])
     return push, along
 
 
@@ -123,7 +121,7 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
 
 
 def _shift(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> int:
-    """Put the masked values less the largest of their row into out; returns the axis."""
+    """Write the masked values minus their row maximum into out; return the axis."""
     x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
     if len(inputs) == 1:
         np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
@@ -147,7 +145,7 @@ def _log_softmax_into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -
 def _native_program(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> NativeProgram | None:
-    """Of rows without a mask."""
+    """Return the native program for rows without a mask."""
     if len(inputs) > 1 or attrs.as_int("axis") != output.rank - 1:
         return None
     columns = output.shape[-1]
@@ -164,7 +162,10 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
-    """op: names the kernel of whole vec4s, and the errors. logarithm: of the result."""
+    """Lower a softmax.
+
+    op: kernel name for vec4s, and prefix of errors. logarithm: compute the logarithm of the result.
+    """
     if call.output.size == 0:
         return ()
     columns, inner, across, items = _sizes(call)
@@ -232,7 +233,7 @@ register(
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
-    """Return a mask as a tensor; Python's floats take `like`'s element type, bools stay."""
+    """Return a mask as a tensor; Python floats get the dtype of `like`, bools are unchanged."""
     tensor = as_tensor(mask)
     if isinstance(mask, (Tensor, np.ndarray)) or tensor.dtype not in FLOATS:
         return tensor
@@ -251,10 +252,13 @@ def _apply(op: str, x: TensorLike, axis: int, mask: TensorLike | None, name: str
 def softmax(
     x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
 ) -> Tensor:
-    """exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow.
+    """Return exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow.
 
-    mask: broadcasts to x; bool leaves out what is False, float32 is added to x. Where a row is
-    left out whole, the result is NaN.
+    Parameters
+    ----------
+    mask
+        Broadcasts to x. bool excludes elements that are False, float32 is added to x. Fully masked
+        rows are NaN.
     """
     return _apply("softmax", x, axis, mask, name)
 
@@ -262,8 +266,11 @@ def softmax(
 def log_softmax(
     x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
 ) -> Tensor:
-    """x - log(sum(exp(x))) along an axis, as ONNX LogSoftmax, exact for values of any size.
+    """Return x - log(sum(exp(x))) along an axis, as ONNX LogSoftmax, exact for values of any size.
 
-    mask: as in `softmax`; what a mask leaves out is -infinity.
+    Parameters
+    ----------
+    mask
+        As in `softmax`; masked elements are -infinity.
     """
     return _apply("log_softmax", x, axis, mask, name)

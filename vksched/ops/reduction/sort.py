@@ -2,8 +2,8 @@
 
     x -- chunks by rank counting --> runs of `chunk` -- merge --> runs of 2 chunk -- ... --> result
 
-Each merge is one dispatch; keys and columns go to and fro between two scratch buffers. Where only
-the first k are wanted, every run keeps its first k and the merges touch no more than these.
+Each merge is one dispatch; keys and columns alternate between two scratch buffers. If only the
+first k are needed, runs are truncated to k and merges read no more than these.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SORT_SHADERS = {
     BOOL: "sort_chunk_uint32",
 }
 MERGE_BLOCK = 16
-"""Values that one invocation merges: a step each, after a search of up to thirty."""
+"""Values per invocation of a merge: one step each, after a search of up to thirty steps."""
 ALL_ONES = 0xFFFFFFFF
 
 
 def _chunk(limits: Limits) -> int:
-    """Values that are sorted by counting: twice as many cost one merge less."""
+    """Return the number of values that are sorted by counting; doubling it saves one merge."""
     return 32 if limits.software else 128
 
 
@@ -69,7 +69,7 @@ def _argsort_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _order(x: NDArray, attrs: Attrs) -> NDArray:
     axis = attrs.as_int("axis")
-    if attrs.as_bool("descending"):  # the other way round, equal values too, so these stay
+    if attrs.as_bool("descending"):  # reverse equal values too, so that the sort stays stable
         backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(backwards, axis)
     else:
@@ -87,7 +87,7 @@ def _argsort_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _widths(columns: int, limits: Limits) -> list[int]:
-    """The widths of the runs that each merge starts from."""
+    """Return the run width at the start of each merge."""
     widths, width = [], _chunk(limits)
     while width < columns:
         widths.append(width)
@@ -140,12 +140,12 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.output.size == 0:
         return ()
     columns, keep = (t.shape[call.attrs.as_int("axis")] for t in (x, call.output))
-    # shaders/reduction/sort_runs.glsl: what each merge reads
+    # shaders/reduction/sort_runs.glsl: input of each merge
     words = [
         2 * (x.size // columns) * min(-(-columns // width) * min(width, keep), columns)
         for width in _widths(columns, call.limits)
     ]
-    return tuple(max(given) for given in (words[::2], words[1::2]) if given)
+    return tuple(max(sizes) for sizes in (words[::2], words[1::2]) if sizes)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -199,9 +199,9 @@ def _sort(
 def sort(
     x: TensorLike, axis: int = -1, descending: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """The values along an axis in ascending or descending order, as numpy.sort with kind="stable".
+    """Sort the values along an axis, as numpy.sort with kind="stable".
 
-    NaN counts as largest; equal values, such as -0 and 0, keep their order.
+    NaN counts as largest; equal values, such as -0 and 0, are stable.
     """
     return _sort("sort", as_tensor(x), axis, descending, None, name)
 
@@ -209,9 +209,9 @@ def sort(
 def argsort(
     x: TensorLike, axis: int = -1, descending: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """The indices that sort the values along an axis, as numpy.argsort with kind="stable".
+    """Return the indices that sort the values along an axis, as numpy.argsort with kind="stable".
 
-    NaN counts as largest; equal values keep their order, in descending order too.
+    NaN counts as largest; equal values are stable, in descending order too.
     """
     return _sort("argsort", as_tensor(x), axis, descending, None, name)
 
@@ -219,10 +219,16 @@ def argsort(
 def topk(
     x: TensorLike, k: int, axis: int = -1, largest: bool = True, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The k largest or least values along an axis, sorted, and their indices, as ONNX TopK.
+    """Return the k largest or smallest values along an axis, and their indices, as ONNX TopK.
 
-    x: (..., n, ...) -> two of (..., k, ...). Among equal values the lower index comes first; NaN
-    counts as largest.
+    Values are sorted. Among equal values the lower index comes first; NaN counts as largest.
+
+    Shapes
+    ------
+    x
+        (..., n, ...)
+    result
+        Two tensors (..., k, ...).
     """
     tensor = as_tensor(x)
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool):

@@ -1,5 +1,4 @@
-"""What a recurrent layer does in each time step, as plain data: the attributes of the op
-`rnn_scan`.
+"""Description of a recurrent cell as plain data: the attributes of the op `rnn_scan`.
 
 op       gates                          activations of
 rnn      state                          the state
@@ -20,10 +19,10 @@ T = TypeVar("T")
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 STATES = {"rnn": 1, "gru": 1, "lstm": 2}
-"""h, and of an lstm c."""
+"""Number of states: h, and also c for an LSTM."""
 DEFAULTS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 NAMED = ("sigmoid", "tanh", "relu")
-"""Activations that the op has."""
+"""Activations that the op supports."""
 
 ATTRS: Domains = {
     "kind": one_of(*GATES),
@@ -35,17 +34,32 @@ ATTRS: Domains = {
     "own": Flag(),
     "masked": Flag(),
 }
-"""Those of a cell, as the op declares them."""
+"""The attributes of a cell, as declared by the op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """kind: a name of `GATES`. backwards: for each direction whether it goes back in time.
-    activations: for each direction the names of its functions. clip: what goes into them lies
-    within it, 0 for all. coupled: the forget gate of an lstm is what its input gate leaves. linear:
-    the reset gate of a gru scales the product by h and not h. own: there is an operand that is
-    added within a time step, peepholes of an lstm or the recurrent bias of a gru's last gate.
-    masked: there is an operand with the lengths of sequences.
+    """A recurrent cell.
+
+    Attributes
+    ----------
+    kind : str
+        A key of `GATES`.
+    backwards : tuple of bool
+        Whether each direction goes back in time.
+    activations : tuple of tuple of str
+        The activations of each direction.
+    clip : float
+        Maximum magnitude of the inputs of activations; 0: unlimited.
+    coupled : bool
+        The forget gate of an LSTM is 1 - its input gate.
+    linear : bool
+        The reset gate of a GRU scales the product, not h.
+    own : bool
+        There is an operand that is added within a time step: LSTM peepholes, or the recurrent bias
+        of a GRU's last gate.
+    masked : bool
+        There is an operand with sequence lengths.
     """
 
     kind: str
@@ -67,7 +81,7 @@ class Cell:
 
     @property
     def attrs(self) -> dict[str, AttrValue]:
-        """Itself as attributes of a node."""
+        """Return the cell as attributes of a node."""
         return {
             "kind": self.kind,
             "backwards": self.backwards,
@@ -80,16 +94,27 @@ class Cell:
         }
 
     def only(self, direction: int) -> Cell:
-        """Return the same with one direction."""
+        """Return the cell with a single direction."""
         back, names = self.backwards[direction], self.activations[direction]
         return replace(self, backwards=(back,), activations=(names,))
 
 
 @dataclass(frozen=True, slots=True)
 class Operands(Generic[T]):
-    """The operands of a call. gates: (direction, time, batch, gates * hidden), the inputs times
-    their weights, with biases. r: (direction, hidden, gates * hidden). state: (states, direction,
-    batch, hidden). own: (direction, gates * hidden), 0 for gates without. lengths: (batch,).
+    """The operands of a call.
+
+    Attributes
+    ----------
+    gates : T
+        (direction, time, batch, gates * hidden): the inputs times their weights, with biases.
+    r : T
+        (direction, hidden, gates * hidden).
+    state : T
+        (states, direction, batch, hidden).
+    own : T or None
+        (direction, gates * hidden), 0 for gates without own weights.
+    lengths : T or None
+        (batch,).
     """
 
     gates: T
@@ -98,11 +123,11 @@ class Operands(Generic[T]):
     own: T | None
     lengths: T | None
     rest: tuple[T, ...]
-    """What follows them."""
+    """Further inputs, e.g. the direction of a piece."""
 
 
 def operands_of(cell: Cell, inputs: Sequence[T]) -> Operands[T]:
-    """Return operands by name."""
+    """Return the operands by name."""
     gates, r, state, *more = inputs
     own = more.pop(0) if cell.own else None
     lengths = more.pop(0) if cell.masked else None
@@ -110,7 +135,7 @@ def operands_of(cell: Cell, inputs: Sequence[T]) -> Operands[T]:
 
 
 def cell_of(attrs: Attrs) -> Cell:
-    """Returns what the attributes of a node say."""
+    """Return the cell that a node's attributes describe."""
     backwards, activations = attrs.as_tuple("backwards"), attrs.as_tuple("activations")
     return Cell(
         attrs.as_str("kind"),

@@ -21,9 +21,9 @@ from .rnn_scan import rnn_scan
 from .rnn_unrolled import FUNCTIONS, Function, unrolled
 
 Activation = str | Callable[[Tensor], Tensor]
-"""A name, or a function of a tensor that works value by value."""
+"""A name, or an elementwise function of a tensor."""
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-"""Which directions go backwards in time."""
+"""For each direction, whether it goes backwards in time."""
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 
 
@@ -51,17 +51,17 @@ def _clip(op: str, clip: float | None) -> float:
 def _functions(
     op: str, activations: Sequence[Activation] | None, directions: int
 ) -> list[tuple[Function, ...]]:
-    """Return for each direction its activations."""
+    """Return the activations of each direction."""
     defaults = DEFAULTS[op]
-    given = tuple(activations or defaults * directions)
+    chosen = tuple(activations or defaults * directions)
     if isinstance(activations, str):
-        given = (activations,)
-    if len(given) != len(defaults) * directions:
+        chosen = (activations,)
+    if len(chosen) != len(defaults) * directions:
         raise ShapeError(
-            f"[{op}] expected {len(defaults) * directions} activations, got {len(given)}"
+            f"[{op}] expected {len(defaults) * directions} activations, got {len(chosen)}"
         )
     found: list[Function] = []
-    for activation in given:
+    for activation in chosen:
         function = FUNCTIONS.get(activation.lower()) if isinstance(activation, str) else activation
         if not callable(function):
             raise ShapeError(
@@ -73,7 +73,7 @@ def _functions(
 
 
 class _Layer:
-    """A call, checked. operands: x, w, r, b; states: the initial ones by their names."""
+    """A checked call: operands x, w, r and b, and the initial states by name."""
 
     def __init__(
         self,
@@ -109,23 +109,24 @@ class _Layer:
             _shape(op, "sequence_lens", self._lengths, (self._batch,))
         self._state = self._start(states)
 
-    def _start(self, given: dict[str, TensorLike | None]) -> Tensor:
+    def _start(self, initial: dict[str, TensorLike | None]) -> Tensor:
         """Return the initial states, (states, direction, batch, hidden)."""
         shape = (self._count, self._batch, self._hidden)
-        if all(state is None for state in given.values()):
-            return constant(np.zeros((len(given), *shape), numpy_dtype(self._x.dtype)))
-        made = []
-        for what, state in given.items():
+        if all(state is None for state in initial.values()):
+            return constant(np.zeros((len(initial), *shape), numpy_dtype(self._x.dtype)))
+        initial_states = []
+        for what, state in initial.items():
             if state is None:
                 state = np.zeros(shape, numpy_dtype(self._x.dtype))
-            made.append(as_tensor(state, like=self._x))
-            _shape(self._op, what, made[-1], shape)
-        together = concat(made, 0) if len(made) > 1 else made[0]
-        return reshape(together, (len(made), *shape))
+            initial_states.append(as_tensor(state, like=self._x))
+            _shape(self._op, what, initial_states[-1], shape)
+        together = concat(initial_states, 0) if len(initial_states) > 1 else initial_states[0]
+        return reshape(together, (len(initial_states), *shape))
 
     def own_bias(self) -> Tensor | None:
-        """Take the recurrent bias of the last gate out of what is added to the inputs; returns it
-        with zeros for the other gates.
+        """Remove the recurrent bias of the last gate from the input bias.
+
+        Return it with zeros for the other gates.
         """
         if self._b is None:
             return None
@@ -136,17 +137,15 @@ class _Layer:
         self._b = concat([self._b[:, :1], expand_dims(both, 1)], 1)
         return own
 
-    def peepholes(self, given: TensorLike) -> Tensor:
+    def peepholes(self, weights: TensorLike) -> Tensor:
         """Return peepholes with zeros for the cell gate."""
-        made = as_tensor(given, like=self._x)
-        _shape(self._op, "peepholes", made, (self._count, self._columns - self._hidden))
+        tensor = as_tensor(weights, like=self._x)
+        _shape(self._op, "peepholes", tensor, (self._count, self._columns - self._hidden))
         nothing = np.zeros((self._count, self._hidden), numpy_dtype(self._x.dtype))
-        return concat([made, nothing], 1)
+        return concat([tensor, nothing], 1)
 
     def _gates(self) -> Tensor:
-        """x times w of all time steps, with the biases -> (direction, time, batch, gates *
-        hidden).
-        """
+        """Return x @ w^T + biases of all time steps: (direction, time, batch, gates * hidden)."""
         x = reshape(self._x, (1, self._time * self._batch, self._x.shape[2]))
         bias = None if self._b is None else add(self._b[:, 0], self._b[:, 1])
         if self._count == 1:
@@ -166,9 +165,7 @@ class _Layer:
         coupled: bool = False,
         linear: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Return the states of all time steps as (time, direction, batch, hidden), then the
-        last.
-        """
+        """Return the states of all time steps, (time, direction, batch, hidden), then the last."""
         functions = _functions(self._op, activations, self._count)
         names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
         cell = Cell(
@@ -182,17 +179,17 @@ class _Layer:
             self._lengths is not None,
         )
         r = transpose(self._r, (0, 2, 1))
-        given = Operands(self._gates(), r, self._state, own, self._lengths, ())
+        args = Operands(self._gates(), r, self._state, own, self._lengths, ())
         if all(map(all, names)):
-            made = rnn_scan(cell, given)
+            merged = rnn_scan(cell, args)
         else:
-            made = unrolled(cell, given, functions)
-        shape = made.shape[1:]
+            merged = unrolled(cell, args, functions)
+        shape = merged.shape[1:]
         last = (
-            reshape(slice_(made, self._time + i, self._time + i + 1, 0), shape)
+            reshape(slice_(merged, self._time + i, self._time + i + 1, 0), shape)
             for i in range(STATES[self._op])
         )
-        return slice_(made, 0, self._time, 0, name=name), *last
+        return slice_(merged, 0, self._time, 0, name=name), *last
 
 
 def rnn(
@@ -208,11 +205,28 @@ def rnn(
     clip: float | None = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """h = tanh(x w^T + h r^T + b) for each time step, as ONNX RNN: returns all h and the last.
+    """Apply an RNN: h = tanh(x w^T + h r^T + b) for each time step, as ONNX RNN.
 
-    x: (time, batch, size), w: (d, hidden, size), r: (d, hidden, hidden), b: (d, 2 * hidden),
-    initial_h: (d, batch, hidden) -> (time, d, batch, hidden), (d, batch, hidden); d is 2 for the
-    direction "bidirectional", else 1. activations: one for each direction. sequence_lens: (batch,).
+    Parameters
+    ----------
+    x : Tensor
+        (time, batch, size).
+    w, r, b : Tensor
+        (d, hidden, size), (d, hidden, hidden) and (d, 2 * hidden). d is 2 for a bidirectional RNN,
+        else 1.
+    initial_h : Tensor, optional
+        (d, batch, hidden); default: 0.
+    sequence_lens : Tensor, optional
+        (batch,) lengths of the sequences.
+    direction : {"forward", "reverse", "bidirectional"}
+        Direction in time.
+    activations : sequence, optional
+        One per direction.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h, (time, d, batch, hidden), and the last h, (d, batch, hidden).
     """
     layer = _Layer("rnn", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
     y, h = layer.run(activations, clip, None, name)
@@ -233,11 +247,21 @@ def gru(
     linear_before_reset: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gated recurrent unit, as ONNX GRU: returns the states of all time steps and the last.
+    """Apply a gated recurrent unit, as ONNX GRU.
 
-    Shapes as in `rnn`, with w, r and b three times as long: the gates update, reset, hidden.
-    activations: of the gates and of the hidden state, for each direction. linear_before_reset: the
-    reset gate scales h r^T + b instead of h, as in cuDNN and torch.
+    Parameters
+    ----------
+    w, r, b : Tensor
+        As in `rnn`, three times as long: the gates update, reset, hidden.
+    activations : sequence, optional
+        Activations of the gates and of the hidden state, for each direction.
+    linear_before_reset : bool
+        The reset gate scales h r^T + b instead of h, as in cuDNN and torch.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h and the last h, as in `rnn`.
     """
     layer = _Layer("gru", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
     own = layer.own_bias() if linear_before_reset else None
@@ -261,12 +285,25 @@ def lstm(
     input_forget: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Long short-term memory, as ONNX LSTM: returns all h, the last h and the last c.
+    """Apply a long short-term memory, as ONNX LSTM.
 
-    Shapes as in `rnn`, with w, r and b four times as long: the gates input, output, forget, cell;
-    peepholes: (d, 3 * hidden) for the first three. activations: of the gates, of the cell gate and
-    of the cell state, for each direction. input_forget: what the input gate leaves is the forget
-    gate.
+    Parameters
+    ----------
+    w, r, b : Tensor
+        As in `rnn`, four times as long: the gates input, output, forget, cell.
+    initial_h, initial_c : Tensor, optional
+        (d, batch, hidden); default: 0.
+    peepholes : Tensor, optional
+        (d, 3 * hidden), for the first three gates.
+    activations : sequence, optional
+        Activations of the gates, the cell gate and the cell state, for each direction.
+    input_forget : bool
+        The forget gate is 1 - the input gate.
+
+    Returns
+    -------
+    tuple of Tensor
+        All h, the last h and the last c, as in `rnn`.
     """
     states = {"initial_h": initial_h, "initial_c": initial_c}
     layer = _Layer("lstm", (x, w, r, b), states, direction, sequence_lens)

@@ -1,6 +1,6 @@
 """Recurrent layers in numpy, and by native loops (native/cpu_kernels/rnn/).
 
-h, c -> last rows of the result -> step by step: h there, and as a row of its own
+initial h, c -> last rows of the result -> time steps: update h and c there, store h as a row
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..lowering import native_kernels
 from .cell import Cell, Operands, cell_of, operands_of
 
 SEQUENCES = 4
-"""Of a piece: native loops take so many side by side."""
+"""Sequences of a piece: native loops process this many together."""
 MIN_PIECE = 1 << 20
-"""Multiplications of a time step's product in all time steps of a piece, at least: about 50 us."""
+"""Minimum multiplications of a piece over all its time steps: about 50 us."""
 MIN_SPLIT_ELEMENTS = 1 << 12
-"""Elements of the inputs, from which it may be worth it to cut a call."""
+"""Minimum elements of the inputs for which a call is split."""
 
 
 _FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
@@ -32,9 +32,7 @@ _FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
 
 
 class _Direction:
-    """One direction of a call. Of its operands r is (hidden, gates * hidden), own (gates *
-    hidden,) or None.
-    """
+    """One direction of a call: r is (hidden, gates * hidden), own is (gates * hidden,) or None."""
 
     def __init__(self, cell: Cell, direction: int, r: NDArray, own: NDArray | None) -> None:
         self._cell, self._r, self._own = cell, r, own
@@ -47,7 +45,10 @@ class _Direction:
         }
 
     def time_step(self, gates: NDArray, states: NDArray) -> list[NDArray]:
-        """gates: (batch, gates * hidden), states: (states, batch, hidden) -> the next states."""
+        """Return the next states.
+
+        `gates` is (batch, gates * hidden), `states` is (states, batch, hidden).
+        """
         with np.errstate(all="ignore"):
             return self._steps[self._cell.kind](gates, *states)
 
@@ -58,7 +59,7 @@ class _Direction:
         return self._functions[which](x)
 
     def _gate(self, x: NDArray, first: int, end: int | None = None) -> NDArray:
-        """Return the columns of some gates, of one unless the one behind the last is given."""
+        """Return the columns of gate `first`, or of the gates `first` to `end` - 1."""
         return x[..., first * self._hidden : (end or first + 1) * self._hidden]
 
     def _rnn(self, gates: NDArray, h: NDArray) -> list[NDArray]:
@@ -78,61 +79,61 @@ class _Direction:
     def _lstm(self, gates: NDArray, h: NDArray, c: NDArray) -> list[NDArray]:
         gates = gates + h @ self._r
         cell = self._activate(1, self._gate(gates, 3))
-        into = self._activate(0, self._seen(gates, 0, c))
-        forget = 1 - into if self._cell.coupled else self._activate(0, self._seen(gates, 2, c))
+        into = self._activate(0, self._with_peephole(gates, 0, c))
+        forget = (
+            1 - into if self._cell.coupled else self._activate(0, self._with_peephole(gates, 2, c))
+        )
         new = forget * c + into * cell
-        out = self._activate(0, self._seen(gates, 1, new))
+        out = self._activate(0, self._with_peephole(gates, 1, new))
         return [out * self._activate(2, new), new]
 
-    def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
-        """Return a gate with what its peephole adds."""
-        given = self._gate(gates, gate)
-        return given if self._own is None else given + self._gate(self._own, gate) * c
+    def _with_peephole(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
+        """Return a gate with the contribution of its peephole."""
+        value = self._gate(gates, gate)
+        return value if self._own is None else value + self._gate(self._own, gate) * c
 
 
-def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
-    time = given.gates.shape[1]
-    out[time:] = given.state
+def _write(cell: Cell, args: Operands[NDArray], out: NDArray) -> None:
+    time = args.gates.shape[1]
+    out[time:] = args.state
     for d, back in enumerate(cell.backwards):
-        own = None if given.own is None else given.own[d]
-        direction, states = _Direction(cell, d, given.r[d], own), out[time:, d]
+        own = None if args.own is None else args.own[d]
+        direction, states = _Direction(cell, d, args.r[d], own), out[time:, d]
         for t in range(time)[:: -1 if back else 1]:
-            new = direction.time_step(given.gates[d, t], states)
-            if given.lengths is None:
+            new = direction.time_step(args.gates[d, t], states)
+            if args.lengths is None:
                 out[t, d], states[...] = new[0], new
             else:
-                alive = (t < given.lengths)[:, None]
+                alive = (t < args.lengths)[:, None]
                 out[t, d], states[...] = np.where(alive, new[0], 0), np.where(alive, new, states)
 
 
 def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Return (time + states, direction, batch, hidden): h of each time step, then the last
-    states.
-    """
+    """Return (time + states, direction, batch, hidden): all h, then the last states."""
     cell = cell_of(attrs)
-    given = operands_of(cell, inputs)
-    states, *rest = given.state.shape
-    out: NDArray = np.empty((given.gates.shape[1] + states, *rest), given.gates.dtype)
-    _write(cell, given, out)
+    args = operands_of(cell, inputs)
+    states, *rest = args.state.shape
+    out: NDArray = np.empty((args.gates.shape[1] + states, *rest), args.gates.dtype)
+    _write(cell, args, out)
     return out
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     cell = cell_of(attrs)
-    given = operands_of(cell, inputs)
-    if given.rest:  # a piece of one direction
-        cell = cell.only(int(given.rest[0]))
+    args = operands_of(cell, inputs)
+    if args.rest:  # a piece of one direction
+        cell = cell.only(int(args.rest[0]))
     layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
-    operands = (given.gates, given.r, given.state, given.own, given.lengths)
+    operands = (args.gates, args.r, args.state, args.own, args.lengths)
     if not native_kernels.rnn_scan(layer, operands, out):
-        _write(cell, given, out)
+        _write(cell, args, out)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some sequences of one direction at a time, each with the number of its direction."""
-    given = operands_of(cell_of(attrs), inputs)
-    directions, time, batch, columns = given.gates.shape
-    each = max(1, time * columns * given.r.shape[1])  # of a sequence
+    """Split by direction and sequences; each piece has the number of its direction."""
+    args = operands_of(cell_of(attrs), inputs)
+    directions, time, batch, columns = args.gates.shape
+    each = max(1, time * columns * args.r.shape[1])  # per sequence
     if directions * batch * each < 2 * MIN_PIECE:
         yield inputs, out
         return
@@ -141,9 +142,9 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         one, number = slice(d, d + 1), np.asarray(d)
         for start in range(0, batch, count):
             some = slice(start, start + count)
-            own = () if given.own is None else (given.own[one],)
-            lengths = () if given.lengths is None else (given.lengths[some],)
-            first = given.gates[one, :, some], given.r[one], given.state[:, one, some]
+            own = () if args.own is None else (args.own[one],)
+            lengths = () if args.lengths is None else (args.lengths[some],)
+            first = args.gates[one, :, some], args.r[one], args.state[:, one, some]
             yield (*first, *own, *lengths, number), out[:, one, some]
 
 

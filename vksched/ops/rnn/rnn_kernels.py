@@ -1,12 +1,12 @@
-"""Recurrent layers on devices, in two ways. Between two dispatches the states lie in the last rows
-of the result, so a submission may end there.
+"""Device kernels of recurrent layers.
 
     groups   state -> result -> some time steps -> more time steps -> ...          one dispatch each
     steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
-A group has some sequences of one direction, whose states are in its shared memory; each weight that
-an invocation reads is for all of them. Where there are many weights, or on a CPU driver, a product
-of its own reads them faster than one group does.
+Between two dispatches the states are in the last rows of the result, so a submission may end there.
+With `groups`, a workgroup has some sequences of one direction, with their states in shared memory;
+each weight is read once for all of them. With many weights, or on a CPU driver, a separate matrix
+product (`steps`) reads them faster than one workgroup.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, SERIAL_STEPS, spread
 from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of
 
 SEQUENCES = (1, 4)
-"""Of a group."""
+"""Sequences of a workgroup."""
 STEPS = "steps"
-"""The other way."""
+"""The variant with two dispatches per time step."""
 GROUP_WEIGHTS = 1 << 18
-"""So many weights one group reads as fast as a device takes up two dispatches."""
+"""Number of weights that one workgroup reads in the time of two dispatches."""
 _AREAS = 4
-"""Places of a state in shared memory, as shaders/rnn/rnn_scan.comp has them."""
-_ROOMS = 256
-"""Words: in such steps places grow."""
+"""Arrays of a state's size in shared memory, as in shaders/rnn/rnn_scan.comp."""
+_STATE_WORDS = 256
+"""Granularity of these arrays in words."""
 _UNROLLED = 4
-"""Weights of a gate that an invocation reads in one round."""
+"""Weights of a gate that an invocation reads per iteration."""
 _BUSY_GROUPS = 64
-"""So many groups keep a GPU busy: more sequences share one."""
+"""Number of workgroups that occupy a GPU; more sequences share a workgroup."""
 _ACTIVATION_BITS = 2
 SHADERS = {kind: f"rnn_scan_{kind}" for kind in GATES}
 STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
-def _room(hidden: int) -> int:
-    """Return the words of a state in shared memory: few pipelines serve all sizes."""
-    return max(1, -(-hidden // _ROOMS)) * _ROOMS
+def _padded_state_words(hidden: int) -> int:
+    """Return the words of a state in shared memory, rounded up so that few pipelines suffice."""
+    return max(1, -(-hidden // _STATE_WORDS)) * _STATE_WORDS
 
 
 def _shared_bytes(sequences: int, hidden: int) -> int:
-    return _AREAS * sequences * _room(hidden) * WORD_BYTES
+    return _AREAS * sequences * _padded_state_words(hidden) * WORD_BYTES
 
 
 def _aligned(words: int) -> int:
@@ -59,18 +59,18 @@ def _aligned(words: int) -> int:
 
 
 def _codes(activations: tuple[str, ...]) -> int:
-    """Return the activations of a direction in one word, as the shader reads them."""
+    """Return the activations of a direction, encoded in one word for the shader."""
     codes = (NAMED.index(name) << _ACTIVATION_BITS * i for i, name in enumerate(activations))
     return sum(codes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What both ways know of a call. states: elements of h, those of all sequences."""
+    """A call for both variants; `states` is the number of elements of h of all sequences."""
 
     call: Call
     cell: Cell
-    given: Operands[TensorType]
+    args: Operands[TensorType]
     time: int
     count: int
     batch: int
@@ -86,13 +86,13 @@ class _Layer:
 
     @property
     def in_two_parts(self) -> bool:
-        """Whether a step has two products, one after the other."""
+        """Return True if a step has two consecutive products."""
         return self.cell.kind == "gru" and not self.cell.linear
 
     @property
     def own_words(self) -> int:
-        """Words of the own weights, as many that what follows starts a quad."""
-        return 0 if self.given.own is None else _aligned(self.given.own.size)
+        """Return the words of the own weights, rounded up to a vec4."""
+        return 0 if self.args.own is None else _aligned(self.args.own.size)
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -119,41 +119,44 @@ class _Layer:
         )
 
     def extra_words(self) -> tuple[int, ...]:
-        """Both optional operands in one scratch buffer, as devices may bind four."""
-        if self.given.own is None or self.given.lengths is None:
+        """Return the words of a scratch buffer for both optional operands.
+
+        Devices may bind only four buffers.
+        """
+        if self.args.own is None or self.args.lengths is None:
             return ()
-        return (self.own_words + self.given.lengths.size,)
+        return (self.own_words + self.args.lengths.size,)
 
     def extra(self, scratch: int) -> tuple[int, tuple[Dispatch, ...]]:
-        """Return the operand with the optional ones, and how it is made in a scratch buffer."""
-        if self.given.own is None and self.given.lengths is None:
+        """Return the operand index of the optional operands, and the dispatches that merge them."""
+        if self.args.own is None and self.args.lengths is None:
             return 1, ()  # it is not read
-        if self.given.own is None or self.given.lengths is None:
+        if self.args.own is None or self.args.lengths is None:
             return 3, ()
         copies = (
-            copy_run(3, scratch, self.given.own.size, self.limits),
-            copy_run(4, scratch, self.given.lengths.size, self.limits, to=self.own_words),
+            copy_run(3, scratch, self.args.own.size, self.limits),
+            copy_run(4, scratch, self.args.lengths.size, self.limits, to=self.own_words),
         )
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
-        """Copy the states behind the rows of all steps."""
+        """Return the dispatches that copy the states behind the rows of all time steps."""
         line = (1,)
-        size, at = self.given.state.size, self.time * self.states
+        size, at = self.args.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
 
 
 def _layer(call: Call) -> _Layer:
     cell = cell_of(call.attrs)
-    given = operands_of(cell, call.inputs)
-    return _Layer(call, cell, given, given.gates.shape[1], *call.output.shape[1:])
+    args = operands_of(cell, call.inputs)
+    return _Layer(call, cell, args, args.gates.shape[1], *call.output.shape[1:])
 
 
-# -- the choice --------------------------------------------------------------------------------
+# -- variant selection -------------------------------------------------------------------------
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    """How many sequences a group has, or step by step; the best guess first."""
+    """Return the variants: sequences of a workgroup, or step by step; the best guess first."""
     if not call.output.size:
         return ()
     layer = _layer(call)
@@ -165,7 +168,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _fitting(layer: _Layer) -> list[int]:
-    """Return how many sequences a group may have, the best guess first."""
+    """Return the possible numbers of sequences of a workgroup, the best guess first."""
     most = layer.limits.shared_bytes
     fitting = [
         n for n in SEQUENCES if n < 2 * layer.batch and _shared_bytes(n, layer.hidden) <= most
@@ -178,35 +181,36 @@ def _fitting(layer: _Layer) -> list[int]:
 
 
 def _lanes(hidden: int, limits: Limits) -> int:
-    """Return the invocations of a group: one for each state, or one vector of a CPU driver."""
+    """Return the invocations of a workgroup: one per state, or one vector of a CPU driver."""
     if limits.software:
         return 8 if limits.subgroup_size >= 8 else 4
     most = min(limits.max_invocations, limits.max_local_size[0])
     return max(1, min(-(-hidden // 32) * 32, most))
 
 
-def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Return how often an invocation goes round its loops in a step, and beside all steps, at
-    most: some compilers write out none of those over sequences.
+def _iterations(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
+    """Return the maximum loop iterations of an invocation, per time step and in total outside.
+
+    Some compilers do not unroll the loops over sequences.
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
     of_state = products * (hidden // _UNROLLED + hidden % _UNROLLED) + 8 * (sequences + 1)
-    beside = 2 * -(-sequences * hidden // lanes)
-    return -(-hidden // lanes) * of_state + 2, beside
+    other = 2 * -(-sequences * hidden // lanes)
+    return -(-hidden // lanes) * of_state + 2, other
 
 
 def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
     lanes, time = _lanes(layer.hidden, layer.limits), layer.time
-    rounds, beside = _rounds(layer, sequences, lanes)
-    check_serial("rnn_scan", rounds + beside, layer.limits)
+    rounds, other = _iterations(layer, sequences, lanes)
+    check_serial("rnn_scan", rounds + other, layer.limits)
     most = LOOP_STEPS if layer.limits.software else SERIAL_STEPS
-    step = (most - beside) // rounds
+    step = (most - other) // rounds
     extra, copies = layer.extra(SCRATCH)
     yield from copies
     constants = (
         *layer.constants,
         ("LOCAL_X", lanes),
-        ("ROOM", _room(layer.hidden)),
+        ("ROOM", _padded_state_words(layer.hidden)),
         ("SEQUENCES", sequences),
     )
     groups = min(layer.count * -(-layer.batch // sequences), layer.limits.max_groups[0])
@@ -223,37 +227,38 @@ def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
 _WORK = SCRATCH
 
 
-def _places(layer: _Layer) -> tuple[int, int, int]:
-    """Return the words of the work buffer at which h and reset * h lie, behind the product, and
-    all its words.
+def _work_layout(layer: _Layer) -> tuple[int, int, int]:
+    """Return the offsets of h and of reset * h in the work buffer, and the buffer's size.
+
+    The product is stored at offset 0.
     """
     h_at = _aligned(layer.states * layer.cell.gates)
     reset_at = h_at + _aligned(layer.states)
     return h_at, reset_at, reset_at + layer.in_two_parts * _aligned(layer.states)
 
 
-def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
-    """The product of states in the work buffer and the weights."""
+def _multiply_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
+    """Yield the product of the states in the work buffer and the weights."""
     lead, columns = (layer.count, layer.batch), layer.cell.gates * layer.hidden
     call = Call(
-        (TensorType((*lead, layer.hidden), FLOAT32), layer.given.r),
+        (TensorType((*lead, layer.hidden), FLOAT32), layer.args.r),
         TensorType((*lead, columns), FLOAT32),
         Attrs({"transpose_a": False, "transpose_b": False}),
         layer.limits,
     )
     place = {0: _WORK, OUTPUT: _WORK}
-    for i, made in enumerate(product(call)):
-        shifts = made.shifts or (0,) * len(made.operands)
+    for i, dispatch in enumerate(product(call)):
+        shifts = dispatch.shifts or (0,) * len(dispatch.operands)
         yield replace(
-            made,
-            operands=tuple(place.get(o, 1) for o in made.operands),
+            dispatch,
+            operands=tuple(place.get(o, 1) for o in dispatch.operands),
             shifts=(shifts[0] + at, *shifts[1:]),
-            barrier=made.barrier or i == 0,
+            barrier=dispatch.barrier or i == 0,
         )
 
 
 def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
-    h_at, reset_at, _ = _places(layer)
+    h_at, reset_at, _ = _work_layout(layer)
     extra, copies = layer.extra(SCRATCH - 1)
     yield from copies
     yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
@@ -266,23 +271,23 @@ def _by_time_steps(layer: _Layer) -> Iterator[Dispatch]:
         return Dispatch(shader, operands, groups, push, constants, barrier=True)
 
     for step in range(layer.time):
-        yield from _times_weights(layer, h_at)
+        yield from _multiply_weights(layer, h_at)
         if layer.in_two_parts:
             yield part(1, step)
-            yield from _times_weights(layer, reset_at)
+            yield from _multiply_weights(layer, reset_at)
             yield part(2, step)
         else:
             yield part(0, step)
 
 
-# -- both --------------------------------------------------------------------------------------
+# -- both variants -----------------------------------------------------------------------------
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
     if not call.output.size:
         return ()
     layer = _layer(call)
-    work = (_places(layer)[2],) if call.variant == STEPS else ()
+    work = (_work_layout(layer)[2],) if call.variant == STEPS else ()
     return (*work, *layer.extra_words())
 
 

@@ -1,4 +1,4 @@
-"""The op `rnn_scan`: all time steps of a recurrent layer, whose inputs were multiplied before.
+"""The op `rnn_scan`: all time steps of a recurrent layer whose input projection is precomputed.
 
     gates, r, state -> (time + states, direction, batch, hidden): h of each time step, the last
     states
@@ -36,13 +36,13 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"[{OP}] expected {3 + cell.own + cell.masked} operands, got {len(inputs)}"
         )
-    given, count = operands_of(cell, inputs), len(cell.backwards)
-    if given.gates.rank != 4 or given.gates.shape[3] % cell.gates:
+    args, count = operands_of(cell, inputs), len(cell.backwards)
+    if args.gates.rank != 4 or args.gates.shape[3] % cell.gates:
         raise ShapeError(
             f"[{OP}] expected gates (direction, time, batch, {cell.gates} * hidden), got "
-            f"{given.gates.shape}"
+            f"{args.gates.shape}"
         )
-    _, time, batch, columns = given.gates.shape
+    _, time, batch, columns = args.gates.shape
     hidden = columns // cell.gates
     wanted: dict[str, Shape] = {
         "gates": (count, time, batch, columns),
@@ -52,18 +52,18 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         "lengths": (batch,),
     }
     for name, shape in wanted.items():
-        operand = getattr(given, name)
+        operand = getattr(args, name)
         if operand is not None and operand.shape != shape:
             raise ShapeError(f"[{OP}] expected {name} of shape {shape}, got {operand.shape}")
         if operand is not None and name != "lengths" and operand.dtype != FLOAT32:
             raise DTypeError(f"[{OP}] expected {name} of float32, got {operand.dtype}")
-    if given.lengths is not None and given.lengths.dtype not in (INT32, INT64):
-        raise DTypeError(f"[{OP}] expected lengths of int32 or int64, got {given.lengths.dtype}")
+    if args.lengths is not None and args.lengths.dtype not in (INT32, INT64):
+        raise DTypeError(f"[{OP}] expected lengths of int32 or int64, got {args.lengths.dtype}")
     return TensorType((time + cell.states, count, batch, hidden), FLOAT32)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    """The weights are read in each time step, and time steps follow each other."""
+    """Estimate the work: time steps are sequential, and each one reads the weights."""
     gates, r = inputs[:2]
     _, time, batch, _ = gates.shape
     moved = gates.device_bytes + output.device_bytes + time * r.device_bytes
@@ -87,14 +87,14 @@ register(
 
 @gradient(OP)
 def _gradient(call: VjpContext) -> VjpResult:
-    """By the same layer step by step, which is computed once more when its gradient is there."""
+    """Differentiate the unrolled layer, which recomputes the forward pass."""
     operands = tuple(optimization_barrier(x, call.grad) for x in call.inputs)
     cell = cell_of(call.attrs)
     return call.through(unrolled(cell, operands_of(cell, operands)), operands)
 
 
-def rnn_scan(cell: Cell, given: Operands[Tensor], name: str | None = None) -> Tensor:
-    """All time steps of a layer."""
-    optional = (given.own, given.lengths)
-    operands = (given.gates, given.r, given.state, *(t for t in optional if t is not None))
+def rnn_scan(cell: Cell, args: Operands[Tensor], name: str | None = None) -> Tensor:
+    """Compute all time steps of a layer."""
+    optional = (args.own, args.lengths)
+    operands = (args.gates, args.r, args.state, *(t for t in optional if t is not None))
     return apply(OP, operands, cell.attrs, name)

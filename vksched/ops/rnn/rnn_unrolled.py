@@ -1,8 +1,9 @@
-"""Recurrent layers as graphs of other ops, step by step: for activations that the op `rnn_scan`
-does not have, and for its gradients.
+"""Recurrent layers unrolled into other ops.
 
     gates (direction, time, batch, gates * hidden) -> gate by gate (time, gate, direction, ...)
     time step: gates[t] + h @ r -> activations -> h          both directions are one time step
+
+They serve activations that `rnn_scan` does not support, and its gradient.
 """
 
 from __future__ import annotations
@@ -31,31 +32,41 @@ from ..linalg.matmul import matmul
 from .cell import Cell, Operands
 
 Function = Callable[[Tensor], Tensor]
-"""An activation, which works value by value."""
+"""An elementwise activation."""
 FUNCTIONS: dict[str, Function] = {"sigmoid": sigmoid, "tanh": tanh, "relu": relu}
 
 
 def unrolled(
-    cell: Cell, given: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
+    cell: Cell, args: Operands[Tensor], functions: Sequence[Sequence[Function]] = ()
 ) -> Tensor:
-    """Returns what the op `rnn_scan` returns. functions: for each direction its activations, in
-    place of those that the cell names.
+    """Return the result of the op `rnn_scan`.
+
+    `functions` holds the activations of each direction and replaces the cell's activations.
     """
     used = functions or [[FUNCTIONS[name] for name in names] for names in cell.activations]
-    steps = _TimeSteps(cell, _by_time_step(cell, given), used)
+    steps = _TimeSteps(cell, _by_time_step(cell, args), used)
     step: Callable[..., tuple[Tensor, ...]] = getattr(steps, cell.kind)
-    states, made = tuple(given.state[i] for i in range(cell.states)), []
-    for t in range(given.gates.shape[1]):
+    states, outputs = tuple(args.state[i] for i in range(cell.states)), []
+    for t in range(args.gates.shape[1]):
         states = tuple(steps.keep(t, *both) for both in zip(step(t, *states), states, strict=True))
-        made.append(states[0])
-    return steps.join(made, states)
+        outputs.append(states[0])
+    return steps.join(outputs, states)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """gates: (time, gate, direction, batch, hidden), in the order of time steps. r: (gate,
-    direction, hidden, hidden). own: (gate, direction, 1, hidden), or None. alive: for each time
-    step (direction, batch, 1), whether a sequence is not over, or None.
+    """Operands in the order of time steps.
+
+    Attributes
+    ----------
+    gates : Tensor
+        (time, gate, direction, batch, hidden).
+    r : Tensor
+        (gate, direction, hidden, hidden).
+    own : Tensor or None
+        (gate, direction, 1, hidden).
+    alive : Tensor or None
+        (time, direction, batch, 1): true for sequences that have not ended.
     """
 
     gates: Tensor
@@ -64,26 +75,26 @@ class _Parts:
     alive: Tensor | None
 
 
-def _by_time_step(cell: Cell, given: Operands[Tensor]) -> _Parts:
-    count, time, batch, columns = given.gates.shape
+def _by_time_step(cell: Cell, args: Operands[Tensor]) -> _Parts:
+    count, time, batch, columns = args.gates.shape
     hidden = columns // cell.gates
-    ordered = given.gates
+    ordered = args.gates
     if any(cell.backwards) and time > 1:
-        each = (slice_(given.gates, d, d + 1, 0) for d in range(count))
-        turned = (
+        each = (slice_(args.gates, d, d + 1, 0) for d in range(count))
+        reversed_rows = (
             slice_(g, -1, None, 1, -1) if back else g
             for g, back in zip(each, cell.backwards, strict=True)
         )
-        ordered = concat(list(turned), 0)
+        ordered = concat(list(reversed_rows), 0)
     gates = reshape(ordered, (count, time, batch, cell.gates, hidden))
-    own = given.own
+    own = args.own
     if own is not None:
         own = transpose(reshape(own, (count, cell.gates, 1, hidden)), (1, 0, 2, 3))
     return _Parts(
         transpose(gates, (1, 3, 0, 2, 4)),
-        transpose(reshape(given.r, (count, hidden, cell.gates, hidden)), (2, 0, 1, 3)),
+        transpose(reshape(args.r, (count, hidden, cell.gates, hidden)), (2, 0, 1, 3)),
         own,
-        None if given.lengths is None else _alive(given.lengths, cell.backwards, time, batch),
+        None if args.lengths is None else _alive(args.lengths, cell.backwards, time, batch),
     )
 
 
@@ -94,8 +105,9 @@ def _alive(lengths: Tensor, backwards: tuple[bool, ...], time: int, batch: int) 
 
 
 class _TimeSteps:
-    """The time steps of a call: of each kind what it makes of gates and states, (direction, batch,
-    hidden).
+    """The time steps of a call: each kind of cell maps gates and states to new states.
+
+    All are (direction, batch, hidden).
     """
 
     def __init__(self, cell: Cell, parts: _Parts, functions: Sequence[Sequence[Function]]) -> None:
@@ -135,18 +147,18 @@ class _TimeSteps:
         return mul(out, self._activate(2, new)), new
 
     def keep(self, t: int, new: Tensor, old: Tensor) -> Tensor:
-        """The new state of the sequences that are not over, else the old one."""
+        """Return the new state for sequences that have not ended, else the old state."""
         alive = self._parts.alive
         return new if alive is None else where(alive[t], new, old)
 
-    def join(self, made: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
-        """Return the states of all time steps, in the order of time, and the last ones."""
-        count = len(made)
+    def join(self, outputs: list[Tensor], states: tuple[Tensor, ...]) -> Tensor:
+        """Return the states of all time steps, in the order of time, and the last states."""
+        count = len(outputs)
         if self._parts.alive is not None:
             nothing = constant(np.zeros((), numpy_dtype(states[0].dtype)))
-            made = [where(self._parts.alive[t], h, nothing) for t, h in enumerate(made)]
+            outputs = [where(self._parts.alive[t], h, nothing) for t, h in enumerate(outputs)]
         rows = [
-            slice_(made[count - 1 - t if back else t], d, d + 1, 0)
+            slice_(outputs[count - 1 - t if back else t], d, d + 1, 0)
             for t in range(count)
             for d, back in enumerate(self._cell.backwards)
         ]
@@ -164,5 +176,5 @@ class _TimeSteps:
         return concat([f(slice_(x, d, d + 1, axis)) for d, f in enumerate(functions)], axis)
 
     def _recur(self, h: Tensor, r: Tensor) -> Tensor:
-        """h (direction, batch, hidden) times r -> (gate, direction, batch, hidden)."""
+        """Return h (direction, batch, hidden) times r: (gate, direction, batch, hidden)."""
         return matmul(expand_dims(h, 0), r)

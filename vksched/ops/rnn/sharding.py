@@ -16,7 +16,7 @@ from .cell import cell_of
 
 @sharding("rnn_scan")
 def _rnn_scan(call: Sharded) -> Iterable[Factor]:
-    """Sequences; directions share nothing, but each has attributes of its own."""
+    """Yield the factor of sequences. Directions are independent, but have different attributes."""
     cell = cell_of(call.attrs)
     own, lengths = (REPLICATE,) * cell.own, (0,) * cell.masked
     yield Factor((2, REPLICATE, 2, *own, *lengths), 2, call.output.shape[2])

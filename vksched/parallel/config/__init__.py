@@ -1,1 +1,1 @@
-"""The config of a scheduler: where signals run, how they are cut, and in which order."""
+"""The config of a scheduler: the devices of signals, how they are sharded, and the pipeline."""

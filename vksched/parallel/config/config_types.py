@@ -1,12 +1,12 @@
-"""What a config says, as plain values: checked, with all defaults filled in.
+"""Config types: the checked contents of a config, with all defaults.
 
     encoder.0: {devices: [vulkan:0, vulkan:1], shard: {axis: 0, ratio: auto}}
     head: {devices: [vulkan:0, vulkan:1], shard: {weights: columns}}
     pipeline: {stages: [encoder.0, encoder.1, head], microbatches: 8, schedule: zero-bubble}
 
-A section belongs to the values of a signal: those whose name begins with its name and a dot, as
-`vs.signal` names them; or, for names with *, ? or [, to those that match it. Of several the longest
-one wins.
+A section applies to the values of a signal: those whose names begin with its name and a dot, as
+`vs.signal` names them; or, for names with *, ? or [, to those that match it. The longest matching
+name takes precedence.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ SCHEDULES = (
     "zb-h2",
     "dualpipe",
 )
-"""zero-bubble is zb-h2 where its memory suffices, else zb-h1."""
+"""zero-bubble is zb-h2 if its memory suffices, else zb-h1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How values of a signal are cut over its devices: one of the three.
+    """How the values of a signal are sharded over its devices; `axis`, `weights` or `auto` is set.
 
-    axis: of the values that come in, such as 0 for the examples of a batch. weights: "columns" or
-    "rows" of what products read. auto: what simulation finds best, "not at all" included.
-    ratio: how much each device takes, such as (3, 1); "auto" by what devices cost; () evenly.
+    Parameters
+    ----------
+    axis
+        The axis of the inputs of the signal, such as 0 for the examples of a batch.
+    weights
+        "columns" or "rows" of the weights of matmuls.
+    auto
+        Choose the fastest by simulation, no sharding included.
+    ratio
+        The shares of the devices, such as (3, 1); "auto" by their costs; () evenly.
     """
 
     axis: int | None = None
@@ -46,10 +53,22 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a config says of a signal. devices: names as `vksched devices` prints them; () all.
-    backward: the section for its backward pass; "" where that is this one. precision: of its
-    products, convolutions and attention; "" as without the section. line: in the file, 0 if
-    there is none.
+    """The section of a signal in a config.
+
+    Parameters
+    ----------
+    name
+        The signal.
+    devices
+        Names as `vksched devices` prints them; () for all.
+    shard
+        How its values are sharded.
+    backward
+        The section of its backward pass; "" for this one.
+    line
+        The line in the file, 0 if there is none.
+    precision
+        The precision mode of its matmuls, convolutions and attention; "" for the default.
     """
 
     name: str
@@ -62,8 +81,22 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """stages: signals in their order. devices: of the stages, one each or taken in turns; () those
-    of the sections. axis: of the inputs, cut into microbatches. schedule: one of SCHEDULES.
+    """The pipeline of a config.
+
+    Parameters
+    ----------
+    stages
+        The signals, in order.
+    microbatches
+        The number of microbatches.
+    schedule
+        One of SCHEDULES.
+    axis
+        The axis of the inputs that is split into microbatches.
+    devices
+        The devices of the stages, one each or repeated in order; () for those of the sections.
+    line
+        The line in the file, 0 if there is none.
     """
 
     stages: tuple[str, ...]
@@ -76,16 +109,14 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """sections: by name, in the order of the file. source: the file, for messages."""
+    """The sections by name, in the order of the file, the pipeline, and the name of the file."""
 
     sections: Mapping[str, Section] = field(default_factory=dict)
     pipeline: Pipeline | None = None
     source: str = "config"
 
     def without(self, gone: Collection[str]) -> Config:
-        """Returns what is left of the config where some devices are not there. A signal that has
-        no device left may run anywhere.
-        """
+        """Return the config without some devices; a signal without any runs anywhere."""
         sections = {name: _without(each, gone) for name, each in self.sections.items()}
         pipeline = self.pipeline
         if pipeline is not None:
@@ -97,8 +128,8 @@ class Config:
 def _without(section: Section, gone: Collection[str]) -> Section:
     if not any(device in gone for device in section.devices):
         return section
-    kept = [i for i, device in enumerate(section.devices) if device not in gone]
-    devices, shard = tuple(section.devices[i] for i in kept), section.shard
+    remaining = [i for i, device in enumerate(section.devices) if device not in gone]
+    devices, shard = tuple(section.devices[i] for i in remaining), section.shard
     if shard is not None and isinstance(shard.ratio, tuple) and shard.ratio:
-        shard = replace(shard, ratio=tuple(shard.ratio[i] for i in kept))
+        shard = replace(shard, ratio=tuple(shard.ratio[i] for i in remaining))
     return replace(section, devices=devices, shard=shard if devices else None)

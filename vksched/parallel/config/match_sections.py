@@ -1,8 +1,8 @@
-"""Which section of a config each value belongs to, by its name.
+"""Match sections: find the section of a config that applies to each value, by its name.
 
     encoder.0.h             encoder.0
-    encoder.0.mlp.h         encoder.0, or encoder.0.mlp where there is one
-    encoder.0.backward.h    encoder.0.backward, or what `backward` of encoder.0 names, or encoder.0
+    encoder.0.mlp.h         encoder.0, or encoder.0.mlp if it exists
+    encoder.0.backward.h    encoder.0.backward, or the `backward` section of encoder.0, or encoder.0
 
 Complexity: names * sections. Examples: tests/parallel/test_config_match.py.
 """
@@ -20,7 +20,7 @@ WILD = "*?["
 
 
 def sections_of(names: Sequence[str], config: Config) -> list[Section | None]:
-    """Return the section of each name; None where none speaks of it."""
+    """Return the section of each name; None if no section applies."""
     known: dict[str, Section | None] = {}
     out: list[Section | None] = []
     for name in names:
@@ -34,19 +34,19 @@ def sections_of(names: Sequence[str], config: Config) -> list[Section | None]:
 
 
 def covers(key: str, name: str) -> bool:
-    """Whether a section of some name speaks of a value."""
+    """Return True if a section with this name applies to a value."""
     if any(sign in key for sign in WILD):
         return fnmatchcase(name, key) or fnmatchcase(name, f"{key}.*")
     return name.startswith(f"{key}.")
 
 
 def is_backward(name: str) -> bool:
-    """Whether a value belongs to a backward pass."""
+    """Return True if a value belongs to a backward pass."""
     return BACKWARD in name.split(".")[:-1]
 
 
 def unmatched(names: Sequence[str], config: Config) -> dict[str, str]:
-    """Return for each section and stage that speaks of nothing a warning with the nearest name."""
+    """Return a warning with the closest name for each section that matches nothing."""
     wanted = [(name, section.line) for name, section in config.sections.items()]
     if config.pipeline is not None:
         line = config.pipeline.line
@@ -61,8 +61,8 @@ def unmatched(names: Sequence[str], config: Config) -> dict[str, str]:
             continue
         where = f"{config.source}, line {line}" if line else config.source
         near = difflib.get_close_matches(key, scopes, 1, 0.0)
-        told = f"; the nearest name is {near[0]}" if near else "; no value here has a signal"
-        out[key] = f"{where}: {key} matches nothing in this graph{told}"
+        hint = f"; the nearest name is {near[0]}" if near else "; no value here has a signal"
+        out[key] = f"{where}: {key} matches nothing in this graph{hint}"
     return out
 
 

@@ -1,9 +1,9 @@
-"""Reading a config: YAML or a dict in, checked values out, or one error that says where.
+"""Read a config: YAML or a dict in, checked values out, or one error with its location.
 
     text --yaml--> items with their lines --schema.json--> sections, pipeline --links--> Config
 
-Nothing is half read: the first thing that is wrong raises. Complexity: O(size of the file).
-Examples: tests/parallel/test_config_read.py.
+Nothing is read partially: the first error raises. Complexity: O(size of the file). Examples:
+tests/parallel/test_config_read.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...common.errors import PlanError
 from ...ir.precision import PRECISIONS
 from .config_types import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 
-MOST = 1 << 18
-"""Characters of a file."""
+MAX_CHARACTERS = 1 << 18
+"""Maximum characters of a file."""
 MAX_ITEMS = 100_000
-"""Values of a file; an alias counts as all that it stands for."""
-SHOWN = 80
-"""Characters of a value that an error shows."""
+"""Maximum values of a file, with aliases expanded."""
+MAX_SHOWN = 80
+"""Maximum characters of a value in an error message."""
 PIPELINE = "pipeline"
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 KEYS = {
@@ -38,39 +38,44 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Item:
-    """A value of the file and its line; 0 where there is no file. value: a dict or list of items,
-    a text, a number, a bool or None.
+    """A value of the file with its line, 0 without a file. It is a dict or list of items, a str, a
+    number, a bool or None.
     """
 
     value: Any
     line: int
 
 
-def read_config(given: str | PathLike[str] | Mapping[str, Any] | Config) -> Config:
+def read_config(source: str | PathLike[str] | Mapping[str, Any] | Config) -> Config:
     """Return a config.
 
-    given: the name of a YAML file, or what such a file holds, as a dict.
+    Parameters
+    ----------
+    source
+        The name of a YAML file, its content as a dict, or a Config.
 
-    Raises:
-        PlanError: it cannot be read, or something in it is wrong; the text says what and where.
+    Raises
+    ------
+    PlanError
+        It cannot be read, or a value is invalid; the message tells the location.
     """
-    if isinstance(given, Config):
-        return given
-    if isinstance(given, Mapping):
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, Mapping):
         try:
-            return _Reader("config").config(_plain(given))
+            return _Reader("config").config(_plain(source))
         except RecursionError:
             raise PlanError("[config] expected a few levels of a dict, got too many") from None
-    if not isinstance(given, (str, PathLike)):
-        raise PlanError(f"[config] expected a file name or a dict, got {given!r}")
-    name = Path(given).name
+    if not isinstance(source, (str, PathLike)):
+        raise PlanError(f"[config] expected a file name or a dict, got {source!r}")
+    name = Path(source).name
     try:
-        with Path(given).open(encoding="utf-8") as file:
-            text = file.read(MOST + 1)
+        with Path(source).open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
     except (OSError, ValueError) as error:  # no file, or no text
-        raise PlanError(f"[config] expected a readable YAML file, got {given}: {error}") from error
-    if len(text) > MOST:
-        raise PlanError(f"[config] {name}: expected at most {MOST} characters, got more")
+        raise PlanError(f"[config] expected a readable YAML file, got {source}: {error}") from error
+    if len(text) > MAX_CHARACTERS:
+        raise PlanError(f"[config] {name}: expected at most {MAX_CHARACTERS} characters, got more")
     return _Reader(name).config(_parse(text, name))
 
 
@@ -89,7 +94,7 @@ def _plain(value: object) -> Item:
 
 
 def _parse(text: str, name: str) -> Item:
-    """Return the items of a YAML text, with aliases as what they stand for, without own types."""
+    """Return the items of a YAML text, with aliases expanded and without custom types."""
     try:
         import yaml
     except ImportError:
@@ -110,7 +115,7 @@ def _parse(text: str, name: str) -> Item:
 
 
 class _Tree:
-    """What turns YAML nodes into items, no more of them than MAX_ITEMS."""
+    """Converts YAML nodes to items, up to MAX_ITEMS."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -124,7 +129,7 @@ class _Tree:
         if self._count > MAX_ITEMS:
             raise PlanError(f"{where}: expected at most {MAX_ITEMS} values, aliases repeated")
         if not node.tag.startswith("tag:yaml.org,2002:"):
-            raise PlanError(f"{where}: expected plain values, got the type {node.tag[:SHOWN]}")
+            raise PlanError(f"{where}: expected plain values, got the type {node.tag[:MAX_SHOWN]}")
         if node.id == "mapping":
             return Item(dict(self._entry(*pair) for pair in self._pairs(node)), line)
         if node.id == "sequence":
@@ -132,7 +137,7 @@ class _Tree:
         return Item(_scalar(node), line)
 
     def _pairs(self, node: Any) -> list[tuple[Any, Any]]:
-        """Return the keys and values of a mapping whose keys are names, each once."""
+        """Return the entries of a mapping after checking that its keys are unique names."""
         names: set[str] = set()
         for key, _ in node.value:
             where = f"[config] {self._name}, line {key.start_mark.line + 1}"
@@ -144,19 +149,19 @@ class _Tree:
         return list(node.value)
 
     def _entry(self, key: Any, value: Any) -> tuple[str, Item]:
-        """Return a name and its item, which has the line of the name."""
+        """Return a key and its item, which has the line of the key."""
         return key.value, Item(self.item(value).value, key.start_mark.line + 1)
 
 
 def _scalar(node: Any) -> object:
-    """Return a plain whole number as one, all else as text: 3:1 is no time of day here."""
+    """Return a plain whole number as int, all else as str: 3:1 is no time of day here."""
     if node.style is None and WHOLE.fullmatch(node.value):
         return int(node.value)
     return node.value if node.value or node.style else None
 
 
 class _Reader:
-    """What turns items into values. source: the file, for messages."""
+    """Converts items to config types; `source` is the file, for messages."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -172,7 +177,7 @@ class _Reader:
         return Config(sections, None if found is None else self.pipeline(found), self.source)
 
     def section(self, name: str, item: Item) -> Section:
-        """Returns what is said of a signal."""
+        """Return the section of a signal."""
         if not name or name.startswith(".") or name.endswith("."):
             raise self.error(item, "the name of a signal", repr(name), "encoder.0")
         keys = self.keys(item, name, "section")
@@ -181,7 +186,7 @@ class _Reader:
         if len(devices) > 1 and shard is None:
             raise self.error(
                 keys["devices"],
-                f"a shard beside the {len(devices)} devices of {name}",
+                f"a shard for the {len(devices)} devices of {name}",
                 "none",
                 "shard: auto, or one device",
             )
@@ -192,7 +197,7 @@ class _Reader:
         return Section(name, devices, shard, backward, item.line, precision)
 
     def shard(self, name: str, item: Item, devices: int) -> Shard:
-        """Return how the values of a signal are cut."""
+        """Return how the values of a signal are sharded."""
         if item.value == AUTO:
             return Shard(auto=True, ratio=AUTO)
         keys = self.keys(item, f"{name}.shard", "shard")
@@ -211,7 +216,7 @@ class _Reader:
         return Shard(axis, weights, ratio=ratio)
 
     def ratio(self, name: str, item: Item, devices: int) -> tuple[int, ...] | str:
-        """Return how much each device takes: auto, 3:1 or [3, 1]."""
+        """Return the shares of the devices: auto, 3:1 or [3, 1]."""
         if item.value == AUTO:
             return AUTO
         parts = item.value
@@ -223,7 +228,7 @@ class _Reader:
                 item, f"auto or whole numbers as {name}.shard.ratio", _shown(item), "3:1"
             )
         if not devices:
-            raise self.error(item, f"devices of {name} beside its ratio", "none", AUTO)
+            raise self.error(item, f"devices of {name} with its ratio", "none", AUTO)
         if len(parts) != devices:
             raise self.error(
                 item, f"a ratio for each of the {devices} devices of {name}", _shown(item), AUTO
@@ -252,7 +257,7 @@ class _Reader:
         return Pipeline(stages, count, schedule, axis, devices, item.line)
 
     def check_backward(self, sections: Mapping[str, Section]) -> None:
-        """Raise where backward names no section, or goes in a circle."""
+        """Raise PlanError if a `backward` names no section, or if there is a cycle."""
         for name, section in sections.items():
             path = [name]
             while section.backward and section.backward != section.name:
@@ -270,10 +275,10 @@ class _Reader:
                 path.append(section.backward)
                 section = sections[section.backward]
 
-    # -- pieces --------------------------------------------------------------------------------
+    # -- pieces ------------------------------------------------------------------------------------
 
     def keys(self, item: Item, what: str, kind: str) -> dict[str, Item]:
-        """Return a mapping whose keys are known."""
+        """Return a mapping after checking its keys."""
         found, known = self.mapping(item, f"{what} with {', '.join(KEYS[kind])}"), KEYS[kind]
         for key, value in found.items():
             if key not in known:
@@ -281,13 +286,13 @@ class _Reader:
         return found
 
     def mapping(self, item: Item, what: str) -> dict[str, Item]:
-        """Return an item that is a mapping."""
+        """Return an item after checking that it is a mapping."""
         if not isinstance(item.value, dict):
             raise self.error(item, what, _shown(item), "name: value")
         return item.value
 
     def names(self, item: Item, what: str, again: bool = False) -> tuple[str, ...]:
-        """Return a list of names, each once unless they may come again."""
+        """Return a list of names after checking that they are unique, unless `again`."""
         value = item.value
         good = isinstance(value, list) and value and all(isinstance(v.value, str) for v in value)
         if not good:
@@ -298,19 +303,19 @@ class _Reader:
         return found
 
     def text(self, item: Item, what: str) -> str:
-        """Return an item that is a name."""
+        """Return an item after checking that it is a name."""
         if not isinstance(item.value, str) or not item.value:
             raise self.error(item, f"a name as {what}", _shown(item), "encoder.0.backward")
         return item.value
 
     def whole(self, item: Item, what: str) -> int:
-        """Return an item that is a whole number."""
+        """Return an item after checking that it is a whole number."""
         if not _is_whole(item.value):
             raise self.error(item, f"a whole number as {what}", _shown(item), "0")
         return int(item.value)
 
     def one_of(self, item: Item, what: str, known: Iterable[str]) -> str:
-        """Return an item that is one of some words."""
+        """Return an item after checking that it is one of some names."""
         if item.value not in tuple(known):
             near = _nearest(str(item.value), known)
             raise self.error(item, f"one of {', '.join(known)} as {what}", _shown(item), near)
@@ -332,15 +337,15 @@ def _shown(item: Item) -> str:
     if isinstance(item.value, dict):
         return "a mapping"
     if isinstance(item.value, list):
-        parts = (_shown(each) for each in item.value[:SHOWN])
+        parts = (_shown(each) for each in item.value[:MAX_SHOWN])
         return _short(f"[{', '.join(parts)}]")
     if isinstance(item.value, str) and WHOLE.fullmatch(item.value):
-        return repr(item.value)  # in quotes, as it is no number here
+        return repr(item.value)  # in quotes, because it is a str
     return "nothing" if item.value is None else _short(str(item.value))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -1,12 +1,12 @@
-"""Pipeline schedules as data: which device does what, in which order.
+"""Pipeline schedules as data: the order of actions of each device.
 
-    device 0  F0 F1 F2 F3 .. .. B0 B1 B2 B3        F: forward, B: backward, .: it waits
+    device 0  F0 F1 F2 F3 .. .. B0 B1 B2 B3        F: forward, B: backward, .: idle
     device 1     F0 F1 F2 F3 B0 B1 B2 B3
 
-A model is cut into stages that follow each other, a batch into microbatches. While the second
-device works on the first microbatch, the first device works on the second one. A schedule is made
-by a small pure function from the number of devices and of microbatches, can be checked, simulated
-and drawn, and needs no graph and no device.
+A model is split into consecutive stages, a batch into microbatches. While the second device works
+on the first microbatch, the first device works on the second one. A schedule is built by a pure
+function from the number of devices and of microbatches, can be checked, simulated and drawn, and
+needs neither graph nor device.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Where examples are after a reshape, if axes around theirs become one with it, or come apart.
+"""Batch axes: find where examples are after a reshape that merges or splits axes around theirs.
 
     (time 2, batch 4)  --reshape-->  (8,)         0 1 2 3 | 4 5 6 7
      microbatch 0 of 2:                           x x     | x x          two runs, not one
 
-A microbatch may then be several runs of an axis, one in each of `outer` blocks. What computes each
-element of that axis alone, or adds them up, does not mind: their order within a part is the same in
-all operands. Complexity: O(axes). Examples: tests/parallel/test_microbatch.py.
+A microbatch may then be several runs of an axis, one in each of `outer` blocks. Ops that compute
+each element of that axis separately, or sum them, are not affected: the order of the elements
+within a part is equal in all operands. Complexity: O(axes). Examples:
+tests/parallel/test_microbatch.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...ops.layout.sharding import groups
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:
-    """The way of a reshape, and into how many blocks its result's axis falls."""
+    """The sharding factor of a reshape, and the number of blocks of the axis of its result."""
 
     factor: Factor
     outer: int
@@ -28,10 +29,10 @@ class Regrouped:
 def regroup(
     before: tuple[int, ...], after: tuple[int, ...], axis: int, outer: int, count: int
 ) -> Regrouped | None:
-    """Return how a reshape of `count` equal parts of an axis gives parts of the result; None where
-    they are no equal runs of one of its axes.
+    """Return how a reshape of `count` equal parts of an axis gives parts of the result; None if
+    these are not equal runs of one of its axes.
 
-    axis, outer: of the operand, cut in each of so many blocks.
+    axis, outer: the axis of the operand, and the number of its blocks, each split into parts.
     """
     for (first, last), (begin, end) in groups(before, after):
         if not first <= axis < last:

@@ -1,10 +1,10 @@
-"""A graph arranged as a pipeline: microbatches of stages, each with a device and a turn.
+"""Build a pipeline: split a graph into microbatches of stages, each with a device and a position.
 
-    graph --microbatch.py--> what is computed for each microbatch
-          --stages.py-----> the stage and phase of each node
-          --schedules-----> which device does what, when; turns are positions in that order
+    graph --microbatch.py--------> the nodes computed for each microbatch
+          --stage_assignment.py--> the stage and phase of each node
+          --schedules------------> the order of actions; positions of nodes follow from it
 
-The turns of a device are its splits. Complexity: O(edges * microbatches). Examples:
+Each position of a device becomes a split. Complexity: O(edges * microbatches). Examples:
 tests/parallel/test_arrange.py.
 """
 
@@ -33,9 +33,9 @@ from .zero_bubble import zb_h1, zb_h2
 
 @dataclass(frozen=True)
 class Arranged:
-    """made: the graph of microbatches. simulated: its schedule. note: what was done."""
+    """A graph of microbatches, the simulated schedule, and a note on the choice."""
 
-    made: BuildResult
+    result: BuildResult
     simulated: Simulated
     note: str
 
@@ -49,11 +49,11 @@ def arrange(
 ) -> Arranged:
     """Return the graph as a pipeline.
 
-    pipeline: with stages that are there. devices: of each stage. shown: nodes that somebody wants
-    to see whole, beside the outputs.
+    pipeline: with stages that exist. devices: the device of each stage. shown: nodes whose full
+    values are needed, besides the outputs.
 
     Raises:
-        PlanError: the batch cannot be cut so, or the schedule is not for so many stages.
+        PlanError: the batch cannot be split, or the schedule does not support the number of stages.
     """
     stages = pipeline.stages
 
@@ -67,12 +67,14 @@ def arrange(
     training = any(place.phase == BACKWARD for place in places.values())
     work = _Work(graph, batches, phases, devices, shown)
     found = _schedules(pipeline, devices, training)
-    made, simulated = work.best([simulate(schedule, times) for schedule in found], oracle)
-    return Arranged(made, simulated, _describe(simulated, pipeline))
+    result, simulated = work.best([simulate(schedule, times) for schedule in found], oracle)
+    return Arranged(result, simulated, _describe(simulated, pipeline))
 
 
 @dataclass(frozen=True)
 class _Work:
+    """The parts of a pipeline that do not depend on the schedule."""
+
     graph: Graph
     batches: Batches
     phases: Mapping[int, Place]
@@ -80,54 +82,54 @@ class _Work:
     shown: Sequence[int]
 
     def best(self, found: Sequence[Simulated], oracle: CostOracle) -> tuple[BuildResult, Simulated]:
-        """Return the schedule whose plan takes the shortest, which may be another one where memory
-        is tight. No plan is made of one that takes longer by itself than the best plan so far.
+        """Return the graph and the schedule whose plan is fastest, which may be a slower schedule
+        if memory is short. Schedules that take longer than the best plan so far are not planned.
         """
         first, *others = sorted(found, key=lambda simulated: simulated.makespan_s)
-        best = self.made(first), first
+        best = self.build(first), first
         if not others:
             return best
         least_s = oracle.run_seconds(best[0])
         for simulated in others:
             if simulated.makespan_s >= least_s:
                 break
-            made = self.made(simulated)
-            # where memory suffices for none, planning says so of the last one, which holds least
-            if (run_s := oracle.run_seconds(made)) < least_s or least_s == math.inf:
-                best, least_s = (made, simulated), run_s
+            result = self.build(simulated)
+            # if none fits, planning fails for the last one, which needs the least memory
+            if (run_s := oracle.run_seconds(result)) < least_s or least_s == math.inf:
+                best, least_s = (result, simulated), run_s
         return best
 
-    def made(self, simulated: Simulated) -> BuildResult:
+    def build(self, simulated: Simulated) -> BuildResult:
         """Return the graph in the order of a schedule."""
         schedule = simulated.schedule
-        # the sort is stable: actions of no length stay in the order in which they were carried out
+        # a stable sort: actions of zero length keep the order of the simulation
         order = sorted(simulated.start_s, key=lambda action: simulated.start_s[action])
-        turns = {action: turn for turn, action in enumerate(order, 1)}
+        positions = {action: position for position, action in enumerate(order, 1)}
         workers = _workers(schedule, self.devices)
 
         def slot(node: int, microbatch: int) -> Slot:
             place = self.phases[node]
             action = Action(place.phase, place.stage, microbatch)
-            if action not in turns:
+            if action not in positions:
                 action = Action(BACKWARD, place.stage, microbatch)
-            return Slot(workers[schedule.device_of[action]], turns[action])
+            return Slot(workers[schedule.device_of[action]], positions[action])
 
         return Batcher(self.graph, self.batches, slot).run(self.shown)
 
 
 def _workers(schedule: PipelineSchedule, devices: Sequence[str]) -> Sequence[str]:
-    """Return the device of each worker of a schedule: one for each stage, or for several."""
+    """Return the device of each worker of a schedule, which has one stage or several."""
     return devices if schedule.devices == len(devices) else list(dict.fromkeys(devices))
 
 
 def _schedules(
     pipeline: Pipeline, devices: Sequence[str], training: bool
 ) -> list[PipelineSchedule]:
-    """Return the schedules that come into question."""
+    """Return the candidate schedules."""
     count, batches = len(devices), pipeline.microbatches
     if not training:
         return [gpipe(count, batches, training=False)]
-    makers: dict[str, Callable[[], PipelineSchedule]] = {
+    builders: dict[str, Callable[[], PipelineSchedule]] = {
         "gpipe": lambda: gpipe(count, batches),
         "1f1b": lambda: one_f_one_b(count, batches),
         "interleaved": lambda: _interleaved(devices, batches),
@@ -136,16 +138,16 @@ def _schedules(
         "dualpipe": lambda: dualpipe(count, batches),
     }
     if pipeline.schedule == "zero-bubble":
-        return [makers["zb-h2"](), makers["zb-h1"]()]
+        return [builders["zb-h2"](), builders["zb-h1"]()]
     if pipeline.schedule != AUTO:
-        return [makers[pipeline.schedule]()]
-    found = [makers[name]() for name in ("1f1b", "zb-h1", "zb-h2")]
+        return [builders[pipeline.schedule]()]
+    found = [builders[name]() for name in ("1f1b", "zb-h1", "zb-h2")]
     try:
-        found.append(makers["interleaved"]())
-    except PlanError:  # not so many stages
+        found.append(builders["interleaved"]())
+    except PlanError:  # unsuitable number of stages
         pass
     if len(set(devices)) < count:
-        # the others take each stage for a device of its own
+        # the others assume a device for each stage
         found = found[-1:] if found[-1].name == "interleaved" else found[:1]
     return found
 
@@ -169,7 +171,7 @@ def _times(
     oracle: CostOracle,
     microbatches: int,
 ) -> list[PhaseTimes]:
-    """Return for each stage what its phases take for one microbatch."""
+    """Return the times of the phases of each stage for one microbatch."""
     seconds: Counter[tuple[int, str]] = Counter()
     for node, place in phases.items():
         took = oracle.seconds(graph, node, devices[place.stage])
@@ -183,25 +185,25 @@ def _times(
 def stage_devices(
     pipeline: Pipeline, of_sections: Mapping[str, Sequence[str]], known: Sequence[str]
 ) -> list[str]:
-    """Return the device of each stage. of_sections: those of sections of the same names. known:
+    """Return the device of each stage. of_sections: the devices of the sections of stages. known:
     all devices of the machine, the CPU last.
     """
-    turns = _in_turns(pipeline.devices or known[:-1] or known)
+    defaults = _cycle(pipeline.devices or known[:-1] or known)
     out: list[str] = []
     for stage in pipeline.stages:
-        device = next(turns)
+        device = next(defaults)
         own = of_sections.get(stage, ())
         out.append(own[0] if own and not pipeline.devices else device)
     return out
 
 
-def _in_turns(devices: Sequence[str]) -> Iterator[str]:
+def _cycle(devices: Sequence[str]) -> Iterator[str]:
     while True:
         yield from devices
 
 
 def matching(pipeline: Pipeline, names: Iterable[str]) -> Pipeline | None:
-    """Return a pipeline with those stages that some name belongs to; None where there is none."""
+    """Return a pipeline without stages that match no name; None if no stage is left."""
     names = list(names)
     there = tuple(s for s in pipeline.stages if any(covers(s, name) for name in names))
     return replace(pipeline, stages=there) if there else None

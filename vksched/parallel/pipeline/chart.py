@@ -1,4 +1,4 @@
-"""The chart of a pipeline schedule: a row a device, each phase in its own colour and letter."""
+"""Chart of a pipeline schedule: a row for each device, with phases by colour and letter."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def save_chart(simulated: Simulated, path: str | os.PathLike[str]) -> None:
 
 
 def draw_chart(simulated: Simulated) -> str:
-    """Return the chart of a simulated schedule as SVG text: bars named F3 are the forward pass of
-    microbatch 3, B its backward pass, I and W the two parts of that.
+    """Return the chart of a simulated schedule as SVG text. F3 is the forward pass of microbatch 3,
+    B its backward pass, I and W the gradients of inputs and weights.
     """
     schedule = simulated.schedule
     rows = [
@@ -32,12 +32,12 @@ def draw_chart(simulated: Simulated) -> str:
         )
         for device, order in enumerate(schedule.orders)
     ]
-    told = (
+    caption = (
         f"{schedule.microbatches} microbatches, {schedule.stages} stages; idle "
         f"{simulated.bubble_share:.1%}; at most {max(simulated.peak_held)} microbatches held; "
         "F forward, B backward, I by inputs, W by weights"
     )
-    return draw_timeline(f"Pipeline {schedule.name}", told, rows, noun="action")
+    return draw_timeline(f"Pipeline {schedule.name}", caption, rows, noun="action")
 
 
 def _bar(simulated: Simulated, action: Action) -> Bar:

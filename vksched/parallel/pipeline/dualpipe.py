@@ -1,11 +1,11 @@
-"""Dual pipe: microbatches enter the pipeline from both ends.
+"""DualPipe: microbatches enter the pipeline from both ends.
 
     device 0: stages 0 and p - 1        one half of the microbatches goes down,
-    device 1: stages 1 and p - 2        the other half up; each device holds two
-    ...                                 stages' weights
+    device 1: stages 1 and p - 2        the other half up; each device holds the
+    ...                                 weights of two stages
 
-A device that would wait for one stream works on the other one. p devices are idle for
-(p / 2 - 1)(F + B - 2 W) or so, hold p + 1 microbatches at most, and two copies of the weights.
+A device that would wait for one stream works on the other one. p devices are idle for about (p / 2
+- 1)(F + B - 2 W), hold at most p + 1 microbatches, and two copies of the weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .schedule_types import (
 
 
 def dualpipe(devices: int, microbatches: int) -> PipelineSchedule:
-    """Both ends at once; stage s is on device s for the first half of the microbatches, and on
-    device p - 1 - s for the second half.
+    """Return the DualPipe schedule: stage s is on device s for the first half of the microbatches,
+    and on device p - 1 - s for the second half.
 
     Raises:
-        PlanError: the devices are odd in number, or the microbatches are odd or fewer than twice
+        PlanError: the number of devices is odd, or that of microbatches is odd or less than twice
             the devices.
 
     Source: DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.2.1.
@@ -43,7 +43,7 @@ def dualpipe(devices: int, microbatches: int) -> PipelineSchedule:
 
 
 class _Device:
-    """The order of one device. Its near stream is the one that enters at its half's end."""
+    """The order of one device. Its near stream enters the pipeline at the end closer to it."""
 
     def __init__(self, device: int, devices: int, microbatches: int) -> None:
         self._device, self._devices, self._half = device, devices, microbatches // 2
@@ -74,7 +74,7 @@ class _Device:
             self._forward(True)
             self._backward(False)
         for i in range(depth + 1):
-            # from the middle on weights are kept for the end
+            # from the middle on, gradients of weights are deferred
             late = i >= (depth + 1) // 2
             self._backward(True, whole=not late)
             self._backward(False, whole=not late)
@@ -86,7 +86,7 @@ class _Device:
         return tuple(self._order)
 
     def _place(self, phase: str, far: bool) -> tuple[int, int]:
-        """Return stage and microbatch of the next action of a stream."""
+        """Return the stage and microbatch of the next action of a stream."""
         number = self._count[phase, far]
         self._count[phase, far] += 1
         second = far != self._lower

@@ -1,7 +1,7 @@
-"""GPipe and 1F1B: one stage a device, the pipeline filled once and drained once.
+"""GPipe and 1F1B: one stage per device, with the pipeline filled once and drained once.
 
-Both leave each device idle for (p - 1) / (m + p - 1) of the time, of p devices and m microbatches.
-GPipe holds the values of all m microbatches at once, 1F1B those of p at most.
+Both leave each device idle for (p - 1) / (m + p - 1) of the time, with p devices and m
+microbatches. GPipe holds the values of all m microbatches at once, 1F1B at most those of p.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from .schedule_types import BACKWARD, FORWARD, Action, PipelineSchedule, check_c
 
 
 def gpipe(devices: int, microbatches: int, training: bool = True) -> PipelineSchedule:
-    """All forward passes, then all backward passes.
+    """Return the GPipe schedule: all forward passes, then all backward passes.
 
-    training: False leaves out the backward passes, as for inference.
+    training: False omits the backward passes, for inference.
 
     Source: Huang and others, GPipe: efficient training of giant neural networks using pipeline
     parallelism, NeurIPS 2019.
@@ -27,8 +27,8 @@ def gpipe(devices: int, microbatches: int, training: bool = True) -> PipelineSch
 
 
 def one_f_one_b(devices: int, microbatches: int) -> PipelineSchedule:
-    """Each device begins as many forward passes as there are devices from it on, then does a
-    backward and a forward pass in turns.
+    """Return the 1F1B schedule: each device starts with one forward pass for each device from it
+    on, then alternates backward and forward passes.
 
     Source: Narayanan and others, PipeDream, SOSP 2019; Memory-efficient pipeline-parallel DNN
     training, ICML 2021.

@@ -1,10 +1,10 @@
-"""Interleaved 1F1B: several stages a device, so that the pipeline fills in smaller steps.
+"""Interleaved 1F1B: several stages per device, so that the pipeline fills faster.
 
-    device 0: stages 0, 2        a microbatch goes round the devices twice
+    device 0: stages 0, 2        a microbatch passes all devices twice
     device 1: stages 1, 3
 
-With v stages a device the idle share falls to (p - 1) / (v m + p - 1), for more transfers and a few
-more microbatches held.
+With v stages per device the idle share falls to (p - 1) / (v m + p - 1), at the price of more
+transfers and a few more microbatches in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from .schedule_types import BACKWARD, FORWARD, Action, PipelineSchedule, check_c
 
 
 def interleaved(devices: int, microbatches: int, rounds: int = 2) -> PipelineSchedule:
-    """1F1B over devices that hold `rounds` stages each: stage s is on device s modulo devices.
+    """Return the interleaved 1F1B schedule with `rounds` stages per device: stage s is on device s
+    modulo devices.
 
-    Microbatches go in groups of as many as there are devices, a group through one round of stages
+    Microbatches are processed in groups of one per device, a group through one round of stages
     after the other, so their number has to be a multiple of the devices.
 
     Raises:
@@ -34,8 +35,8 @@ def interleaved(devices: int, microbatches: int, rounds: int = 2) -> PipelineSch
     orders = []
     for device in range(devices):
         count = microbatches * rounds
-        forward = [_turn(FORWARD, i, device, devices, rounds) for i in range(count)]
-        backward = [_turn(BACKWARD, i, device, devices, rounds) for i in range(count)]
+        forward = [_action(FORWARD, i, device, devices, rounds) for i in range(count)]
+        backward = [_action(BACKWARD, i, device, devices, rounds) for i in range(count)]
         first = min(2 * (devices - device - 1) + (rounds - 1) * devices + 1, count)
         order = forward[:first]
         for i in range(count):
@@ -45,8 +46,8 @@ def interleaved(devices: int, microbatches: int, rounds: int = 2) -> PipelineSch
     return PipelineSchedule("interleaved", devices * rounds, microbatches, tuple(orders))
 
 
-def _turn(phase: str, number: int, device: int, devices: int, rounds: int) -> Action:
-    """Returns what a device does as its turn of this number, of one phase."""
+def _action(phase: str, number: int, device: int, devices: int, rounds: int) -> Action:
+    """Return the action with this index in one phase of a device."""
     group, rest = divmod(number, devices * rounds)
     at, inside = divmod(rest, devices)
     if phase == BACKWARD:

@@ -1,11 +1,11 @@
-"""Microbatches: a graph that computes each part of a batch on its own, and adds up what is summed.
+"""Microbatches: compute each part of a batch separately, and sum partial results.
 
     x (8, ...) --> x.0 (4, ...) --> h.0 --> dw.0 --.
-              `--> x.1 (4, ...) --> h.1 --> dw.1 --+--> dw      the gradient, as of the whole batch
+              `--> x.1 (4, ...) --> h.1 --> dw.1 --+--> dw      the gradient of the whole batch
 
-The axis spreads by the sharding rules of the ops, as over devices: a microbatch is a part in time.
-What mixes microbatches before the end is an error: it would have all wait for all. Complexity:
-O(edges * microbatches). Examples: tests/parallel/test_arrange.py.
+The batch axis propagates by the sharding rules of the ops, as for devices: a microbatch is a shard
+in time. An op that mixes microbatches before the end is an error, because it would make all of them
+wait. Complexity: O(edges * microbatches). Examples: tests/parallel/test_arrange.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from .batch_axes import regroup
 
 @dataclass
 class _Value:
-    """A value of the graph as written. whole: its node. cut: the axis and sizes of its parts.
-    outer: in how many blocks of that axis each part has a run (`regroup.py`). parts: a node for
-    each microbatch.
+    """A value of the original graph.
+
+    `whole` is its node; `shard` the axis and sizes of its parts; `outer` the number of blocks of
+    that axis, in each of which a part has a run (batch_axes.py); `parts` a node for each
+    microbatch.
     """
 
     whole: int | None = None
@@ -41,9 +43,11 @@ class _Value:
 
 @dataclass(frozen=True)
 class Batches:
-    """How a graph falls into microbatches. strategies: of each node that is computed in parts.
-    added_up: those of them whose results are added up. outers: of those whose parts are several
-    runs, how many. reads: likewise of what they read.
+    """How a graph is split into microbatches.
+
+    `strategies` holds the nodes computed in parts; `added_up` those of them whose results are
+    summed; `outers` the number of runs of their parts, if several; `reads` the number of runs in
+    operands.
     """
 
     count: int
@@ -55,24 +59,26 @@ class Batches:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where and when a microbatch of a node is computed."""
+    """The device and the pipeline position of a node for one microbatch."""
 
     device: str
     turn: int
 
 
 def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> Batches:
-    """Return which nodes are computed in parts. axis: of the inputs. first: whether a name belongs
-    to the first stage, whose first input tells how many examples a batch has.
+    """Return which nodes are computed in parts.
+
+    axis: the batch axis of the inputs. first: returns True for names of the first stage, whose
+    first input determines the batch size.
 
     Raises:
-        PlanError: the batch cannot be cut into so many parts, or a node mixes them.
+        PlanError: the batch is not divisible, or a node mixes microbatches.
     """
     return _Finder(graph, count, axis, first).find()
 
 
 class _Finder:
-    """One walk over a graph. joined: values that are known only after all microbatches."""
+    """One traversal of a graph; `joined` values depend on all microbatches."""
 
     def __init__(self, graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> None:
         self.graph = graph
@@ -91,7 +97,7 @@ class _Finder:
             if node.declaration.leaf or node.op in ("state", "assign"):
                 continue
             call = Sharded(self.graph.input_types(node), node.type, node.attrs)
-            strategy = self._way(node, call)
+            strategy = self._strategy(node, call)
             if strategy is None:
                 if any(i in self.joined for i in node.inputs):
                     self.joined.add(node.id)
@@ -111,7 +117,7 @@ class _Finder:
         return Batches(self.count, self.strategies, added_up, self.outers, self.reads)
 
     def _length(self, first: Callable[[str], bool]) -> int:
-        """Return how many examples a batch has."""
+        """Return the batch size."""
         read = {i for node in self.graph.nodes if first(node.name) for i in node.inputs}
         inputs = [n for n in self.graph.inputs if n.type.rank > self.axis]
         found = [n for n in inputs if n.id in read] or inputs
@@ -128,8 +134,8 @@ class _Finder:
             )
         return length
 
-    def _way(self, node: Node, call: Sharded) -> ShardingStrategy | None:
-        """Return the way in which a node is computed for each microbatch, or None."""
+    def _strategy(self, node: Node, call: Sharded) -> ShardingStrategy | None:
+        """Return how a node is computed for each microbatch; None if it is not."""
         bound = [i for i in node.inputs if i in self.shardings]
         seeds = [i for i in node.inputs if self._is_seed(i)]
         if not bound and not seeds:
@@ -143,7 +149,7 @@ class _Finder:
         return None
 
     def _regrouped(self, node: Node, call: Sharded) -> ShardingStrategy | None:
-        """Return the way of a reshape; its parts may be several runs before it, or after it."""
+        """Return the strategy of a reshape; its parts may be several runs before or after it."""
         (operand,) = node.inputs
         axis = self.shardings[operand].axis if operand in self.shardings else self.axis
         shapes, outer = (call.inputs[0].shape, call.output.shape), self.outers.get(operand, 1)
@@ -192,7 +198,7 @@ class _Finder:
         if outer > 1:
             size = strategy.units[0]
             if size % outer or factor.attrs(0, size) != factor.attrs(size, size):
-                return None  # a run is no whole number of units, or not alike everywhere
+                return None  # a run is no whole number of units, or runs differ
             self.reads[node.id] = outer
             if isinstance(factor.result, int):
                 self.outers[node.id] = outer
@@ -207,9 +213,7 @@ class _Finder:
 
 
 class Batcher:
-    """Makes the graph of microbatches. slots: where and when each node that is computed in parts
-    is, by its id and microbatch.
-    """
+    """Builds the graph of microbatches; `slots` returns the slot of a node and a microbatch."""
 
     def __init__(self, graph: Graph, batches: Batches, slots: Callable[[int, int], Slot]) -> None:
         self._graph = graph
@@ -219,7 +223,7 @@ class Batcher:
         self._values = [_Value() for _ in graph.nodes]
 
     def run(self, shown: Sequence[int]) -> BuildResult:
-        """Return the graph. shown: nodes that somebody wants to see whole, beside the outputs."""
+        """Return the graph. shown: nodes whose full values are needed, besides the outputs."""
         for node in self._graph.nodes:
             value = self._values[node.id]
             if node.declaration.leaf or node.op == "state":
@@ -237,7 +241,7 @@ class Batcher:
 
     def _in_parts(self, node: Node, strategy: ShardingStrategy) -> None:
         call = Sharded(self._graph.input_types(node), node.type, node.attrs)
-        first, made = 0, list[int]()
+        first, built = 0, list[int]()
         for part, units in enumerate(strategy.units):
             slot = self._slots(node.id, part)
             inputs = [
@@ -246,13 +250,13 @@ class Batcher:
             ]
             attrs = {**node.attrs, **strategy.factor.attrs(first, units)}
             name = f"{node.name}~{part}"
-            made.append(self._builder.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
+            built.append(self._builder.emit(node.op, inputs, attrs, name, slot.device, slot.turn))
             first += units
         shard, value = strategy.result(call), self._values[node.id]
-        value.parts, value.shard = tuple(made), shard
+        value.parts, value.shard = tuple(built), shard
         value.outer = self._batches.outers.get(node.id, 1)
         if shard is None:
-            value.whole = self._added(node, strategy, made)
+            value.whole = self._added(node, strategy, built)
 
     def _operand(
         self, reader: int, position: int, part: int, strategy: ShardingStrategy, call: Sharded
@@ -284,17 +288,17 @@ class Batcher:
         return self._builder.emit("reshape", (runs,), {"shape": (*before, *ends, *after)}, name)
 
     def _zeros(self, value_id: int, part: int) -> int:
-        """Returns what stands for a value that the first microbatch has added already."""
+        """Return zeros in place of a value that the first microbatch has added already."""
         node = self._graph.nodes[value_id]
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
         return self._builder.emit("full", (), attrs, f"{node.name}.zeros~{part}")
 
-    def _added(self, node: Node, strategy: ShardingStrategy, made: Sequence[int]) -> int:
-        """Add up the terms of all microbatches, on each device in its own order."""
+    def _added(self, node: Node, strategy: ShardingStrategy, partials: Sequence[int]) -> int:
+        """Return the sum of the partial results of all microbatches, by device first."""
         sums: dict[str, int] = {}
-        order = sorted(range(len(made)), key=lambda part: self._slots(node.id, part).turn)
+        order = sorted(range(len(partials)), key=lambda part: self._slots(node.id, part).turn)
         for part in order:
-            slot, one = self._slots(node.id, part), made[part]
+            slot, one = self._slots(node.id, part), partials[part]
             if strategy.is_mean:
                 share = self._builder.scalar(
                     strategy.units[part] / sum(strategy.units), node.type.dtype
@@ -315,11 +319,11 @@ class Batcher:
         value, node = self._values[value_id], self._graph.nodes[value_id]
         if value.whole is None:
             assert value.shard is not None
-            value.whole = self._joined(value.parts, value.shard.axis, value.outer, node)
+            value.whole = self._concatenated(value.parts, value.shard.axis, value.outer, node)
         return value.whole
 
-    def _joined(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:
-        """Put parts behind each other, block by block where each has several runs."""
+    def _concatenated(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:
+        """Return the concatenation of parts, block by block if they have several runs."""
         if outer == 1:
             return self._builder.emit("concat", parts, {"axis": axis}, node.name)
         runs: list[int] = []

@@ -1,13 +1,13 @@
-"""What a pipeline schedule is: for each device the actions that it does, in their order.
+"""Schedule types: the actions of each device in order.
 
-What an action needs follows from its phase, and its place in the order from the schedule alone:
+The dependencies of an action follow from its phase:
 
     F of stage s      needs F of stage s - 1
     B, I of stage s   need B or I of stage s + 1, and F of stage s
     W of stage s      needs I of stage s
 
-B is the whole backward pass of a stage. I and W are its two parts: the gradients by what the stage
-is given, which the stage before waits for, and those by its weights, which nobody waits for.
+B is the whole backward pass of a stage. I and W are its two parts: the gradients of the inputs of
+the stage, which the previous stage waits for, and those of its weights, which no stage waits for.
 
 Complexity of all checks: actions. Examples: tests/parallel/test_pipeline_schedules.py.
 """
@@ -37,9 +37,7 @@ class Action:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """orders: for each device its actions. stages, microbatches: how many there are. training:
-    whether there is a backward pass.
-    """
+    """The actions of each device in order; `training` is True if there is a backward pass."""
 
     name: str
     stages: int
@@ -49,7 +47,7 @@ class PipelineSchedule:
 
     @property
     def devices(self) -> int:
-        """How many devices it is for."""
+        """The number of devices."""
         return len(self.orders)
 
     @cached_property
@@ -59,16 +57,16 @@ class PipelineSchedule:
 
     @cached_property
     def weights_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each device the stages whose weights it holds."""
+        """By device, the stages whose weights it holds."""
         return tuple(tuple(sorted({a.stage for a in order})) for order in self.orders)
 
     @property
     def weight_copies(self) -> float:
-        """How many times the weights of the model are held by all devices together."""
+        """The number of copies of the model weights on all devices together."""
         return sum(len(held) for held in self.weights_of) / self.stages
 
     def needs(self, action: Action) -> Iterator[Action]:
-        """Yield the actions that one waits for, besides those before it on its device."""
+        """Yield the dependencies of an action, except earlier actions of its device."""
         stage, batch = action.stage, action.microbatch
         if action.phase == FORWARD:
             if stage > 0:
@@ -82,11 +80,11 @@ class PipelineSchedule:
                 yield after if after in self.device_of else Action(BACKWARD, stage + 1, batch)
 
     def verify(self) -> PipelineSchedule:
-        """Return the schedule after checking that each stage does each microbatch once and whole,
-        on one device, and that no two devices wait for each other.
+        """Return the schedule after checking it: each stage processes each microbatch once,
+        completely and on one device, and devices do not wait for each other in a cycle.
 
         Raises:
-            PlanError: it does not.
+            PlanError: a check fails.
         """
         if sum(map(len, self.orders)) != len(self.device_of):
             raise PlanError(f"[pipeline] {self.name} does an action twice")
@@ -111,10 +109,10 @@ class PipelineSchedule:
             raise PlanError(f"[pipeline] {self.name} parts stage {stage} of microbatch {batch}")
 
     def in_order(self) -> Iterator[tuple[int, Action]]:
-        """Yield each device and action, none before what it needs.
+        """Yield each device and action, after their dependencies.
 
         Raises:
-            PlanError: devices wait for each other in a circle.
+            PlanError: devices wait for each other in a cycle.
         """
         done: set[Action] = set()
         at = [0] * self.devices
@@ -143,7 +141,7 @@ class PipelineSchedule:
 
 
 def check_counts(name: str, devices: int, microbatches: int) -> None:
-    """Raise PlanError unless there is a device and a microbatch."""
+    """Raise PlanError unless there are a device and a microbatch."""
     if devices < 1 or microbatches < 1:
         raise PlanError(
             f"[pipeline] expected devices and microbatches of 1 or more for {name}, got {devices} "

@@ -1,4 +1,4 @@
-"""A pipeline schedule carried out on a clock: when each action runs, who is idle, what is held.
+"""Simulate a pipeline schedule: start times of actions, idle times, and values in memory.
 
 Complexity: actions. Examples: tests/parallel/test_pipeline_schedules.py.
 """
@@ -14,8 +14,8 @@ from .schedule_types import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, Pipeline
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Seconds of the phases of one stage for one microbatch; B takes I and W together. transfer_s:
-    from one device to the next.
+    """Seconds of the phases of one stage for one microbatch; B takes I and W together. `transfer_s`
+    is the time from one device to the next.
     """
 
     forward_s: float = 1.0
@@ -35,8 +35,11 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class Simulated:
-    """start_s, finish_s: of each action. peak_held: for each device the most values of one stage
-    and one microbatch that it holds at once, from their F to their B or W.
+    """A simulated schedule.
+
+    `start_s` and `finish_s` hold the times of each action; `peak_held` by device the maximum number
+    of pairs of a stage and a microbatch whose values are in memory at once, from their F to their B
+    or W.
     """
 
     schedule: PipelineSchedule
@@ -51,14 +54,14 @@ class Simulated:
 
     @cached_property
     def busy_s(self) -> tuple[float, ...]:
-        """For each device the seconds of its actions."""
+        """By device, the seconds of its actions."""
         return tuple(
             sum(self.finish_s[a] - self.start_s[a] for a in order) for order in self.schedule.orders
         )
 
     @cached_property
     def bubble_s(self) -> float:
-        """The most seconds that a device is idle between its first action and its last."""
+        """The maximum seconds that a device is idle between its first action and its last."""
         return max(
             self.finish_s[order[-1]] - self.start_s[order[0]] - busy
             for order, busy in zip(self.schedule.orders, self.busy_s, strict=True)
@@ -66,20 +69,20 @@ class Simulated:
 
     @property
     def bubble_share(self) -> float:
-        """`bubble_s` beside that and the work of the device that works most."""
+        """`bubble_s` as a fraction of itself plus the longest busy time of a device."""
         return self.bubble_s / (self.bubble_s + max(self.busy_s))
 
 
 def simulate(
     schedule: PipelineSchedule, times: PhaseTimes | Sequence[PhaseTimes] = PhaseTimes()
 ) -> Simulated:
-    """Carry out a schedule; each action starts once its device is free and what it needs is
-    there.
+    """Simulate a schedule; each action starts once its device is free and its dependencies are
+    complete.
 
-    times: of all stages, or of each.
+    times: those of all stages, or a sequence with those of each stage.
 
     Raises:
-        PlanError: devices wait for each other in a circle.
+        PlanError: devices wait for each other in a cycle.
     """
     of = [times] * schedule.stages if isinstance(times, PhaseTimes) else list(times)
     start: dict[Action, float] = {}
@@ -92,7 +95,7 @@ def simulate(
             ready = max(ready, finish[need] + (of[action.stage].transfer_s if crosses else 0.0))
         start[action] = ready
         finish[action] = free[device] = ready + of[action.stage].of(action.phase)
-        # order within a device is that of time, so values can be counted on the way
+        # actions of a device are visited in time order, so values can be counted here
         held[device] += action.phase == FORWARD
         peak[device] = max(peak[device], held[device])
         held[device] -= action.phase in (BACKWARD, WEIGHTS)

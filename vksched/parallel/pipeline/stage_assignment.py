@@ -1,12 +1,12 @@
-"""Stages: which stage of a pipeline each node belongs to, and in which phase it is computed.
+"""Stage assignment: find the pipeline stage and the phase of each node.
 
     encoder.0.h             stage encoder.0, F
-    loss                    the last stage that it reads, F
-    encoder.0.backward.h    stage encoder.0, B; where B is parted, W if only weights' gradients read
+    loss                    the last stage among its operands, F
+    encoder.0.backward.h    stage encoder.0, B; if B is divided, W if only gradients of weights read
                             it, else I
 
-What depends on parameters alone, and what is made of gradients that are added up, has no stage.
-Complexity: O(edges + names * stages). Examples: tests/parallel/test_arrange.py.
+Nodes that depend only on parameters, or on summed gradients, have no stage. Complexity: O(edges +
+names * stages). Examples: tests/parallel/test_arrange.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..config.match_sections import covers, is_backward
 from .schedule_types import BACKWARD, FORWARD, INPUTS, WEIGHTS
 
 MOVES = ("transpose", "reshape", "slice", "concat", "expand", "cast")
-"""Ops that only bring a gradient into the form that a weight's gradient is computed from."""
+"""Ops that only rearrange a gradient before the gradient of a weight is computed from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Place:
 
 
 def find_places(graph: Graph, stages: Sequence[str], batched: Collection[int]) -> dict[int, Place]:
-    """Return the places of the nodes that are computed once for each microbatch.
+    """Return the stage and phase of each node that is computed once per microbatch.
 
     Raises:
-        PlanError: a stage reads one that comes after it.
+        PlanError: a stage reads a later one.
     """
     out: dict[int, Place] = {}
     named = {
@@ -69,7 +69,7 @@ def _stage_of(node: Node, stages: Sequence[str]) -> int | None:
 
 
 def _after(before: Sequence[Place], node: Node) -> Place:
-    """Return the place of a node without a signal: where the last of what it reads is."""
+    """Return the place of a node without a signal: that of its last operand."""
     backward = [place for place in before if place.phase == BACKWARD]
     if backward:
         return Place(min(place.stage for place in backward), BACKWARD)
@@ -97,8 +97,8 @@ def _check(graph: Graph, places: dict[int, Place], stages: Sequence[str]) -> Non
 def find_phases(
     graph: Graph, places: dict[int, Place], added_up: Collection[int]
 ) -> dict[int, Place]:
-    """Return the places with B parted into I and W. added_up: nodes whose results are terms of a
-    weight's gradient.
+    """Return the places with B divided into I and W. added_up: nodes whose results are partial
+    gradients of a weight.
     """
     readers = _readers(graph)
     late: set[int] = set()

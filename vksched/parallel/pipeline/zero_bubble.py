@@ -1,8 +1,8 @@
-"""Zero bubble: the gradients by weights wait until a device would be idle.
+"""Zero bubble: defer the gradients of weights until a device would be idle.
 
-Nobody waits for W, so it fills gaps that I and F leave. H1 holds as many microbatches as 1F1B, p,
-and is idle for a third of its time, if F, I and W take the same. H2 begins more forward passes,
-holds up to 2 p - 1, and is never idle between its first action and its last.
+No action waits for W, so it fills gaps between I and F. H1 holds as many microbatches as 1F1B, p,
+and is idle for a third of its time if F, I and W take equally long. H2 starts more forward passes,
+holds up to 2 p - 1 microbatches, and is never idle between its first action and its last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .schedule_types import (
 
 
 def zb_h1(devices: int, microbatches: int) -> PipelineSchedule:
-    """Zero bubble with the memory of 1F1B: idle for (p - 1)(F + I - W).
+    """Return the zero bubble schedule with the memory of 1F1B, idle for (p - 1)(F + I - W).
 
     Source: Qi, Wan, Huang and Lin, Zero bubble pipeline parallelism, ICLR 2024.
     """
@@ -28,8 +28,8 @@ def zb_h1(devices: int, microbatches: int) -> PipelineSchedule:
 
 
 def zb_h2(devices: int, microbatches: int) -> PipelineSchedule:
-    """Zero bubble with about twice the memory of 1F1B: idle for (p - 1)(F + I - 2 W), which is
-    nothing where all three take the same and there are 2 p - 1 microbatches or more.
+    """Return the zero bubble schedule with about twice the memory of 1F1B, idle for (p - 1)(F + I -
+    2 W), which is zero if all three take equally long and there are at least 2 p - 1 microbatches.
 
     Source: as `zb_h1`.
     """
@@ -39,8 +39,10 @@ def zb_h2(devices: int, microbatches: int) -> PipelineSchedule:
 def _zero_bubble(
     name: str, devices: int, microbatches: int, first_of: Callable[[int], int], most: int
 ) -> PipelineSchedule:
-    """first_of: (devices from one on) -> forward passes before its first I. most: microbatches
-    whose W is not done yet.
+    """Return a zero bubble schedule.
+
+    first_of: (number of devices from one on) -> forward passes before its first I. most: maximum
+    number of microbatches whose W is pending.
     """
     check_counts(name, devices, microbatches)
     orders = []

@@ -1,1 +1,1 @@
-"""Sharding: a graph whose values are cut over several devices, made of the graph as written."""
+"""Sharding: rewrite a graph so that its values are sharded over several devices."""

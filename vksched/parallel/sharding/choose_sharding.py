@@ -1,14 +1,14 @@
-"""Sharding as a pass: each node is computed whole or in parts, whatever takes least.
+"""Choose shardings: compute each node replicated or in shards, whichever is cheapest.
 
-A section of the config says where cutting begins: `axis` cuts the values that come in, `weights`
-the weights of products. From there on it spreads: a node whose operands are cut is computed in
-parts like them where its sharding rule allows that, and otherwise from what has to be gathered or
-added up, by the prices of the links and the work of the devices.
+A section of the config starts a sharding: `axis` shards its inputs, `weights` the weights of its
+matmuls. From there it propagates: a node with sharded operands is computed in corresponding shards
+if its sharding rule allows this, or after a gather or a reduction, depending on the costs of
+transfers and of the work.
 
-    x (whole) --cut--> x@0 --matmul--> h@0 --relu--> ... --sum--> loss       device 0
-              `------> x@1 --matmul--> h@1 --relu--> ... ---^                device 1
+    x (whole) --slice--> x@0 --matmul--> h@0 --relu--> ... --sum--> loss       device 0
+              `--------> x@1 --matmul--> h@1 --relu--> ... ---^                device 1
 
-Without sections that shard, nodes stay as they are. Complexity: O(edges * factors * devices^2).
+Without sections that shard, nodes are unchanged. Complexity: O(edges * factors * devices^2).
 Examples: tests/parallel/test_shard.py.
 """
 
@@ -29,14 +29,14 @@ from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, divides, 
 
 
 class Pace(Protocol):
-    """What a node of the graph as written takes."""
+    """The costs of nodes of the original graph."""
 
     def seconds(self, node: int, device: str) -> float:
         """Return the expected seconds of a whole node on a device."""
 
 
 class Sharder:
-    """One pass over one graph. sections: of each node, resolved: no `auto` but ratios."""
+    """Shards one graph; `sections` holds that of each node, without `auto` except in ratios."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Sharder:
         self._batch: dict[str, int] = {}
         host = topology.devices[topology.cpu].name
         self.shard: set[str] = set()
-        """The names of sections of which some node is computed in parts."""
+        """The names of sections with a sharded node."""
         self.builder = GraphBuilder(graph)
         self.values = ShardedValues(
             graph, self.builder, host, self._weights_of, pieces, pipeline_order
@@ -65,9 +65,7 @@ class Sharder:
         self._readers = _readers(graph)
 
     def run(self, shown: Sequence[int]) -> BuildResult:
-        """Return the new graph. shown: nodes whose values somebody wants to see whole, beside the
-        outputs.
-        """
+        """Return the new graph. shown: nodes whose full values are needed besides outputs."""
         values = self.values
         for node in self.graph.nodes:
             if node.op == "input":
@@ -83,19 +81,19 @@ class Sharder:
         return self.builder.finish(outputs, seen, old)
 
     def _shown(self, node_id: int) -> int:
-        """Return the node that is all of a value, put together by the host if nobody else has."""
+        """Return the node with all of a value, gathered on the host if no device has it."""
         held = self.values.held[node_id]
         if held.whole or node_id in self.values.lazy:
             return self.values.whole(node_id, next(iter(held.whole), None))
         return self.values.whole(node_id, self.values.host)
 
-    # -- the choice ----------------------------------------------------------------------------
+    # -- the choice --------------------------------------------------------------------------------
 
     def _visit(self, node: Node) -> None:
         section = self.sections[node.id]
         group = self._group(section)
         one = section.devices[0] if section and section.devices and not group else None
-        strategy = None if one else self._way(node, section, group)
+        strategy = None if one else self._strategy(node, section, group)
         if strategy is not None:
             if section is not None and group:
                 self.shard.add(section.name)
@@ -108,7 +106,7 @@ class Sharder:
             self.values.compute(node, self._places(node, group or self._spread(node)))
 
     def _group(self, section: Section | None) -> Devices:
-        """Return the devices over which a section cuts; () where it does not."""
+        """Return the devices over which a section shards; () if it does not."""
         if section is None or section.shard is None:
             return ()
         devices = section.devices
@@ -117,7 +115,7 @@ class Sharder:
         return devices if len(devices) > 1 else ()
 
     def _spread(self, node: Node) -> Devices:
-        """Return the devices of the first operand that is cut."""
+        """Return the devices of the first sharded operand; () if there is none."""
         for operand in node.inputs:
             held = self.values.held[operand]
             if held.shardings and not held.whole:
@@ -126,8 +124,10 @@ class Sharder:
                 return held.terms[0]
         return ()
 
-    def _way(self, node: Node, section: Section | None, group: Devices) -> ShardingStrategy | None:
-        """Return how a node is best computed in parts; None where whole is better."""
+    def _strategy(
+        self, node: Node, section: Section | None, group: Devices
+    ) -> ShardingStrategy | None:
+        """Return the cheapest strategy of a node; None if replication is cheaper."""
         factors = factors_of(node.op, self.values.call(node))
         if not factors:
             return None
@@ -152,7 +152,7 @@ class Sharder:
     def _like_operands(
         self, node: Node, factors: Sequence[Factor], group: Devices
     ) -> Iterator[ShardingStrategy]:
-        """Yield ways in which an operand is cut already, be it for other devices."""
+        """Yield the strategies by which an operand is sharded, possibly on other devices."""
         call = self.values.call(node)
         for factor in factors:
             if not factor.units:
@@ -170,7 +170,7 @@ class Sharder:
                         yield self._own(factor, group)
 
     def _as_terms(self, node: Node, factor: Factor) -> Iterator[ShardingStrategy]:
-        """Yield the way in which all operands that may be terms are."""
+        """Yield the strategy in which all operands that may be partial sums are."""
         held = [self.values.held[i].terms for i in node.inputs]
         found = [
             h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is PARTIAL_SUM
@@ -181,7 +181,7 @@ class Sharder:
     def _seed(
         self, node: Node, section: Section, group: Devices, factors: Sequence[Factor]
     ) -> ShardingStrategy | None:
-        """Return the way that cuts what comes into a section along its axis."""
+        """Return the strategy that shards the inputs of a section along its axis."""
         assert section.shard is not None and section.shard.axis is not None
         axis, call = section.shard.axis, self.values.call(node)
         for factor in factors:
@@ -201,9 +201,7 @@ class Sharder:
     def _by_weights(
         self, node: Node, shard: Shard, group: Devices, factors: Sequence[Factor]
     ) -> ShardingStrategy | None:
-        """Return the way that cuts the weight of a product. Columns: by rows all the same where
-        the other operand lies in parts along them already.
-        """
+        """Return the strategy that shards the weight of a matmul, or follows its operand."""
         section = self.sections[node.id]
         assert section is not None
         across = [f for f in factors if isinstance(f.result, int)]
@@ -221,7 +219,7 @@ class Sharder:
         return min(strategies, key=lambda strategy: self._price(node, strategy))
 
     def _shards_weight(self, node: Node, factor: Factor) -> bool:
-        """Whether a factor cuts a weight that is multiplied with data."""
+        """Return True if a factor shards a weight that is multiplied with data."""
         if all(i in self.values.lazy for i in node.inputs):
             return False
         factors = factors_of(node.op, self.values.call(node))
@@ -240,7 +238,7 @@ class Sharder:
         return ShardingStrategy(factor, group, shares(factor.units, self._by_group[group]))
 
     def _may_wait(self, node: Node) -> bool:
-        """Whether terms may stay terms: only one node reads them, and it can."""
+        """Return True if the only reader of partial sums accepts them unreduced."""
         readers = self._readers[node.id]
         if len(readers) != 1 or any(i == node.id for _, i in self.graph.outputs):
             return False
@@ -254,8 +252,8 @@ class Sharder:
         )
 
     def _places(self, node: Node, group: Devices) -> Sequence[str | None]:
-        """Return the devices that compute a node as it is: all of a group where all have all of
-        its operands, else the one that is done first.
+        """Return the devices that compute a replicated node: the whole group if all have its
+        operands, else the device that finishes first.
         """
         prices = self.prices
         if all(
@@ -282,7 +280,7 @@ class Sharder:
         )
         return self.prices.strategy(node.id, strategy) + max(works)
 
-    # -- how much each device takes ------------------------------------------------------------
+    # -- how much each device takes ----------------------------------------------------------------
 
     def _weights_of(self, devices: Devices) -> Sequence[float]:
         return self._by_group.get(devices) or (1.0,) * len(devices)
@@ -290,8 +288,8 @@ class Sharder:
     def _ratio(self, section: Section) -> tuple[float, ...]:
         assert section.shard is not None
         if section.shard.ratio != AUTO:
-            given = section.shard.ratio or (1,) * len(section.devices)
-            return tuple(float(part) for part in given)
+            ratio = section.shard.ratio or (1,) * len(section.devices)
+            return tuple(float(part) for part in ratio)
         if section.name not in self._ratios:
             inside = [
                 i
@@ -310,8 +308,8 @@ class Sharder:
         return section.shard.ratio == AUTO or divides(units, self._ratio(section))
 
     def _grain(self, node: Node, factor: Factor) -> int:
-        """Return how many units of a factor stay together, so that what reads the result can be
-        cut likewise: the columns of one head.
+        """Return how many units of a factor must stay together for its readers, such as the columns
+        of one attention head.
         """
         if not isinstance(factor.result, int):
             return 1
@@ -337,11 +335,11 @@ class Sharder:
 def _uneven(name: str, axis: object, length: int, section: Section) -> str:
     assert section.shard is not None
     ratio = section.shard.ratio or (1,) * len(section.devices)
-    told = ":".join(map(str, ratio)) if not isinstance(ratio, str) else ratio
+    ratio_text = ":".join(map(str, ratio)) if not isinstance(ratio, str) else ratio
     return (
-        f"[config] {section.name}: expected parts of {told} for {', '.join(section.devices)}, got "
-        f"{length} elements along axis {axis} of {name}, which cannot be cut so; try ratio: auto, "
-        "or other sizes"
+        f"[config] {section.name}: expected parts of {ratio_text} for "
+        f"{', '.join(section.devices)}, got {length} elements along axis {axis} of {name}, "
+        "which cannot be cut so; try ratio: auto, or other sizes"
     )
 
 

@@ -1,4 +1,4 @@
-"""Axes that a config names: refused where no value of their section has them."""
+"""Config axes: reject axes that no value of their section has."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from ...ir.graph import Graph
 from ..config.config_types import Config, Section
 
 MAX_SHOWN = 4
-"""Values that an error lists."""
+"""Maximum number of values that an error lists."""
 
 
 def check_axes(
     graph: Graph, sections: Sequence[Section | None], lazy: Collection[int], config: Config
 ) -> None:
-    """Refuse a shard along an axis that no value of its section has, nor one that comes in.
+    """Raise PlanError for a shard along an axis that no value or input of its section has.
 
     Parameters
     ----------
+    graph
+        The graph.
     sections
-        Of each node.
+        The section of each node.
     lazy
-        Nodes that depend on weights, constants and states alone; an axis does not cut these.
+        Nodes that depend only on weights, constants and states; an axis does not shard these.
+    config
+        The config, for messages.
 
     Raises
     ------
@@ -53,12 +57,16 @@ def check_axes(
 def idle_shards(
     sections: Sequence[Section | None], shard: Collection[str], config: Config
 ) -> dict[str, str]:
-    """Return a warning for each section that is to be cut over several devices and is not.
+    """Return a warning for each section that should shard over several devices but does not.
 
     Parameters
     ----------
-    cut
-        The names of sections of which some node is computed in parts.
+    sections
+        The section of each node.
+    shard
+        The names of sections with a sharded node.
+    config
+        The config, for messages.
     """
     out: dict[str, str] = {}
     for section in dict.fromkeys(sections):
@@ -75,5 +83,5 @@ def idle_shards(
 
 
 def where_of(section: Section, config: Config) -> str:
-    """Return the file of a config, and the line of a section where there is one."""
+    """Return the file of a config, and the line of a section if there is one."""
     return f"{config.source}, line {section.line}" if section.line else config.source

@@ -1,5 +1,5 @@
-"""Cost oracle: what the passes of this package ask about costs. `engine/apply_config.py` has one by
-plans.
+"""Cost oracle: the interface by which config passes query costs. engine/apply_config.py implements
+it with plans.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from ...ir.graph_builder import BuildResult
 
 
 class CostOracle(Protocol):
-    """What plans of a machine cost."""
+    """The costs of plans on a machine."""
 
     def seconds(self, graph: Graph, node: int, device: str) -> float:
         """Return the expected seconds of a node on a device."""
 
-    def run_seconds(self, made: BuildResult) -> float:
-        """Return the expected seconds of a run of a graph; infinite where it cannot run."""
+    def run_seconds(self, result: BuildResult) -> float:
+        """Return the expected seconds of a run of a graph; infinity if it cannot run."""

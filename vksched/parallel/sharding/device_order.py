@@ -1,12 +1,11 @@
-"""Steps: the order in which devices that share work hand values on to each other.
+"""Device order: order the nodes of devices that share work, so that transferred values come first.
 
-    device 0   [sum, norm] ----> [product 0, product 1]    the norm crosses before the
+    device 0   [sum, norm] ----> [product 0, product 1]    the norm is transferred before the
     device 1                `--> [product 0, product 1]    products of its own device begin
 
-What a device computes between two transfers is submitted as one. A value that another device waits
-for must not stand in one submission with what its own device makes of it. So what reads a value
-that crosses is a step later, on each device. Complexity: O(edges). Examples:
-tests/parallel/test_steps.py.
+A device submits all nodes between two transfers at once. A value that another device waits for must
+not be in one submission with its local readers. So on each device, readers of a transferred value
+are one step later. Complexity: O(edges). Examples: tests/parallel/test_steps.py.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from collections.abc import Mapping
 from ...ir.graph_builder import BuildResult
 
 
-def find_steps(made: BuildResult) -> Mapping[str, int]:
-    """Return the turns of nodes in which no node reads one of its own turn that crosses; within
-    the turns that they have already.
+def find_steps(built: BuildResult) -> Mapping[str, int]:
+    """Return positions of nodes such that no node has the position of a transferred operand, within
+    the existing positions.
     """
-    graph = made.graph
+    graph = built.graph
     transfer: set[int] = set()
     for node in graph.nodes:
-        here = made.pinned_devices.get(node.id)
+        here = built.pinned_devices.get(node.id)
         for operand in node.inputs:
             source = graph.view_bases[operand]
-            there = made.pinned_devices.get(source)
+            there = built.pinned_devices.get(source)
             if here is not None and there is not None and here != there:
                 transfer.add(source)
     if not transfer:
-        return made.pipeline_order
+        return built.pipeline_order
     steps: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
-        own = made.pipeline_order.get(node.name)
+        own = built.pipeline_order.get(node.name)
         sources = [source for i in node.inputs if (source := graph.view_bases[i]) in steps]
         before = [(steps[i][0], steps[i][1] + (i in transfer)) for i in sources]
-        # what is made of nothing comes with its first reader; a state that crosses at once
+        # nodes without operands come with their first reader; transferred states at once
         if (
             before
             or own is not None
             or node.id in transfer
-            or (node.inputs and not made.pipeline_order)
+            or (node.inputs and not built.pipeline_order)
         ):
             steps[node.id] = max([(own or 0, 0), *before])
     order = {step: number for number, step in enumerate(sorted(set(steps.values())))}

@@ -1,8 +1,7 @@
-"""Prices: the seconds that it takes to bring a value into a layout, by the links of the machine.
+"""Reshard cost: the seconds to bring a value into a layout, by the links of the machine.
 
-Only what crosses counts, as all else of a conversion is small beside it. Weights and constants are
-where they are needed, and so are parts of states that nothing else has asked for yet. Examples:
-tests/parallel/test_shard.py.
+Only transfers count, because the other costs of a conversion are small. Weights, constants, and
+shards of states without a layout are available everywhere. Examples: tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, units_of
 
 
 class Prices:
-    """What values cost on a machine, as far as the new graph is made."""
+    """The costs of layouts of values in the new graph so far."""
 
     def __init__(self, values: ShardedValues, topology: Topology) -> None:
         self._values = values
         self._topology = topology
 
     def transfer(self, source: str | None, target: str, size_bytes: float) -> float:
-        """Return the seconds of a copy from device to device. source: None where nobody knows yet
-        which one that is.
-        """
+        """Return the seconds of a copy between devices. source: None if it is not known yet."""
         if source == target or not size_bytes:
             return 0.0
         cpu = self._topology.cpu
@@ -33,7 +30,7 @@ class Prices:
         return self._topology.route(start, self._topology.index(target)).seconds(size_bytes)
 
     def whole(self, value: int, device: str, group: Devices) -> float:
-        """Return the price of all of a value on a device. group: the devices that all need it."""
+        """Return the cost of all of a value on a device. group: the devices that all need it."""
         values, held = self._values, self._values.held[value]
         node = values.graph.nodes[value]
         size_bytes = node.type.device_bytes
@@ -58,10 +55,10 @@ class Prices:
             devices = held.terms[0]
             each = size_bytes * (len(devices) - 1) / len(devices)
             return 2 * max(self.transfer(there, device, each) for there in devices)
-        return self.transfer(None, device, size_bytes)  # an input, or a state that is kept whole
+        return self.transfer(None, device, size_bytes)  # an input, or a replicated state
 
     def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> float:
-        """Return the price of the ranges of a value, each on its device."""
+        """Return the cost of the shards of a value, each on its device."""
         values, held = self._values, self._values.held[value]
         node = values.graph.nodes[value]
         if (devices, shard) in held.shardings or node.op in ("weight", "constant"):
@@ -88,9 +85,7 @@ class Prices:
         )
 
     def strategy(self, node_id: int, strategy: ShardingStrategy) -> float:
-        """Returns what the operands of a node cost that is computed in parts, and the sum of its
-        parts where they are terms.
-        """
+        """Return the cost of the operands of a sharded node, and of its reduction."""
         values = self._values
         node = values.graph.nodes[node_id]
         call = values.call(node)
@@ -107,7 +102,7 @@ class Prices:
         return total
 
     def home(self, new: int, device: str | None) -> str | None:
-        """Return where a node of the new graph is."""
+        """Return the device of a node of the new graph."""
         return self._values.builder.pinned_device(new) or device
 
     def _other(self, value: int, position: int, strategy: ShardingStrategy) -> float:

@@ -1,10 +1,10 @@
-"""Moves: the nodes that bring ranges and terms of values to other devices.
+"""Resharding: emit the nodes that bring shards and partial sums of values to other devices.
 
     slice      a range of one node
-    concat     ranges behind each other
-    add        terms to their sum
-    range_of   a range of what lies in ranges, of another axis too
-    scattered  of each range of a sum the sum, each on its device
+    concat     the concatenation of ranges
+    add        the sum of partial sums
+    range_of   a range of a sharded value, along any axis
+    scattered  the shards of a sum, each reduced on its device (reduce-scatter)
 
 Complexity: O(devices) nodes for a range. Examples: tests/parallel/test_shard.py.
 """
@@ -18,7 +18,7 @@ from .sharding_strategy import Devices, ShardedAxis
 
 
 class Moves:
-    """Emits moves into a new graph. Each returns the node that has the result."""
+    """Emits moves into a new graph. Each method returns the node with the result."""
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
@@ -26,20 +26,20 @@ class Moves:
     def slice(
         self, source: int, axis: int, begin: int, end: int, name: str, device: str | None
     ) -> int:
-        """Return a range of an axis; the source itself where that is all of it."""
+        """Return a range of an axis; the source itself if that is all of it."""
         if (begin, end) == (0, self._builder[source].type.shape[axis]):
             return source
         attrs = {"axes": (axis,), "starts": (begin,), "stops": (end,), "steps": (1,)}
         return self._builder.emit("slice", (source,), attrs, name, device)
 
     def concat(self, ids: Sequence[int], axis: int, name: str, device: str) -> int:
-        """Return ranges of an axis behind each other."""
+        """Return the concatenation of ranges of an axis."""
         if len(ids) == 1:
             return ids[0]
         return self._builder.emit("concat", ids, {"axis": axis}, name, device)
 
     def add(self, ids: Sequence[int], name: str, device: str) -> int:
-        """Return the sum of terms, added in their order."""
+        """Return the sum of partial sums, added in their order."""
         total = ids[0]
         for i in ids[1:]:
             total = self._builder.emit("add", (total, i), {}, name, device)
@@ -55,8 +55,9 @@ class Moves:
         name: str,
         device: str,
     ) -> int:
-        """Return a range along one axis of a value that is cut along the same or another one.
-        ranges: node, device, begin and end of each.
+        """Return a range along `axis` of a value that is sharded along `source_axis`.
+
+        ranges: node, device, start and end of each shard.
         """
         found: list[int] = []
         for one, there, (begin, end) in ranges:
@@ -75,7 +76,7 @@ class Moves:
         devices: Devices,
         shard: ShardedAxis,
     ) -> tuple[int, ...]:
-        """Return the ranges of a sum, each added up where it is wanted."""
+        """Return the shards of a sum, each reduced on its device."""
         out: list[int] = []
         for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             found = [

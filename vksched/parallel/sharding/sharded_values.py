@@ -1,15 +1,15 @@
-"""Sharded values: where each value of the graph as written lies in the new one, and how it gets
-elsewhere.
+"""Sharded values: the layouts of each value of the original graph in the new one, and conversions.
 
-    cut -> whole     each device puts the ranges behind each other
-    whole -> cut     a range of it crosses to each device that has not all of it
-    terms -> cut     each device adds up its range of all terms
-    terms -> whole   that, and then as from cut: n devices hand on 2 (n - 1) / n of the bytes each
+    shards -> whole         all-gather: each device concatenates the shards
+    whole -> shards         a shard is sent to each device that does not have the whole value
+    partial sums -> shards  reduce-scatter: each device sums its shard of all partial sums
+    partial sums -> whole   all-reduce, as both of the above: n devices each send 2 (n - 1) / n of
+                            the bytes
 
-What depends on weights and states alone is made where it is needed, in the layout that is needed.
-A state is kept in the layout in which it is needed first. All of it are ordinary nodes, and what
-crosses does so by the copies of the plan. Complexity: O(devices^2) nodes for a conversion.
-Examples: tests/parallel/test_shard.py.
+Values that depend only on weights and states are computed where they are needed, in the layout that
+is needed. A state has the layout in which it is needed first. All conversions are ordinary nodes,
+and transfers are those of the plan. Complexity: O(devices^2) nodes for a conversion. Examples:
+tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from .resharding import Moves
 from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, shares, units_of
 
 SMALL = 1024
-"""Elements: smaller values are added up on one device, and states of that size are kept whole."""
+"""Minimum size of values that are reduced in shards, and of states that are sharded."""
 
 
 @dataclass
 class ShardedValue:
-    """The nodes of the new graph that are a value. whole: by device; None where nothing says which.
-    cuts: a node for each range. terms: the devices and a node for each.
+    """The nodes of the new graph that represent a value.
+
+    `whole` holds replicas by device, None for an unknown one; `shardings` a node for each shard;
+    `terms` the devices and a node for each partial sum.
     """
 
     whole: dict[str | None, int] = field(default_factory=dict)
@@ -40,15 +42,16 @@ class ShardedValue:
     terms: tuple[Devices, tuple[int, ...]] | None = None
 
     def nodes(self) -> list[int]:
-        """Return the nodes that are the value or parts of it, the best to show it first."""
+        """Return the nodes that are the value or parts of it, the most complete ones first."""
         ids = [*self.whole.values(), *(i for parts in self.shardings.values() for i in parts)]
         return [*ids, *(self.terms[1] if self.terms else ())]
 
 
 class ShardedValues:
-    """The layouts of all values. lazy: nodes that depend on weights, constants and states alone.
-    host: the name of the CPU. weights_of: how much each device of a group takes. pieces: states
-    that lie in pieces already, with the devices and the cut.
+    """The layouts of all values.
+
+    `lazy` nodes depend only on weights, constants and states; `weights_of` returns the shares of
+    the devices of a group; `pieces` are states with a layout already; `host` names the CPU.
     """
 
     def __init__(
@@ -65,15 +68,15 @@ class ShardedValues:
         self._moves = Moves(builder)
         self.host = host
         self.held = [ShardedValue() for _ in graph.nodes]
-        self.lazy = made_of_parameters(graph)
+        self.lazy = input_independent_nodes(graph)
         self._weights_of = weights_of
         self._pipeline_order = pipeline_order
         self._stored: dict[int, tuple[Devices, ShardedAxis] | None] = dict(pieces)
 
-    # -- what is asked of them -----------------------------------------------------------------
+    # -- queries and conversions -------------------------------------------------------------------
 
     def is_free(self, value: int) -> bool:
-        """Whether a value is a state that has no layout yet."""
+        """Return True if a value is a state without a layout."""
         return self.graph.nodes[value].op == "state" and value not in self._stored
 
     def call(self, node: Node) -> Sharded:
@@ -81,9 +84,7 @@ class ShardedValues:
         return Sharded(self.graph.input_types(node), node.type, node.attrs)
 
     def even_shard(self, value: int, devices: Devices) -> ShardedAxis | None:
-        """Return the cut in which devices share a value, along its first axis that is long enough;
-        None where it is small.
-        """
+        """Return the sharding along the first axis that is long enough; None for small values."""
         type_ = self.graph.nodes[value].type
         if type_.size < SMALL:
             return None
@@ -93,35 +94,33 @@ class ShardedValues:
         return ShardedAxis(axis, shares(type_.shape[axis], self._weights_of(devices)))
 
     def whole(self, value: int, device: str | None, group: Devices = ()) -> int:
-        """Return the node that is all of a value on a device, or one that crosses to it. group:
-        the devices that all need it.
-        """
+        """Return the node with all of a value on a device, or one to transfer there."""
         held, node = self.held[value], self.graph.nodes[value]
         if device in held.whole:
             return held.whole[device]
         if value in self.lazy and not node.declaration.leaf and node.op != "state":
             inputs = [self.whole(i, device, group) for i in node.inputs]
-            made = self.builder.emit(node.op, inputs, node.attrs, node.name, device)
+            new = self.builder.emit(node.op, inputs, node.attrs, node.name, device)
         elif held.whole and not self.gathers(value, device):
             return next(iter(held.whole.values()))
         elif node.op == "state" and not held.shardings:
             return self._whole_state(node, device, group)
         elif node.declaration.leaf:
-            device, made = None, self.builder.leaf(node)
+            device, new = None, self.builder.leaf(node)
         elif held.shardings:
-            made, device = self._gather(value, device)
+            new, device = self._gather(value, device)
         else:
-            made, device = self._summed(value, device)
-        held.whole[device] = made
-        return made
+            new, device = self._summed(value, device)
+        held.whole[device] = new
+        return new
 
     def gathers(self, value: int, device: str | None) -> bool:
-        """Whether a device puts a value together that it has a range of: fewer bytes cross then."""
+        """Return True if a device has a shard and gathers the others, for fewer transfers."""
         leaf = self.graph.nodes[value].declaration.leaf
         return not leaf and any(device in devices for devices, _ in self.held[value].shardings)
 
     def shard(self, value: int, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
-        """Return the nodes that are the ranges of a value on devices."""
+        """Return the nodes that are the shards of a value."""
         held, node = self.held[value], self.graph.nodes[value]
         key = devices, shard
         if key not in held.shardings:
@@ -136,10 +135,10 @@ class ShardedValues:
         return held.shardings[key]
 
     def put(self, node: Node, strategy: ShardingStrategy) -> None:
-        """Compute a node in parts."""
+        """Compute a node in shards."""
         call, factor = self.call(node), strategy.factor
         operands = [self._operand(i, p, call, strategy) for p, i in enumerate(node.inputs)]
-        made: list[int] = []
+        built: list[int] = []
         first = 0
         for part, device in enumerate(strategy.devices):
             size = strategy.units[part] if strategy.units else 0
@@ -147,17 +146,17 @@ class ShardedValues:
             inputs = [ids[part] for ids in operands]
             attrs = {**node.attrs, **changed}
             name = f"{node.name}@{part}"
-            turn = self.turn(node)
-            made.append(self.builder.emit(node.op, inputs, attrs, name, device, turn))
+            position = self.turn(node)
+            built.append(self.builder.emit(node.op, inputs, attrs, name, device, position))
             first += size
         shard = strategy.result(call)
         if shard is not None:
-            self.held[node.id].shardings[strategy.devices, shard] = tuple(made)
+            self.held[node.id].shardings[strategy.devices, shard] = tuple(built)
         else:
-            self.held[node.id].terms = strategy.devices, self._weighted(node, strategy, made)
+            self.held[node.id].terms = strategy.devices, self._weighted(node, strategy, built)
 
     def settle(self, value: int) -> None:
-        """Add up terms, each range on its device."""
+        """Reduce partial sums, each shard on its device."""
         terms = self.held[value].terms
         assert terms is not None
         shard = self.even_shard(value, terms[0])
@@ -167,16 +166,16 @@ class ShardedValues:
             self.shard(value, terms[0], shard)
 
     def compute(self, node: Node, devices: Sequence[str | None]) -> None:
-        """Compute a node as it is, on each of some devices."""
+        """Compute a whole node on each of some devices."""
         group = tuple(device for device in devices if device is not None)
         for device in devices:
             inputs = [self.whole(i, device, group) for i in node.inputs]
-            turn = self.turn(node)
-            made = self.builder.emit(node.op, inputs, node.attrs, node.name, device, turn)
-            self.held[node.id].whole[device] = made
+            position = self.turn(node)
+            new = self.builder.emit(node.op, inputs, node.attrs, node.name, device, position)
+            self.held[node.id].whole[device] = new
 
     def assign(self, node: Node) -> None:
-        """Put the next value of a state in its place, range by range."""
+        """Write the next value of a state, shard by shard."""
         state, value = node.inputs
         shardings = self.held[value].shardings
         if self.is_free(state):
@@ -186,17 +185,17 @@ class ShardedValues:
             self.compute(node, [None])
             return
         parts = zip(self.shard(state, *stored), self.shard(value, *stored), stored[0], strict=True)
-        made = [
+        built = [
             self.builder.emit("assign", (held, new), {}, f"{node.name}@{part}", device)
             for part, (held, new, device) in enumerate(parts)
         ]
-        self.held[node.id].shardings[stored] = tuple(made)
+        self.held[node.id].shardings[stored] = tuple(built)
 
     def turn(self, node: Node) -> int | None:
-        """Return the turn of a node; None where it has none, or is made wherever it is needed."""
+        """Return the pipeline position of a node; None if it has none."""
         return None if node.id in self.lazy else self._pipeline_order.get(node.name)
 
-    # -- how they are made ---------------------------------------------------------------------
+    # -- construction ------------------------------------------------------------------------------
 
     def _operand(
         self, value: int, position: int, call: Sharded, strategy: ShardingStrategy
@@ -223,7 +222,7 @@ class ShardedValues:
         return tuple(self.whole(value, device, strategy.devices) for device in strategy.devices)
 
     def _as_terms(self, value: int, devices: Devices) -> tuple[int, ...]:
-        """Return a value as terms of which all but the first are zeros."""
+        """Return a value as partial sums of which all but the first are zeros."""
         node = self.graph.nodes[value]
         attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
         zeros = [
@@ -232,12 +231,14 @@ class ShardedValues:
         ]
         return (self.whole(value, devices[0], devices), *zeros)
 
-    def _weighted(self, node: Node, strategy: ShardingStrategy, made: list[int]) -> tuple[int, ...]:
+    def _weighted(
+        self, node: Node, strategy: ShardingStrategy, parts: list[int]
+    ) -> tuple[int, ...]:
         if not strategy.is_mean:
-            return tuple(made)
+            return tuple(parts)
         total = sum(strategy.units)
         out: list[int] = []
-        for part, (one, units) in enumerate(zip(made, strategy.units, strict=True)):
+        for part, (one, units) in enumerate(zip(parts, strategy.units, strict=True)):
             share = self.builder.scalar(units / total, node.type.dtype)
             name = f"{node.name}.share@{part}"
             out.append(self.builder.emit("mul", (one, share), {}, name, strategy.devices[part]))
@@ -250,13 +251,13 @@ class ShardedValues:
         stored = self._stored[node.id]
         if stored is None:
             home = group[0] if len(group) > 1 else None
-            # without a home of its own it will be where its readers are: the first one counts
-            made = self.held[node.id].whole[home or device] = self.builder.leaf(node, home)
-            return made
+            # an unpinned state is placed with its readers: the first device counts
+            new = self.held[node.id].whole[home or device] = self.builder.leaf(node, home)
+            return new
         self.shard(node.id, *stored)
-        made, where = self._gather(node.id, device)
-        self.held[node.id].whole[where] = made
-        return made
+        new, where = self._gather(node.id, device)
+        self.held[node.id].whole[where] = new
+        return new
 
     def _state_pieces(self, node: Node, devices: Devices, shard: ShardedAxis) -> tuple[int, ...]:
         out: list[int] = []
@@ -278,7 +279,7 @@ class ShardedValues:
     def _lazy_shard(
         self, node: Node, devices: Devices, shard: ShardedAxis
     ) -> tuple[int, ...] | None:
-        """Compute a range of what depends on parameters on each device, if it can be."""
+        """Compute the shards of a lazy value, each on its device, if possible."""
         if node.id not in self.lazy or node.declaration.leaf or node.op == "state":
             return None
         call = self.call(node)
@@ -314,7 +315,7 @@ class ShardedValues:
         node, out = self.graph.nodes[value], list[int]()
         for part, (device, (begin, end)) in enumerate(zip(devices, shard.ranges(), strict=True)):
             source = self.whole(value, device, devices)
-            # a range of an input that is no view of it is cut by the host, so that it alone crosses
+            # the host slices inputs that are no views, so that only the shard is transferred
             there = self.host if node.op == "input" else self.builder.pinned_device(source)
             about = shard.axis, begin, end, f"{node.name}.part@{part}"
             out.append(self._moves.slice(source, *about, there))
@@ -323,7 +324,7 @@ class ShardedValues:
     def _gather(self, value: int, device: str | None) -> tuple[int, str | None]:
         node = self.graph.nodes[value]
         shardings = self.held[value].shardings
-        # of several cuts one that the device has a range of: all others have to cross
+        # prefer a sharding with a shard on the device: fewer transfers
         devices, shard = next((key for key in shardings if device in key[0]), next(iter(shardings)))
         there, ids = device or devices[0], shardings[devices, shard]
         return self._moves.concat(ids, shard.axis, node.name, there), there
@@ -340,8 +341,8 @@ class ShardedValues:
         return self._moves.add(ids, node.name, there), there
 
 
-def made_of_parameters(graph: Graph) -> frozenset[int]:
-    """Return the nodes that no input goes into, leaves among them."""
+def input_independent_nodes(graph: Graph) -> frozenset[int]:
+    """Return the nodes that do not depend on inputs, leaves included."""
     out: set[int] = set()
     for node in graph.nodes:
         if node.op != "input" and node.op != "assign" and out.issuperset(node.inputs):

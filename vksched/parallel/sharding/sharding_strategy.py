@@ -1,8 +1,8 @@
-"""Layouts: how a value lies on several devices.
+"""Sharding strategies: layouts of a value on several devices.
 
-    whole    each device that needs it has all of it
-    cut      each device has a range of one axis
-    terms    each device has a value of the same type; their sum is the value
+    whole         each device that needs it has all of it (replicated)
+    shards        each device has a range of one axis
+    partial sums  each device has a value of the full type; their sum is the value
 
 Sizes are in elements along the axis. Examples: tests/parallel/test_shard.py.
 """
@@ -20,37 +20,37 @@ Devices = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShardedAxis:
-    """A value cut along an axis into one range for each device. sizes: of the ranges."""
+    """A value sharded along an axis; `sizes` are those of the shard of each device."""
 
     axis: int
     sizes: tuple[int, ...]
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where each range begins."""
+        """The start of each shard."""
         return (0, *accumulate(self.sizes[:-1]))
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of each range."""
+        """Yield the start and end of each shard."""
         for start, size in zip(self.starts, self.sizes, strict=True):
             yield start, start + size
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingStrategy:
-    """One way to compute a call in parts. units: how many each device takes; () for sums."""
+    """A way to compute a call in shards; `units` are those of each device, () for partial sums."""
 
     factor: Factor
     devices: Devices
     units: tuple[int, ...] = ()
 
     def layout(self, length: int, axis: int) -> ShardedAxis:
-        """Return how an axis of an operand or of the result is cut."""
+        """Return the sharding of an axis of an operand or of the result."""
         scale = length // self.factor.units
         return ShardedAxis(axis, tuple(n * scale for n in self.units))
 
     def operand(self, call: Sharded, position: int) -> ShardedAxis | None:
-        """Return the cut that an operand needs; None where it is not cut."""
+        """Return the sharding that an operand needs; None if it is not sharded."""
         axis = self.factor.operands[position]
         if not isinstance(axis, int):
             return None
@@ -58,23 +58,21 @@ class ShardingStrategy:
 
     @property
     def is_mean(self) -> bool:
-        """Whether the result is the mean of its parts, weighted by their sizes."""
+        """True if the result is the mean of its parts, weighted by their sizes."""
         return self.factor.result is PARTIAL_MEAN
 
     def accepts_partial_sum(self, position: int) -> bool:
-        """Whether an operand may be terms that nobody has added up."""
+        """Return True if an operand may be partial sums."""
         return self.factor.operands[position] in (PARTIAL_SUM, ANY)
 
     def result(self, call: Sharded) -> ShardedAxis | None:
-        """Return the cut of the result; None for terms."""
+        """Return the sharding of the result; None for partial sums."""
         axis = self.factor.result
         return self.layout(call.output.shape[axis], axis) if isinstance(axis, int) else None
 
 
 def units_of(shard: ShardedAxis, factor: Factor, length: int) -> tuple[int, ...] | None:
-    """Return how many units of a factor each range of an axis is; None where one is no whole
-    number of them.
-    """
+    """Return the units of a factor in each shard of an axis; None if not whole."""
     if not factor.units or length % factor.units:
         return None
     scale = length // factor.units
@@ -84,13 +82,13 @@ def units_of(shard: ShardedAxis, factor: Factor, length: int) -> tuple[int, ...]
 
 
 def is_sum(factor: Factor) -> bool:
-    """Whether the parts of a result add up to it."""
+    """Return True if the parts of a result are partial sums or means."""
     return factor.result in (PARTIAL_SUM, PARTIAL_MEAN)
 
 
 def shares(length: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Return a length in whole parts that are in proportion as nearly as can be, each 1 or more:
-    rounded down, then one more for those that lack most. There are as many elements as parts.
+    """Return whole parts of a length in proportion to weights, each 1 or more, by largest
+    remainder. The length must be at least the number of parts.
     """
     total = sum(weights)
     wanted = [length * w / total for w in weights]
@@ -105,5 +103,5 @@ def shares(length: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def divides(length: int, weights: Sequence[float]) -> bool:
-    """Whether a length can be cut exactly in proportion to whole weights."""
+    """Return True if a length is divisible exactly in proportion to whole weights."""
     return length % int(sum(weights)) == 0

@@ -1,17 +1,18 @@
-"""Bound: what no plan of a graph on its devices can be under.
+"""Lower bound: a time that no plan of a graph on its devices can beat.
 
-Problem: that a plan is the best of a few candidates does not say how good it is. Method: the nodes
-as tasks of `vksched.schedule`, with nothing else that a run takes: no submission, no fence, nothing
-from or to the caller. What crosses between two devices takes its links, by the host. Of such tasks
-`schedule` knows lower bounds: the longest path, the work spread over all devices, what only one
-device can do. A node may run on each device that competed and can run it, and where the plan has
-it.
+Problem: a plan that is the best of a few candidates may still be far from the optimum. Method: the
+nodes become tasks of `vksched.schedule`, without any other cost of a run: no submission, no fence,
+no transfer from or to the caller. A transfer between two devices uses their links, through the
+host. `schedule` computes lower bounds for the tasks: the longest path, the work spread over all
+devices, and the work that only one device supports. A node may run on each competing device that
+supports it, and on the device that the plan chose.
 
     bound    |== a ==|== b ==|== d ==|           longest path, or the area
-    plan     copy |== a ==| wait |== b ==| ...   never under it
+    plan     copy |== a ==| wait |== b ==| ...   never below it
 
-Beyond `MOST` nodes paths are left out, as they take long to find: the area is left. Beyond `WIDE`
-devices of several hosts what crosses takes no time.
+Beyond `MAX_PATH_NODES` nodes the longest path is skipped because it takes long to compute: the area
+remains. Beyond `WIDE` devices of several hosts, transfers take no time.
+
 Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
 """
 
@@ -32,16 +33,17 @@ from ...topology.topology import Topology
 from ..types.plan_types import PlanValue, value_of
 from .op_support import OpSupport
 
-MOST = 20_000
-"""Nodes up to which paths are looked at."""
+MAX_PATH_NODES = 20_000
+"""Maximum number of nodes for which the longest path is computed."""
 WIDE = 128
-"""Devices of several hosts up to which links between them are looked at."""
+"""Maximum number of devices of several hosts for which links between them are considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What no placement of the plan's nodes on its devices is under, by simulation. by: which of
-    the bounds of a run is the largest, "path", "area" or "pinned".
+    """A lower bound, by simulation, on any placement of the plan's nodes on its devices.
+
+    by: the largest of the bounds, "path", "area" or "pinned".
     """
 
     latency_s: float
@@ -50,12 +52,12 @@ class Bound:
     by: str
 
     def of(self, word: str) -> float | None:
-        """Return the bound of an objective by its word; None where none is known."""
+        """Return the bound of an objective by its name, or None if it is unknown."""
         known = {"latency": self.latency_s, "throughput": self.period_s, "energy": self.energy_j}
         return known.get(word)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the bound as plain data."""
         return {
             "latency_s": self.latency_s,
             "period_s": self.period_s,
@@ -65,13 +67,13 @@ class Bound:
 
 
 def find_bound(plan: PlanValue) -> Bound:
-    """Return the lower bounds of a plan, each of one run but the period."""
+    """Return the lower bounds of a plan. All are bounds of one run, except the period."""
     topology = plan.topology
     devices = _devices(plan)
     problem = make_problem(_tasks(plan), _topology(topology, devices))
     bounds = find_bounds(problem)
     each = {"path": bounds.path_s, "area": bounds.area_s, "pinned": bounds.pinned_s}
-    # what the topology has for a GPU that is opened twice would count its idle watts twice
+    # a GPU that is opened twice would count its idle watts twice in the topology
     first = {peers[0] for peers in topology.memory_nodes} | {topology.cpu}
     twice = sum(watts_of(topology.devices[d]).idle for d in devices if d not in first)
     return Bound(
@@ -83,11 +85,11 @@ def find_bound(plan: PlanValue) -> Bound:
 
 
 def _tasks(plan: PlanValue) -> TaskGraph:
-    """Return the nodes that run, with what must cross where two of them are on two devices."""
+    """Return the nodes that run as tasks, with the transfers between tasks on different devices."""
     graph, topology = plan.graph, plan.topology
     support = OpSupport(graph, topology)
     names = [spec.name for spec in topology.devices]
-    compete = _competing(plan)
+    compete = _competing_devices(plan)
     shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
     tasks: list[Task] = []
     runs = {n for split in plan.splits for n in split.nodes}
@@ -104,7 +106,7 @@ def _tasks(plan: PlanValue) -> TaskGraph:
             }
         tasks.append(Task(str(node.id), shared[key]))
     edges: dict[tuple[str, str], float] = {}
-    for node_id in runs if len(runs) <= MOST else ():
+    for node_id in runs if len(runs) <= MAX_PATH_NODES else ():
         for operand in graph.nodes[node_id].inputs:
             maker = graph.view_bases[operand]
             if maker in runs and maker != node_id:
@@ -119,23 +121,23 @@ def _may(support: OpSupport, node_id: int, device: int, compete: frozenset[int])
     return device in compete and support.supports(support.graph.nodes[node_id], device)
 
 
-def _competing(plan: PlanValue) -> frozenset[int]:
-    """Return the devices that a node may use: those that competed, else those with work."""
+def _competing_devices(plan: PlanValue) -> frozenset[int]:
+    """Return the devices that may run a node: the competing ones, else the ones with work."""
     names = [spec.name for spec in plan.topology.devices]
     if plan.decision is not None:
         return frozenset(names.index(name) for name in plan.decision.devices)
     used = set(plan.working)
-    if len(plan.topology.hosts) > 1:  # of which most may have no part in it
+    if len(plan.topology.hosts) > 1:  # most hosts may have no part in it
         return frozenset(used)
     gpus = {d for d, spec in enumerate(plan.topology.devices) if spec.kind != "cpu"}
     return frozenset(gpus | used)
 
 
 def _devices(plan: PlanValue) -> list[int]:
-    """Return the devices that the bound looks at."""
+    """Return the devices that the bound considers."""
     if len(plan.topology.hosts) == 1:
         return list(range(len(plan.topology.devices)))
-    return sorted(_competing(plan) | set(plan.working))
+    return sorted(_competing_devices(plan) | set(plan.working))
 
 
 def _topology(topology: Topology, devices: Sequence[int]) -> Platform:

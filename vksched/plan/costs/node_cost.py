@@ -1,14 +1,15 @@
-"""What a node costs on a device: whether it runs there, its dispatches, its seconds.
+"""Node cost: support, dispatches and seconds of a node on a device.
 
-The one place that is asked for seconds. A machine is plain data (vksched/machine); what it means
+This module is the only source of seconds. A topology is plain data (vksched/topology); its meaning
 for a graph is computed here:
 
     work by the op's own rule / rough speeds of the device = estimate
-    estimate * factor that was measured for such calls + launch = first cost
-    first cost * pace that runs showed = what is expected now
+    estimate * measured factor of similar calls + launch = first cost
+    first cost * pace of recent runs = expected time now
 
-Nothing measured: the estimate. Complexity: O(1) each, beside the op's own lowering. Examples:
-tests/plan/test_plan.py, tests/plan/test_costs.py.
+Without measurements the estimate is used.
+Complexity: O(1) each, plus the lowering of the op. Examples: tests/plan/test_plan.py,
+tests/plan/test_costs.py.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from ..types.plan_types import PlanValue
 
 
 def written_down(topology: Topology) -> bool:
-    """Whether somebody gave the speeds of a machine, which is not here: none of it is hardware."""
+    """Return True if the speeds of a topology are declared by a user rather than measured here."""
     return all(spec.kind != "vulkan" for spec in topology.devices)
 
 
 def estimated_text(topology: Topology) -> str:
-    """Returns, for the user, how seconds are known that nobody has measured."""
+    """Return a text for the user on the origin of times that were not measured."""
     speeds = "the speeds written down" if written_down(topology) else "rough speeds of devices"
     return f"estimated, by work and {speeds}"
 
 
 def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
-    """Return why a device cannot run a node, or None when it can."""
+    """Return the reason that a device cannot run a node, or None if it can."""
     if spec.disabled_reason:
         return f"it is out of use, {spec.disabled_reason}"
     if not spec.onnx_ops and node.declaration.opaque:
         return f"{node.op} is of an ONNX file, which its owner does not allow there"
     if spec.kind == "cpu":
         return None
-    # of a leaf a device holds all, though a node may read a view of a part only
+    # a device holds all of a leaf, although a node may read a view of a part only
     held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
     for type_ in (*held, node.type):
         if type_.device_bytes > spec.max_buffer_bytes // ALIGN_BYTES * ALIGN_BYTES:
@@ -63,39 +64,45 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
     except UnsupportedOp as error:
         return str(error)
     if need > spec.max_buffer_bytes:
-        return f"it needs {need} bytes beside its result, over the largest buffer"
+        return f"it needs {need} bytes of scratch memory, over the largest buffer"
     return None
 
 
 def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
-    """Return the dispatches of a node on a device; raises UnsupportedOp with the reason."""
+    """Return the dispatches of a node on a device.
+
+    Raises
+    ------
+    UnsupportedOp
+        The device cannot run the node; the text gives the reason.
+    """
     return lower(node.declaration, call_of(spec, graph, node))
 
 
 def variant_of(spec: DeviceSpec, graph: Graph, node: Node) -> Choice:
-    """Return the variant of its kernel by which a node runs on a device."""
+    """Return the kernel variant of a node on a device."""
     return choice_of(node.declaration, call_of(spec, graph, node))
 
 
 def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
-    """Return a node as its op sees it."""
+    """Return a node as a call of its op."""
     return Call(graph.input_types(node), node.type, node.attrs, spec.limits)
 
 
 COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
-"""The kinds of what a device itself does about a transfer: between its memory and the staging
-buffer that the host sees.
-"""
+"""Kinds of the device's own part of a transfer: between device memory and the staging buffer."""
 
 
-NO_WAY = ("keepdims",)
-"""Flags that change nothing of the work."""
+IGNORED_FLAGS = ("keepdims",)
+"""Flags without influence on the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a node takes on a device. measured: whether that rests on measured calls of its op or of
-    like ops, or on runs; else it is estimated by work and rough speeds.
+    """Seconds of a node on a device.
+
+    measured: True if they rest on measured calls of its op or of similar ops, or on runs; otherwise
+    they are estimated from work and rough speeds.
     """
 
     seconds: float
@@ -103,19 +110,20 @@ class Cost:
 
 
 def split_seconds(spec: DeviceSpec, graph: Graph, nodes: Iterable[int]) -> float:
-    """Return the expected time of some nodes in one submission."""
+    """Return the expected time of several nodes in one submission."""
     return submission_seconds(spec) + sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
 
 
 def submission_seconds(spec: DeviceSpec) -> float:
-    """Returns what a submission takes beside its nodes, until the host knows of its end."""
+    """Return the overhead of a submission in seconds, up to the time the host knows its end."""
     costs = spec.costs
     return costs.submit_s + costs.start_s + costs.fence_s if costs.calls else spec.submit_s
 
 
 def copy_seconds(spec: DeviceSpec, way: str, size_bytes: float) -> float:
-    """Returns what a device itself takes for a transfer, one of COPIES: a part of its link's time.
-    0 where nobody has measured it.
+    """Return the device's own seconds of a transfer.
+
+    They are a part of the link's time, or 0 if they were not measured. way: one of COPIES.
     """
     estimate_s = 2 * size_bytes / spec.bytes_per_s
     factor, kind = spec.costs.factor((f"{way}/bytes",), estimate_s)
@@ -128,9 +136,9 @@ def node_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 
 
 def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
-    """Return the expected time of one node, and whether that was measured.
+    """Return the expected time of one node, and whether it was measured.
 
-    What runs showed counts before the slowdown that keeps submissions short.
+    The pace of recent runs is included. The slowdown that keeps submissions short is not.
     """
     first = first_cost(spec, graph, node)
     pace = spec.costs.pace(node.op)
@@ -140,8 +148,8 @@ def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
 
 
 def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
-    """Return the time of one node that a submission must allow for: the longest of what is
-    expected and what was ever seen to take too long.
+    """Return the time of one node that a submission must allow for: the maximum of the expected
+    time and of all observed excessive times.
     """
     pace = spec.costs.pace(node.op)
     slower = spec.slowdown if pace is None else max(spec.slowdown, pace)
@@ -149,17 +157,18 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 
 
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
-    """Return the time of one node on a device that works as it did when it was measured."""
+    """Return the time of one node on a device with the pace of its calibration."""
     op, call = node.declaration, call_of(spec, graph, node)
     return call_cost(spec, op, call, node.id in graph.overwritten)
 
 
 def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
-    """Return the time of one call on a device that works as it did when it was measured. over:
-    its result lies where operand `kept` does.
+    """Return the time of one call on a device with the pace of its calibration.
+
+    over: True if the result is written in place of operand `kept`.
     """
     if op.name == "state":
-        return Cost(0.0, bool(spec.costs.calls))  # it is memory, and never runs
+        return Cost(0.0, bool(spec.costs.calls))  # a view or leaf is memory and never runs
     if (
         spec.kind == "cpu" and EPILOGUE in call.attrs
     ):  # numpy computes an epilogue as a pass of its own
@@ -179,7 +188,7 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
 
 
 def _pass_seconds(spec: DeviceSpec, call: Call) -> float:
-    """Return the time in which elements of a result are read and written once."""
+    """Return the seconds to read and write the elements of a result once."""
     estimate_s = 2.0 * call.output.host_bytes / spec.bytes_per_s
     kinds = ("elementwise/bytes", f"{ANY}/bytes")
     return spec.costs.factor(kinds, estimate_s)[0] * estimate_s
@@ -189,14 +198,14 @@ def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
     """Return the work of a call on a device, conversions included."""
     work = op.work(call.inputs, call.output, call.attrs)
     if spec.kind != "cpu":
-        beside = conversion_bytes(op, call)
-        work = replace(work, bytes_moved=work.bytes_moved + beside)
+        conversion = conversion_bytes(op, call)
+        work = replace(work, bytes_moved=work.bytes_moved + conversion)
     return work
 
 
 def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
-    """Return the kinds under which the factor of a call may have been measured, the best first: of
-    its op called in this way, of its op, of its family, of any op.
+    """Return the kinds for which the factor of a call may have been measured, the most specific
+    first: its op with this signature, its op, its family, any op.
     """
     return (
         f"{call_signature(op, call)}/{bound}",
@@ -207,10 +216,12 @@ def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
 
 
 def call_signature(op: Op, call: Call) -> str:
-    """Return an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
-    packed operands and an epilogue. Kernels differ in these.
+    """Return an op with the attributes that separate its calls, as "matmul+transpose_b": flags,
+    groups, quantized operands and an epilogue. Kernels differ in these.
     """
-    ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
+    ways = [
+        name for name, value in call.attrs.items() if value is True and name not in IGNORED_FLAGS
+    ]
     if call.attrs.get("groups", 1) not in (1, None):
         ways.append("groups")
     if any(operand.dtype == FLOAT16 for operand in call.inputs):
@@ -221,18 +232,18 @@ def call_signature(op: Op, call: Call) -> str:
 
 
 def family_of(op: Op) -> str:
-    """Return the family of an op, a folder of vksched/ops, "" for what has none."""
+    """Return the family of an op, a folder of vksched/ops, or "" if it has none."""
     for rule in (op.work, op.reference):
         room, _, rest = rule.__module__.partition(".ops.")
         family = rest.partition(".")[0]
-        if room and family not in ("", "core"):
+        if room and family not in ("", "lowering"):
             return family
     return ""
 
 
 def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
-    """Return the seconds of some work by the rough speeds of a device, and what bounds it: the
-    slowest of arithmetic, memory and what goes on in order.
+    """Return the seconds of some work by the rough speeds of a device, and the limiting resource:
+    the slowest of arithmetic, memory and sequential steps.
     """
     in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.loop_latency_s
     each = (work.flops / spec.flops_per_s, work.bytes_moved / spec.bytes_per_s, in_order)
@@ -246,7 +257,7 @@ def work_seconds(spec: DeviceSpec, work: Work) -> float:
 
 
 def op_seconds(plan: PlanValue) -> tuple[dict[str, float], ...]:
-    """Return for each split the seconds that its nodes are estimated to take, by op."""
+    """Return, for each split, the estimated seconds of its nodes by op."""
     out: list[dict[str, float]] = []
     for split in plan.splits:
         spec, of_split = plan.topology.devices[split.device], dict[str, float]()

@@ -1,4 +1,4 @@
-"""Op support: which devices can run which nodes, and how long they take, asked once per distinct
+"""Op support: the devices that can run each node, and its time there, computed once per distinct
 call and device.
 """
 
@@ -19,10 +19,10 @@ Answer = TypeVar("Answer")
 
 
 class OpSupport:
-    """What one graph can do on one machine; remembers every answer.
+    """The support and cost of the nodes of one graph on one topology, with all results cached.
 
-    resident: for a device the weights, constants and states, by node, that are there already.
-    observed: computed values that the user wants to see.
+    resident: for each device, the weights, constants and states that it already holds, by node.
+    observed: computed values that the user observes.
     """
 
     def __init__(
@@ -45,16 +45,18 @@ class OpSupport:
             for node in nodes
             if graph.nodes[node].op == "state"
         }
-        """Where the states are that are somewhere already: they stay there."""
+        """The device of each state that has one already. States stay there."""
         self.alike = topology.alike()
-        """For each device the first one with the same figures; they share all answers."""
-        self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
-        self._needs: list[dict[int, tuple[int, int, int]]] = _shared(self.alike)
-        self._seconds: list[dict[int, float]] = _shared(self.alike)
-        self._longest: list[dict[int, float]] = _shared(self.alike)
+        """For each device, the first one with equal figures. Equal devices share all cached
+        results.
+        """
+        self._same: list[dict[int, tuple[str | None, bool]]] = _shared_caches(self.alike)
+        self._needs: list[dict[int, tuple[int, int, int]]] = _shared_caches(self.alike)
+        self._seconds: list[dict[int, float]] = _shared_caches(self.alike)
+        self._longest: list[dict[int, float]] = _shared_caches(self.alike)
 
     def unsupported_reason(self, node: Node, device: int) -> str | None:
-        """Return why a device cannot run a node, or None when it can."""
+        """Return the reason that a device cannot run a node, or None if it can."""
         kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
@@ -65,12 +67,13 @@ class OpSupport:
         return self._too_large(node, device) if may_fill else reason
 
     def scratch_words(self, node: Node, device: int) -> int:
-        """Return the words that a node needs beside its result while it runs on a device."""
+        """Return the scratch memory of a node on a device, in words."""
         return self._need(node, device)[0]
 
     def inner_barriers(self, node: Node, device: int, in_place: bool = False) -> int:
-        """Return the barriers between the dispatches of a node. in_place: its result lies where
-        the operand lies that it keeps.
+        """Return the number of barriers between the dispatches of a node.
+
+        in_place: True if the result overwrites the operand that the op keeps in place.
         """
         return self._need(node, device)[1 + in_place]
 
@@ -105,22 +108,26 @@ class OpSupport:
         return known[call]
 
     def split_seconds(self, nodes: Iterable[int], device: int) -> float:
-        """Return the expected time of some nodes in one submission."""
+        """Return the expected time of several nodes in one submission."""
         seconds = sum([self.node_seconds(n, device) for n in nodes])
         return node_cost.submission_seconds(self.topology.devices[device]) + seconds
 
     def flops(self, node: Node) -> float:
-        """Return the arithmetic of a node."""
+        """Return the floating-point operations of a node."""
         return node.declaration.work(self.graph.input_types(node), node.type, node.attrs).flops
 
     def missing_bytes(self, value: int, device: int) -> int:
-        """Returns what a value takes on a device, 0 for a weight that is there already."""
+        """Return the bytes that a value needs on a device, or 0 for a weight that the device
+        already holds.
+        """
         if value in self.resident.get(device, frozenset()):
             return 0
         return self.graph.words[value] * WORD_BYTES
 
     def _may_fill(self, node: Node, device: int) -> bool:
-        """Whether a node of this kind may be too large, were nothing of it there already."""
+        """Return True if a node of this kind may exceed the memory when none of its operands is
+        resident.
+        """
         words = self.graph.words
         need = words[node.id] + sum(words[i] for i in self.graph.leaves_read(node))
         need += self.scratch_words(node, device)
@@ -128,7 +135,7 @@ class OpSupport:
         return spec.kind != "cpu" and need * WORD_BYTES > spec.memory_bytes
 
     def _too_large(self, node: Node, device: int) -> str | None:
-        """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
+        """Return the reason if leaves and result of a node exceed the memory of a device."""
         spec = self.topology.devices[device]
         values = {*self.graph.leaves_read(node), node.id}
         need = sum(self.missing_bytes(value, device) for value in values)
@@ -148,24 +155,25 @@ class OpSupport:
 
     @cached_property
     def pipeline_order(self) -> tuple[int, ...]:
-        """For each node its turn in the order that the caller asks for; all 0 where there is none.
+        """The pipeline position of each node in the order that the caller asks for; all 0 without
+        one.
 
-        A node without one takes that of its operands, the latest, or that of its first reader. None
-        comes before what it reads.
+        A node without a position takes the largest position of its operands, or else the smallest
+        of its readers. No node comes before its operands.
         """
         count = len(self.graph.nodes)
         if not self._pipeline_order:
             return (0,) * count
-        given = [self._pipeline_order.get(node.name) for node in self.graph.nodes]
+        slots = [self._pipeline_order.get(node.name) for node in self.graph.nodes]
         for node in self.computed:
-            before = [t for p in self.operands[node.id] if (t := given[p]) is not None]
-            if given[node.id] is None:
-                given[node.id] = max(before, default=None)
+            before = [t for p in self.operands[node.id] if (t := slots[p]) is not None]
+            if slots[node.id] is None:
+                slots[node.id] = max(before, default=None)
         for node in reversed(self.computed):
-            if given[node.id] is None:
-                after = [t for r in self.readers[node.id] if (t := given[r]) is not None]
-                given[node.id] = min(after, default=0)
-        pipeline_order = [turn or 0 for turn in given]
+            if slots[node.id] is None:
+                after = [t for r in self.readers[node.id] if (t := slots[r]) is not None]
+                slots[node.id] = min(after, default=0)
+        pipeline_order = [slot or 0 for slot in slots]
         for node in self.computed:
             pipeline_order[node.id] = max(
                 [pipeline_order[node.id], *(pipeline_order[p] for p in self.operands[node.id])]
@@ -174,7 +182,7 @@ class OpSupport:
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
-        """For each node that runs the roots of its operands, each once; none for the others."""
+        """For each node that runs, the distinct roots of its operands; empty for other nodes."""
         roots = self.graph.view_bases
         out: list[tuple[int, ...]] = [()] * len(roots)
         for node in self.computed:
@@ -183,7 +191,7 @@ class OpSupport:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each root the nodes that run and read it or a view of it, in topological order."""
+        """For each root, the nodes that read it or a view of it, in topological order."""
         out: list[list[int]] = [[] for _ in self.graph.nodes]
         for node in self.computed:
             for operand in self.operands[node.id]:
@@ -191,7 +199,7 @@ class OpSupport:
         return tuple(map(tuple, out))
 
 
-def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
-    """Return an empty mapping for each device; devices that are alike have the same one."""
-    made: dict[int, dict[Key, Answer]] = {}
-    return [made.setdefault(first, {}) for first in alike]
+def _shared_caches(alike: Sequence[int]) -> list[dict[Key, Answer]]:
+    """Return an empty cache for each device. Equal devices share one."""
+    answers: dict[int, dict[Key, Answer]] = {}
+    return [answers.setdefault(first, {}) for first in alike]

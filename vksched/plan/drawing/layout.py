@@ -1,14 +1,15 @@
-"""Layout: a place for everything in a drawing, so that no line or text lies on a box.
+"""Layout: positions for all elements of a drawing, without a line or text over a box.
 
-    |  lane 1        | channel |  lane 2       |     boxes stand in rows that all lanes share; lines
-    |  [a]   [b]     |    |    |  ----         |     run along the gaps between rows and down the
-    |   +-----+------|----+    |               |     channels between lanes or the gutter at the
+    |  lane 1        | channel |  lane 2       |     all lanes share the rows of boxes; lines run
+    |  [a]   [b]     |    |    |  ----         |     along the gaps between rows and down the
+    |   +-----+------|----+    |               |     channels between lanes, or the gutter at the
     |  -------------- gap -----|-------------- |     left of a lane
     |                |    +----|---+           |
     |  [c]           |         |  [d]          |
 
-Each net gets a track of its own in every gap and channel that it takes part in (interval
-colouring). Complexity: O(wires * log(wires) + rows). Examples: tests/plan/test_draw.py.
+Each net has a track of its own in every gap and channel that it uses (interval colouring).
+
+Complexity: O(wires * log(wires) + rows). Examples: tests/plan/test_draw.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .scene import Box, Frame, Net, Scene, Wire
 
 LINE = 13.0
 PAD = 8.0
-BESIDE = 14.0
+BOX_GAP = 14.0
 PER_ROW = 4
 TITLE = 20.0
 TRACK = 7.0
@@ -36,7 +37,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Line:
-    """A wire with its corners; at: the place of its label, if any."""
+    """A wire with its corners. at: the position of its label, if any."""
 
     wire: Wire
     points: list[Point]
@@ -52,7 +53,7 @@ class Lane:
 
 @dataclass
 class Layout:
-    """Everything with its place; frames: (frame, x, y, width, height)."""
+    """All elements with their positions. frames: (frame, x, y, width, height)."""
 
     scene: Scene
     lanes: list[Lane]
@@ -63,20 +64,20 @@ class Layout:
 
 
 def lay_out(scene: Scene, head_chars: Mapping[int, int]) -> Layout:
-    """Return the layout; the boxes of the scene get their places.
+    """Return the layout, and set the positions of the boxes of the scene.
 
     head_chars: characters above each lane, for which it must be wide enough.
     """
-    rows = _give_rows(scene)
+    rows = _assign_rows(scene)
     nets = _nets(scene)
-    gutters, channels = _give_channels(scene, nets)
+    gutters, channels = _assign_channels(scene, nets)
     lanes = _give_x(scene, rows, gutters, channels, head_chars)
     return _Router(scene, rows, nets, gutters, channels, lanes).route()
 
 
-def _give_rows(scene: Scene) -> dict[int, list[list[int]]]:
-    """Give each box its row; returns for each row its boxes, lane by lane. A frame has a row for
-    its title first.
+def _assign_rows(scene: Scene) -> dict[int, list[list[int]]]:
+    """Assign a row to each box, and return the boxes of each row, lane by lane. The first row of a
+    frame holds its title.
     """
     free = [0] * len(scene.lanes)
     rows: dict[int, list[list[int]]] = defaultdict(list)
@@ -105,12 +106,12 @@ def _nets(scene: Scene) -> dict[Net, list[Wire]]:
 
 
 def _is_short(scene: Scene, wire: Wire) -> bool:
-    """It goes to the next row: no channel is needed."""
+    """Return True if a wire ends in the next row and needs no channel."""
     return scene.boxes[wire.target].row == scene.boxes[wire.source].row + 1
 
 
 def _colour(intervals: Iterable[tuple[float, float, Hashable]]) -> dict[Hashable, int]:
-    """Return for each key the lowest track in which its interval meets no other."""
+    """Return, for each key, the lowest track in which its interval meets no other."""
     ends: list[float] = []
     out: dict[Hashable, int] = {}
     for start, end, key in sorted(intervals, key=lambda item: item[:2]):
@@ -123,10 +124,10 @@ def _colour(intervals: Iterable[tuple[float, float, Hashable]]) -> dict[Hashable
 
 
 Tracks = dict[int, dict[Hashable, int]]
-"""For each lane or channel the track of each net in it."""
+"""The track of each net in each lane or channel."""
 
 
-def _give_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, Tracks]:
+def _assign_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, Tracks]:
     """Return the tracks in the gutter of each lane and in the channel right of each lane."""
     inside: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
     between: dict[int, list[tuple[float, float, Hashable]]] = defaultdict(list)
@@ -142,7 +143,7 @@ def _give_channels(scene: Scene, nets: dict[Net, list[Wire]]) -> tuple[Tracks, T
 
 
 def _channel(source: int, target: int) -> int:
-    """The channel beside the source on the way to the target; number c is right of lane c."""
+    """Return the channel next to the source, towards the target. Channel c is right of lane c."""
     return source if target > source else source - 1
 
 
@@ -172,7 +173,7 @@ def _give_x(
         row_sizes = (len(r) for rs in rows.values() for r in rs if scene.boxes[r[0]].lane == number)
         most = max(row_sizes, default=1)
         titles = max((len(f.title) for f in scene.frames if f.lane == number), default=0)
-        needed = lane.gutter + most * wide + (most - 1) * BESIDE + PAD
+        needed = lane.gutter + most * wide + (most - 1) * BOX_GAP + PAD
         texts = lane.gutter + PAD + CHAR * max(titles, head_chars.get(number, 0))
         lane.width = max(LANE_WIDTH, needed, texts)
         for box in here:
@@ -183,15 +184,15 @@ def _give_x(
         for row in found:
             lane = lanes[scene.boxes[row[0]].lane]
             wide = scene.boxes[row[0]].width
-            total = len(row) * wide + (len(row) - 1) * BESIDE
+            total = len(row) * wide + (len(row) - 1) * BOX_GAP
             at = lane.x + lane.gutter + (lane.width - lane.gutter - PAD - total) / 2
             for i, member in enumerate(row):
-                scene.boxes[member].x = at + i * (wide + BESIDE)
+                scene.boxes[member].x = at + i * (wide + BOX_GAP)
     return lanes
 
 
 class _Router:
-    """Gives lines their corners and rows their heights."""
+    """Computes the corners of lines and the heights of rows."""
 
     def __init__(
         self,
@@ -210,10 +211,12 @@ class _Router:
         self.lanes = lanes
         self.down: dict[Net, float] = {n: x for n in nets if (x := self._down_x(n)) is not None}
         self.enter = self._entries()
-        self.levels = self._give_levels()
+        self.levels = self._assign_levels()
 
     def _down_x(self, net: Net) -> float | None:
-        """Where a net runs down: a track of a gutter or a channel; None where it stays short."""
+        """Return the x of the vertical part of a net, in a gutter or a channel, or None if it has
+        none.
+        """
         source, target = self.scene.boxes[net[0]].lane, net[2]
         if source == target:
             track = self.gutters.get(target, {}).get(net)
@@ -228,11 +231,11 @@ class _Router:
         return box.x + box.width / 2
 
     def _approach(self, wire: Wire) -> float:
-        """The x from which a wire comes to the gap above its target."""
+        """Return the x from which a wire comes to the gap above its target."""
         return self._leave(wire) if _is_short(self.scene, wire) else self.down[wire.net]
 
     def _entries(self) -> dict[tuple[Net, int], float]:
-        """Where each wire enters its target, so that none runs on another."""
+        """Return the x at which each wire enters its target, without overlaps."""
         wires: dict[int, list[Wire]] = defaultdict(list)
         for wire in self.scene.wires:
             wires[wire.target].append(wire)
@@ -246,12 +249,12 @@ class _Router:
                 if straight:
                     x = self._leave(wire)
                 elif abs(x - box.x - box.width / 2) < 1:
-                    x += 10.0  # the middle is where a box above may leave
+                    x += 10.0  # a box above may leave at the middle
                 out[wire.net, target] = x
         return out
 
-    def _give_levels(self) -> dict[int, dict[Hashable, int]]:
-        """The track of each net in each gap; gap g is below row g."""
+    def _assign_levels(self) -> dict[int, dict[Hashable, int]]:
+        """Return the track of each net in each gap. Gap g is below row g."""
         spans: dict[int, dict[Net, list[float]]] = defaultdict(lambda: defaultdict(list))
         for wire in self.scene.wires:
             source, target = self.scene.boxes[wire.source], self.scene.boxes[wire.target]
@@ -272,9 +275,9 @@ class _Router:
             lane = self.lanes[frame.lane]
             top, bottom = tops[frame.first] - 3, bottoms[frame.last] + 6
             out.frames.append((frame, lane.x, top, lane.width, bottom - top))
-        told: set[Net] = set()
+        labelled: set[Net] = set()
         for wire in self.scene.wires:
-            out.lines.append(self._line(wire, tops, bottoms, told))
+            out.lines.append(self._line(wire, tops, bottoms, labelled))
         last = self.lanes[-1]
         out.width = last.x + last.width + MARGIN
         out.height = max(bottoms.values()) + GAP
@@ -297,7 +300,7 @@ class _Router:
         return tops, bottoms
 
     def _line(
-        self, wire: Wire, tops: dict[int, float], bottoms: dict[int, float], told: set[Net]
+        self, wire: Wire, tops: dict[int, float], bottoms: dict[int, float], labelled: set[Net]
     ) -> Line:
         source, target = self.scene.boxes[wire.source], self.scene.boxes[wire.target]
         leave, enter = self._leave(wire), self.enter[wire.net, wire.target]
@@ -313,8 +316,8 @@ class _Router:
         x, below = self.down[wire.net], level(source.row)
         points = [start, (leave, below), (x, below), (x, above), (enter, above), end]
         at = None
-        if wire.label and wire.net not in told and source.lane != target.lane:
-            told.add(wire.net)
+        if wire.label and wire.net not in labelled and source.lane != target.lane:
+            labelled.add(wire.net)
             row = source.row + 1
             at = (x + 4, (tops[row] + bottoms[row]) / 2)
         return Line(wire, points, at)

@@ -1,6 +1,7 @@
-"""Draw: a plan as a picture: devices side by side, time downwards, transfers with their bytes.
+"""Rendering: a plan as a picture, with devices in columns, time downwards, and transfers with their
+bytes.
 
-    scene.py: what is shown --> layout.py: where --> here: as SVG, with a tooltip on everything
+    scene.py: elements --> layout.py: positions --> here: SVG with a tooltip on each element
 
 Complexity: that of the layout. Examples: tests/plan/test_draw.py.
 """
@@ -39,14 +40,16 @@ HEAD = 46.0
 def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
     """Write the picture of a plan.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     save_picture(path, lambda: draw_plan(plan))
 
 
 def draw_plan(plan: PlanValue) -> str:
-    """Return the picture of a plan as SVG text; the same for the same plan."""
+    """Return the picture of a plan as SVG text. Equal plans have equal pictures."""
     scene = make_scene(plan)
     heads = {i: max(map(len, _head(plan, device))) for i, device in enumerate(scene.lanes)}
     layout = lay_out(scene, heads)
@@ -78,7 +81,7 @@ def _colours(plan: PlanValue, device: int | None) -> tuple[str, str]:
 
 
 def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
-    """The two lines above a lane."""
+    """Return the two lines above a lane."""
     if device is None:
         return "caller", "inputs and outputs"
     spec = plan.topology.devices[device]
@@ -86,7 +89,7 @@ def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
 
 
 def _legend(plan: PlanValue) -> list[str]:
-    """A line for each device, those without work too."""
+    """Return a line for each device, including devices without work."""
     sizes = buffers(plan)
     out: list[str] = []
     for device, spec in enumerate(plan.topology.devices):
@@ -116,10 +119,10 @@ def _draw_legend(
         ("from or to the caller", _style("host")),
         ("stays on the device", _style("stays")),
     )
-    for told, style in samples:
+    for label, style in samples:
         ET.SubElement(root, "path", {"d": f"M{as_pixels(x)} {as_pixels(y - 3)}h24", **style})
-        add_text(root, x + 30, y, told)
-        x += 30 + CHAR * (len(told) + 2)
+        add_text(root, x + 30, y, label)
+        x += 30 + CHAR * (len(label) + 2)
     if fallen:
         y += LINE + 2
         add_rect(root, MARGIN, y - 8, 14, 9, "#ffffff", FALLEN, "2")
@@ -163,7 +166,7 @@ def _draw_line(inner: ET.Element, line: Line) -> None:
     style = {**_style(line.wire.kind), "stroke-linejoin": "round"}
     ET.SubElement(group, "polyline", {"points": corners, **style})
     x, y = line.points[-1]
-    left, middle, right = (as_pixels(x + beside) for beside in (-3.5, 0, 3.5))
+    left, middle, right = (as_pixels(x + dx) for dx in (-3.5, 0, 3.5))
     above = as_pixels(y - 6)
     tip = f"M{left} {above}L{middle} {as_pixels(y)}L{right} {above}z"
     ET.SubElement(group, "path", d=tip, fill=style["stroke"])

@@ -1,10 +1,10 @@
-"""Scene: what a drawing of a plan shows, before anything has a place.
+"""Scene: the elements of a drawing of a plan, before the layout.
 
-    plan -> lanes (the caller, then each device that is used) -> frames (splits) -> boxes (nodes)
-         -> wires (who reads what, and the bytes where it crosses)
+    plan -> lanes (the caller, then each used device) -> frames (splits) -> boxes (nodes)
+         -> wires (producer to reader, with the bytes of a transfer)
 
-Beyond `MANY` nodes a split is one box with its ops counted. Complexity: O(edges). Examples:
-tests/plan/test_draw.py.
+With more than `MANY` nodes, a split becomes one box with a count of its ops.
+Complexity: O(edges). Examples: tests/plan/test_draw.py.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from ..types.plan_types import HOST, PlanValue, Split, value_of
 from ..types.query import copied_bytes, fences, transfers
 
 MANY = 150
-"""Nodes that get a box of their own."""
+"""Maximum number of nodes with a box each."""
 LINE_CHARS = 34
-"""Characters of a line in a box; of a name the end is kept, as names begin alike."""
-KINDS = 8
+"""Characters of a line in a box. A long name keeps its end, because the beginnings of names are
+often equal.
+"""
+MAX_OPS_NAMED = 8
 """Ops named in the box of a split."""
-TIPS = 40
+MAX_TOOLTIP_NAMES = 40
 """Names in a tooltip."""
 
 DRIVER = 0
-"""The lane of inputs and outputs; the devices in use follow."""
+"""The lane of inputs and outputs. The lanes of the used devices follow."""
 
 Net = tuple[int, int, int]
 """Source box, value and target lane: wires of one net are one line with branches."""
@@ -37,9 +39,10 @@ Net = tuple[int, int, int]
 
 @dataclass
 class Box:
-    """lines: text, the first a heading. level: rank within its frame. fallen: no device can run it.
+    """A box of a node or a split. The layout sets its position.
 
-    The layout adds the rest.
+    lines: text, the first one a heading. level: rank within its frame. fallen: True if no device
+    can run it.
     """
 
     lane: int
@@ -57,7 +60,9 @@ class Box:
 
 @dataclass
 class Frame:
-    """Boxes under a title: a split, the inputs, or the outputs. after: frames that stand higher."""
+    """Boxes under a title: a split, the inputs, or the outputs. after: frames that are above this
+    one.
+    """
 
     lane: int
     title: str
@@ -69,8 +74,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Wire:
-    """A line from box to box. kind: "stays" on a device, "crosses", or "host" from or to the
-    caller. label: the bytes that are copied, on one wire of each net.
+    """A line from box to box.
+
+    kind: "stays" on a device, "crosses" between devices, or "host" from or to the caller. label:
+    the bytes of the transfer, on one wire of each net.
     """
 
     source: int
@@ -83,7 +90,7 @@ class Wire:
 
 @dataclass
 class Scene:
-    """lanes: None for the caller, then device indices."""
+    """The elements of a drawing. lanes: None for the caller, then device indices."""
 
     title: str
     lanes: list[int | None]
@@ -94,7 +101,7 @@ class Scene:
 
 
 def make_scene(plan: PlanValue) -> Scene:
-    """Returns what to draw."""
+    """Return the scene of a plan."""
     maker = _SceneBuilder(plan)
     maker.add_frames()
     maker.add_wires()
@@ -110,12 +117,12 @@ def make_scene(plan: PlanValue) -> Scene:
 
 
 def shorten(text: str, chars: int = LINE_CHARS) -> str:
-    """Return the end of a text that is too long for its place."""
+    """Return the end of a text that is too long."""
     return text if len(text) <= chars else f"…{text[1 - chars :]}"
 
 
 def cut(text: str) -> str:
-    """Return the beginning of a text that is too long for its place."""
+    """Return the beginning of a text that is too long."""
     return text if len(text) <= LINE_CHARS else f"{text[: LINE_CHARS - 1]}…"
 
 
@@ -139,9 +146,9 @@ class _SceneBuilder:
     # -- frames and boxes --------------------------------------------------------------------------
 
     def add_frames(self) -> None:
-        given = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
-        given |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
-        self._add_frame(Frame(DRIVER, "from the caller"), sorted(given), dict.fromkeys(given, 0))
+        inputs = {c.node for s in self.plan.splits for c in s.uploads if c.source == HOST}
+        inputs |= {r for r in self.outputs if self.graph.nodes[r].declaration.leaf}
+        self._add_frame(Frame(DRIVER, "from the caller"), sorted(inputs), dict.fromkeys(inputs, 0))
         for split in self.plan.splits:
             waits = f", waits for {', '.join(map(str, split.waits))}" if split.waits else ""
             title = f"split {split.id}: {count_of(len(split.nodes), 'node')}{waits}"
@@ -149,7 +156,7 @@ class _SceneBuilder:
             self._add_frame(frame, split.nodes, self._levels(split))
 
     def _levels(self, split: Split) -> dict[int, int]:
-        """The longest path to each node within its split."""
+        """Return the length of the longest path to each node within its split."""
         levels: dict[int, int] = {}
         for n in split.nodes:
             roots = (self.graph.view_base(i) for i in self.graph.nodes[n].inputs)
@@ -187,12 +194,14 @@ class _SceneBuilder:
         counts = Counter(self.graph.nodes[n].op for n in nodes)
         kinds = counts.most_common()
         lines = [f"{op} x{count}" for op, count in kinds]
-        if len(kinds) > KINDS + 1:
-            rest = sum(count for _, count in kinds[KINDS:])
-            lines[KINDS:] = [f"{rest} of {len(kinds) - KINDS} other ops"]
+        if len(kinds) > MAX_OPS_NAMED + 1:
+            rest = sum(count for _, count in kinds[MAX_OPS_NAMED:])
+            lines[MAX_OPS_NAMED:] = [f"{rest} of {len(kinds) - MAX_OPS_NAMED} other ops"]
         names = [self.graph.nodes[n].name for n in nodes]
         head = count_of(len(names), "value" if lane == DRIVER else "node")
-        tip = "\n".join(names[:TIPS]) + ("\n..." if len(names) > TIPS else "")
+        tip = "\n".join(names[:MAX_TOOLTIP_NAMES]) + (
+            "\n..." if len(names) > MAX_TOOLTIP_NAMES else ""
+        )
         fallen = any(name in self.fallen for name in names)
         is_output = lane != DRIVER and any(n in self.outputs for n in nodes)
         return Box(lane, (head, *map(cut, lines)), tip, 0, is_output, fallen)
@@ -211,7 +220,7 @@ class _SceneBuilder:
     def _connect(self, operand: int, target: int, device: int) -> None:
         root = self.graph.view_base(operand)
         if root not in self.box_of or self.box_of[root] == target:
-            return  # a weight, which is drawn nowhere, or a node of the same collapsed split
+            return  # a weight, which is not drawn, or a node of the same collapsed split
         source = self.box_of[root]
         lane = self.boxes[target].lane
         leaf = self.graph.nodes[root].declaration.leaf
@@ -227,7 +236,7 @@ class _SceneBuilder:
         for name, output in self.graph.outputs:
             root = self.graph.view_base(output)
             if root not in self.box_of:
-                continue  # a weight, handed back as it is
+                continue  # a weight that is an output itself
             if not self.collapsed or not seen:
                 type_ = self.graph.nodes[output].type
                 lines: tuple[str, ...] = (shorten(name), cut(str(type_)))
@@ -254,7 +263,7 @@ class _SceneBuilder:
     def _wire(self, source: int, target: int, kind: str, net: Net) -> Wire:
         values = [self.graph.nodes[v] for v in self._moved[net]]
         moved = format_bytes(sum(n.type.device_bytes for n in values))
-        names = ", ".join(n.name for n in values[:TIPS])
+        names = ", ".join(n.name for n in values[:MAX_TOOLTIP_NAMES])
         where = {"stays": "stays on the device", "host": "with the caller"}.get(kind, "crosses")
         label = "" if kind == "stays" else moved
         return Wire(source, target, kind, net, label, f"{names}: {moved}, {where}")

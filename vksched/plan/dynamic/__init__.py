@@ -1,1 +1,1 @@
-"""Plans that decide while they run: what may go where, who decides, and what became of it."""
+"""Dynamic plans: plans that choose devices while they run."""

@@ -1,26 +1,28 @@
-"""Dispatcher: which piece goes to which device next.
+"""Dispatcher: the choice of the next piece and of its device.
 
-Problem: pieces of a graph become ready while devices work at speeds that nobody knew before.
-Method: the same decision is asked by the executor, with real devices, and by the simulator. It
-knows what was sent where, what has ended, and how long that took.
+Problem: pieces of a graph become ready while devices work at speeds unknown in advance. Method: the
+executor, with real devices, and the simulator use the same dispatcher. It knows which pieces were
+submitted to which devices, which of them have ended, and their times.
 
 "earliest-finish": one queue. The most urgent piece goes to the device that would finish it first,
-what must be moved included. If that one has its target full, the piece stays in the queue, as
-something may change until then, and counts as that device's next work when the following pieces are
-looked at.
+transfers included. If that device has its target number of pieces, the piece stays in the queue,
+because the estimate may change meanwhile. It counts as the next work of that device when the
+following pieces are placed.
 
-"work-stealing": a queue per device. A ready piece stands with the device that has most of what it
-reads, and where none has any, with the one that would come to its end first. A device without work
-takes from the longest queue the piece that is cheapest to move, if it would finish that before the
-queue's own device came to its end.
+"work-stealing": a queue per device. A ready piece joins the queue of the device that holds most of
+its operands or, if no device holds any, of the one that would finish first. An idle device steals
+the piece that is cheapest to move from the longest queue, if it would finish that piece before the
+owner of the queue would finish its work.
 
     queue: c, d, e     gpu:0 works on a       c: gpu:0 would end it first, but is full: it waits
                        gpu:1 is idle          d: gpu:1 ends it first: it goes there now
 
-A device gets its next piece while it still works on one, so that it never waits for the host.
-Complexity: O(LOOK * devices * values read) for each decision. Source: Augonnet et al., "StarPU: a
-unified platform for task scheduling on heterogeneous multicore architectures" (2011), whose dmda
-and ws policies these resemble. Examples: tests/planner/test_dynamic.py.
+A device gets its next piece during the current one, so that it never waits for the host.
+
+Complexity: O(LOOKAHEAD * devices * values read) for each decision.
+Source: Augonnet et al., "StarPU: a unified platform for task scheduling on heterogeneous multicore
+architectures" (2011), whose dmda and ws policies these resemble. Examples:
+tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations
@@ -36,36 +38,39 @@ from ..types.plan_types import HOST
 from .options import Options
 
 DEPTH = 2
-"""Pieces that a device has at once: one to work on and one to go on with."""
-DEEP = 16
-"""The same where one device gets all, as nothing is to be decided while it works."""
-LOOK = 16
-"""Ready pieces that are looked at for one decision, the most urgent ones."""
+"""Maximum number of submitted pieces of a device: one under way and the next one."""
+SOLO_DEPTH = 16
+"""The maximum if one device has all pieces, because no decision is pending."""
+LOOKAHEAD = 16
+"""Maximum number of ready pieces that a decision considers, the most urgent ones first."""
 GAIN = 0.5
-"""Of the way to what the last pieces showed of their device's speed."""
-SEVERAL = 3
-"""Last pieces of a device whose median counts, so that one that was held up changes nothing."""
-RESTS = 16
-"""Runs without a piece after which a slow device is probed. Each probe that finds it slow doubles
-them, so of n runs at most log2(n / RESTS) are probes of a device that stays slow.
+"""Weight of the latest pieces in the estimate of a device's speed."""
+RECENT_PIECES = 3
+"""Number of latest pieces of a device whose median counts, so that a single outlier has no effect.
 """
-RECOVERED = math.log(1.5)
-"""A device counts as slow if it is slower than this, relative to its best, as a logarithm."""
-MOST = math.log(64.0)
-"""A speed is at most so far from what was expected, as a logarithm."""
+RESTS = 16
+"""Runs without a piece after which a slow device is probed.
+
+Each probe that finds it slow doubles the number, so at most log2(n / RESTS) of n runs probe a
+device that stays slow.
+"""
+SLOW_LOG_RATIO = math.log(1.5)
+"""A device is slow if its slowdown relative to its best exceeds this, as a logarithm."""
+MAX_LOG_RATIO = math.log(64.0)
+"""Maximum ratio of a speed to the expected one, as a logarithm."""
 
 
 class Speeds:
-    """How many times longer than expected each device takes now, as its pieces showed.
+    """The current ratio of measured to expected time for each device, learned from its pieces.
 
-    A device that gets no pieces shows no times, though it may have recovered. So after some runs
-    without a piece it counts as fast as at its best again. Its next piece is a probe: it gets no
-    second one until that has ended.
+    A device without pieces shows no times, although it may have recovered. After some runs without
+    a piece its speed is therefore assumed to be its best again. Its next piece is a probe: the
+    device gets no second piece until the probe has ended.
     """
 
     def __init__(self, devices: int) -> None:
         self._pace = [0.0] * devices
-        self._last: list[deque[float]] = [deque(maxlen=SEVERAL) for _ in range(devices)]
+        self._last: list[deque[float]] = [deque(maxlen=RECENT_PIECES) for _ in range(devices)]
         self._best = [math.inf] * devices
         self._rested = [0] * devices
         """Runs since the last piece of each device."""
@@ -73,20 +78,20 @@ class Speeds:
         self._probed = [False] * devices
 
     def of(self, device: int) -> float:
-        """Return how many times longer than expected a device takes."""
+        """Return the ratio of measured to expected time of a device."""
         return math.exp(self._pace[device])
 
     def depth(self, device: int) -> int:
-        """Return how many pieces a device may have at once."""
+        """Return the maximum number of submitted pieces of a device."""
         return 1 if self._probed[device] else DEPTH
 
     def begin(self) -> list[int]:
-        """A run begins; returns the devices that it probes."""
+        """Begin a run, and return the devices that it probes."""
         probed = []
         for device, pace in enumerate(self._pace):
-            # a device that had few pieces has no best yet: they may have been held up
+            # a device with few pieces has no best yet: they may have been delayed
             best = 0.0 if self._best[device] == math.inf else self._best[device]
-            if pace > best + RECOVERED and self._rested[device] >= self._rests[device]:
+            if pace > best + SLOW_LOG_RATIO and self._rested[device] >= self._rests[device]:
                 self._pace[device] = best
                 self._last[device].clear()
                 self._probed[device] = True
@@ -95,26 +100,28 @@ class Speeds:
         return probed
 
     def see(self, device: int, expected_s: float, taken_s: float) -> None:
-        """Take in how long a piece took."""
+        """Record the time of a piece."""
         if expected_s <= 0 or taken_s <= 0:
             return
-        seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
+        seen = max(-MAX_LOG_RATIO, min(MAX_LOG_RATIO, math.log(taken_s / expected_s)))
         last = self._last[device]
         last.append(seen)
         if self._probed[device]:
-            recovered = seen <= self._pace[device] + RECOVERED
+            recovered = seen <= self._pace[device] + SLOW_LOG_RATIO
             self._rests[device] = RESTS if recovered else 2 * self._rests[device]
         self._probed[device], self._rested[device] = False, 0
-        gain = GAIN if len(last) > 1 else 1.0  # what was expected may be no more than a guess
+        gain = GAIN if len(last) > 1 else 1.0  # the expected time may be a guess
         self._pace[device] += gain * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
-        if len(last) == SEVERAL:
+        if len(last) == RECENT_PIECES:
             self._best[device] = min(self._best[device], self._pace[device])
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchedPiece:
-    """A piece that went to a device. brought: values that were copied in for it, each with the
-    piece that gave it, or HOST. waits: pieces whose end the host learned of since the one before.
+    """A submitted piece.
+
+    brought: values that were copied in for it, each with the piece that produced it, or HOST.
+    waits: pieces whose end the host learned of since the previous submission.
     """
 
     piece: int
@@ -125,32 +132,34 @@ class DispatchedPiece:
 
 @dataclass(slots=True)
 class Tape:
-    """What a run did. waits: pieces whose end the host learned of after it had sent the last."""
+    """The record of a run. waits: pieces that were awaited after the last submission."""
 
     sent: list[DispatchedPiece] = field(default_factory=list)
     waits: tuple[int, ...] = ()
 
 
 class DispatchTarget(Protocol):
-    """Carries out the decisions of a dispatcher: devices, or a simulated clock."""
+    """The executor of a dispatcher's decisions: devices, or a simulated clock."""
 
     def now(self) -> float: ...
 
     def bring(self, value: int, source: int, device: int) -> None:
-        """Copy a value to a device. source: the piece that gave it and is complete, or HOST."""
+        """Copy a value to a device. source: the completed piece that produced it, or HOST."""
 
     def submit(self, piece: int, device: int) -> None:
-        """Start a piece behind all that its device has been given."""
+        """Submit a piece to a device's queue."""
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
-        """Wait for one of some pieces, given with their devices; returns which one ended, and what
-        its device took for it, 0 where that says nothing.
+        """Wait for one of several pieces, each with its device.
+
+        Return the piece that ended, and its seconds on the device, or 0 if they say nothing.
         """
 
 
 class Dispatcher:
-    """One run's decisions. Subclasses say which piece is next. alone: a device that has all pieces
-    and gets them all.
+    """The decisions of one run. Subclasses choose the next piece.
+
+    alone: the device that runs all pieces, or None.
     """
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
@@ -162,7 +171,7 @@ class Dispatcher:
         self.tape = Tape()
         devices = len(options.topology.devices)
         self.queues: list[list[int]] = [[] for _ in range(devices)]
-        """By device, the pieces that it was given and has not ended."""
+        """For each device, the submitted pieces that have not ended."""
         self._free_s = [0.0] * devices
         self._end_s: dict[int, float] = {}
         self._there: set[tuple[int, int]] = set()
@@ -173,11 +182,11 @@ class Dispatcher:
                 self.arrive(piece)
 
     def next(self, now_s: float) -> tuple[int, int] | None:
-        """Return a piece and the device that it goes to now; None where it is better to wait."""
+        """Return a piece and the device to submit it to now, or None if it is better to wait."""
         raise NotImplementedError
 
     def arrive(self, piece: int) -> None:
-        """A piece may go to a device: all that it reads is there, or under way."""
+        """Mark a piece as ready: its operands exist or are under way."""
         raise NotImplementedError
 
     @property
@@ -185,14 +194,14 @@ class Dispatcher:
         return len(self.complete) == len(self.options.pieces)
 
     def missing(self, piece: int, device: int) -> Iterator[tuple[int, int]]:
-        """Yield what must be copied to a device for a piece, with the pieces that gave it."""
+        """Yield the values that a device lacks for a piece, with the pieces that produced them."""
         makers = self.options.makers
         for value in self.options.pieces[piece].reads:
             if (device, value) not in self._there:
                 yield value, makers.get(value, HOST)
 
     def sent(self, piece: int, device: int, brought: list[tuple[int, int]], now_s: float) -> None:
-        """A piece has gone to a device."""
+        """Record the submission of a piece to a device."""
         self.tape.sent.append(DispatchedPiece(piece, device, tuple(brought), tuple(self._seen)))
         self._seen.clear()
         self.device_of[piece] = device
@@ -208,7 +217,7 @@ class Dispatcher:
                 self.arrive(reader)
 
     def ended(self, piece: int, now_s: float, taken_s: float) -> None:
-        """The host knows that a piece has ended. taken_s: by its device."""
+        """Record that the host knows the end of a piece. taken_s: seconds on its device."""
         device = self.device_of[piece]
         self.queues[device].remove(piece)
         self.complete.add(piece)
@@ -229,21 +238,23 @@ class Dispatcher:
     # -- estimates ---------------------------------------------------------------------------------
 
     def places(self, piece: int) -> Collection[int]:
-        """Return the devices that a piece may go to in this run."""
+        """Return the devices that may run a piece in this run."""
         return self.options.pieces[piece].seconds if self._alone is None else (self._alone,)
 
     def expected_s(self, piece: int, device: int) -> float:
         return self.options.pieces[piece].seconds[device] * self.speeds.of(device)
 
     def may_go(self, piece: int, device: int) -> bool:
-        """Whether a piece can go to a device now: a value from elsewhere must be complete."""
-        depth = self.speeds.depth(device) if self._alone is None else DEEP
+        """Return True if a piece can go to a device now: each operand from another device must be
+        complete.
+        """
+        depth = self.speeds.depth(device) if self._alone is None else SOLO_DEPTH
         if len(self.queues[device]) >= depth:
             return False
         return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
 
     def moving_s(self, piece: int, device: int) -> tuple[float, float]:
-        """Returns what host and device would take to bring what a piece reads."""
+        """Return the seconds of host and device to copy in the operands of a piece."""
         options, host_s, device_s = self.options, 0.0, 0.0
         for value, maker in self.missing(piece, device):
             if maker != HOST:
@@ -253,7 +264,7 @@ class Dispatcher:
         return host_s, device_s
 
     def finish_s(self, piece: int, device: int, now_s: float, free_s: float) -> float:
-        """Return when a device would end a piece. free_s: when it has ended all before."""
+        """Return the end of a piece on a device. free_s: the end of its earlier work."""
         host_s, device_s = self.moving_s(piece, device)
         ready_s = now_s
         for _, maker in self.missing(piece, device):
@@ -263,7 +274,7 @@ class Dispatcher:
         return start_s + self.expected_s(piece, device)
 
     def free_s(self, device: int, now_s: float) -> float:
-        """Return when a device has ended all that it was given."""
+        """Return the time at which a device ends all its submitted pieces."""
         return max(now_s, self._free_s[device]) if self.queues[device] else now_s
 
 
@@ -279,7 +290,7 @@ class Earliest(Dispatcher):
 
     def next(self, now_s: float) -> tuple[int, int] | None:
         free_s = [self.free_s(device, now_s) for device in range(len(self.queues))]
-        for entry in self._ready[:LOOK]:
+        for entry in self._ready[:LOOKAHEAD]:
             piece = entry[1]
             end_s, device = min(
                 (self.finish_s(piece, device, now_s, free_s[device]), device)
@@ -314,19 +325,19 @@ class Stealing(Dispatcher):
         insort(self._ready[home], (-about.rank, piece))
 
     def _taken_s(self, piece: int, device: int) -> float:
-        """Returns what a piece takes there, with the way to another computer."""
+        """Return the seconds of a piece on a device, with the transfers to another host."""
         reads = self.options.pieces[piece].reads
         network_s = sum(self.options.network_s(value, device) for value in reads)
         return self.expected_s(piece, device) + network_s
 
     def load_s(self, device: int) -> float:
-        """Return the seconds of work that stand with a device."""
+        """Return the seconds of work in the queue of a device."""
         waiting = [piece for _, piece in self._ready[device]]
         return sum(self.expected_s(piece, device) for piece in (*self.queues[device], *waiting))
 
     def next(self, now_s: float) -> tuple[int, int] | None:
         for device, ready in enumerate(self._ready):
-            for entry in ready[:LOOK]:
+            for entry in ready[:LOOKAHEAD]:
                 if self.may_go(entry[1], device):
                     ready.remove(entry)
                     return entry[1], device
@@ -338,12 +349,12 @@ class Stealing(Dispatcher):
         return None
 
     def _steal(self, thief: int, now_s: float) -> int | None:
-        """Return the piece that is cheapest to move to a device from the longest queue."""
+        """Return the piece of the longest queue that is cheapest to move to a device."""
         loads = sorted((-self.load_s(d), d) for d in range(len(self._ready)) if d != thief)
         for load, victim in loads:
             fits = [
                 (sum(self.moving_s(entry[1], thief)), entry)
-                for entry in self._ready[victim][:LOOK]
+                for entry in self._ready[victim][:LOOKAHEAD]
                 if thief in self.places(entry[1]) and self.may_go(entry[1], thief)
             ]
             for _, entry in sorted(fits):
@@ -371,7 +382,7 @@ def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:
 
 
 def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:
-    """Return for each piece how many others it reads from, and which others read from it."""
+    """Return the number of producers and the list of consumers of each piece."""
     waits: list[int] = []
     readers: list[list[int]] = [[] for _ in options.pieces]
     for number, piece in enumerate(options.pieces):

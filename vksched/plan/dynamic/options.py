@@ -1,13 +1,13 @@
-"""Options: what a run that decides while it goes may choose from, as plain values.
+"""Options: the choices of a dynamic run, as plain values.
 
-Problem: where a piece of a graph is best run is known only when it is ready. Method: each piece is
-recorded on every device that can run it and has room for it. All values that go from piece to piece
-have a place of their own on each such device, for the whole run, so that pieces may run in any
-order. A device copies out what a piece gives, and copies in what it has not got, one value at a
+Problem: the best device of a piece of a graph is known only when the piece is ready. Method: each
+piece is recorded on every device that supports it and has memory for it. All values between pieces
+have a fixed span on each of these devices for the whole run, so that pieces may run in any order. A
+device copies out the results of a piece, and copies in the operands that it lacks, one value at a
 time.
 
     piece 0 --h--> piece 1        gpu:0   [copy in x] [0, copy out h] [copy in h] [1, copy out y]
-                                  gpu:1   the same: of each recording a run submits what it needs
+                                  gpu:1   equal recordings; a run submits the ones that it needs
 
 Examples: tests/planner/test_dynamic.py.
 """
@@ -30,9 +30,9 @@ from ..types.plan_types import PlanValue, Upload
 class Piece:
     """Nodes that run as one, in order of execution.
 
-    reads: values that other pieces or the caller give. gives: values that others or the caller
-    read. seconds: what it takes on each device that has it. rank: seconds of the longest way from
-    its start to the end of the graph.
+    reads: values that other pieces or the caller produce. gives: values that other pieces or the
+    caller read. seconds: its time on each device that recorded it. rank: seconds of the longest
+    path from its start to the end of the graph.
     """
 
     nodes: tuple[int, ...]
@@ -44,9 +44,11 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What one device has recorded. plan: its memory, and a split for each thing that may be
-    submitted there. copies: by value how it enters. entries: by value the split that copies it in;
-    none on the CPU. pieces: by piece its split.
+    """The recordings of one device.
+
+    plan: its memory, and a split for each recording. copies: for each value, its upload. entries:
+    for each value, the split that copies it in; empty on the CPU. pieces: for each piece, its
+    split.
     """
 
     plan: PlanValue
@@ -57,11 +59,11 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """All that runs of one graph may choose from.
+    """All choices of the runs of one graph.
 
-    pieces: in topological order. makers: by value the piece that gives it; what is not there comes
-    from the caller. on: by device, what it has recorded. rules: of nodes that the user placed.
-    notes: for the user.
+    pieces: in topological order. makers: for each value, the piece that produces it; all other
+    values come from the caller. on: for each device, its recordings. rules: for each node that the
+    user placed, its rule. notes: texts for the user.
     """
 
     graph: Graph
@@ -74,15 +76,15 @@ class Options:
     _moves: dict[tuple[str, int, int], float] = field(default_factory=dict, repr=False)
 
     def enters_s(self, value: int, device: int) -> float:
-        """Returns what the host takes to bring a value to a device."""
+        """Return the seconds of the host to bring a value to a device."""
         return self._move(COPY_IN, value, device)
 
     def leaves_s(self, value: int, device: int) -> float:
-        """Returns what the host takes to get a value from a device."""
+        """Return the seconds of the host to fetch a value from a device."""
         return self._move(COPY_OUT, value, device)
 
     def entry_s(self, value: int, device: int) -> float:
-        """Returns what a device takes to copy in a value that the host has brought."""
+        """Return the seconds of a device to copy in a value from its staging buffer."""
         key = "entry", value, device
         if key not in self._moves:
             found = beside_seconds(self.graph, self.topology, device, (value,), ())
@@ -98,7 +100,9 @@ class Options:
         return self._moves[key]
 
     def network_s(self, value: int, device: int, way: str = COPY_IN) -> float:
-        """Returns what the network takes of that, as who decides has each value: none at home."""
+        """Return the seconds of the network for a value between the driver and a device; 0 for
+        local devices.
+        """
         host = self.topology.host_of(device)
         if host == DRIVER:
             return 0.0
@@ -109,10 +113,10 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class DynamicPlan(Plan):
-    """What a run did, or is expected to do, as a plan like any other. options: what it chose from.
+    """A run, measured or expected, as an ordinary plan.
 
-    Its splits are pieces, in the order in which they were submitted, each with what was copied in
-    for it.
+    options: the choices of the run. Its splits are pieces in the order of submission, each with its
+    uploads.
     """
 
     options: Options | None = None

@@ -1,9 +1,9 @@
-"""The plan of a run that decided while it went: the same run as a plan like any other.
+"""Plan of a run: the record of a dynamic run as an ordinary plan.
 
-Problem: what a run did must be explained, drawn, checked and compared as what any plan does.
-Method: each piece becomes a split, in the order in which they were submitted, with what was copied
-in for it and what the host had waited for by then. Memory and barriers are those that the devices
-have recorded. So `verify` and the happens-before checker say whether the run was in order.
+Problem: a dynamic run must be explained, drawn, checked and compared as any plan. Method: each
+piece becomes a split, in the order of submission, with its uploads and the waits of the host before
+it. Memory and barriers are the recorded ones. `verify` and the happens-before checker then check
+the run.
 
     sent 0 -> gpu:0, brought x | sent 1 -> gpu:1, brought x | ended 0 | sent 2 -> gpu:1, brought h
     split 0                      split 1                      split 2 waits for 0, copies in h
@@ -28,7 +28,7 @@ RULES = {
 
 
 def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = ()) -> DynamicPlan:
-    """Returns what a run did as a plan."""
+    """Return the plan of a recorded run."""
     graph, topology, number = options.graph, options.topology, dict[int, int]()
     splits: list[Split] = []
     locations: dict[tuple[int, int], Span] = {}

@@ -1,7 +1,7 @@
-"""Simulate: what a run that decides while it goes would do, with a clock in place of devices.
+"""Simulation of a dynamic run, with a clock in place of devices.
 
-The loop and the decisions are the executor's own; only the hands differ. Null devices on a
-simulated clock take the same times and do the same. Examples: tests/planner/test_dynamic.py.
+The loop and the decisions are the executor's own; only the dispatch target differs. Simulated
+devices take equal times and make equal decisions. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .options import Options
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a run would do. busy_s: seconds that each device works."""
+    """The expected course of a run. busy_s: seconds of work of each device."""
 
     seconds: float
     tape: Tape
@@ -75,8 +75,10 @@ def simulate_options(
     speeds: Speeds | None = None,
     slowdowns: Mapping[int, float] | None = None,
 ) -> Simulated:
-    """Returns what a run would do. speeds: what earlier runs showed; it learns of this one.
-    slowdowns: how many times longer than expected devices really take.
+    """Return the expected course of a run.
+
+    speeds: the ratios learned from earlier runs, updated by this one. slowdowns: for each device,
+    the true ratio of its time to the expected one.
     """
     graph, clock = options.graph, _Clock(options, slowdowns or {})
     speeds = speeds or Speeds(len(options.topology.devices))

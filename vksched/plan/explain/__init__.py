@@ -1,1 +1,1 @@
-"""A plan told to people: text, pictures, data."""
+"""Explanations of a plan, as text and as plain data."""

@@ -1,12 +1,13 @@
-"""Fallback: what numpy runs because no device could, and a warning that says so once per op.
+"""CPU fallback: the ops that run on numpy because no device supports them, with one warning per op.
 
-Problem: an op that no device runs costs two waits, and nobody notices. Method: each node on the CPU
-asks every device in use for its reason. Left out is what the user put there, what a CPU weight or
-neighbour drew there, and arithmetic on a few numbers before any device has started.
+Problem: an unsupported op costs two waits without a visible sign. Method: for each node on the CPU,
+every device in use gives its reason. Exempt are nodes that the user placed on the CPU, nodes that a
+weight or a neighbour on the CPU attracted, and arithmetic on a few elements before any device has
+started.
 
     x -> exp @ gpu -> gather @ cpu (gpu: 4 buffers, 3 allowed) -> neg @ gpu     one warning: gather
 
-Complexity: O(nodes on the CPU * devices); equal calls are asked once. Examples:
+Complexity: O(nodes on the CPU * devices); equal calls are computed once. Examples:
 tests/plan/test_fallback.py.
 """
 
@@ -22,12 +23,14 @@ from ..costs.op_support import OpSupport
 from ..types.plan_types import PlanValue
 
 FEW_ELEMENTS = 16
-"""Values of so few elements are not worth a word while only the host has touched them."""
+"""Maximum number of elements for which a fallback before any device's work is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One op that numpy runs because no device can. reasons: (device, why), of the first node."""
+    """One op that runs on numpy because no device supports it. reasons: (device, reason) pairs of
+    the first node.
+    """
 
     op: str
     nodes: tuple[str, ...]
@@ -35,9 +38,9 @@ class Fallback:
 
 
 def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
-    """Return the ops that numpy runs because no device can, in the graph's order.
+    """Return the ops that run on numpy because no device supports them, in the order of the graph.
 
-    few: whether arithmetic on a few numbers counts.
+    few: True to include arithmetic on a few elements.
     """
     devices, is_cpu = plan.topology.devices, plan.topology.is_cpu
     in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.disabled_reason)]
@@ -47,7 +50,7 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
-        if not is_cpu(plan.placements[node.id].device) or _is_wanted(plan, node):
+        if not is_cpu(plan.placements[node.id].device) or _is_placed_by_user(plan, node):
             continue
         whys = [(devices[d].name, support.unsupported_reason(node, d)) for d in in_use]
         if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
@@ -57,14 +60,16 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
 
 
-def _is_wanted(plan: PlanValue, node: Node) -> bool:
-    """The user put it there; not so where he named a device that cannot run it."""
+def _is_placed_by_user(plan: PlanValue, node: Node) -> bool:
+    """Return True if the user placed the node on the CPU. An override to a device that cannot run
+    it does not count.
+    """
     rule = plan.placements[node.id].reason
     return rule.startswith("override: ") and ", which cannot: " not in rule
 
 
 def _is_small(plan: PlanValue, node: Node) -> bool:
-    """A few numbers on which no device has worked yet: sizes and positions, made on the host."""
+    """Return True for a few elements, as sizes or positions, that no device has worked on yet."""
     graph = plan.graph
     if any(graph.nodes[v].type.size > FEW_ELEMENTS for v in (*node.inputs, node.id)):
         return False
@@ -74,15 +79,15 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
     )
 
 
-def warn_of_fallbacks(plan: PlanValue, told: set[str]) -> None:
-    """Warn of each op that falls to numpy and is not yet in `told`, and adds it.
+def warn_of_fallbacks(plan: PlanValue, warned: set[str]) -> None:
+    """Warn of each op that falls back to numpy and is not yet in `warned`, and add it.
 
-    Ops with the same reasons share a warning.
+    Ops with equal reasons share a warning.
     """
     groups: dict[tuple[str, ...], list[Fallback]] = {}
     for fallback in find_fallbacks(plan):
-        if fallback.op not in told:
-            told.add(fallback.op)
+        if fallback.op not in warned:
+            warned.add(fallback.op)
             whys = tuple(why for _, why in fallback.reasons)
             groups.setdefault(whys, []).append(fallback)
     for group in groups.values():
@@ -105,7 +110,7 @@ def _more(count: int) -> str:
 
 
 def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
-    """Return reasons as text, devices with the same reason together."""
+    """Return reasons as text, grouped by reason."""
     devices: dict[str, list[str]] = {}
     for device, why in reasons:
         devices.setdefault(why, []).append(device)
@@ -113,7 +118,7 @@ def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
 
 
 def fallback_lines(plan: PlanValue) -> list[str]:
-    """Return a line for each op that falls to numpy."""
+    """Return a line for each op that falls back to numpy."""
     return [
         f"numpy runs {count_of(len(f.nodes), 'node')} of {f.op} ({f.nodes[0]}"
         f"{', ...' if len(f.nodes) > 1 else ''}), as {join_reasons(f.reasons)}"

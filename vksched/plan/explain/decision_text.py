@@ -1,4 +1,4 @@
-"""Choice: why a plan by cost is what it is, as text and as plain data.
+"""Decision text: the reasons for a plan by cost, as text and as plain data.
 
     won     heft on gpu:0, gpu:1: 6 ms
     alone   gpu:1, the best single device, takes 9 ms: 1.5 times as much; 5 % were needed
@@ -26,23 +26,23 @@ from ..types.objective_format import objective_of
 from ..types.plan_types import PlanValue
 
 ASSUMED = "watts assumed by kind of device"
-FEW = 4
-"""Devices whose names are told."""
+MAX_NAMES = 4
+"""Maximum number of devices that are named."""
 
 
 def choice_lines(plan: PlanValue) -> list[str]:
-    """Returns what a user should know of the choice; [] for a plan that weighs nothing."""
+    """Return the explanation of the choice as lines; [] for a plan without costs."""
     if plan.policy == "priority":
         return []
     metrics, bound, objective = plan_metrics(plan), find_bound(plan), objective_of(plan)
     takes = _takes(plan, metrics)
-    rows = [*_won(plan), *takes, ("bound", _bound(plan, metrics, bound))]
+    rows = [*_chosen_rows(plan), *takes, ("bound", _bound(plan, metrics, bound))]
     rows.append(("costs", _costs(plan)))
     return [f"by cost, for {objective.name}:", *(f"  {word:9}  {text}" for word, text in rows)]
 
 
 def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
-    """Return the same as plain data; None for a plan that weighs nothing."""
+    """Return the explanation of the choice as plain data; None for a plan without costs."""
     if plan.policy == "priority":
         return None
     metrics, bound, decision = plan_metrics(plan), find_bound(plan), plan.decision
@@ -62,8 +62,10 @@ def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
     }
 
 
-def _won(plan: PlanValue) -> list[tuple[str, str]]:
-    """Returns what won, and what the best single device takes or the best over several."""
+def _chosen_rows(plan: PlanValue) -> list[tuple[str, str]]:
+    """Return the chosen candidate, and the cost of the best single device or of the best several
+    devices.
+    """
     decision = plan.decision
     if decision is None and plan.policy in ("earliest-finish", "work-stealing"):
         return [("chosen", "no plan: each run decides again where its pieces go")]
@@ -76,13 +78,13 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     rest = [name for name in single.devices if name != single.single]
     then = f" with the rest on {', '.join(rest)}" if rest else ""
     named = f"{single.single}, the best single device{then},"
-    if single.single not in single.devices:  # other devices have all of it
+    if single.single not in single.devices:  # other devices have all work
         named = f"{', '.join(rest)}, as placed,"
     alone = f"{named} takes {value_text(objective, decision.best_single_device_value)}"
     needed = f"{_percent(decision.required_gain)} were needed"
     if chosen == single:
         why = "no single device is better" if len(decision.devices) > 1 else "no other competes"
-        return [("chosen", f"{won_text}; {why}"), *_others(decision, needed)]
+        return [("chosen", f"{won_text}; {why}"), *_runner_up_rows(decision, needed)]
     if chosen.single:
         alone += f": {times_text(decision.gain)}; {needed} to leave the first device"
     else:
@@ -90,8 +92,8 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     return [("chosen", won_text), ("runner-up", alone)]
 
 
-def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
-    """Returns what the best plan over several devices takes, where a single one has won."""
+def _runner_up_rows(decision: Decision, needed: str) -> list[tuple[str, str]]:
+    """Return the cost of the best plan over several devices if a single device was chosen."""
     several = [c for c in decision.candidates if not c.single]
     if len(decision.devices) < 2:
         return []
@@ -135,16 +137,16 @@ def _bound(plan: PlanValue, metrics: Metrics, bound: Bound) -> str:
         return f"none is known for {what}; one run is at least {format_seconds(bound.latency_s)}"
     by = {"latency": bound.by, "throughput": "area"}.get(objective.word, "work")
     return (
-        f"{value_text(objective, least)} by {by}: no placement{_among(decision)} takes less; "
+        f"{value_text(objective, least)} by {by}: no placement{_competitors(decision)} takes less; "
         f"{_percent(round(share, 3))} of what this plan takes"
     )
 
 
-def _among(decision: Decision | None) -> str:
-    """Return the devices that were compared: a device that did not compete may take less."""
+def _competitors(decision: Decision | None) -> str:
+    """Return the devices that were compared; a device that did not compete may take less."""
     names = decision.devices if decision else ()
     few = f" on {', '.join(names)}" if names else " of these nodes"
-    return few if len(names) <= FEW else f" on the {len(names)} devices that competed"
+    return few if len(names) <= MAX_NAMES else f" on the {len(names)} devices that competed"
 
 
 def _share(objective: Objective, metrics: Metrics, bound: Bound) -> float | None:
@@ -179,7 +181,7 @@ def _assumed(plan: PlanValue) -> bool:
 
 
 def comparison_as_text(comparison: Tradeoffs) -> str:
-    """Return a table of candidates, with those first that no other one beats in everything."""
+    """Return a table of candidates, the non-dominated ones first."""
     decision = next(iter(comparison.decisions.values()))
     energy = "energy*" if decision.watts_assumed else "energy"
     rows = [["candidate", "works on", "copies", "one run", "stream", "peak", energy, "best for"]]

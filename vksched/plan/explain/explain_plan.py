@@ -1,11 +1,11 @@
 """Explain: a plan as text for people and as plain data for programs.
 
-    plan: totals -> one row per device -> why it was chosen -> what numpy had to take, and notes ->
-    one block per split (what comes in, runs, goes out) -> the rule behind every placement
+    plan: totals -> one row per device -> reason of the choice -> CPU fallbacks, and notes ->
+    one block per split (uploads, nodes, downloads) -> the rule of every placement
 
-The text of a large plan stays a screen or two: values, splits and placements beyond a few are
-summed up. The plain data has everything. `plan.explain("name")` is in about.py. Complexity:
-O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
+The text of a large plan stays a screen or two: longer lists of values, splits and placements are
+summed up. The plain data is complete. `plan.explain("name")` is in node_info.py.
+Complexity: O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
 from __future__ import annotations
@@ -33,23 +33,27 @@ from .cpu_fallback import fallback_lines
 from .decision_text import choice_as_dict, choice_lines
 from .precision_text import precision_lines
 
-VALUES = 6
-"""Values that enter or leave a split, in the text."""
-SPLITS = 12
-"""Splits in the text, the first and the last of them."""
-RULES = 24
-"""Lines of placements in the text; beyond it nodes of a device stand together."""
-KINDS = 6
-"""Kinds of rules for such nodes."""
+MAX_VALUES = 6
+"""Maximum number of uploads or downloads of a split in the text."""
+MAX_SPLITS = 12
+"""Maximum number of splits in the text, the first and the last ones."""
+MAX_RULES = 24
+"""Maximum number of placements in the text; beyond it, nodes of a device are grouped."""
+MAX_RULE_KINDS = 6
+"""Kinds of rules for grouped nodes."""
 ROWS = 32
-"""Devices with a row of their own; of more, computers have one: so many that work, and the rest."""
+"""Maximum number of devices with a row each. With more, each host has two rows: its working
+devices, and the others.
+"""
 NAMES = 8
-"""Devices by name in one line."""
+"""Maximum number of device names in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How the reader asks for more. node: of one node. place: to move nodes to a device."""
+    """The calls by which the reader gets more text. node: the call for one node. place: the call
+    that moves nodes to a device.
+    """
 
     node: str
     place: str
@@ -63,7 +67,7 @@ _TEXTS: WeakIdMap[dict[Asking, str]] = WeakIdMap()
 
 
 def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
-    """Return the plan as text, which is made once in the plan's life."""
+    """Return the plan as text, which is computed once per plan."""
     known = _TEXTS.get(plan)
     if known is None:
         known = {}
@@ -81,7 +85,7 @@ def _explain(plan: PlanValue, asking: Asking) -> str:
     remarks = [*fallback_lines(plan), *precision_lines(plan), *plan.notes]
     decision = plan.decision
     if not (decision and decision.chosen.single and len(decision.devices) > 1):
-        remarks += idle_lines([plan], asking)  # else a note says what other devices would change
+        remarks += idle_lines([plan], asking)  # otherwise a note states the effect of other devices
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
     lines += ["", *_replica_lines(plan), *_splits_lines(plan)]
@@ -92,7 +96,9 @@ def _explain(plan: PlanValue, asking: Asking) -> str:
 
 
 def _replica_lines(plan: PlanValue) -> list[str]:
-    """Returns what takes whole runs as well, before the splits of the first device."""
+    """Return lines for the devices that also take whole runs, before the splits of the first
+    device.
+    """
     lines: list[str] = []
     for own in plan.replicas:
         device = plan.topology.devices[own.working[0]].name
@@ -105,17 +111,17 @@ def _replica_lines(plan: PlanValue) -> list[str]:
 
 
 def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
-    """Return a line on the GPUs that have no work, where others have; [] where all have."""
+    """Return a line on the idle GPUs if other GPUs have work; [] if all have work."""
     idle, working = without_work(plans)
     if not idle:
         return []
     verb = "has" if len(idle) == 1 else "have"
-    why = f"what GPUs can run fits {_some(working)}"
+    why = f"what GPUs can run fits {_abbreviated(working)}"
     if any(plan.policy in ("earliest-finish", "work-stealing") for plan in plans):
         why = "each run decides again, and this is how that ends"
     elif all(plan.decision for plan in plans):
         why = "no plan over more devices won by enough, by simulation"
-    return [f"{_some(idle)} {verb} no work: {why}; try {asking.place}"]
+    return [f"{_abbreviated(idle)} {verb} no work: {why}; try {asking.place}"]
 
 
 def _totals(plan: PlanValue) -> str:
@@ -139,12 +145,12 @@ _HELD = {
     "peak": ("peak_bytes",),
     "may use": ("capacity_bytes",),
 }
-"""Columns of bytes and what of `BufferSizes` they show."""
+"""Columns of bytes and their attributes of `BufferSizes`."""
 
 
 def _device_rows(plan: PlanValue) -> list[str]:
-    """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
-    then what the devices are.
+    """Return a table of at most 80 columns: the work and memory of each device, with the peak of
+    all copies; then descriptions of the devices.
     """
     groups = _groups(plan)
     rows = [["device" if len(plan.topology.devices) <= ROWS else "computer", "nodes", *_HELD]]
@@ -172,7 +178,7 @@ def _device_rows(plan: PlanValue) -> list[str]:
         alike: dict[str, list[str]] = {}
         for name, label in labels:
             alike.setdefault(label, []).append(name)
-        labels = [(_some(names), label) for label, names in alike.items()]
+        labels = [(_abbreviated(names), label) for label, names in alike.items()]
     return [*out, *(f"  {name}: {label}" for name, label in labels if label)]
 
 
@@ -192,7 +198,7 @@ def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
     return shown
 
 
-def _some(names: Sequence[str]) -> str:
+def _abbreviated(names: Sequence[str]) -> str:
     """Return names, or the first of many."""
     if len(names) <= NAMES:
         return ", ".join(names)
@@ -208,10 +214,10 @@ def _label(spec: DeviceSpec) -> str:
 
 
 def _splits_lines(plan: PlanValue) -> list[str]:
-    shown, left = plan.splits, len(plan.splits) - SPLITS
+    shown, left = plan.splits, len(plan.splits) - MAX_SPLITS
     if left <= 0:
         return [line for split in shown for line in _split_lines(plan, split)]
-    first, last = SPLITS - SPLITS // 4, SPLITS // 4
+    first, last = MAX_SPLITS - MAX_SPLITS // 4, MAX_SPLITS // 4
     middle = plan.splits[first : len(plan.splits) - last]
     nodes = sum(len(s.nodes) for s in middle)
     lines = [line for split in plan.splits[:first] for line in _split_lines(plan, split)]
@@ -234,16 +240,16 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     def listed(word: str, values: Sequence[tuple[int, str]]) -> list[str]:
         lines = [
             f"  {word:<4} {graph.nodes[v].name} ({format_bytes(size_of(v))}){tail}"
-            for v, tail in values[:VALUES]
+            for v, tail in values[:MAX_VALUES]
         ]
-        if len(values) > VALUES:
-            rest = sum(size_of(v) for v, _ in values[VALUES:])
-            lines.append(f"  {word:<4} {len(values) - VALUES} more ({format_bytes(rest)})")
+        if len(values) > MAX_VALUES:
+            rest = sum(size_of(v) for v, _ in values[MAX_VALUES:])
+            lines.append(f"  {word:<4} {len(values) - MAX_VALUES} more ({format_bytes(rest)})")
         return lines
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.topology.devices[split.device].name}{wait}"]
-    comes = _beside(split, UPLOAD)
+    comes = _async_text(split, UPLOAD)
     live_in = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.uploads]
     lines += listed("in", live_in)
     counts = Counter(graph.nodes[n].op for n in split.nodes)
@@ -252,13 +258,15 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     lines.append(f"  run  {run}: {text}")
     written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
     lines += listed("over", written)
-    leaves = _beside(split, DOWNLOAD)
+    leaves = _async_text(split, DOWNLOAD)
     lines += listed("out", [(c.node, leaves) for c in split.downloads])
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
 
-def _beside(split: Split, stage: str) -> str:
-    """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
+def _async_text(split: Split, stage: str) -> str:
+    """Return a text for uploads or downloads: whether the copy queue runs them, and their earliest
+    start.
+    """
     if stage not in split.async_transfers:
         return ""
     after = [number for of, number in split.after(stage) if of == COMPUTE and number != split.id]
@@ -282,7 +290,7 @@ def _splits(numbers: tuple[int, ...]) -> str:
 
 def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
-    nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
+    nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _has_device(n.op)]
     names = [spec.name for spec in plan.topology.devices]
 
     def key(node_id: int) -> tuple[int, str]:
@@ -292,26 +300,28 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
         f"{_names(plan, list(group))}: {names[device]}, {rule}"
         for (device, rule), group in groupby(nodes, key)
     ]
-    if len(lines) <= RULES:
+    if len(lines) <= MAX_RULES:
         return lines
     by_device: dict[int, list[int]] = {}
     for node_id in nodes:
         by_device.setdefault(plan.placements[node_id].device, []).append(node_id)
     lines, last = [], min(len(by_device), ROWS)
     for device in sorted(by_device)[:last]:
-        kinds = Counter(_kind_of(plan.placements[n].reason) for n in by_device[device])
+        kinds = Counter(_rule_kind(plan.placements[n].reason) for n in by_device[device])
         lines.append(f"{names[device]}: {len(by_device[device])} nodes and weights")
-        lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(KINDS)]
-        if len(kinds) > KINDS:
-            rest = sum(count for _, count in kinds.most_common()[KINDS:])
-            lines.append(f"  {rest} x {len(kinds) - KINDS} other rules")
+        lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(MAX_RULE_KINDS)]
+        if len(kinds) > MAX_RULE_KINDS:
+            rest = sum(count for _, count in kinds.most_common()[MAX_RULE_KINDS:])
+            lines.append(f"  {rest} x {len(kinds) - MAX_RULE_KINDS} other rules")
     if len(by_device) > last:
         lines.append(f"{len(by_device) - last:,} devices more")
     return [*lines, f"{asking.node} tells more of one, a pattern of several"]
 
 
-def _is_held(op: str) -> bool:
-    """Leave that have a device: an input is wherever it is read, constants are small change."""
+def _has_device(op: str) -> bool:
+    """Return True for leaves that have a device. An input is wherever it is read, and constants are
+    small.
+    """
     return op not in ("input", "constant")
 
 
@@ -322,8 +332,8 @@ def _names(plan: PlanValue, ids: Sequence[int]) -> str:
     return ", ".join(names)
 
 
-def _kind_of(rule: str) -> str:
-    """Return a rule without the names and numbers that tell one node from the next."""
+def _rule_kind(rule: str) -> str:
+    """Return a rule without the names and numbers of a particular node."""
     for pattern, kind in _KINDS:
         rule = pattern.sub(kind, rule)
     return rule
@@ -332,18 +342,19 @@ def _kind_of(rule: str) -> str:
 _KINDS = (
     (
         re.compile(
-            r"^(weight|state|view of|beside|moved beside|writes) .+?(?=$| lives here|: \d|, as )"
+            r"^(weight|state|view of|next to|moved next to|writes) .+?"
+            r"(?=$| lives here|: \d|, (?:as|because) )"
         ),
         r"\1 ...",
     ),
     (re.compile(r"\b\d+(?= bytes)"), "..."),
     (re.compile(r"(?<=is full: ).+? alone takes .+"), "one alone takes more"),
 )
-"""What is cut from the rules of placement.py; a rule not known here stays as it is."""
+"""Patterns that are removed from the rules of placement; an unknown rule stays as it is."""
 
 
 def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
-    """Return the plan as plain data that json.dumps takes."""
+    """Return the plan as plain data for `json.dumps`."""
     graph, devices = plan.graph, plan.topology.devices
     in_split = split_of(plan)
     transfer = transfers(plan)
@@ -401,7 +412,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
             for node, placement in zip(graph.nodes, plan.placements, strict=True)
         ],
         "locations": [
-            # the scratch memory of node n is number -1 - n
+            # the scratch memory of node n has the number -1 - n
             {
                 "device": devices[device].name,
                 "node": graph.nodes[value if value >= 0 else -1 - value].name,

@@ -1,7 +1,8 @@
-"""Layers: where each layer of a model runs, by the names of its nodes.
+"""Layers: the devices of each layer of a model, by the names of its nodes.
 
-Problem: a plan of hundreds of nodes is read as layers. Method: the name up to its first number is
-the layer; nodes without one stand for themselves. Neighbours on the same devices become one line.
+Problem: readers think of a plan of hundreds of nodes in layers. Method: the layer of a node is its
+name up to the first number; a node without one is a layer of its own. Neighbours on the same
+devices become one line.
 
     layer.0.wide, layer.0.sum, layer.1.wide, layer.1.sum, head
         -> layer.0 .. layer.1  4 nodes  fast  120 us
@@ -22,17 +23,17 @@ from ..costs import node_cost
 from ..types.plan_types import PlanValue
 
 SHOWN = 24
-"""Lines of a text."""
+"""Maximum number of lines of a text."""
 _LAYER = re.compile(r"(.*?(?:[./_]|[A-Za-z])\d+)(?=[./])")
 _NUMBER_ALONE = re.compile(r"(.*?[./]\d+)(?=[./])")
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Layers one after the other that run on the same devices.
+    """Consecutive layers that run on the same devices.
 
-    first, last: their names. nodes: by device. seconds: of the nodes by device, as predicted.
-    weight_bytes: of what they read and are the first to read.
+    first, last: their names. nodes: their number on each device. seconds: the predicted time of the
+    nodes on each device. weight_bytes: bytes of the weights that they are the first to read.
     """
 
     first: str
@@ -44,11 +45,11 @@ class Layers:
 
     @property
     def name(self) -> str:
-        """One name or a range."""
+        """The name of the layer, or a range of names."""
         return self.first if self.first == self.last else f"{self.first} .. {self.last}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data that json.dumps takes."""
+        """Return the layers as plain data for `json.dumps`."""
         return {
             "first": self.first,
             "last": self.last,
@@ -60,18 +61,18 @@ class Layers:
 
 
 def layer_of(name: str) -> str:
-    """Return the layer of a node: its name up to the first part that is a number or ends in one;
-    the name itself where there is none before its last part.
+    """Return the layer of a node: its name up to the first part that is a number or ends in one, or
+    the whole name if no part before the last one does.
 
-    A part that is a number counts before one that ends in a number: of "/layer1/layer1.0/conv" the
-    layer is "/layer1/layer1.0".
+    A part that is a number takes precedence over one that ends in a number: the layer of
+    "/layer1/layer1.0/conv" is "/layer1/layer1.0".
     """
     found = _NUMBER_ALONE.match(name) or _LAYER.match(name)
     return found[1] if found else name
 
 
 def find_layers(plan: PlanValue) -> tuple[Layers, ...]:
-    """Return where all layers of a plan run, in the order of the graph."""
+    """Return the devices of all layers of a plan, in the order of the graph."""
     graph, specs = plan.graph, plan.topology.devices
     where = {node: split.device for split in plan.splits for node in split.nodes}
     known: dict[tuple[int, int], float] = {}
@@ -97,7 +98,7 @@ def find_layers(plan: PlanValue) -> tuple[Layers, ...]:
 
 
 def layer_lines(plan: PlanValue) -> list[str]:
-    """Return where all layers run, as lines of a text."""
+    """Return the devices of all layers, as lines of a text."""
     found = find_layers(plan)
     shown = found if len(found) <= SHOWN else (*found[: SHOWN - 4], *found[-3:])
     table = [["layers", "nodes", "device", "predicted", "weights"]]
@@ -135,7 +136,7 @@ class _Layer:
 
 
 def _joined(before: Layers, name: str, layer: _Layer) -> Layers:
-    """Return layers with the next one."""
+    """Return layers extended by the next one."""
     nodes = {d: before.nodes[d] + layer.nodes[d] for d in before.nodes}
     seconds = {d: before.seconds[d] + layer.seconds[d] for d in before.nodes}
     weight_bytes = before.weight_bytes + layer.weight_bytes

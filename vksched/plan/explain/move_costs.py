@@ -1,11 +1,11 @@
-"""Moves: what a node would copy in each run if it ran on another device and all else stayed.
+"""Move costs: the copies of each run if one node ran on another device and all others stayed.
 
     host --input--> d        p --operand--> host --> d        d --result--> host --> reader, caller
 
-A weight is copied once, when the graph is compiled, and counts nothing here: it goes where its
-readers are. But one that is streamed from host memory now is streamed elsewhere, too. Two devices
-talk by the host. What a node on a device of its own costs beside, a submission and a wait, is not
-counted: where the plan has it, it shares them with others.
+A weight is copied once, at compile time, to the devices of its readers, and has no cost here. A
+weight that is streamed from host memory would be streamed to the other device as well. Transfers
+between two devices go through the host. A node on a device of its own also costs a submission and a
+wait. These are not counted, because in the plan the node shares them with others.
 
 Complexity: O(operands + readers) each, and O(nodes) for the readers of all. Examples:
 tests/plan/test_explain.py.
@@ -24,8 +24,10 @@ from ..types.plan_types import PlanValue, value_of
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Seconds of copies in and out. measured: whether the machine names each link that they take,
-    as calibration and topology files do; else links are assumed.
+    """Seconds of copies in and out.
+
+    measured: True if the topology names each link on the way, as calibration and topology files do;
+    other links are assumed.
     """
 
     in_s: float
@@ -35,7 +37,7 @@ class Moves:
 
 
 def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> Moves:
-    """Returns what a node would copy. readers: the devices that read it."""
+    """Return the copies of a node on a device. readers: the devices that read its result."""
     graph, topology = plan.graph, plan.topology
     ins: list[_Leg] = []
     for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
@@ -57,19 +59,19 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
 
 
 def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:
-    """Whether a weight is streamed to a node on a GPU now. One that is in host memory because its
-    reader runs there would move with it.
+    """Return True if a weight is streamed to a node on a GPU. A weight that is in host memory for a
+    reader on the CPU would move with that reader.
     """
     is_cpu, placements = plan.topology.is_cpu, plan.placements
     return is_cpu(placements[weight.id].device) and not is_cpu(placements[node.id].device)
 
 
 _Leg = tuple[tuple[str, str, Link], int]
-"""A link with its ends, and the bytes that take it."""
+"""A link with its ends, and the bytes that it transfers."""
 
 
 def _in(topology: Topology, device: int) -> list[tuple[str, str, Link]]:
-    """Return the link from a host to its device; none for its CPU."""
+    """Return the link from a host to its device; empty for its CPU."""
     if topology.is_cpu(device):
         return []
     host = topology.memory_of(topology.host_of(device))
@@ -77,8 +79,8 @@ def _in(topology: Topology, device: int) -> list[tuple[str, str, Link]]:
 
 
 def _out(topology: Topology, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
-    """Return the links from a device to others: to its host and to each other host once, then one
-    for each that reads.
+    """Return the links from a device to others: once to its host and to each other host, then one
+    for each reading device.
     """
     if not targets:
         return []
@@ -93,7 +95,7 @@ def _out(topology: Topology, device: int, targets: set[int]) -> list[tuple[str, 
 
 
 def _seconds(topology: Topology, legs: Iterable[_Leg]) -> tuple[float, bool]:
-    """Returns what copies of some bytes take, and whether each link is named."""
+    """Return the seconds of some transfers, and whether the topology names each link."""
     total_s, named = 0.0, True
     for (source, target, link), size_bytes in legs:
         total_s += link.seconds(size_bytes)

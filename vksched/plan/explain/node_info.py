@@ -1,9 +1,9 @@
-"""Node info: all that a plan knows of one node, as data and as text.
+"""Node info: all facts of a plan about one node, as data and as text.
 
-    type and op -> device, split, rule and variant -> operands and readers, where they are
-    -> what crosses -> every device: can it, why not, how long would it take
+    type and op -> device, split, rule and variant -> operands and readers with their devices
+    -> transfers -> every device: support, reason if unsupported, expected time
 
-Complexity: O(nodes) for the first node asked. Examples: tests/plan/test_explain.py.
+Complexity: O(nodes) for the first node. Examples: tests/plan/test_explain.py.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from ..types.plan_types import HOST, PlanValue
 from ..types.query import split_of
 from .move_costs import find_moves
 
-MANY = 8
-"""A pattern that matches more nodes than this gets a line for each, not a page."""
-LISTED = 12
-"""Operands or readers that a text lists."""
+MAX_PAGES = 8
+"""A pattern with more matches than this gets a line for each node instead of a page."""
+MAX_LISTED = 12
+"""Maximum number of operands or readers in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """An operand or a reader. device: where it runs or lives, "caller" of an input. via: the view
-    through which it is read, "" without one. crosses: it is on another device.
+    """An operand or a reader.
+
+    device: its device, "caller" for an input. via: the view through which it is read, or "".
+    crosses: True if it is on another device.
     """
 
     name: str
@@ -55,11 +57,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEligibility:
-    """What one device says to a node. why_not: "" where it can; seconds: None where it
-    cannot. note: what kept the node away although the device can run it. measured: whether the
-    seconds rest on measurements; else they are estimated by work and rough speeds. in_s, out_s:
-    of copies in each run, of operands to this device and of the result to those who read it, were
-    only this node there; see moves.py. in_measured, out_measured: whether links for them are named.
+    """The eligibility of one device for a node.
+
+    unsupported_reason: "" if the device supports the node. seconds: None if it does not. note: the
+    reason that the node is elsewhere although the device supports it. measured: True if the seconds
+    rest on measurements rather than on work and rough speeds. in_s, out_s: seconds of the copies in
+    each run, of operands to this device and of the result to its readers, if only this node ran
+    there; see move_costs.py. in_measured, out_measured: True if the topology names the links.
     """
 
     device: str
@@ -75,7 +79,7 @@ class DeviceEligibility:
 
     @property
     def total_s(self) -> float | None:
-        """What the device takes for the node with its copies; None where it cannot."""
+        """The seconds of the node on this device with its copies; None if it is unsupported."""
         if self.seconds is None:
             return None
         return self.seconds + (self.in_s or 0.0) + (self.out_s or 0.0)
@@ -83,13 +87,13 @@ class DeviceEligibility:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
-    views: those of this node.
-    variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
-    tuned or a guess; variants: all that could run it there.
-    copies: of a weight or a state, the devices that hold it and the bytes there; a device that
-    gets an input only when a run starts is among the transfers.
-    stands_for: names of the caller's nodes that passes have made part of it.
+    """One node in its plan.
+
+    split: None for a node that never runs. view_of: the node that a view refers to; views: the
+    views of this node. variant: the kernel variant, "" without a choice; why_variant: tuned or a
+    guess; variants: all variants that the device supports. copies: for a weight or a state, the
+    devices that hold it, with bytes; a device that gets an input only at the start of a run is
+    among the transfers. stands_for: names of the caller's nodes that passes have fused into it.
     """
 
     id: int
@@ -116,21 +120,21 @@ class NodeInfo:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What was asked of a plan before: plans do not change."""
+class _NodeCache:
+    """Cached answers about a plan. Plans do not change."""
 
     support: OpSupport
     nodes: dict[int, NodeInfo] = field(default_factory=dict)
 
 
-_KNOWN: WeakIdMap[_Known] = WeakIdMap()
+_KNOWN: WeakIdMap[_NodeCache] = WeakIdMap()
 
 
 def describe_node(plan: PlanValue, node_id: int) -> NodeInfo:
-    """Return all that the plan knows of one node. Each node is looked at once in a plan's life."""
+    """Return all facts of the plan about one node, cached with the plan."""
     known = _KNOWN.get(plan)
     if known is None:
-        known = _Known(OpSupport(plan.graph, plan.topology))
+        known = _NodeCache(OpSupport(plan.graph, plan.topology))
         _KNOWN.set(plan, known)
     if node_id not in known.nodes:
         known.nodes[node_id] = _describe(plan, node_id, known.support)
@@ -162,7 +166,7 @@ def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
         views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
         copies=_copies(plan, root),
         transfers=_transfers(plan, node, root),
-        devices=_verdicts(plan, node, support) if runs else (),
+        devices=_eligibility(plan, node, support) if runs else (),
         variant=choice.variant,
         why_variant=choice.why if choice.variant else "",
         variants=choice.of,
@@ -171,7 +175,7 @@ def _describe(plan: PlanValue, node_id: int, support: OpSupport) -> NodeInfo:
 
 
 def about_as_dict(about: NodeInfo) -> dict[str, Any]:
-    """Return it as plain data that json.dumps takes."""
+    """Return the node as plain data for `json.dumps`."""
     out = asdict(about)
     for key, value in out.items():
         if isinstance(value, tuple):
@@ -182,8 +186,8 @@ def about_as_dict(about: NodeInfo) -> dict[str, Any]:
     return out
 
 
-def _where(plan: PlanValue, node: Node) -> str:
-    """The device of a node by name; inputs come from the caller."""
+def _device_name(plan: PlanValue, node: Node) -> str:
+    """Return the name of a node's device. Inputs come from the caller."""
     return "caller" if node.op == "input" else plan.topology.devices[_device(plan, node)].name
 
 
@@ -198,21 +202,21 @@ def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
     via = "" if root.id == operand else graph.nodes[operand].name
     if root.declaration.leaf:
         held = root.id in plan.memory[here].weights
-        where = plan.topology.devices[here].name if held else _where(plan, root)
+        where = plan.topology.devices[here].name if held else _device_name(plan, root)
         crosses = root.op == "input" and plan.topology.devices[here].kind != "cpu"
     else:
-        where, crosses = _where(plan, root), _device(plan, root) != here
+        where, crosses = _device_name(plan, root), _device(plan, root) != here
     return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
 
 
 def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
-    """Those that run and read the node, directly or through views of it."""
+    """Return the nodes that run and read the node, directly or through its views."""
     graph = plan.graph
     out: dict[int, Neighbour] = {}
     for split in plan.splits:
         for reader in split.nodes:
             for operand in graph.nodes[reader].inputs:
-                if not _is_part(plan, operand, node.id) or reader in out:
+                if not _is_view_of(plan, operand, node.id) or reader in out:
                     continue
                 crosses = not root.declaration.leaf and split.device != _device(plan, root)
                 via = "" if operand == node.id else graph.nodes[operand].name
@@ -222,15 +226,15 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
     return tuple(out.values())
 
 
-def _is_part(plan: PlanValue, value: int, of: int) -> bool:
-    """Whether a value is a node or a view of it, over any number of views."""
+def _is_view_of(plan: PlanValue, value: int, of: int) -> bool:
+    """Return True if a value is a node or a view of it, over any number of views."""
     while value != of and value in plan.graph.views:
         value = plan.graph.nodes[value].inputs[0]
     return value == of
 
 
 def _views(plan: PlanValue, value: int, of: int) -> bool:
-    return value != of and _is_part(plan, value, of)
+    return value != of and _is_view_of(plan, value, of)
 
 
 def _bytes(plan: PlanValue, device: int, type_: TensorType) -> int:
@@ -249,7 +253,9 @@ def _copies(plan: PlanValue, root: Node) -> tuple[tuple[str, int], ...]:
 
 
 def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
-    """The copies into the node's split that it reads, and those of its result to elsewhere."""
+    """Return the copies into the node's split that it reads, and the copies of its result to other
+    devices.
+    """
     graph, devices = plan.graph, plan.topology.devices
     runs = root is node and not node.declaration.leaf
     wanted = {r for i in node.inputs for r in (i, graph.view_base(i))} if runs else set()
@@ -262,16 +268,18 @@ def _transfers(plan: PlanValue, node: Node, root: Node) -> tuple[Transfer, ...]:
             host = copy.source == HOST
             if host and devices[split.device].kind == "cpu":
                 continue
-            given = "host memory" if copy.node in graph.data else "caller"
-            source = given if host else devices[plan.splits[copy.source].device].name
+            origin = "host memory" if copy.node in graph.data else "caller"
+            source = origin if host else devices[plan.splits[copy.source].device].name
             value = graph.nodes[copy.node]
             target = devices[split.device].name
             out.append(Transfer(value.name, source, target, value.type.device_bytes, split.id))
     return tuple(out)
 
 
-def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
-    """Ask every device anew: a plan keeps its reasons only for the device that was chosen."""
+def _eligibility(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEligibility, ...]:
+    """Return the eligibility of every device, computed anew: a plan stores reasons only for the
+    chosen device.
+    """
     runs_on = {n: s.device for s in plan.splits for n in s.nodes}
     readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[DeviceEligibility] = []
@@ -292,14 +300,14 @@ def _verdicts(plan: PlanValue, node: Node, support: OpSupport) -> tuple[DeviceEl
 
 
 def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
-    """Return some nodes as text: a page for each of a few, a line for each of many."""
-    if len(ids) <= MANY:
+    """Return nodes as text: a page for each of a few, or a line for each of many."""
+    if len(ids) <= MAX_PAGES:
         return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)
     lines = [f"{len(ids)} nodes; a name or a narrower pattern tells more of one"]
     for i in ids:
         node, placement = plan.graph.nodes[i], plan.placements[i]
         lines.append(
-            f"  {node.name}: {node.op} {node.type}, {_where(plan, node)}, {placement.reason}"
+            f"  {node.name}: {node.op} {node.type}, {_device_name(plan, node)}, {placement.reason}"
         )
     return "\n".join(lines)
 
@@ -310,8 +318,8 @@ def about_as_text(about: NodeInfo) -> str:
     if about.attrs:
         lines.append(f"  with {about.attrs}")
     if about.stands_for:
-        more = ", ..." if len(about.stands_for) > LISTED else ""
-        lines.append(f"  stands for {', '.join(about.stands_for[:LISTED])}{more} too")
+        more = ", ..." if len(about.stands_for) > MAX_LISTED else ""
+        lines.append(f"  stands for {', '.join(about.stands_for[:MAX_LISTED])}{more} too")
     if about.view_of:
         lines.append(
             f"  is a view of {about.view_of}: it never runs, and is where that is, on "
@@ -329,9 +337,9 @@ def about_as_text(about: NodeInfo) -> str:
         lines.append(f"  lives on: {held}")
     lines += _listed("reads", about.operands)
     if about.views:
-        told = "a view of it" if len(about.views) == 1 else "views of it"
-        more = ", ..." if len(about.views) > LISTED else ""
-        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {told}")
+        noun = "a view of it" if len(about.views) == 1 else "views of it"
+        more = ", ..." if len(about.views) > MAX_LISTED else ""
+        lines.append(f"  read by {', '.join(about.views[:MAX_LISTED])}{more}, {noun}")
     lines += _listed("read by", about.readers)
     if about.output:
         lines.append("  goes to the caller")
@@ -344,12 +352,14 @@ def about_as_text(about: NodeInfo) -> str:
         wide = max(len(v.device) for v in about.devices)
         for v in about.devices:
             mark = "*" if v.device == about.device else " "
-            said = f"cannot: {v.unsupported_reason}" if v.seconds is None else _said(v)
-            lines.append(f"  {mark} {v.device:{wide}}  {said}")
+            eligibility = (
+                f"cannot: {v.unsupported_reason}" if v.seconds is None else _format_eligibility(v)
+            )
+            lines.append(f"  {mark} {v.device:{wide}}  {eligibility}")
     return "\n".join(lines)
 
 
-def _said(verdict: DeviceEligibility) -> str:
+def _format_eligibility(verdict: DeviceEligibility) -> str:
     note = f"; {verdict.note}" if verdict.note else ""
     text = f"can, {_time(verdict.seconds or 0.0, verdict.measured)}"
     ways = (
@@ -369,10 +379,10 @@ def _time(seconds: float, measured: bool) -> str:
 
 def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:
     lines = []
-    for n in neighbours[:LISTED]:
+    for n in neighbours[:MAX_LISTED]:
         via = f" through {n.via}" if n.via else ""
         crosses = ", crosses" if n.crosses else ""
         place = "from the caller" if n.device == "caller" else f"on {n.device}"
         lines.append(f"  {title} {n.name}{via} ({format_bytes(n.bytes)}) {place}{crosses}")
-    left = len(neighbours) - LISTED
+    left = len(neighbours) - MAX_LISTED
     return [*lines, f"  {title} {count_of(left, 'more node')}"] if left > 0 else lines

@@ -1,4 +1,5 @@
-"""Rounding: what of a plan may be rounded to 16 or 8 bits, and which devices do so.
+"""Precision text: the nodes of a plan that may be rounded to 16 or 8 bits, and the devices that do
+so.
 
     precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
 
@@ -16,7 +17,7 @@ from ..types.plan_types import PlanValue
 
 
 def precision_lines(plan: PlanValue) -> list[str]:
-    """Return a line on nodes that have a precision; [] where all is float32."""
+    """Return a line on nodes that have a precision mode; [] if all compute in float32."""
     words: Counter[str] = Counter()
     devices: Counter[tuple[int, str]] = Counter()
     held: Counter[tuple[int, str, str]] = Counter()
@@ -27,24 +28,24 @@ def precision_lines(plan: PlanValue) -> list[str]:
             if word != SINGLE:
                 words[word] += 1
                 is_cpu = plan.topology.devices[split.device].kind == "cpu"
-                how = word if word in _OWN_WAYS and not is_cpu else ""
+                how = word if word in _SPECIAL_MODES and not is_cpu else ""
                 devices[split.device, how] += 1
-                held[split.device, how, _held_as(node)] += 1
+                held[split.device, how, _weight_type(node)] += 1
     if not words:
         return []
-    told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
+    counts = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
         _describe(plan.topology.devices[device], devices[device, how], how)
-        + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
+        + "".join(_format_weights(held[device, how, name], name) for name in _WEIGHT_TYPES.values())
         for device, how in sorted(devices)
     ]
-    return ["; ".join((f"precision: {', '.join(told)}", *done))]
+    return ["; ".join((f"precision: {', '.join(counts)}", *done))]
 
 
-_OWN_WAYS = BRAIN, BYTES
-"""Words of which a device does something else than of the others."""
-_HELD = {"f16": "float16", "bf16": "bfloat16"}
-"""What weights of products are in memory, by their format (vksched/passes/fp16_weights.py)."""
+_SPECIAL_MODES = BRAIN, BYTES
+"""Precision modes with a device text of their own."""
+_WEIGHT_TYPES = {"f16": "float16", "bf16": "bfloat16"}
+"""Types of weights in memory, by format (vksched/passes/fp16_weights.py)."""
 
 
 def _describe(spec: DeviceSpec, count: int, how: str) -> str:
@@ -64,10 +65,10 @@ def _describe(spec: DeviceSpec, count: int, how: str) -> str:
     return f"{spec.name} may round {count}, as the variant of each says"
 
 
-def _held_as(node: Node) -> str:
-    """Returns what the weights of a product are in memory, "" where they are no halves."""
-    return _HELD.get(str(node.attrs.get("format")), "")
+def _weight_type(node: Node) -> str:
+    """Return the 16-bit type of a node's weights in memory, or "" if they have none."""
+    return _WEIGHT_TYPES.get(str(node.attrs.get("format")), "")
 
 
-def _weights_told(count: int, name: str) -> str:
+def _format_weights(count: int, name: str) -> str:
     return f", with the weights of {count} held as {name}" if count else ""

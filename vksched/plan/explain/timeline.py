@@ -1,4 +1,4 @@
-"""Told: a plan as timelines show it, with nothing run: its splits over time, ops, memory, texts.
+"""Plan view: an expected run as timelines show it: splits over time, ops, memory and texts.
 
     plan --simulate--> spans; --describe--> texts of nodes; live values of each split --> bytes
 
@@ -21,17 +21,17 @@ from .explain_plan import explain_plan
 from .node_info import explain_nodes
 
 MAX_TEXTS = 3000
-"""Nodes of a plan beyond which only names, types and times are told."""
+"""Number of nodes of a plan beyond which nodes have only names, types and times."""
 
 
 def timeline_of(plan: PlanValue) -> Timeline:
-    """Returns what a plan expects of one run."""
+    """Return the timeline of one expected run of a plan."""
     lanes = lanes_of([plan])
     return plan_timeline(make_plan_view(plan, lanes), lanes)
 
 
 def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
-    """Return the host's lane and one for each device of some plans, the CPU's last."""
+    """Return the lane of the host and a lane for each device of some plans, the CPU's last."""
     specs = {spec.name: spec for plan in plans for spec in plan.topology.devices}
     order = sorted(specs.values(), key=lambda spec: spec.kind == "cpu")
     return [Lane("host"), *(Lane(spec.name, spec.label) for spec in order)]
@@ -44,8 +44,10 @@ def make_plan_view(
     texts: int = MAX_TEXTS,
     decides: bool = False,
 ) -> PlanView:
-    """Return a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
-    at most it has texts on each of them. decides: whether its runs have splits of their own.
+    """Return a plan as timelines show it.
+
+    lanes: the lanes of all its devices. texts: the maximum number of nodes with texts. decides:
+    True if its runs have splits of their own.
     """
     simulated = simulate(plan)
     number = {lane.name: at for at, lane in enumerate(lanes)}
@@ -103,8 +105,8 @@ def _split(plan: PlanValue, split: Split, lane: int) -> SplitView:
 
 
 def alive_bytes(plan: PlanValue) -> list[int]:
-    """Return for each split the bytes of its device that hold something while it runs: weights,
-    states, and the values of this run that are made or copied in by then and still read.
+    """Return, for each split, the bytes of its device that are in use while it runs: weights,
+    states, and the values of this run that exist by then and are still read.
     """
     last: dict[tuple[int, int], int] = defaultdict(int)
     first: dict[tuple[int, int], int] = {}

@@ -1,1 +1,1 @@
-"""Plans over several hosts: one plan per host, checked together."""
+"""Plans over several hosts: one plan per host, verified together."""

@@ -1,15 +1,15 @@
-"""Hosts: is all that several hosts do for one plan in order, whichever of them is ahead?
+"""Happens-before of hosts: a check of a plan over several hosts under every order of their events.
 
-Problem: each host waits for its own devices and for messages, and none sees what the others do.
-Method: the events of all hosts, each with a thread for each slot, are judged by one checker. Who
-hears a message knows what its sender knew; nothing else orders two hosts. For that the parts are
-put side by side as one plan, in which devices and splits of every part have numbers of their own.
+Problem: each host waits for its own devices and for messages, and none observes the others. Method:
+one checker takes the events of all hosts, each with a thread for each slot. The receiver of a
+message learns the clock of its sender; no other event orders two hosts. The host plans are joined
+into one plan, in which the devices and splits of every host plan have numbers of their own.
 
     caller    tell start -> stage ... | hear done
     node1     hear start | submit, wait, check | post h | tell h | tell done
     node2     hear start | hear h | stage h | submit ...            without "hear h": a race
 
-Complexity: that of `happens.py`. Examples: tests/plan/test_happens_before_hosts.py.
+Complexity: that of `happens_before.py`. Examples: tests/plan/test_happens_before_hosts.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from .host_plan import HostPlan, Send
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a part stands in the joined plan: its first device, split and thread, and its CPU."""
+    """The position of a host plan in the joined plan: its first device, split and thread, and its
+    CPU.
+    """
 
     host_plan: HostPlan
     device: int
@@ -56,9 +58,9 @@ class _Place:
 
 
 class Joined:
-    """The parts of a plan, side by side; the caller's comes last, as its CPU does.
+    """The host plans of a plan, joined; the driver's comes last, as its CPU does.
 
-    plan: with all devices and splits, to be looked at and not to be carried out.
+    plan: the plan of all devices and splits, for checks only.
     """
 
     def __init__(self, plan: PlanValue, host_plans: Sequence[HostPlan]) -> None:
@@ -90,8 +92,10 @@ class Joined:
         )
 
     def walk(self, place: _Place, sent_labels: Set[object], draw: np.random.Generator) -> HostWalk:
-        """Returns what one host does; a part has its own graph, and the numbers of all. told: the
-        labels of messages that have been sent.
+        """Return the walk of one host. A host plan has its own graph, and the numbers of the joined
+        plan.
+
+        sent_labels: the labels of sent messages.
         """
         own, joined = place.host_plan.plan, self.plan
         placements = tuple(replace(p, device=p.device + place.device) for p in own.placements)
@@ -112,13 +116,13 @@ class Joined:
 
     @property
     def others(self) -> list[HostPlan]:
-        """The parts that are not the caller's."""
+        """The host plans of the workers."""
         return [place.host_plan for place in self.places[:-1]]
 
 
 class HostWalk(Walk):
-    """What one host does for each run, and what it says to the others. It sends values at any
-    moment that `draw` says, but before it waits for another host.
+    """The events of one host for each run, with its messages to other hosts. It sends values at any
+    moment drawn by `draw`, but before it waits for another host.
     """
 
     def __init__(
@@ -241,7 +245,7 @@ def events_of_parts(
     rng: np.random.Generator | None = None,
 ) -> list[Event]:
     """Return the events of some runs on all hosts, in an order drawn by `rng`: at each step one
-    thread goes on that waits for no message. The caller gives each run the first slot that is free.
+    thread that waits for no message proceeds. The driver runs each run in the first free slot.
     """
     joined, draw = Joined(plan, host_plans), rng or np.random.default_rng(0)
     free, sent_labels = list(range(plan.copies)), set[object]()
@@ -252,8 +256,8 @@ def events_of_parts(
 
     def begin(slot: int, number: int) -> None:
         for walk in (*others, caller):
-            made = walk.run(slot, number)
-            threads.append((slot if walk is caller else -1, made, [next(made)]))
+            walked = walk.run(slot, number)
+            threads.append((slot if walk is caller else -1, walked, [next(walked)]))
 
     while started < runs or threads:
         if free and started < runs and (not threads or draw.random() < 0.2):
@@ -280,7 +284,7 @@ def events_of_parts(
 def check_part_events(
     plan: PlanValue, host_plans: Sequence[HostPlan], events: Sequence[Event]
 ) -> list[Finding]:
-    """Return all that is not in order in the events of a plan's parts."""
+    """Return all findings in the events of the host plans of a plan."""
     checker = Checker(Joined(plan, host_plans).plan, len(host_plans))
     return [finding for event in events for finding in checker.feed(event)]
 
@@ -288,10 +292,12 @@ def check_part_events(
 def check_parts(
     plan: PlanValue, host_plans: Sequence[HostPlan], runs: int = 2, seed: int = 0
 ) -> None:
-    """Let some runs of a plan's parts go on at once.
+    """Check some concurrent runs of the host plans of a plan.
 
-    Raises:
-        PlanError: what is not in order.
+    Raises
+    ------
+    PlanError
+        The findings.
     """
     events = events_of_parts(plan, host_plans, runs, np.random.default_rng(seed))
     fail_on(check_part_events(plan, host_plans, events))

@@ -1,18 +1,20 @@
-"""Parts: a plan over several computers, cut so that each has a plan of its own.
+"""Host plans: a plan over several hosts, cut into one plan for each.
 
-Problem: one plan says what all devices do; a computer can only wait for its own ones. Method: a
-part has the splits of one host, in the plan's order. What another host makes and this one needs is
-an input there, that a step takes before the split that needs it. What others need is sent by a step
-behind the split that makes it. A host need not send at once, but before it waits for another host.
-So all that it waits for comes earlier in the order of the whole plan, and none waits in a circle.
+Problem: one plan covers all devices, but a host can only wait for its own ones. Method: a host plan
+has the splits of one host, in the order of the plan. A value of another host is an input there,
+received by a step before the split that needs it. A value for other hosts is sent by a step after
+the split that produces it. A host may defer a send, but not beyond its next wait for another host.
+All that a host waits for is therefore earlier in the order of the whole plan, and no cycle of waits
+exists.
 
     plan     split 0 (node1) --h--> split 1 (node2) --y--> caller
     node1    split 0, send h to node2
     node2    take h of node1, split 0, send y to the caller
     caller   take y of node2
 
-Every node keeps its id in all parts; what a part has nothing to do with is a blank input there.
-make/parts.py cuts, check/parts.py checks. Examples: tests/planner/test_parts.py.
+Every node has one id in all host plans. A node without a use in a host plan is a blank input there.
+The planner cuts plans in planner/partition; verify_host_plans.py checks them. Examples:
+tests/planner/test_parts.py.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from ..types.plan_types import DeviceMemory
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A value goes to another host, once the own split that makes it is complete: at the latest
-    before the host waits for another one.
+    """A value goes to another host after the split that produces it, at the latest before the host
+    waits for another one.
     """
 
     value: int
@@ -41,7 +43,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """A value comes from another host. shown: what observers see then, it or views of it."""
+    """A value comes from another host. shown: the nodes that observers then see, the value or views
+    of it.
+    """
 
     value: int
     host: str
@@ -53,14 +57,15 @@ Steps = Mapping[int, tuple[Send | Recv, ...]]
 
 @dataclass(frozen=True, eq=False)
 class HostPlan:
-    """What one host does of a plan.
+    """The share of one host in a plan.
 
-    host: its name, "" for the caller. plan: over its own devices, named as it names them itself,
-    the last of which is its CPU; values of other hosts are inputs of its graph. numbers: for each
-    of its splits the number in the whole plan. steps: by split those before it, in order; those
-    under the number of splits that are no commits come behind all these, before the results.
-    inputs: what it needs of the caller. results: how many of its graph's outputs are the caller's
-    own; the rest is what other hosts need. splits: how many the whole plan has.
+    host: its name, "" for the driver. plan: the plan of its own devices, under the names that the
+    host uses, the last of which is its CPU; values of other hosts are inputs of its graph. numbers:
+    for each of its splits, the number in the whole plan. steps: for each split, the steps before
+    it, in order; the steps under the number of splits that are no commits come after all these,
+    before the results. inputs: the values that it needs of the driver. results: the number of its
+    graph's outputs that are the driver's own; other hosts need the remaining ones. splits: the
+    number of splits of the whole plan.
     """
 
     host: str
@@ -73,7 +78,7 @@ class HostPlan:
 
     @cached_property
     def peers(self) -> frozenset[str]:
-        """The hosts that it sends to or takes from."""
+        """The hosts that it sends to or receives from."""
         return frozenset(step.host for step in self.walk())
 
     @cached_property
@@ -88,7 +93,7 @@ class HostPlan:
 
 
 BLANK = TensorType((), FLOAT32)
-"""Of a node that a part has nothing to do with."""
+"""The type of a node without a use in a host plan."""
 
 
 NO_SHAPE = Attrs({"shape": BLANK.shape, "dtype": BLANK.dtype})
@@ -98,5 +103,5 @@ NOTHING = DeviceMemory((), 0, (), (), (), 0)
 
 
 def blank(node_id: int) -> Node:
-    """Return a node that a part has nothing to do with."""
+    """Return a node without a use in a host plan."""
     return Node(node_id, "input", (), NO_SHAPE, BLANK, f"~{node_id}")

@@ -1,14 +1,14 @@
-"""Parts as plain data, and parts of plain data, to be carried out on another computer.
+"""Host plans as plain data, to be run on another host, and back.
 
-    HostPlan --encode_host_plan--> JSON --> decode_host_plan(weight=...) --> the same HostPlan,
+    HostPlan --encode_host_plan--> JSON --decode_host_plan(weight=...) --> an equal HostPlan,
     verified
 
-A weight is its type and the SHA-256 of its own bytes, as the graph holds it: blocks of a file stay
-blocks. Who reads the document is given it by that hash. A state is a name that both ends know it
-by; it has no value there until one is written. The document is a stranger's: sizes and types are
-checked against a schema before anything is made of it, and the part is verified.
+A weight is its type and the SHA-256 of its own bytes, as the graph holds it: quantized blocks stay
+quantized. The decoder gets the bytes by that hash. A state is a name that both ends know; it has no
+value on the worker until a run writes one. The document is untrusted: sizes and types are checked
+against a schema before decoding, and the host plan is verified.
 
-Complexity: O(nodes that the part has to do with). Examples: tests/plan/test_part_documents.py.
+Complexity: O(nodes with a use in the host plan). Examples: tests/plan/test_part_documents.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .verify_host_plans import verify_host_plan
 
 MAX_NODES = 1 << 20
 MAX_COPIES = 1 << 10
-"""Of a graph and a plan that a document tells of."""
+"""Maximum number of copies of a graph and a plan in a document."""
 SEND = Row((int, int, str))
 RECV = Row((int, str, [int]))
 HOST_PLAN = {
@@ -53,18 +53,19 @@ HOST_PLAN = {
     "results": int,
     "every": int,
 }
-"""size: how many nodes the whole graph has; those that are not among "nodes" are blank. steps:
-position, and value, split and host of what is sent, or value, host and what is shown of what is
-taken. every: `HostPlan.splits`. The rest: as in `HostPlan` and `Graph`.
+"""size: the number of nodes of the whole graph; the ones that are not among "nodes" are blank.
+steps: the position, then value, split and host of a send, or value, host and shown nodes of a
+receive. every: `HostPlan.splits`. The others: as in `HostPlan` and `Graph`.
 """
 
 WeightOf = Callable[[str], ArrayLike]
-"""Returns what has this hash: bytes, or the array itself."""
+"""A function that returns the bytes or the array with a hash."""
 
 
 def encode_host_plan(host_plan: HostPlan, state: Callable[[object], str]) -> dict[str, Any]:
-    """Return a part as `HOST_PLAN` says. state: gives the name of a state by its key in the
-    graph.
+    """Return a host plan in the form of `HOST_PLAN`.
+
+    state: a function from the key of a state in the graph to its name.
     """
     graph = host_plan.plan.graph
     there = (node for node in graph.nodes if node != blank(node.id))
@@ -99,12 +100,15 @@ def decode_host_plan(
     state: Callable[[str], object] = lambda name: name,
     onnx_ops: bool = False,
 ) -> HostPlan:
-    """Return a part of its document, verified. Weights that parts share by hash and type have one
-    key in all. state: gives the key of a state by its name. onnx_ops: whether ops of ONNX files
-    that only the host runs may be there.
+    """Return a verified host plan from its document.
 
-    Raises:
-        PlanError: it is none, or breaks a promise; the text says why. What `weight` raises.
+    Weights that host plans share by hash and type have one key in all. state: a function from the
+    name of a state to its key. onnx_ops: True to accept ops of ONNX files that only the CPU runs.
+
+    Raises
+    ------
+    PlanError
+        The document is invalid; the text gives the reason. Errors of `weight` propagate.
     """
     try:
         check(document, HOST_PLAN, "the part")
@@ -147,11 +151,11 @@ def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ..
     size = document["size"]
     if not 0 <= size <= MAX_NODES:
         raise PlanError(f"expected at most {MAX_NODES} nodes, got {size}")
-    if len(document["placements"]) != size:  # else a few bytes could ask for a million nodes
+    if len(document["placements"]) != size:  # otherwise a few bytes could ask for a million nodes
         raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
     if document["copies"] > MAX_COPIES:
         raise PlanError(f"expected at most {MAX_COPIES} copies, got {document['copies']}")
-    there = {given["id"]: given for given in document["nodes"]}
+    there = {item["id"]: item for item in document["nodes"]}
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")
     return tuple(
@@ -160,7 +164,7 @@ def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ..
 
 
 def _typed(held: ArrayLike, type_: TensorType) -> ArrayLike:
-    """Return bytes as what they are of; what is made when it is needed stays so."""
+    """Return bytes as an array of a type; a lazy array stays lazy."""
     same = held.shape == type_.shape and held.dtype == numpy_dtype(type_.dtype)
     if same and isinstance(held, LazyArray):
         return held
@@ -170,7 +174,7 @@ def _typed(held: ArrayLike, type_: TensorType) -> ArrayLike:
 
 
 def _nothing(node: Node) -> NDArray:
-    """Returns what a state has where none lives yet."""
+    """Return the value of a state before the first write."""
     return np.broadcast_to(np.zeros((), numpy_dtype(node.type.dtype)), node.type.shape)
 
 
@@ -181,15 +185,15 @@ def _decode_transfers(document: Mapping[str, Any]) -> Steps:
     return MappingProxyType(steps)
 
 
-def _decode_transfer(given: list[Any]) -> Send | Recv:
-    first, second, third = given
+def _decode_transfer(item: list[Any]) -> Send | Recv:
+    first, second, third = item
     return (
         Send(first, second, third) if isinstance(third, str) else Recv(first, second, tuple(third))
     )
 
 
 class Weights(Mapping[str, list[NDArray]]):
-    """The bytes of a part's weights by their hash, made when they are asked for."""
+    """The bytes of a host plan's weights by their hash, created on access."""
 
     def __init__(self, host_plan: HostPlan) -> None:
         self._held = {digest_of(held): held for held in host_plan.plan.graph.data.values()}
@@ -206,17 +210,19 @@ class Weights(Mapping[str, list[NDArray]]):
 
 @dataclass(frozen=True)
 class HostPlanCodec:
-    """Parts as bytes, and back, for messages. onnx_ops: as in `decode_host_plan`."""
+    """Encodes host plans as bytes for messages, and decodes them. onnx_ops: as in
+    `decode_host_plan`.
+    """
 
     onnx_ops: bool = False
 
     def write(self, host_plan: HostPlan, state: Callable[[object], str]) -> tuple[bytes, Weights]:
-        """Return a part as JSON, and the bytes of its weights; see `encode_host_plan`."""
+        """Return a host plan as JSON, and the bytes of its weights; see `encode_host_plan`."""
         document = encode_host_plan(host_plan, state)
         return json.dumps(document, separators=(",", ":")).encode(), Weights(host_plan)
 
     def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> HostPlan:
-        """Return the part; see `decode_host_plan`."""
+        """Return the host plan; see `decode_host_plan`."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -1,10 +1,10 @@
-"""Verify of parts: does each keep its promises, and do all of them fit together?
+"""Verification of host plans: each on its own, and all of them together.
 
-    verify_host_plan    what a host asks of a part that a stranger sent: its plan and its steps
-    fit_together   what the caller asks of all: each value is sent once to who takes it, after it
-                   was made; hosts that walk their steps as far as they can all reach their ends
+    verify_host_plan    on a worker, for an untrusted host plan: its plan and its steps
+    fit_together        on the driver, for all: each value is sent once to its receiver, after it
+                        was produced; hosts that run their steps as far as possible reach the end
 
-Complexity: O(steps) beside `verify_plan`. Examples: tests/planner/test_parts.py.
+Complexity: O(steps), plus `verify_plan`. Examples: tests/planner/test_parts.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from .host_plan import HostPlan, Recv, Send
 
 
 def verify_host_plan(host_plan: HostPlan) -> HostPlan:
-    """Return a part when it is sound by itself.
+    """Return a host plan if it is valid on its own.
 
-    Raises:
-        PlanError: the first promise that is broken.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     plan = verify_plan(host_plan.plan)
     last = len(plan.splits) - len(plan.commits)
@@ -39,16 +41,16 @@ def verify_host_plan(host_plan: HostPlan) -> HostPlan:
         )
     if not all(0 <= at <= last for at in host_plan.steps):
         raise _fail(host_plan, f"has steps at {sorted(host_plan.steps)}, expected 0 to {last}")
-    there = set(host_plan.inputs)
+    present = set(host_plan.inputs)
     for at in range(last + 1):
         for step in host_plan.steps.get(at, ()):
             _check_step(host_plan, step, at)
             if isinstance(step, Recv):
-                there.add(step.value)
+                present.add(step.value)
         if at < last:
-            _check_there(host_plan, at, there)
+            _check_present(host_plan, at, present)
     for at in range(last, len(plan.splits)):
-        _check_there(host_plan, at, there)
+        _check_present(host_plan, at, present)
     return host_plan
 
 
@@ -59,7 +61,7 @@ def _check_step(host_plan: HostPlan, step: Send | Recv, at: int) -> None:
     name = graph.nodes[step.value].name
     if isinstance(step, Recv):
         if graph.nodes[graph.view_base(step.value)].op != "input":
-            raise _fail(host_plan, f"takes {name}, which it makes itself")
+            raise _fail(host_plan, f"receives {name}, which it computes itself")
         if not set(step.shown) <= set(range(len(graph.nodes))):
             raise _fail(host_plan, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")
     elif not 0 <= step.split < at:
@@ -68,30 +70,35 @@ def _check_step(host_plan: HostPlan, step: Send | Recv, at: int) -> None:
         raise _fail(host_plan, f"sends {name}, which split {step.split} does not give out")
 
 
-def _check_there(host_plan: HostPlan, split: int, there: set[int]) -> None:
+def _check_present(host_plan: HostPlan, split: int, present: set[int]) -> None:
     for copy in host_plan.plan.splits[split].uploads:
         if copy.source == HOST and copy.node not in host_plan.plan.graph.data:
-            if copy.node not in there:
+            if copy.node not in present:
                 name = host_plan.plan.graph.nodes[copy.node].name
                 raise _fail(
-                    host_plan, f"needs {name} in split {split}, which nobody gives it before"
+                    host_plan, f"needs {name} in split {split}, which no earlier step provides"
                 )
 
 
 def verify_host_plans(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Return the parts of a plan when each is sound and none waits for ever.
+    """Return the host plans of a plan if each is valid and they have no deadlock.
 
-    Raises:
-        PlanError: the first promise that is broken.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     return fit_together(tuple(map(verify_host_plan, host_plans)))
 
 
 def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
-    """Return the parts of a plan when none waits for ever, whatever each is by itself.
+    """Return the host plans of a plan if they have no deadlock, whether or not each is valid on its
+    own.
 
-    Raises:
-        PlanError: what they wait for, or send in vain.
+    Raises
+    ------
+    PlanError
+        The values that hosts wait for, or that no host receives.
     """
     left = {host_plan.host: _walk(host_plan) for host_plan in host_plans}
     if len(left) != len(host_plans):
@@ -102,13 +109,15 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     while moved:
         moved = False
         for host, steps in left.items():
-            while (step := at[host]) is not None and _goes_on(host, step, sent):
+            while (step := at[host]) is not None and _proceeds(host, step, sent):
                 at[host], moved = next(steps, None), True
     stuck = [f"{host or 'the caller'} at {step}" for host, step in at.items() if step is not None]
     if stuck:
-        raise PlanError(f"[parts] hosts wait for what nobody sends before: {', '.join(stuck)}")
+        raise PlanError(
+            f"[parts] deadlock: hosts wait for values that are never sent: {', '.join(stuck)}"
+        )
     if sent:
-        raise PlanError(f"[parts] values are sent that nobody takes: {sorted(sent)}")
+        raise PlanError(f"[parts] values are sent that no host receives: {sorted(sent)}")
     return tuple(host_plans)
 
 
@@ -117,8 +126,8 @@ def _walk(host_plan: HostPlan) -> Iterator[Send | Recv]:
         yield from host_plan.steps.get(at, ())
 
 
-def _goes_on(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
-    """Whether a step need not wait; a value that is taken is on its way no more."""
+def _proceeds(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> bool:
+    """Return True if a step need not wait, and remove a received value from `sent`."""
     if isinstance(step, Recv):
         key = step.host, step.value, host
         found = key in sent

@@ -1,1 +1,1 @@
-"""Documents: graphs and plans as plain data, as files of tapes hold them, and back."""
+"""Serialization: graphs and plans as plain data, as trace files hold them, and back."""

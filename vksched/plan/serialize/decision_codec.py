@@ -1,4 +1,4 @@
-"""Decisions as plain data, and back: what a plan by cost was chosen from.
+"""Decisions as plain data, and back: the candidates of a plan by cost.
 
 Examples: tests/plan/test_serialize.py.
 """
@@ -16,7 +16,7 @@ from ..types.decision import Candidate, Decision
 
 
 def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
-    """Return a decision as `trace.schema.DECISION` says; None where nothing was weighed."""
+    """Return a decision in the form of `trace.format.DECISION`, or None if costs did not decide."""
     if decision is None:
         return None
     candidates = [*decision.candidates]
@@ -50,8 +50,10 @@ def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
 def decode_decision(data: Mapping[str, Any] | None) -> Decision | None:
     """Return a decision from plain data.
 
-    Raises:
-        PlanError, TypeError, IndexError: it is none.
+    Raises
+    ------
+    PlanError, TypeError, IndexError
+        The data is no decision.
     """
     if data is None:
         return None

@@ -1,9 +1,9 @@
-"""Graphs as plain data, without their weights, and graphs of plain data to be planned again.
+"""Graphs as plain data, without their weights, and graphs from plain data for planning.
 
-Problem: a tape should hold what a plan was made of, but no gigabytes, and nobody's weights. Method:
-a weight is its type, a hash of its bytes, and the bounds of its whole numbers where plans ask for
-them. A graph that is read back has weights of the same types and bounds, which are not there: they
-take no memory, unless bounds differ. Whatever computes with them computes nonsense.
+Problem: a trace should hold the inputs of a plan, but neither gigabytes nor private weights.
+Method: a weight is stored as its type, a hash of its bytes and, if plans need them, the bounds of
+its integers. A decoded graph has weights of equal types and bounds without the true values. They
+take no memory, unless bounds differ. Results computed with them are meaningless.
 
 Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_serialize.py.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops as ops
 from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
 from ...common.errors import PlanError, UnsupportedOp, VkschedError
 from ...common.op_loaders import find_op_loader
@@ -27,7 +28,7 @@ from ...storage.content_hash import hash_of
 from ...storage.lazy_array import ArrayLike, as_array
 
 MAX_BYTES = 1 << 30
-"""Of arrays that a graph is given when it is read back, as their bounds differ."""
+"""Maximum bytes of the arrays with differing bounds in a decoded graph."""
 NONSENSE = (
     VkschedError,
     TypeError,
@@ -39,11 +40,11 @@ NONSENSE = (
     RecursionError,
     MemoryError,
 )
-"""What is raised where data of a stranger has the right types and makes no sense."""
+"""Errors for untrusted data with valid types and inconsistent values."""
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph as `trace.schema.GRAPH` says."""
+    """Return a graph in the form of `trace.format.GRAPH`."""
     return {
         "nodes": list(map(encode_node, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
@@ -55,7 +56,7 @@ def encode_graph(graph: Graph) -> dict[str, Any]:
 
 
 def encode_node(node: Node) -> dict[str, Any]:
-    """Return a node as `trace.schema.NODE` says."""
+    """Return a node in the form of `trace.format.NODE`."""
     return {
         "name": node.name,
         "op": node.op,
@@ -67,7 +68,7 @@ def encode_node(node: Node) -> dict[str, Any]:
 
 
 def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
-    """Returns what is told of a weight or constant."""
+    """Return the stored description of a weight or constant."""
     out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
     if node.type.dtype == INT64 or node.type.size <= FEW:
         found = bounds_of_data(as_array(array))
@@ -79,13 +80,15 @@ def _held(node: Node, array: ArrayLike) -> dict[str, Any]:
 
 
 def decode_graph(document: Mapping[str, Any]) -> Graph:
-    """Return a graph to be planned; what its weights hold is not known.
+    """Return a graph for planning, with unknown weights.
 
-    Raises:
-        PlanError: it is none; the text says why.
+    Raises
+    ------
+    PlanError
+        The document is no graph; the text gives the reason.
     """
     try:
-        nodes = tuple(decode_node(at, given, True) for at, given in enumerate(document["nodes"]))
+        nodes = tuple(decode_node(at, item, True) for at, item in enumerate(document["nodes"]))
         budget = [MAX_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
@@ -103,28 +106,32 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 
-def decode_node(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
-    """Return a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
-    there; they are declared at first sight, as files may bring new ones.
+def decode_node(at: int, data: Mapping[str, Any], onnx_ops: bool) -> Node:
+    """Return a node from its document.
 
-    Raises:
-        UnsupportedOp: there is one, and it may not be there.
+    onnx_ops: True to accept ops of ONNX files that only the CPU runs. They are declared on first
+    use, because files may add new ones.
+
+    Raises
+    ------
+    UnsupportedOp
+        The node has such an op, and onnx_ops is False.
     """
-    attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
+    attrs = Attrs({name: _attr(value) for name, value in data["attrs"].items()})
     if onnx_ops:
-        _declare(given["op"])
-    elif find_op_loader(given["op"]) or get_op(given["op"]).opaque:
+        _declare(data["op"])
+    elif find_op_loader(data["op"]) or get_op(data["op"]).opaque:
         raise UnsupportedOp(
-            f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
+            f"expected ops of vksched, got {data['op']}, which the onnx package computes: it can "
             "neither be limited nor ended; try `vksched worker --onnx-ops` there, if all callers "
             "may do that"
         )
-    type_ = TensorType(tuple(given["shape"]), given["dtype"])
-    return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])
+    type_ = TensorType(tuple(data["shape"]), data["dtype"])
+    return Node(at, data["op"], tuple(data["inputs"]), attrs, type_, data["name"])
 
 
 def _declare(op: str) -> None:
-    """Declare an op of an importer, as the importer does at first sight."""
+    """Declare an op of an importer, as the importer does on first use."""
     loader = find_op_loader(op)
     if op not in all_ops() and loader is not None:
         loader(op)
@@ -140,7 +147,7 @@ def _attr(value: object) -> AttrValue:
 
 
 def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
-    """Return an array of a node's type and bounds."""
+    """Return an array with a node's type and bounds."""
     dtype, shape = numpy_dtype(node.type.dtype), node.type.shape
     low, high = held.get("bounds") or (0, 0)
     if low == high or node.type.size < 2:

@@ -1,9 +1,9 @@
-"""Plans as plain data, with all that they were made of, and plans of plain data.
+"""Plans as plain data, with all inputs of planning, and plans from plain data.
 
-    PlanRecord(plan, question, cause) --as_document--> graph, plan --plan_of_document--> Plan
+    PlanRecord(plan, request, cause) --as_document--> graph, plan --decode_plan_record--> PlanRecord
 
-A plan that is read back says what the first one said: explain, draw, verify, simulate. Of one that
-decides while it runs only what it expected is kept.
+A decoded plan gives the results of the original: explain, draw, verify, simulate. Of a dynamic plan
+only the expected run is stored.
 
 Complexity: O(nodes + splits). Examples: tests/plan/test_serialize.py.
 """
@@ -25,7 +25,7 @@ from ...topology.links import Link
 from ...topology.topology import Topology
 from ..costs.node_cost import Cost, node_cost
 from ..plan import Plan
-from ..simulation.simulate_plan import simulate, split_beside_seconds
+from ..simulation.simulate_plan import simulate, split_overhead_seconds
 from ..types.plan_types import (
     DeviceMemory,
     Download,
@@ -43,9 +43,10 @@ from .plan_request import PlanRequest
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """A plan and what it was made of. cause: why it was made, in words. decides: whether each of
-    its runs decides anew where its pieces go. replica: 0 for the plan itself; n for its n-th
-    replica.
+    """A plan and the inputs of planning.
+
+    cause: the reason for planning, as text. decides: True if each run chooses the devices of its
+    pieces anew. replica: 0 for the plan itself, n for its n-th replica.
     """
 
     plan: Plan
@@ -55,11 +56,11 @@ class PlanRecord:
     replica: int = 0
 
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
+        """Return the graph and the plan in the forms of `trace.format.GRAPH` and `PLAN`."""
         return encode_graph(self.plan.graph), self._encode()
 
     def as_reference(self) -> Callable[[], PlanRecord | None]:
-        """Return a function that gives this again while the plan lives, and None afterwards."""
+        """Return a weak reference: a function that returns this record, or None after the plan."""
         plan = weakref.ref(self.plan)
         rest = self.request, self.cause, self.decides, self.replica
 
@@ -90,7 +91,7 @@ class PlanRecord:
 
 
 def encode_plan(plan: PlanValue) -> dict[str, Any]:
-    """Returns what devices need to carry a plan out, as `trace.schema.CARRIED` says."""
+    """Return the part of a plan for the devices, in the form of `trace.format.CARRIED`."""
     reasons = {placement.reason: 0 for placement in plan.placements}
     reasons = {reason: number for number, reason in enumerate(reasons)}
     return {
@@ -126,7 +127,7 @@ def _encode_split(split: Split) -> dict[str, Any]:
 
 
 def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
-    """Returns what a split is expected to take."""
+    """Return the expected times of a split."""
     graph, spec = plan.graph, plan.topology.devices[split.device]
     asked: dict[int, Cost] = {}
     for node in (graph.nodes[n] for n in split.nodes):
@@ -135,14 +136,14 @@ def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
             asked[call] = node_cost(spec, graph, node)
     costs = [asked[graph.signatures[n]] for n in split.nodes]
     return {
-        "fixed_s": split_beside_seconds(plan, split),
+        "fixed_s": split_overhead_seconds(plan, split),
         "seconds": [cost.seconds for cost in costs],
         "measured": [cost.measured for cost in costs],
     }
 
 
 def _encode_async_transfers(split: Split) -> dict[str, Any]:
-    """Returns what a split has beside its work, which most have not."""
+    """Return the fields of a split on asynchronous transfers, {} for most splits."""
     if not split.async_transfers:
         return (
             {"deferred_downloads": [*split.deferred_downloads]} if split.deferred_downloads else {}
@@ -166,32 +167,36 @@ def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 PlanInputs = tuple[PlanRequest, Graph, Topology]
-"""All that a plan was made of."""
+"""All inputs of planning."""
 
 
 def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanInputs:
-    """Returns what a plan was made of, from documents that `trace.load_tape` has checked.
+    """Return the inputs of planning, from documents checked by `trace.load_tape`.
 
-    Raises:
-        PlanError: it is no graph, machine or question; the text says why.
+    Raises
+    ------
+    PlanError
+        The data is no graph, topology or request; the text gives the reason.
     """
-    made = decode_graph(graph)
+    decoded = decode_graph(graph)
     try:
-        return PlanRequest.from_dict(document["asked"]), made, topology_of(document)
+        return PlanRequest.from_dict(document["asked"]), decoded, topology_of(document)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
 
 def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) -> PlanRecord:
-    """Return a plan and what it was made of, from documents that `trace.load_tape` has checked.
+    """Return a plan and its inputs, from documents checked by `trace.load_tape`.
 
-    Raises:
-        PlanError: they make no sound plan; the text says why.
+    Raises
+    ------
+    PlanError
+        The data is no valid plan; the text gives the reason.
     """
-    request, made, topology = decode_plan_inputs(graph, document)
+    request, decoded, topology = decode_plan_inputs(graph, document)
     try:
         plan = replace(
-            decode_plan(made, topology, document), decision=decode_decision(document["decision"])
+            decode_plan(decoded, topology, document), decision=decode_decision(document["decision"])
         )
         cause, decides, replica = document["cause"], document["decides"], replica_of(document)
         return PlanRecord(plan.verify(), request, cause, decides, replica)
@@ -200,7 +205,7 @@ def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
 
 
 def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -> Plan:
-    """Return a plan of its document, which `trace.schema` has checked; nobody has verified it."""
+    """Return a plan from its document, which matches `trace.format`, without verification."""
     reasons = document["reasons"]
     return Plan(
         graph=graph,
@@ -221,15 +226,17 @@ def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -
 
 
 def replica_of(document: Mapping[str, Any]) -> int:
-    """Return the number of a replica by its document; 0 for a plan that is none."""
+    """Return the number of a replica from its document, or 0 for a plan that is no replica."""
     return int(document.get("replica", 0))
 
 
 def topology_of(document: Mapping[str, Any]) -> Topology:
-    """Return the machine of a plan's document.
+    """Return the topology of a plan's document.
 
-    Raises:
-        PlanError: it is none, or its links make no sense.
+    Raises
+    ------
+    PlanError
+        The data is no topology, or its links are inconsistent.
     """
     topology = Topology.from_dict(document["topology"])
     default = Link(**{key: number_of(value) for key, value in document["default_link"].items()})

@@ -1,6 +1,6 @@
-"""Plan request: all that a plan depends on beside its graph and machine, as one value.
+"""Plan request: all inputs of planning except graph and topology, as one value.
 
-    PlanRequest + Graph + Topology --planner.answer--> the same plan, each time
+    PlanRequest + Graph + Topology --planner.answer--> an equal plan each time
 
 Examples: tests/plan/test_serialize.py.
 """
@@ -16,8 +16,8 @@ from ..types.placement_overrides import Overrides
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What `plan_graph` is asked; see there. objective: as `Objective.name` gives it. observed: by
-    node how many functions see its value.
+    """The arguments of `plan_graph`. objective: in the form of `Objective.name`. observed: for each
+    node, the number of functions that see its value.
     """
 
     policy: str
@@ -30,7 +30,7 @@ class PlanRequest:
     pipeline_order: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `trace.schema.ASKED` says."""
+        """Return the request in the form of `trace.format.ASKED`."""
         return {
             "policy": self.policy,
             "objective": self.objective,
@@ -44,10 +44,12 @@ class PlanRequest:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> PlanRequest:
-        """Return it from plain data.
+        """Return a request from plain data.
 
-        Raises:
-            ValueError: a key that should be a number is none.
+        Raises
+        ------
+        ValueError
+            A key that should be an integer is none.
         """
         return PlanRequest(
             data["policy"],

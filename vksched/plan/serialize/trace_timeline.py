@@ -1,7 +1,7 @@
-"""Timelines: of a plan, of a tape, or of the file of a tape.
+"""Timelines of a plan, of a tape, or of a file that a tape saved.
 
-    Plan ----------------------------------------> view.make.plan_timeline
-    file --load_tape--> TapeFile --documents--> plans, events --> view.make.run_timeline
+    Plan ----------------------------------------> viz.timeline.build.plan_timeline
+    file --load_tape--> TapeFile --documents--> plans, events --> viz.timeline.build.run_timeline
 
 Complexity: O(events + nodes of plans). Examples: tests/plan/test_timelines.py.
 """
@@ -14,7 +14,7 @@ from typing import cast
 
 from ...common.errors import PlanError, VkschedError
 from ...trace import Tape, TapeFile, load_tape
-from ...trace.read import LONGEST_S
+from ...trace.read import MAX_TIME_S
 from ...viz.timeline.build import run_timeline
 from ...viz.timeline.timeline import Timeline
 from ...viz.timeline.timeline_types import Lane, PlanView
@@ -27,30 +27,37 @@ Source = PlanValue | Tape | TapeFile | str | PathLike[str]
 
 
 def timeline(source: Source) -> Timeline:
-    """Returns what happened over time, or what a plan expects.
+    """Return the timeline of recorded runs, or of the expected run of a plan.
 
-    source: a plan, a tape (`run.trace`, `vs.Tape`), or the path of a file that a tape saved.
+    Parameters
+    ----------
+    source
+        A plan, a tape (`run.trace`, `vs.Tape`), or the path of a file that a tape saved.
 
-    Raises:
-        VkschedError: the file is no tape of ours, or a tape has no events; the text says why.
+    Raises
+    ------
+    VkschedError
+        The file is no tape file of vksched, or a tape has no events; the text gives the reason.
     """
     if isinstance(source, PlanValue):
         return timeline_of(source)
     if isinstance(source, Tape):
         events, plans = source.recorded()
-        made = [p if isinstance(p, PlanRecord) else _planned(cast(TapeFile, p))[0] for p in plans]
+        records = [
+            p if isinstance(p, PlanRecord) else _planned(cast(TapeFile, p))[0] for p in plans
+        ]
     else:
         file = source if isinstance(source, TapeFile) else load_tape(source)
-        events, made = [*file.events], _planned(file)
+        events, records = [*file.events], _planned(file)
     if not events:
         raise VkschedError("[timeline] expected events, got none; try it after a run")
-    lanes = lanes_of(planned.plan for planned in made)
-    told = []
+    lanes = lanes_of(planned.plan for planned in records)
+    views = []
     room = MAX_TEXTS
-    for at, planned in enumerate(made):
-        told.append(_tell(planned, lanes, _name(at, made), room))
+    for at, planned in enumerate(records):
+        views.append(_make_view(planned, lanes, _name(at, records), room))
         room -= len(planned.plan.graph.nodes)
-    return run_timeline(events, told, lanes)
+    return run_timeline(events, views, lanes)
 
 
 def _planned(file: TapeFile) -> list[PlanRecord]:
@@ -58,15 +65,15 @@ def _planned(file: TapeFile) -> list[PlanRecord]:
     return [decode_plan_record(file.graphs[each["graph"]], each) for each in file.plans]
 
 
-def _tell(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
+def _make_view(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int) -> PlanView:
     try:
-        told = make_plan_view(planned.plan, lanes, name, room, planned.decides)
-        if not told.seconds <= LONGEST_S:
-            raise ValueError(f"a run would take {told.seconds} s")
+        view = make_plan_view(planned.plan, lanes, name, room, planned.decides)
+        if not view.seconds <= MAX_TIME_S:
+            raise ValueError(f"a run would take {view.seconds} s")
     except NONSENSE as error:
         raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error
-    return told
+    return view
 
 
-def _name(at: int, made: list[PlanRecord]) -> str:
-    return "plan" if len(made) == 1 else f"plan {at} ({made[at].cause})"
+def _name(at: int, records: list[PlanRecord]) -> str:
+    return "plan" if len(records) == 1 else f"plan {at} ({records[at].cause})"

@@ -1,1 +1,1 @@
-"""Simulation: when each part of a plan runs on given devices."""
+"""Simulation: the times of the splits of a plan on a set of devices."""

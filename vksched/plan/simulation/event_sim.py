@@ -1,6 +1,7 @@
-"""Clocks: a run of a plan by simulation, on one host: its loop, and the queues that it feeds.
+"""Event simulation of a run on one host: its loop, and the queues of its devices.
 
-The loop is the executor's, see simulate.py; runs that are under way at once share the queues.
+The loop is the executor's, see simulate_plan.py. Concurrent runs share the queues.
+
 Examples: tests/plan/test_simulate.py.
 """
 
@@ -13,9 +14,7 @@ from .sim_types import Busy, Program, SplitTiming
 
 
 class Queues:
-    """When the queues of each device are done with what they have: those that compute, and those
-    that copy.
-    """
+    """The times at which the compute queue and the copy queue of each device become idle."""
 
     def __init__(self, program: Program) -> None:
         self.of = program.queues or range(len(program.devices))
@@ -24,7 +23,7 @@ class Queues:
 
 
 class Run:
-    """One run: its host's clock, which stands where the next submission is made."""
+    """One run. Its clock is the host's time at the next submission."""
 
     def __init__(
         self, program: Program, number: int, start_s: float, queues: Queues, spans: list[Busy]
@@ -36,16 +35,18 @@ class Run:
         self._spans = spans
         self._done_s: dict[int, float] = {}
         self._async_downloads: dict[int, float | None] = {}
-        """By split the end of copies out that nobody has waited for; None: not yet submitted."""
+        """For each split, the end of downloads that the host has not waited for; None if not yet
+        submitted.
+        """
         self._host = self._walk()
         next(self._host, None)
 
     def advance(self) -> bool:
-        """Submit what is next and goes on to the next submission; returns False at the end."""
+        """Submit the next split and advance to the next submission; return False at the end."""
         return next(self._host, None) is not None
 
     def _walk(self) -> Iterator[object]:
-        """What the host does, with a stop before each submission."""
+        """Run the loop of the host, with a stop before each submission."""
         steps = self._program.steps
         run = len(steps) - self._program.commits
         for number, step in enumerate(steps):
@@ -65,67 +66,69 @@ class Run:
         if step.coming_s is not None:
             self.now_s += step.submit_s
             free_s = self._done_s[step.after] if step.after != HOST else 0.0
-            there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
+            there_s = self._submit_copies(step.device, number, step.coming_s, free_s)
         queue = self._queues.of[step.device]
         self.now_s += step.submit_s
         start_s = max(self.now_s, self._queues.work_s[queue], there_s)
         finish_s = self._queues.work_s[queue] = start_s + step.seconds
         self._done_s[number] = finish_s
-        self._tell("split", step.device, number, start_s, finish_s)
+        self._record_span("split", step.device, number, start_s, finish_s)
         if step.leaving_s is not None:
             self._async_downloads[number] = None
         for other in step.deferred_downloads:
-            self._hand_over(other, self._done_s[other])
+            self._submit_downloads(other, self._done_s[other])
 
-    def _hand_over(self, number: int, free_s: float = 0.0) -> None:
-        """Submit the copies out of a split. free_s: the end of its work."""
+    def _submit_downloads(self, number: int, free_s: float = 0.0) -> None:
+        """Submit the downloads of a split. free_s: the end of its work."""
         step = self._program.steps[number]
         self.now_s += step.submit_s
-        end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
+        end_s = self._submit_copies(step.device, number, step.leaving_s or 0.0, free_s)
         self._async_downloads[number] = end_s
 
-    def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
-        """Give a copy queue some copies; returns their end. free_s: when their memory is free."""
+    def _submit_copies(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
+        """Submit copies to a copy queue, and return their end. free_s: the time at which their
+        memory is free.
+        """
         start_s = max(self.now_s, self._queues.copies_s[device], free_s)
         finish_s = self._queues.copies_s[device] = start_s + seconds
-        self._tell("transfer_queue", device, split, start_s, finish_s)
+        self._record_span("transfer_queue", device, split, start_s, finish_s)
         return finish_s
 
     def _fetch(self, number: int) -> None:
-        """Gets the results. number: of the split that comes next."""
+        """Fetch the results. number: the number of the next split."""
         device = self._program.steps[number - 1].device if number else 0
         self._copy(self._program.fetched_s, device, None)
 
     def _copy(self, seconds: float, device: int, split: int | None) -> None:
         if seconds:
-            self._tell("copy", device, split, self.now_s, self.now_s + seconds)
+            self._record_span("copy", device, split, self.now_s, self.now_s + seconds)
             self.now_s += seconds
 
     def _wait(self, splits: Iterable[int]) -> Iterator[object]:
         for split in splits:
             self._wait_until(self._done_s[split], split)
-            yield from self._give_out(split)
+            yield from self._await_downloads(split)
 
-    def _give_out(self, split: int) -> Iterator[bool]:
-        """Has copied out, and waits for, what a split and those before it on its device give."""
+    def _await_downloads(self, split: int) -> Iterator[bool]:
+        """Submit and await the downloads of a split and of the earlier ones on its device."""
         steps = self._program.steps
         device = steps[split].device
         now = [n for n in self._async_downloads if n <= split and steps[n].device == device]
         for number in now:
             if self._async_downloads[number] is None:
                 yield True
-                self._hand_over(number)
+                self._submit_downloads(number)
         if now:
             self._wait_until(max(self._async_downloads.pop(number) or 0.0 for number in now), split)
 
     def _wait_until(self, until_s: float, split: int) -> None:
         if until_s > self.now_s:
             device = self._program.steps[split].device
-            self._tell("wait", device, split, self.now_s, until_s)
+            self._record_span("wait", device, split, self.now_s, until_s)
             self.now_s = until_s
         self.now_s += self._program.steps[split].fence_s
 
-    def _tell(
+    def _record_span(
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
     ) -> None:
         self._spans.append(Busy(kind, device, split, self.number, start_s, finish_s))

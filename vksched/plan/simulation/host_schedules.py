@@ -1,18 +1,19 @@
-"""Walks: what each host of a plan waits for, sends and takes, in the order of the whole plan.
+"""Host schedules: the waits, sends and receives of each host, in the order of the whole plan.
 
-Problem: over several hosts no single thread waits, copies and submits. Method: each host walks its
-own splits in the order of the plan. Where one of them needs a value of another host, it takes that.
-It sends what others need of its own as soon as it finds that complete, and at the latest before it
-waits for another host. So a host that waits has sent all that its earlier splits made, each wait is
-for what comes earlier in the one order, and none waits for ever. A value goes to a host once.
+Problem: over several hosts no single thread waits, copies and submits. Method: each host runs its
+own splits in the order of the plan. If a split needs a value of another host, its host receives it
+first. A host sends the values that others need as soon as it finds them complete, at the latest
+before it waits for another host. A waiting host has therefore sent all results of its earlier
+splits, each wait is for an earlier point of the common order, and no wait is infinite. A value goes
+to a host once.
 
     plan    0 @ node1   1 @ node2 reads 0   2 @ node1 reads 1   the caller wants 2
     node1   submit 0 | wait 0, send ------> | take 1, submit 2 | wait 2, send
     node2              take 0, submit 1, wait 1, send ----^             |
     caller  start both                                                  '-> take 2
 
-At the end each host tells the caller that it is done. Where states are written, all tell him first
-that they are ready for it, and he tells all to go on.
+At the end each host reports to the driver that it is done. If states are written, all first report
+that they are ready to write, and the driver then lets all proceed.
 
 Complexity: O(splits * hosts in use + transfers). Examples: tests/plan/test_host_schedules.py.
 """
@@ -29,19 +30,20 @@ from ..types.plan_types import HOST
 Wire = tuple[int, int]
 """The link from one host to another, or the port of one of them, with -1 for the other."""
 Flow = tuple[int, Sequence[tuple[int, int]], tuple[int, ...]]
-"""Of a split its device, the values that enter it with the split that makes each, or HOST, and the
-splits that it waits for.
+"""The device of a split, the values that enter it, each with the split that produces it or HOST,
+and the splits that it waits for.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one host tells another.
+    """A message from one host to another.
 
     what: a value, or "start", "ready", "commit", "done". source, target: hosts by number. value,
-    split, device: which one, what made it, and where it is. copied_s: the source copies it from the
-    device. wires: what carries one message after the other, a link of its own or the ports of both
-    hosts. wire_s: they are busy with it. latency_s: it arrives so long after that.
+    split, device: the value, the split that produced it, and its device. copied_s: seconds of the
+    source to copy it from the device. wires: the carriers, in order: a link of its own, or the
+    ports of both hosts. wire_s: seconds that the wires are busy with it. latency_s: seconds from
+    then until it arrives.
     """
 
     what: str
@@ -58,15 +60,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Walks:
-    """What the hosts of one plan do beside their splits.
+    """The steps of the hosts of one plan besides their splits.
 
-    on: the host of each device, by number. caller: the caller's own. run_s: what a run takes each
-    host, whatever it submits. starts: inputs, and that the run begins. waits: of each split those
-    of its own host that it waits for. takes: of each split what its host takes for it. sends: of
-    each split the values of it that others need. ends: of each host what it takes behind its
-    splits: for those that write states, or, the caller, as results. ready: of each host splits that
-    it waits for then. last: the same once states are written. tells: "ready" where states are
-    written, else "done". commits, done: where states are written, that all are ready, and done.
+    on: the host of each device, by number. caller: the number of the driver. run_s: for each host,
+    its fixed seconds per run. starts: messages with the inputs and the start of the run. waits: for
+    each split, the splits of its own host that it waits for. takes: for each split, the messages
+    that its host receives for it. sends: for each split, the messages with values that others need.
+    ends: for each host, the messages that it receives after its splits: for the splits that write
+    states or, on the driver, as results. ready: for each host, the splits that it then waits for.
+    last: the splits that it waits for after states are written. tells: "ready" if states are
+    written, otherwise "done". commits, done: if states are written, the messages that all are
+    ready, and done.
     """
 
     on: tuple[int, ...]
@@ -87,8 +91,11 @@ class Walks:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What is known of values. size_bytes: of one. copied_s: what a host takes to copy one from a
-    device. weights: values that each host has from the start.
+    """Properties of values.
+
+    size_bytes: a function that returns the size of a value. copied_s: a function that returns the
+    seconds of a host to copy a value from a device. weights: values that each host has from the
+    start.
     """
 
     size_bytes: Callable[[int], int]
@@ -103,10 +110,10 @@ def make_walks(
     results: Iterable[tuple[int, int]],
     values: Values,
 ) -> Walks | None:
-    """Return the walks of a plan; None where the caller's host does all of it.
+    """Return the schedules of the hosts of a plan, or None if the driver's host runs all splits.
 
-    commits: how many splits, at the end, write states. results: values that the caller gets, each
-    with the split that makes it.
+    commits: the number of final splits that write states. results: values that the caller gets,
+    each with the split that produces it.
     """
     working = {topology.host_of(device) for device, _, _ in flows} | {DRIVER}
     if len(working) == 1:
@@ -115,23 +122,26 @@ def make_walks(
 
 
 class Turns:
-    """Who gets the values of a split first: the host whose reading split has the longest way to the
-    end. Among equals each sender begins with the next host, so that not all send to one at once.
+    """The order in which hosts get the values of a split: by the longest path from the reading
+    split to the end. Among equals, each sender begins with the host after itself, so that the sends
+    to one host are spread over time.
 
-    live_in: of each split as in `Flow`. hosts: how many there are.
+    live_in: for each split, its inputs, as in `Flow`. hosts: the number of hosts.
     """
 
     def __init__(self, live_in: Sequence[Iterable[tuple[int, int]]], hosts: int) -> None:
         self._hosts = hosts
         self._left = [0] * len(live_in)
-        """By split, how many follow one another behind it."""
+        """For each split, the length of the longest chain of splits after it."""
         for split in reversed(range(len(live_in))):
             for _, source in live_in[split]:
                 if source != HOST:
                     self._left[source] = max(self._left[source], 1 + self._left[split])
 
     def turn(self, source: int, target: int, reader: int) -> tuple[int, int]:
-        """Return when a host gets a value, the smallest first. reader: HOST for the caller."""
+        """Return a sort key for sending a value to a host, the smallest first. reader: HOST for the
+        caller.
+        """
         left = -1 if reader == HOST else self._left[reader]
         return -left, (target - source) % self._hosts
 
@@ -149,28 +159,29 @@ class _ScheduleBuilder:
         )
         self._caller = number[DRIVER]
         self._values = values
-        self._brought: set[tuple[int, int]] = set()
-        self._given: list[int] = [0] * len(hosts)
+        self._scheduled: set[tuple[int, int]] = set()
+        self._input_bytes: list[int] = [0] * len(hosts)
         self._turns = Turns([live_in for _, live_in, _ in flows], len(hosts))
         self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
 
     def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
         flows, run, others = self._flows, len(self._flows) - commits, self._others
-        takes = [tuple(self._enter(split)) for split in range(run)]
+        takes = [tuple(self._received(split)) for split in range(run)]
         ends: list[list[Message]] = [[] for _ in self._names]
         for split in range(run, len(flows)):
-            ends[self._on[flows[split][0]]] += self._enter(split)
+            ends[self._on[flows[split][0]]] += self._received(split)
         for value, split in results:
-            ends[self._caller] += self._bring(value, split, self._caller, HOST)
+            ends[self._caller] += self._send_value(value, split, self._caller, HOST)
         return Walks(
             on=self._on,
             hosts=len(self._names),
             caller=self._caller,
             run_s=self._run_s(),
             starts=tuple(
-                self._tell("start", self._caller, host, self._given[host]) for host in others
+                self._message("start", self._caller, host, self._input_bytes[host])
+                for host in others
             ),
-            waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
+            waits=(*(self._own_waits(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
             sends=tuple(
                 tuple(message for _, message in sorted(each, key=lambda sent: sent[0]))
@@ -180,12 +191,12 @@ class _ScheduleBuilder:
             ready=self._last_of(range(run)),
             last=self._last_of(range(len(flows))),
             tells=self._from(others, "ready" if commits else "done"),
-            commits=tuple(self._tell("commit", self._caller, h) for h in others if commits),
+            commits=tuple(self._message("commit", self._caller, h) for h in others if commits),
             done=self._from(others, "done") if commits else (),
         )
 
     def _run_s(self) -> tuple[float, ...]:
-        """Returns what a run takes each host, whatever it submits."""
+        """Return the fixed seconds per run of each host."""
         out = [0.0] * len(self._names)
         for device, _, _ in self._flows:
             here = self._on[device]
@@ -197,46 +208,46 @@ class _ScheduleBuilder:
         return [host for host in range(len(self._names)) if host != self._caller]
 
     def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
-        return tuple(self._tell(what, host, self._caller) for host in hosts)
+        return tuple(self._message(what, host, self._caller) for host in hosts)
 
-    def _enter(self, split: int) -> Iterator[Message]:
-        """Yield what a split takes from other hosts."""
+    def _received(self, split: int) -> Iterator[Message]:
+        """Yield the messages that a split receives from other hosts."""
         device, live_in, _ = self._flows[split]
         here = self._on[device]
         for value, source in live_in:
             if source != HOST:
-                yield from self._bring(value, source, here, split)
-            elif value not in self._values.weights and (value, here) not in self._brought:
-                self._brought.add((value, here))
-                self._given[here] += self._values.size_bytes(value)
+                yield from self._send_value(value, source, here, split)
+            elif value not in self._values.weights and (value, here) not in self._scheduled:
+                self._scheduled.add((value, here))
+                self._input_bytes[here] += self._values.size_bytes(value)
 
-    def _bring(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
-        """Has a value sent by who makes it, once for each host that needs it."""
+    def _send_value(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
+        """Schedule the send of a value by its producer, once for each host that needs it."""
         device = self._flows[split][0]
         source = self._on[device]
-        if source == target or (value, target) in self._brought:
+        if source == target or (value, target) in self._scheduled:
             return
-        self._brought.add((value, target))
-        told = self._tell("value", source, target, self._values.size_bytes(value))
+        self._scheduled.add((value, target))
+        message = self._message("value", source, target, self._values.size_bytes(value))
         copied_s = self._values.copied_s(value, device)
-        sent = replace(told, value=value, split=split, device=device, copied_s=copied_s)
+        sent = replace(message, value=value, split=split, device=device, copied_s=copied_s)
         self._sends[split].append((self._turns.turn(source, target, reader), sent))
         yield sent
 
-    def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
+    def _own_waits(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
         """Return the splits of its own host that a split waits for."""
         here = self._on[device]
         return tuple(split for split in waits if self._on[self._flows[split][0]] == here)
 
     def _last_of(self, splits: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """Return by host the last of some splits on each device."""
+        """Return, for each host, the last of some splits on each device."""
         latest = {self._flows[split][0]: split for split in splits}
         out: list[list[int]] = [[] for _ in self._names]
         for device, split in latest.items():
             out[self._on[device]].append(split)
         return tuple(tuple(sorted(each)) for each in out)
 
-    def _tell(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
+    def _message(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
         names = self._names[source], self._names[target]
         link = self._topology.link_between(*names)
         own = self._topology.links.named(*map(self._topology.memory_of, names))

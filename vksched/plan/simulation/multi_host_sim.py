@@ -1,9 +1,9 @@
-"""Clocks of hosts: a run of a plan over several hosts by simulation, each with a walk of its own.
+"""Multi-host simulation: a run of a plan over several hosts, each with a schedule of its own.
 
-Problem: hosts share the network, and each goes on while others wait. Method: the host whose clock
-is behind all others goes on to its next submission, or its next message; one that needs a message
-which nobody has sent stands still until somebody has. So messages take the wires in the order in
-which they are ready. What a walk does is what `HostPlanExecutor` does, see walks.py.
+Problem: hosts share the network, and each proceeds while others wait. Method: the host with the
+earliest clock proceeds to its next submission or its next message. A host that needs a message that
+is not sent yet is suspended until it is. Messages therefore use the wires in the order in which
+they are ready. The steps of a host are the ones of `HostPlanExecutor`, see host_schedules.py.
 
 Complexity: O(steps * log(hosts)). Examples: tests/plan/test_host_schedules.py.
 """
@@ -21,7 +21,7 @@ from .sim_types import Busy, Program
 
 
 class RunOfHosts:
-    """One run. `now_s` is the clock of the host that goes on next, at the end the caller's."""
+    """One run. `now_s` is the clock of the host that proceeds next, at the end the driver's."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class RunOfHosts:
         self._caller = self._hosts[walks.caller]
         self._turns = itertools.count()
         self._ready: list[tuple[float, int, int, Message | None]] = []
-        """What goes on next: a host, or a message before the wire of that number. Of equal times
-        the one that has waited longest.
+        """The ready hosts, and the messages before a wire, by time. Among equal times, the one that
+        has waited longest comes first.
         """
         for host in range(walks.hosts):
             self._push(start_s, host)
@@ -58,7 +58,7 @@ class RunOfHosts:
         return self._ready[0][0] if self._ready else self._caller.now_s
 
     def advance(self) -> bool:
-        """Has the next host or message go on; returns False at the end."""
+        """Advance the next host or message; return False at the end."""
         now_s, _, number, message = heapq.heappop(self._ready)
         if message is not None:
             self._enter(message, number, now_s)
@@ -71,7 +71,7 @@ class RunOfHosts:
         return bool(self._ready)
 
     def send(self, message: Message, now_s: float) -> None:
-        """Give the first wire a message. Its bytes leave one port and wait before the other."""
+        """Submit a message to its first wire. Its bytes wait again before the second port."""
         self._enter(message, 0, now_s)
 
     def _enter(self, message: Message, wire: int, now_s: float) -> None:
@@ -92,7 +92,7 @@ class RunOfHosts:
 
 
 class _HostRun(Run):
-    """What one host does of a run."""
+    """The steps of one host in a run."""
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class _HostRun(Run):
         self._walks = walks
         self._unsent: deque[Message] = deque()
         self._complete: dict[int, int] = {}
-        """By device, the last split that the host knows to be complete."""
+        """For each device, the last split that the host knows to be complete."""
         super().__init__(program, run.number, start_s - program.run_s, queues, spans)
 
     def step(self) -> object:
-        """Goes on; returns the message that it needs, True where it needs none, None at the end."""
+        """Proceed; return the message that it needs, True if it needs none, or None at the end."""
         return next(self._host, None)
 
     def _walk(self) -> Iterator[object]:
@@ -123,31 +123,31 @@ class _HostRun(Run):
         is_caller, run = here == walks.caller, len(steps) - self._program.commits
         yield True
         if not is_caller:
-            yield from self._hear(m for m in walks.starts if m.target == here)
+            yield from self._receive(m for m in walks.starts if m.target == here)
         self.now_s += walks.run_s[here]
         if is_caller:
             yield from self._say(walks.starts)
         for number in self._splits:
             if number < run:
                 yield from self._send_complete()
-                yield from self._hear(walks.takes[number])
+                yield from self._receive(walks.takes[number])
                 yield from self._carry(number, walks.waits[number])
-        yield from self._hear(walks.ends[here])
+        yield from self._receive(walks.ends[here])
         yield from self._send_all()
         yield from self._wait(walks.ready[here])
         if is_caller:
             self._fetch(self._splits[-1] + 1 if self._splits else 0)
-            yield from self._hear(walks.tells)
+            yield from self._receive(walks.tells)
             yield from self._say(walks.commits)
         else:
             yield from self._say(m for m in walks.tells if m.source == here)
-            yield from self._hear(m for m in walks.commits if m.target == here)
+            yield from self._receive(m for m in walks.commits if m.target == here)
         for number in self._splits:
             if number >= run:
                 yield from self._carry(number, ())
         yield from self._wait(walks.last[here])
         if is_caller:
-            yield from self._hear(walks.done)
+            yield from self._receive(walks.done)
         else:
             yield from self._say(m for m in walks.done if m.source == here)
 
@@ -161,8 +161,8 @@ class _HostRun(Run):
         self._unsent += self._walks.sends[number]
 
     def _wait(self, splits: Iterable[int]) -> Iterator[object]:
-        """Wait in one go, as over several hosts no copies run beside the work; what earlier splits
-        made leaves before.
+        """Wait at once for all: with several hosts, no copies overlap the work. Results of earlier
+        splits are sent first.
         """
         for split in splits:
             device = self._program.steps[split].device
@@ -174,8 +174,8 @@ class _HostRun(Run):
             for _ in super()._wait([split]):
                 pass
 
-    def _hear(self, messages: Iterable[Message]) -> Iterator[object]:
-        """Takes messages, and sends what is left before it waits for one."""
+    def _receive(self, messages: Iterable[Message]) -> Iterator[object]:
+        """Receive messages, and send all pending ones before the first wait."""
         for message in messages:
             yield True
             while self._run.arrives_s.get(message, self.now_s + 1.0) > self.now_s and self._unsent:
@@ -184,11 +184,11 @@ class _HostRun(Run):
                 yield message
             arrives_s = self._run.arrives_s[message]
             if arrives_s > self.now_s:
-                self._tell("wait", message.device, message.split, self.now_s, arrives_s)
+                self._record_span("wait", message.device, message.split, self.now_s, arrives_s)
                 self.now_s = arrives_s
 
     def _send_complete(self) -> Iterator[object]:
-        """Send what is complete by now."""
+        """Send all values that are complete by now."""
         for message in [m for m in self._unsent if self._done_s[m.split or 0] <= self.now_s]:
             self._unsent.remove(message)
             yield from self._send(message)
@@ -198,7 +198,7 @@ class _HostRun(Run):
             yield from self._send(self._unsent.popleft())
 
     def _send(self, message: Message) -> Iterator[object]:
-        """Copy a value from its device; a thread of its own sends it."""
+        """Copy a value from its device; a separate thread sends it."""
         if message.split is not None:
             yield from self._wait([message.split])
         self._copy(message.copied_s, message.device, message.split)

@@ -1,14 +1,13 @@
-"""Metrics: what a plan takes by simulation, in the units of all objectives.
+"""Plan metrics: the cost of a plan by simulation, in the units of all objectives.
 
-    latency_s    one run, from its inputs to its outputs, with no other run beside it
-    period_s     time between two results of a stream that flows, as many runs under way as the plan
-                 has copies
-    peak_bytes   the most that the plan takes of one device's memory: weights, states, activations
-                 and staging buffers of all copies; of the CPU without weights, which are the
-                 caller's
-    energy_j     joules of that one run: of each device its busy watts while it works, its idle
-                 watts for the rest, whether it has work or not. A host's copies are work of its
-                 CPU. A GPU that is opened twice is idle once.
+    latency_s    one run, from its inputs to its outputs, without concurrent runs
+    period_s     time between two results of a steady stream, with as many concurrent runs as the
+                 plan has copies
+    peak_bytes   maximum memory of the plan on one device: weights, states, activations and
+                 staging buffers of all copies; on the CPU without weights, which are the caller's
+    energy_j     joules of that one run: for each device its busy watts while it works and its
+                 idle watts for the rest of the time, with or without work. Copies of a host are
+                 work of its CPU. A GPU that is opened twice is idle once.
 
 Complexity: splits * runs. Examples: tests/plan/test_metrics.py.
 """
@@ -26,18 +25,18 @@ from .sim_types import Program, Simulation
 from .simulate_plan import program_of, run_program
 
 WARM, FLOWING = 4, 6
-"""Runs for each copy until a stream flows, and while its period is taken."""
+"""Runs per copy until a stream is steady, and for the measurement of its period."""
 STEPS = 20_000
-"""Submissions of a stream, beyond which it is shorter: one run for each copy, and one more."""
+"""Submissions beyond which a stream is shorter: one run per copy, and one more."""
 
 
 def plan_metrics(plan: PlanValue) -> Metrics:
-    """Returns what a plan takes."""
+    """Return the metrics of a plan."""
     return measure_plan(plan)[0]
 
 
 def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
-    """Returns what a plan takes, and the run of it that was simulated."""
+    """Return the metrics of a plan, and the simulated run."""
     one, each = run_program(program_of(plan)), list[Metrics]()
     for own in (plan, *plan.replicas):
         peak_bytes = max(memory.peak_bytes for memory in own.memory)
@@ -47,8 +46,8 @@ def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
 
 
 def join_replicas(each: Sequence[Metrics]) -> Metrics:
-    """Returns what plans take together of which each run goes to one: their rates in a stream add
-    up, and a run with no other one beside it goes to the first.
+    """Return the joint metrics of plans that share a stream, each run on one of them: the rates add
+    up, and a single run uses the first plan.
     """
     if len(each) == 1:
         return each[0]
@@ -67,8 +66,9 @@ def evaluate_metrics(
     peak_bytes: float | None = None,
     one: Simulation | None = None,
 ) -> Metrics:
-    """Returns what a program takes. peak_bytes: None where its memory is not laid out. one: a run
-    of it, where that is known.
+    """Return the metrics of a program.
+
+    peak_bytes: None if its memory is not assigned. one: a simulated run of it, if known.
     """
     one = one or run_program(program)
     period_s = one.seconds if copies == 1 else period(program, copies)
@@ -76,17 +76,17 @@ def evaluate_metrics(
 
 
 def period(program: Program, copies: int) -> float:
-    """Return the time between two results of a stream that flows."""
+    """Return the time between two results of a steady stream."""
     short = len(program.steps) * (WARM + FLOWING) * copies > STEPS
     warm, flowing = (1, 1) if short else (WARM * copies, FLOWING * copies)
-    # the last runs have fewer beside them, and count no more
+    # the last runs overlap with fewer others and do not count
     done = run_program(program, warm + max(flowing, copies) + copies, copies)
     return period_of(done.finish_s, copies, warm)
 
 
 def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
-    """Return the period of a stream from the ends of its runs, without those of the first and the
-    last ones. Ends may come in bursts of as many as there are copies: so many are one step.
+    """Return the period of a stream from the ends of its runs, without the first and the last ones.
+    Ends may come in bursts of as many as there are copies, which count as one step.
     """
     ends = sorted(finish_s)[warm : len(finish_s) - copies + 1]
     count = (len(ends) - 1) // copies * copies

@@ -1,7 +1,7 @@
-"""Predict: how long a run of a plan will take, and each of its splits.
+"""Prediction: the expected time of a run, and of each of its splits.
 
-`simulate` tells how long a run takes. Here each split is told apart: what its nodes take by op, at
-first and at the pace of late runs, and how much of that was measured.
+`simulate` returns the time of a run. This module adds the times of each split: its nodes by op, at
+the calibrated pace and at the pace of recent runs, and the measured part of them.
 
     split 3 on gpu:0   fixed 80 us | matmul 1.2 ms (measured) | softmax 90 us (estimated)
 
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 from ..costs import node_cost
 from ..types.plan_types import PlanValue, Split
-from .simulate_plan import simulate, split_beside_seconds
+from .simulate_plan import simulate, split_overhead_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPrediction:
-    """One split. fixed_s: what it takes on its device beside its nodes, copies included. first_s:
-    by op, what its nodes take on a device that works as it did when it was measured. now_s: the
-    same at the pace that late runs showed. known_s: the part of that which rests on measurements;
-    beside_known: whether fixed_s does.
+    """The expected times of one split.
+
+    fixed_s: seconds on its device without its nodes, copies included. first_s: for each op, the
+    seconds of its nodes at the calibrated pace. now_s: the seconds at the pace of recent runs.
+    known_s: the part of now_s that rests on measurements. beside_known: True if fixed_s does.
     """
 
     split: int
@@ -48,20 +49,22 @@ class SplitPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """seconds: of a whole run, from its inputs to its outputs."""
+    """The expected times of a run. seconds: the time of a whole run, from its inputs to its
+    outputs.
+    """
 
     seconds: float
     splits: tuple[SplitPrediction, ...]
 
 
 def predict(plan: PlanValue) -> Prediction:
-    """Return the expected times of a run that no other run holds up."""
+    """Return the expected times of a run without concurrent runs."""
     splits = tuple(predict_split(plan, split) for split in plan.splits)
     return Prediction(simulate(plan).seconds, splits)
 
 
 def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
-    """Returns what one split is expected to take on its device, by its own clock."""
+    """Return the expected times of one split on its device."""
     graph, spec = plan.graph, plan.topology.devices[split.device]
     first: dict[str, float] = {}
     now: dict[str, float] = {}
@@ -77,11 +80,11 @@ def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
         first[op] = first.get(op, 0.0) + at_first.seconds
         now[op] = now.get(op, 0.0) + expected.seconds
         known[op] = known.get(op, 0.0) + (expected.seconds if expected.measured else 0.0)
-    fixed_s = split_beside_seconds(plan, split)
+    fixed_s = split_overhead_seconds(plan, split)
     calibrated = bool(spec.costs.calls)
     return SplitPrediction(split.id, spec.name, fixed_s, first, now, known, calibrated)
 
 
 def streams(plan: PlanValue, split: Split) -> bool:
-    """Whether a split copies weights from host memory."""
+    """Return True if a split copies weights from host memory."""
     return any(copy.node in plan.graph.data for copy in split.uploads)

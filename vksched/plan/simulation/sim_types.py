@@ -1,7 +1,7 @@
-"""Simulated: what `simulate` reads and gives, as plain values.
+"""Simulation types: the inputs and results of `simulate`, as plain values.
 
-plan --> SimSplit of each split --> SplitTiming of each: Program --simulate.py--> Simulation: spans,
-ends
+plan --> SimSplit of each split --> SplitTiming of each: Program --simulate_plan.py-->
+Simulation: spans, ends
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ..types.plan_types import HOST
 from .host_schedules import Walks
 
 LiveIn = Sequence[tuple[int, int]]
-"""Values that a split copies in, with the split that each comes from, or HOST."""
+"""Values that a split copies in, each with the split that produces it, or HOST."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimSplit:
-    """A split before its times are known: what plans and drafts of plans both have.
+    """A split without its times, from a plan or a draft of one.
 
-    commits: whether it gives states their next values. async_transfers, deferred_downloads,
-    refills: as in `Split`. after: the split whose work must have ended before copies in begin
-    beside it, or HOST for none.
+    commits: True if it writes the next values of states. async_transfers, deferred_downloads,
+    refills: as in `Split`. after: the split whose work must end before asynchronous uploads begin,
+    or HOST for none.
     """
 
     device: int
@@ -39,13 +39,13 @@ class SimSplit:
 
 @dataclass(frozen=True, slots=True)
 class SplitTiming:
-    """One split as the clock sees it.
+    """The times of one split.
 
-    given_s: the host copies in what the caller gave. waits: splits that it then waits for.
-    crossed_s: it copies in what comes from these, and weights over others. seconds: on the device.
-    submit_s, fence_s: host time to hand a submission over, and to learn of its end. coming_s,
-    leaving_s: what its copies in and out take on the copy queue, None where they are a part of its
-    work. after, deferred_downloads: as in `HostPlan`.
+    given_s: host time to copy in inputs of the caller. waits: splits that the host then waits for.
+    crossed_s: host time to copy in results of these splits, and streamed weights. seconds: time on
+    the device. submit_s, fence_s: host time to submit, and to learn of the end. coming_s,
+    leaving_s: time of its uploads and downloads on the copy queue, or None if they are a part of
+    its work. after, deferred_downloads: as in `SimSplit`.
     """
 
     device: int
@@ -63,13 +63,13 @@ class SplitTiming:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All that the clock needs of a plan.
+    """All inputs of the simulation of a plan.
 
-    devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
-    the host copies out the results, before these. final_waits: splits to wait for at the end.
-    run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
-    where one does all. queues: for each device the first one whose work its own takes turns with,
-    see `Topology.queues`; empty where each has a queue of its own.
+    devices: names. steps: one for each split. commits: the number of final steps that write states.
+    fetched_s: host time to fetch the results, before these. final_waits: splits that the host waits
+    for at the end. run_s: fixed host time of a run. walks: the messages between several hosts, or
+    None for one host. queues: for each device, the first device that shares its compute queue, see
+    `Topology.queues`; empty if each has a queue of its own.
     """
 
     devices: tuple[str, ...]
@@ -84,10 +84,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of time. kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or
-    "wait" of the host, for a device.
+    """A span of time.
 
-    split: which one; of a wait the one waited for; None of results that are copied out.
+    kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or "wait" of the host, for
+    a device. split: its split, or the awaited split of a wait; None for results that are fetched.
     """
 
     kind: str
@@ -100,8 +100,8 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What some runs take. finish_s: the end of each run. spans: in the order of their starts on
-    each device.
+    """The simulated times of some runs. finish_s: the end of each run. spans: in the order of their
+    starts on each device.
     """
 
     devices: tuple[str, ...]
@@ -110,12 +110,12 @@ class Simulation:
 
     @property
     def seconds(self) -> float:
-        """The time until the last run is done."""
+        """The time until the last run ends."""
         return max(self.finish_s, default=0.0)
 
     @property
     def seconds_per_run(self) -> float:
-        """The time between two runs of a stream, once it flows: of the later half of the runs."""
+        """The time between two runs of a steady stream, over the later half of the runs."""
         ends = sorted(self.finish_s)
         half = len(ends) // 2
         if half == len(ends) - 1:
@@ -124,7 +124,7 @@ class Simulation:
 
     @property
     def busy_s(self) -> dict[str, float]:
-        """The seconds that each device works, by name."""
+        """The busy seconds of each device, by name."""
         out = dict.fromkeys(self.devices, 0.0)
         for span in self.spans:
             if span.kind == "split":

@@ -1,24 +1,25 @@
-"""Simulate: what a plan would take, event by event, with nothing run.
+"""Simulation of a plan, event by event, without running it.
 
-Problem: the estimates of single nodes do not say how long a run takes: devices work beside each
-other, the host copies and waits, queues are in order. Method: the same loop as the executor's, with
-a clock for the host of each run and the end of each queue of each device: one that computes, and
-maybe one that copies. Several runs at once, one per copy of the plan, take the queues in the order
-in which they submit.
+Problem: the estimates of single nodes do not give the time of a run: devices work concurrently, the
+host copies and waits, and queues are in order. Method: the loop of the executor, with a clock for
+the host of each run and the end time of each queue of each device: one that computes, and possibly
+one that copies. Several concurrent runs, one per copy of the plan, use the queues in the order of
+their submissions.
 
     host    copy x | submit 0 | wait 0 ....... | copy h | submit 1 | wait 1 .... | fetch y
     gpu:0            [ split 0              ]
     gpu:1                                              [ split 1             ]
 
-Software Vulkan devices and the CPU of one computer compute on the same cores. Each of them takes
-all of these, so work of two of them goes one after the other, as if they had one queue.
+Software Vulkan devices and the CPU of one host compute on shared cores. Each of them uses all
+cores, so that work of two of them is sequential, as if they had one queue.
 
-Over several hosts each has such a loop and a clock of its own, see walks.py. A message takes the
-link between two hosts for its bytes, one after the other, and arrives a latency later; links of
-other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
-takes the port of either host, which all its messages to or from others share.
+With several hosts, each has a loop and a clock of its own, see host_schedules.py. Messages occupy
+the link between two hosts for their bytes, one after the other, and arrive a latency later; links
+of other pairs are independent. Hosts without a named link are joined by a network: a message then
+uses the port of either host, which all messages to or from that host share.
 
-Null devices on a simulated clock take the same times; tests compare both.
+Simulated devices with a simulated clock take equal times; tests compare both.
+
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 """
 
@@ -49,12 +50,12 @@ from .sim_types import Busy, Program, SimSplit, Simulation, SplitTiming
 
 
 def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
-    """Returns what runs of a plan take, as many at once as it has copies."""
+    """Return the simulated times of runs of a plan, one concurrent run for each copy."""
     return run_program(program_of(plan), runs, plan.copies)
 
 
 def program_of(plan: PlanValue) -> Program:
-    """Returns what the clock needs of a plan."""
+    """Return the inputs of the simulation of a plan."""
     parts = [
         SimSplit(
             s.device,
@@ -88,7 +89,9 @@ def make_program(
     final_waits: tuple[int, ...],
     seconds: Callable[[int, int], float],
 ) -> Program:
-    """Returns what the clock needs of splits. seconds: of a node on a device."""
+    """Return the inputs of the simulation of splits. seconds: a function from node and device to
+    seconds.
+    """
     names = tuple(spec.name for spec in topology.devices)
     nodes, host_of = graph.nodes, topology.host_of
 
@@ -97,13 +100,14 @@ def make_program(
         return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, async_transfer)
 
     def leaves_s(value: int, device: int) -> float:
-        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.view_base(value))
+        size_bytes, maker = nodes[value].type.device_bytes, split_of.get(graph.view_base(value))
         async_transfer = maker is not None and DOWNLOAD in parts[maker].async_transfers
         return host_seconds(topology, device, node_cost.COPY_OUT, size_bytes, async_transfer)
 
-    made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
+    split_of = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
-        (value_of(graph, node, False), made_in.get(graph.view_base(node))) for node in _shown(graph)
+        (value_of(graph, node, False), split_of.get(graph.view_base(node)))
+        for node in _shown(graph)
     ]
     results = [(value, split) for value, split in wanted if split is not None]
     written = sum(part.commits for part in parts)
@@ -128,9 +132,11 @@ def make_program(
         live_in = [value for value, _ in part.live_in]
         coming_s = leaving_s = None
         if UPLOAD in part.async_transfers:
-            coming_s = aside_seconds(graph, topology, part.device, node_cost.COPY_IN, live_in)
+            coming_s = copy_submission_seconds(
+                graph, topology, part.device, node_cost.COPY_IN, live_in
+            )
         if DOWNLOAD in part.async_transfers:
-            leaving_s = aside_seconds(
+            leaving_s = copy_submission_seconds(
                 graph, topology, part.device, node_cost.COPY_OUT, part.live_out
             )
         on_device_s = beside_seconds(
@@ -177,8 +183,10 @@ def _shown(graph: Graph) -> tuple[int, ...]:
 def host_seconds(
     topology: Topology, device: int, way: str, size_bytes: int, async_transfer: bool = False
 ) -> float:
-    """Returns what the host takes to copy a value to a device or back, less the device's own part
-    of that. way: COPY_IN or COPY_OUT. async_transfer: whether that part is its copy queue's.
+    """Return the seconds of the host to copy a value to a device or back, without the device's own
+    part.
+
+    way: COPY_IN or COPY_OUT. async_transfer: True if that part runs on the copy queue.
     """
     if topology.is_cpu(device):
         return 0.0
@@ -189,23 +197,23 @@ def host_seconds(
 
 
 def link_seconds(topology: Topology, device: int, way: str, size_bytes: int) -> float:
-    """Returns what a value takes from the host to a device, or back."""
+    """Return the seconds of a link for a value from the host to a device, or back."""
     link = topology.link_in(device) if way == node_cost.COPY_IN else topology.link_out(device)
     return link.seconds(size_bytes)
 
 
 def copy_queue_seconds(topology: Topology, device: int, way: str, size_bytes: int) -> float:
-    """Returns what a device's copy queue takes for a value: all of the link's time, where nobody
-    has measured the device's part of that.
+    """Return the seconds of a device's copy queue for a value: all of the link's time if the
+    device's own part was not measured.
     """
     measured_s = node_cost.copy_seconds(topology.devices[device], way, size_bytes)
     return measured_s or link_seconds(topology, device, way, size_bytes)
 
 
-def aside_seconds(
+def copy_submission_seconds(
     graph: Graph, topology: Topology, device: int, way: str, values: Iterable[int]
 ) -> float:
-    """Returns what a submission of copies takes on a device's copy queue."""
+    """Return the seconds of a submission of copies on a device's copy queue."""
     seconds = submission_s(topology.devices[device])
     for value in values:
         size_bytes = graph.nodes[value].type.device_bytes
@@ -214,14 +222,12 @@ def aside_seconds(
 
 
 def submission_s(spec: DeviceSpec) -> float:
-    """Returns what a device takes about a submission. Where nobody has measured that, its rough
-    cost counts as the device's.
-    """
+    """Return the measured seconds of a device for a submission, or else its rough cost."""
     return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
 
-def split_beside_seconds(plan: PlanValue, split: Split) -> float:
-    """Returns what the work of a split takes on its device beside its nodes."""
+def split_overhead_seconds(plan: PlanValue, split: Split) -> float:
+    """Return the overhead of a split on its compute queue in seconds, excluding its nodes."""
     live_in = [] if UPLOAD in split.async_transfers else [c.node for c in split.uploads]
     live_out = [] if DOWNLOAD in split.async_transfers else [c.node for c in split.downloads]
     return beside_seconds(plan.graph, plan.topology, split.device, live_in, live_out, split.refills)
@@ -235,8 +241,10 @@ def beside_seconds(
     live_out: Iterable[int],
     refills: bool = False,
 ) -> float:
-    """Returns what a split takes on its device beside its nodes, with values that its own queue
-    copies in and out. refills: the host takes part in copies of weights, as in those of others.
+    """Return the seconds of a split on its device, excluding its nodes, with the values that its
+    compute queue copies in and out.
+
+    refills: True if the host takes part in copies of weights as in other copies.
     """
     spec = topology.devices[device]
     seconds = submission_s(spec)
@@ -254,7 +262,7 @@ def beside_seconds(
 
 
 def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
-    """Returns what runs take, as many at once as there are copies."""
+    """Return the simulated times of runs, with as many concurrent runs as there are copies."""
     queues = Queues(program)
     spans: list[Busy] = []
     ends: list[float] = []
@@ -269,7 +277,7 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     ready = [(run.now_s, run.number, run) for run in under_way]
     started = len(ready)
     heapq.heapify(ready)
-    while ready:  # the run that submits next, of all hosts that are about to
+    while ready:  # the run that submits next, of all pending hosts
         _, _, run = heapq.heappop(ready)
         if run.advance():
             heapq.heappush(ready, (run.now_s, run.number, run))

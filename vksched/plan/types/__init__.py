@@ -1,1 +1,1 @@
-"""The values a plan consists of."""
+"""The values of a plan."""

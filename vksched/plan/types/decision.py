@@ -1,10 +1,10 @@
-"""Decision: what a plan by cost was chosen from, and by what.
+"""Decision: the candidates of a plan by cost, and the objective that chose one.
 
     single:gpu:0   12 ms      won, or lost by the margin
     single:gpu:1    9 ms      the best single device
     heft            6 ms  <-- won: 1.5 times as good, more than the margin of 5 %
 
-Frozen, part of the plan, and small: one line for each candidate. Examples:
+A decision is frozen, part of the plan, and small: one line for each candidate. Examples:
 tests/planner/test_plan_objectives.py.
 """
 
@@ -22,8 +22,10 @@ SINGLE = "single:"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to carry out a graph. name: "single:" and a device that takes all that it can, or the
-    policy that found it. devices: those that have work. copies: runs under way at once. metrics: by
+    """A candidate plan of a graph.
+
+    name: "single:" and a device that runs all supported nodes, or the policy that found the
+    placement. devices: the devices with work. copies: the number of concurrent runs. metrics: by
     simulation.
     """
 
@@ -34,16 +36,16 @@ class Candidate:
 
     @property
     def single(self) -> str:
-        """The device that has all that it can, "" where several share the work."""
+        """The device that runs all nodes it supports, or "" if several devices share the work."""
         return self.name[len(SINGLE) :] if self.name.startswith(SINGLE) else ""
 
     @property
     def label(self) -> str:
-        """The name for people; that of a device which has no work would only confuse."""
+        """The name for people, without a device that has no work."""
         return "as placed" if self.single and self.single not in self.devices else self.name
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the candidate as plain data."""
         return {
             "name": self.name,
             "devices": list(self.devices),
@@ -54,12 +56,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """chosen: the candidate that became the plan. best_single_device: the best of those with one
-    device. value, best_single_device_value: what the objective asks for of both; of a mix relative
-    to the best candidates. margin: the share by which a less simple candidate has to be better.
-    measured: whether costs of devices were measured, or written down for a machine that is not
-    here; estimates need the wider margin. watts_assumed: whether watts of a device were. devices:
-    those that competed. costs: how the seconds are known, as text.
+    """The choice among candidates.
+
+    chosen: the candidate that became the plan. best_single_device: the best candidate with one
+    device. value, best_single_device_value: the objective's values of both; for a mix relative to
+    the best candidates. margin: the share by which a less simple candidate has to be better.
+    measured: True if costs of devices were measured, or declared for another machine; estimates
+    need the wider margin. watts_assumed: True if the watts of a device were assumed. devices: the
+    competing devices. costs: the origin of the seconds, as text.
     """
 
     objective: Objective
@@ -76,13 +80,13 @@ class Decision:
 
     @property
     def gain(self) -> float:
-        """How many times as good as the best single device what won is; below 1 where a device
-        that stands first was kept, as others are better by less than the margin.
+        """The ratio of the best single device's value to the chosen one. It is below 1 if a device
+        of higher priority was retained because others are better by less than the margin.
         """
         return self.best_single_device_value / self.value if self.value > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the decision as plain data."""
         return {
             "objective": self.objective.name,
             "chosen": self.chosen.as_dict(),
@@ -102,9 +106,9 @@ class Decision:
 class Tradeoffs:
     """The candidates of all objectives.
 
-    candidates: those first that no other one beats in one metric without losing in another, which
-    are `front` many. picks: for each objective by its word the number of the candidate that a plan
-    would be made of, margins counted. decisions: by word, with these margins.
+    candidates: the Pareto front first, which are `front` many. picks: for each objective, the
+    number of the candidate that a plan would use, margins included. decisions: for each objective,
+    the decision with these margins.
     """
 
     candidates: tuple[Candidate, ...]
@@ -114,8 +118,8 @@ class Tradeoffs:
 
     @staticmethod
     def of(candidates: Sequence[Candidate], decisions: Mapping[str, Decision]) -> Tradeoffs:
-        """Return candidates in the order of a table; of the dominated ones, too, the faster ones
-        come first.
+        """Return candidates in the order of a table. Dominated candidates are sorted by time as
+        well.
         """
         beaten = {id(c): any(dominates(o, c) for o in candidates) for c in candidates}
         ordered = sorted(candidates, key=lambda c: (beaten[id(c)], c.metrics.latency_s, c.copies))
@@ -127,7 +131,7 @@ class Tradeoffs:
         return Tradeoffs(tuple(ordered), front, picks, dict(decisions))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the candidates and decisions as plain data."""
         picked: dict[int, list[str]] = {}
         for word, number in self.picks.items():
             picked.setdefault(number, []).append(word)
@@ -144,13 +148,13 @@ class Tradeoffs:
 
 
 def dominates(one: Candidate, other: Candidate) -> bool:
-    """Whether a candidate is nowhere worse than another one, and somewhere better."""
+    """Return True if a candidate dominates another: no metric is worse and one is better."""
     pairs = [(one.metrics.values[w], other.metrics.values[w]) for w in one.metrics.values]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 def value_text(objective: Objective, value: float) -> str:
-    """Returns what an objective asks for with its unit."""
+    """Return the value of an objective with its unit."""
     if objective.word in ("latency", "throughput"):
         return format_seconds(value)
     if objective.word == "memory":
@@ -162,6 +166,6 @@ def value_text(objective: Objective, value: float) -> str:
 
 
 def times_text(factor: float) -> str:
-    """Return how many times as much something is."""
+    """Return a ratio as text."""
     text = f"{factor:.3g}"
     return "as much" if text == "1" else f"{text} times as much"

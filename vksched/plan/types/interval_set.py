@@ -1,8 +1,9 @@
-"""Sets of words in pages, as sorted ranges: is any word of a span among them?
+"""Interval sets: sets of words in pages, as sorted ranges, with queries for overlap.
 
-Problem: thousands of spans, asked for overlaps again and again. Method: disjoint ranges in order,
-all pages in one row, found by bisection; ranges that touch are merged. Complexity: O(log n) to ask,
-O(n) in the worst case to add. Examples: tests/planner/test_plan_memory.py.
+Problem: thousands of spans, with repeated queries for overlaps. Method: disjoint ranges in order,
+all pages in one address space, found by bisection; adjacent ranges are merged.
+Complexity: O(log n) for a query, O(n) in the worst case for an insertion. Examples:
+tests/planner/test_plan_memory.py.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from bisect import bisect_left, bisect_right
 from .plan_types import Span
 
 PAGE = 1 << 40
-"""Words from one page to the next where all are counted as one row."""
+"""Words from one page to the next in the common address space."""
 
 
 class IntervalSet:
-    """Words, added span by span."""
+    """A set of words, added span by span."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -27,7 +28,7 @@ class IntervalSet:
         self._ends.clear()
 
     def meets(self, *spans: Span) -> bool:
-        """Return whether a word of any span is in the set; empty spans have none."""
+        """Return True if any word of the spans is in the set. Empty spans have none."""
         starts = self._starts
         if not starts:
             return False
@@ -58,14 +59,14 @@ class IntervalSet:
 
 
 class Owners:
-    """Which value each word belongs to; the last one written owns it."""
+    """The value that owns each word. The last writer is the owner."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._items: list[tuple[int, int]] = []
 
     def take(self, span: Span, value: int) -> list[int]:
-        """Give the words of a span to a value; returns the values that owned any of them."""
+        """Make a value the owner of a span, and return the previous owners of its words."""
         if span.words == 0:
             return []
         start = span.page * PAGE + span.offset

@@ -1,9 +1,9 @@
-"""Names: which nodes of a graph a caller means, by id, by name or by pattern.
+"""Node names: the nodes of a graph that match an id, a name or a pattern.
 
-Problem: names are long and mistyped. Method: an exact name wins, else the key is a pattern as in
-fnmatch; nodes that passes have made part of another count as well, and mean what stands for them;
-what matches nothing is answered with the closest names. Complexity: O(nodes)
-per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
+Problem: names are long and easily misspelled. Method: an exact name has precedence, otherwise the
+key is a pattern as in fnmatch. A node that passes have fused into another matches as well, and
+stands for the fused node. A key without a match raises an error with similar names.
+Complexity: O(nodes) per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...ir.graph import Graph
 
 SHOWN = 8
 CLOSE_AMONG = 5000
-"""Names that are compared with one that matches nothing: each comparison takes microseconds."""
+"""Maximum number of names compared with an unknown one: each comparison takes microseconds."""
 
 
 class NameIndex:
-    """The names of one graph. stage: who asks, for the text of errors."""
+    """The names of one graph. stage: the prefix of error messages."""
 
     def __init__(self, graph: Graph, stage: str) -> None:
         self._graph = graph
@@ -33,10 +33,12 @@ class NameIndex:
         return {node.name: node.id for node in self._graph.nodes}
 
     def find(self, key: str | int) -> tuple[int, ...]:
-        """Return the ids of the nodes that a key names, at least one, in order.
+        """Return the ids of the nodes that a key matches, at least one, in order.
 
-        Raises:
-            PlanError: there is none; the text names some that are close.
+        Raises
+        ------
+        PlanError
+            No node matches; the text suggests similar names.
         """
         count = len(self._graph.nodes)
         if isinstance(key, int):
@@ -53,7 +55,7 @@ class NameIndex:
         return matched
 
     def matches(self, key: str) -> tuple[int, ...]:
-        """Return the ids of the nodes that a name or a pattern means, in order; () for none."""
+        """Return the ids of the nodes that a name or a pattern matches, in order; () for none."""
         if key in self._by_name:
             return (self._by_name[key],)
         if key in self._graph.aliases:

@@ -1,11 +1,10 @@
-"""Objective formatter: the number that an objective makes small, of plans beside each other, and
-its words.
+"""Objective formatter: the value that an objective minimizes, and texts that compare plans by it.
 
-Problem: "is that other plan better?" is asked of devices that come or go, in reports, and when a
-device changes its pace. The answer depends on what plans are for. Method: one gauge for all who
-ask. It takes the metrics of a plan, and tells the number and how much it differs.
+Problem: the question whether another plan is better arises when devices come or go, in reports, and
+when a device changes its pace. The answer depends on the objective. Method: one formatter for all.
+It takes the metrics of a plan, and returns the value and the difference as text.
 
-    objective     number                      how a difference is told
+    objective     value                       difference as text
     latency       seconds of one run          a run takes 48 % longer
     throughput    seconds between results     a run in a stream takes 48 % longer
     memory        bytes                       the fullest device holds 48 % more
@@ -28,8 +27,8 @@ from .plan_types import PlanValue
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """How a number is told, as in "[what] [does] as [large]", "[what] would [do] 5 % [less]" and
-    "makes [made] 5 % [smaller]". head: of a column.
+    """The phrases for a value, as in "[what] [does] as [large]", "[what] would [do] 5 % [less]" and
+    "makes [made] 5 % [smaller]". head: the heading of a column.
     """
 
     head: str
@@ -67,8 +66,9 @@ _MIX = Phrases(
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveFormatter:
-    """Compares plans by an objective. base: the values by word of the plan that the others of a mix
-    are compared with: its own mix is 1.
+    """Compares plans by an objective.
+
+    base: the values, by objective, of the reference plan of a mix, whose own mix is 1.
     """
 
     objective: Objective
@@ -76,20 +76,24 @@ class ObjectiveFormatter:
 
     @staticmethod
     def of(objective: Objective, base: Metrics | None) -> ObjectiveFormatter:
-        """Return the gauge of plans beside one. base: that one; None where it does not fit."""
+        """Return the formatter of plans relative to a base plan, or None as base if it does not
+        fit.
+        """
         return ObjectiveFormatter(objective, least_of([base.values if base is not None else {}]))
 
     @property
     def phrases(self) -> Phrases:
-        """How its numbers are told."""
+        """The phrases for its values."""
         return _PHRASES.get(self.objective.word, _MIX)
 
     def value(self, metrics: Metrics) -> float:
-        """Returns what the objective makes small: seconds, bytes, joules, or the mean of a mix."""
+        """Return the value that the objective minimizes: seconds, bytes, joules, or the mean of a
+        mix.
+        """
         return self.objective.value(metrics.values, self.base)
 
     def factor(self, metrics: Metrics) -> float | None:
-        """Return how many times as large that is as of the base; None where there is none."""
+        """Return the ratio of the value to the base's; None without a base."""
         values = self.base
         if not all(word in values for word, _ in self.objective.weights):
             return None
@@ -100,7 +104,7 @@ class ObjectiveFormatter:
         return value_text(self.objective, value) if self.objective.word else f"{value:.3g}"
 
     def times(self, factor: float) -> str:
-        """Return a factor in words: "5 % shorter", "5 % longer", "3 times as long"."""
+        """Return a ratio as text: "5 % shorter", "5 % longer", "3 times as long"."""
         phrases = self.phrases
         if factor < 1:
             return f"{less(factor)} {phrases.smaller}"
@@ -110,12 +114,12 @@ class ObjectiveFormatter:
 
 
 def objective_of(plan: PlanValue | None) -> Objective:
-    """Returns what a plan was made for; of one that weighs nothing the time of a run counts."""
+    """Return the objective of a plan; latency for a plan without costs."""
     return plan.decision.objective if plan is not None and plan.decision else LATENCY
 
 
 def less(factor: float) -> str:
-    """Return by how much something gets smaller, which is never all of it."""
+    """Return the text for a reduction, which is always less than 100 %."""
     return "over 99 %" if 0 < factor < 0.005 else percent(1 - factor)
 
 

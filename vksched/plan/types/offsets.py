@@ -1,4 +1,4 @@
-"""Offsets: spans of memory for values with lifetimes."""
+"""Offsets: the assignment of memory spans to values with lifetimes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
 
 
 MAX_PAIRS, MAX_PAIRS_EACH = 50_000, 16
-"""Up to so many pairs of values that live together, or for each value, better places are searched
-for.
+"""Maximum pairs of simultaneously alive values, in all and per value, for the search for better
+offsets.
 """
 
 
@@ -29,9 +29,9 @@ def aligned(words: int) -> int:
 
 
 class Lifetime(NamedTuple):
-    """A value's first and last step in its device's program, both included.
+    """The first and the last step of a value in its device's program, both included.
 
-    value: a node, or `scratch_of` one.
+    value: a node, or the scratch memory of one, see `scratch_of`.
     """
 
     value: int
@@ -43,15 +43,16 @@ class Lifetime(NamedTuple):
 def assign_spans(
     lifetimes: Sequence[Lifetime], page_words: int, disable_aliasing: bool = False, enough: int = 0
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Return a span for each value and the page sizes in words; values that live together never
+    """Return a span for each value and the page sizes in words. Simultaneously alive values never
     overlap.
 
-    disable_aliasing: nor share a page. enough: words with which the search for less ends.
+    disable_aliasing: True if values never share memory. enough: total words at which the search
+    ends.
     """
     best = _assign_by_birth(lifetimes, page_words, disable_aliasing)
     if disable_aliasing or sum(best[1]) <= enough:
         return best
-    together = _live_together(lifetimes)
+    together = _overlapping(lifetimes)
     if together is None:
         return best
     for order in _ORDERS:
@@ -84,7 +85,9 @@ def _size(words: int, page_words: int) -> int:
 def _assign_by_birth(
     lifetimes: Sequence[Lifetime], page_words: int, disable_aliasing: bool
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Each value in turn takes the smallest free block that holds it, and gives it back."""
+    """Assign the smallest sufficient free block to each value in turn, and free it after its last
+    step.
+    """
     spans: dict[int, Span] = {}
     pages = FreeBlocks(page_words, whole=disable_aliasing)
     ending: list[tuple[int, int, int]] = []
@@ -100,11 +103,11 @@ def _assign_by_birth(
 
 
 class FreeBlocks:
-    """The free words of pages that grow as needed; a block is where it starts, all pages in one row
-    as in an IntervalSet, and its size. Complexity: O(log blocks) comparisons each, and O(pages)
-    where one grows that holds several blocks.
+    """The free words of pages that grow on demand.
 
-    whole: a page is one block, however little of it is asked for.
+    A block is its start, in an address space of all pages as in an IntervalSet, and its size.
+    whole: True if a page is one block, regardless of the requested size. Complexity: O(log blocks)
+    comparisons each, and O(pages) for the growth of a page with several blocks.
     """
 
     def __init__(self, page_words: int, whole: bool = False) -> None:
@@ -116,7 +119,7 @@ class FreeBlocks:
         self._by_end: dict[int, int] = {}
 
     def take(self, size: int) -> tuple[int, int]:
-        """Return start and size of a block that was free, the size at least as asked."""
+        """Return start and size of a free block, with at least the requested size."""
         at = bisect_left(self._blocks, (size, 0))
         if at == len(self._blocks):
             return self._grow(size)
@@ -128,7 +131,7 @@ class FreeBlocks:
         return start, found
 
     def give(self, start: int, size: int) -> None:
-        """Free a block; it joins its free neighbours."""
+        """Free a block, and merge it with its free neighbours."""
         after = self._by_start.get(start + size)
         if after is not None:
             self._remove(after, start + size)
@@ -141,8 +144,8 @@ class FreeBlocks:
         self._insert(size, start)
 
     def _grow(self, size: int) -> tuple[int, int]:
-        """Take the end of the page that needs the fewest words for it."""
-        page, free = self._largest_page() if self._whole else self._roomiest_end(size)
+        """Take the end of the page that needs the fewest additional words."""
+        page, free = self._largest_page() if self._whole else self._freest_end(size)
         if page is None:
             self.sizes.append(size)
             return (len(self.sizes) - 1) * PAGE, size
@@ -153,16 +156,16 @@ class FreeBlocks:
         return start, size
 
     def _largest_page(self) -> tuple[int | None, int]:
-        """Return the first of the largest free pages, where a page is one block, and its words."""
+        """Return the first of the largest free pages and its words, if a page is one block."""
         if not self._blocks:
             return None, 0
         largest, _ = self._blocks[-1]
         _, start = self._blocks[bisect_left(self._blocks, (largest, 0))]
         return start // PAGE, largest
 
-    def _roomiest_end(self, size: int) -> tuple[int | None, int]:
+    def _freest_end(self, size: int) -> tuple[int | None, int]:
         """Return the page with the most free words at its end that may grow to hold a block, and
-        how many these are.
+        the number of these words.
         """
         best: int | None = None
         most = -1
@@ -181,8 +184,8 @@ class FreeBlocks:
         del self._by_start[start], self._by_end[start + size]
 
 
-def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """Return for each lifetime the others that it meets; None where they are too many."""
+def _overlapping(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
+    """Return, for each lifetime, the overlapping others, or None if they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []
     pairs, most = 0, max(MAX_PAIRS, MAX_PAIRS_EACH * len(lifetimes))
@@ -202,9 +205,9 @@ def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
 def _assign_in_order(
     lifetimes: Sequence[Lifetime], order: Sequence[int], together: list[list[int]], page_words: int
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Each value in turn at the lowest place that is free for as long as it lives.
+    """Assign the lowest offset that is free during its lifetime to each value in turn.
 
-    together: for each lifetime the others that it meets.
+    together: for each lifetime, the overlapping others.
     """
     spans: dict[int, Span] = {}
     placed: list[tuple[int, int, int] | None] = [None] * len(lifetimes)  # page, first word, end
@@ -230,7 +233,7 @@ def _assign_in_order(
 
 
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the words that live at once at the worst moment: no assignment needs less."""
+    """Return the maximum number of simultaneously alive words: a lower bound on any assignment."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         size = aligned(max(life.words, 1))

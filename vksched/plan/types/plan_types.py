@@ -1,4 +1,4 @@
-"""The values that a plan is made of, frozen and printable: what devices carry out to the letter.
+"""The values of a plan, frozen and printable, which devices follow exactly.
 
     split 0  vulkan:0   copy in x; nodes ...; copy out h      (one recording, one submit, one fence)
                 |  host waits for 0, copies h from download buffer of vulkan:0 to upload buffer of
@@ -8,7 +8,7 @@
 
 Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
 pages, upload buffer pages that the host writes and download buffer pages that it reads. `Plan` in
-plan.py adds what people ask of a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
+plan.py adds the queries on a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device of a node and the rule that chose it, in words."""
+    """The device of a node, and the rule of its placement as text."""
 
     device: int
     reason: str
@@ -48,8 +48,8 @@ class Upload:
     """A value that enters a device: host memory -> upload buffer -> activation memory.
 
     node: the value. source: the split whose download buffer (or CPU result) holds it, or HOST for
-    an input. staging, target: spans on the consuming device; unused (zero words) when that device
-    is the CPU.
+    an input. staging, target: spans on the consuming device; unused (zero words) if that device is
+    the CPU.
     """
 
     node: int
@@ -60,7 +60,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A value that leaves a device: activation memory -> download buffer, where the host reads
+    """A value that leaves a device: activation memory -> download buffer, from which the host reads
     it.
     """
 
@@ -69,15 +69,15 @@ class Download:
 
 
 UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
-"""The stages of a split. The copies are a part of the work, or submissions of their own to the
-device's copy queue.
+"""The stages of a split. The copies are a part of its work, or separate submissions to the copy
+queue of the device.
 """
 
 
 class StageDependency(NamedTuple):
-    """A stage of a split starts when another stage is complete, of this split or an earlier one of
-    the same device. Submissions learn that by a semaphore, but for copies out that no later split
-    hands over: these are submitted when the host has seen the fence of the work.
+    """A dependency of a stage of a split on another stage, of this split or an earlier one on the
+    same device. It is enforced by a semaphore, except for downloads that no later split submits:
+    these are submitted after the host has seen the fence of the work.
     """
 
     stage: str
@@ -87,26 +87,25 @@ class StageDependency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A run of nodes on one device, submitted as one.
+    """A sequence of nodes on one device, submitted as one.
 
-    nodes: in execution order; views are not among them, they are resolved to what they view.
-    waits: splits for which the host waits before it copies in and submits this one: the transfers,
-        less those already waited for or implied by an earlier wait on the same device.
+    nodes: in execution order, without views, which are resolved to their bases.
+    waits: splits that the host waits for before it copies in and submits this one: the transfers,
+        without the ones already awaited, or implied by an earlier wait on the same device.
     barriers: positions in (uploads + nodes + downloads) before which a barrier is recorded.
-    depth: the length of the longest chain of these items in which each needs the one before: no
-        order needs fewer barriers. inner_barriers: those inside nodes of several dispatches.
-    observed: values that the user sees once this split is complete; the next one waits for that.
-    in_place: (value, state) for each value that is written into the memory of the state that it is
-        the next value of; nothing is left to do for the state's own `assign`.
-    async_transfers: the stages that the copy queue of the device carries out, beside its work:
-    UPLOAD and
-        DOWNLOAD, one of them or none. All copies in, or out, of a split go the same way.
-    stage_deps: what these stages, and the work, wait for beside the order of their own queue.
-    deferred_downloads: earlier splits whose copies out are submitted behind this one; all others
-    are when
-        the host waits for their split.
-    refills: the host writes the weights that are copied in from its memory in each run, once it has
-        waited: their staging buffers held others before. Else they are there before the first run.
+    depth: the length of the longest dependency chain of these items, a lower bound on the number of
+        barriers under any order. inner_barriers: the barriers inside nodes of several dispatches.
+    observed: values that the user sees after this split; the next split waits for that.
+    in_place: (value, state) pairs in which the value overwrites the state whose next value it is;
+        the state's own `assign` is then empty.
+    async_transfers: the stages that run on the copy queue of the device, concurrently with its
+        work: UPLOAD, DOWNLOAD, both or none. All uploads, or downloads, of a split use one queue.
+    stage_deps: the dependencies of these stages, and of the work, beyond the order of their queue.
+    deferred_downloads: earlier splits whose downloads are submitted after this split. Other
+        downloads are submitted when the host waits for their split.
+    refills: True if the host writes the streamed weights of each run after its waits, because other
+        weights used their staging buffers before. Otherwise the host writes them once, before the
+        first run.
     """
 
     id: int
@@ -142,21 +141,21 @@ class Split:
         return stage_begins(self.async_transfers, len(self.uploads), len(self.nodes))
 
     def after(self, stage: str) -> tuple[tuple[str, int], ...]:
-        """Return the stages, with their splits, for which a stage of this split waits."""
+        """Return the stages, with their splits, that a stage of this split waits for."""
         return tuple((o.after, o.split) for o in self.stage_deps if o.stage == stage)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
+    """The memory of a plan on one device. Sizes are 32-bit words, except for names with bytes.
 
-    weights: leaf nodes (weights and constants) that must be there. activation_pages, upload_pages,
-    download_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
-    staging buffers that lie apart (see DeviceSpec); of the CPU its activations, states and such
-    staging buffers, as its weights are the caller's arrays. resident_bytes: of the weights and
-    states, what was on the device already when the plan was made. states: those that live there, in
-    memory that no slot has for its own; as a page, a state's number is that of the activation pages
-    and its position here.
+    weights: leaf nodes (weights and constants) that must be resident. activation_pages,
+    upload_pages, download_pages: page sizes of one slot. peak_bytes: weights, states and all slots
+    together, without staging buffers in separate memory (see DeviceSpec); on the CPU its
+    activations, states and these staging buffers, because its weights are the caller's arrays.
+    resident_bytes: bytes of the weights and states that were on the device before planning. states:
+    the states of this device, in memory shared by all slots; the page number of a state is the
+    number of activation pages plus its position here.
     """
 
     weights: tuple[int, ...]
@@ -171,30 +170,31 @@ class DeviceMemory:
 
     @property
     def staging_pages(self) -> tuple[int, ...]:
-        """The pages that the host can see, upload buffer and download buffer."""
+        """The pages that the host can see: upload and download buffers."""
         return (*self.upload_pages, *self.download_pages)
 
     @property
     def needed_bytes(self) -> int:
-        """What is still to be allocated."""
+        """The bytes still to be allocated."""
         return self.peak_bytes - self.resident_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class PlanValue:
-    """placements: one per node of the graph. splits: in the order in which the host submits them.
+    """The frozen fields of a plan.
 
-    locations: (device, node) -> activation span, for each value that is in that device's memory,
-    the results of its own nodes and copies of others; not for leaves that are weights, nor for
-    views (but see Upload: a part of a tensor that crosses on its own is a value of its own there).
-    A state, what writes it and a value that is written in its place have the same. Under (device,
-    scratch_of(node)) the scratch memory of a node, alive while it runs.
-    final_waits: splits for which the host waits before it hands the outputs to the caller.
-    decision: what the plan was chosen from, by cost; None where nothing was weighed.
-    any_order: the splits are what one device has recorded; a run submits some of them, in any
-        order.
-    replicas: other plans of the same graph, each on a device of its own: of a stream each run goes
-        whole to this plan or to one of them.
+    placements: one per node of the graph. splits: in the order in which the host submits them.
+    locations: (device, node) -> activation span, for each value in the memory of that device: the
+        results of its own nodes and copies of others, without leaves that are weights and without
+        views (but see Upload: a part of a tensor that is transferred alone is a separate value
+        there). A state, its writer and a value in its place share a span. Under (device,
+        scratch_of(node)): the scratch memory of a node, alive while it runs.
+    final_waits: splits that the host waits for before it returns the outputs to the caller.
+    decision: the choice among candidates by cost, or None without costs.
+    any_order: True if the splits are the recordings of one device, of which a run submits some
+        in any order.
+    replicas: other plans of the graph, each on a device of its own: each run of a stream uses this
+        plan or one of them.
     """
 
     graph: Graph
@@ -213,7 +213,7 @@ class PlanValue:
 
     @cached_property
     def working(self) -> tuple[int, ...]:
-        """The devices that have work, also of replicas."""
+        """The devices with work, replicas included."""
         every = (self, *self.replicas)
         return tuple(sorted({split.device for plan in every for split in plan.splits}))
 
@@ -224,7 +224,7 @@ class PlanValue:
 
     @property
     def depth(self) -> int:
-        """The dependent levels of all splits on devices that have barriers."""
+        """The dependent levels of all splits on devices with barriers."""
         return sum(s.depth for s in self.splits if not self.topology.is_cpu(s.device))
 
     @property
@@ -234,22 +234,22 @@ class PlanValue:
 
     @cached_property
     def commits(self) -> tuple[Split, ...]:
-        """The splits that write states, which stand last."""
+        """The splits that write states, which are last."""
         return tuple(s for s in self.splits if commits(self.graph, s.nodes, s.in_place))
 
     @cached_property
     def in_place(self) -> Mapping[int, int]:
-        """For each value that is written into a state's memory as its next value, the state."""
+        """For each value that overwrites a state with its next value, the state."""
         return {value: state for split in self.splits for value, state in split.in_place}
 
     @cached_property
     def written(self) -> tuple[tuple[int, int, int], ...]:
-        """The states that a run writes: each with its next value and the device where it lives."""
+        """The states that a run writes, each with its next value and its device."""
         assigned = (node.inputs for node in self.graph.nodes if node.op == "assign")
         return tuple((held, value, self.placements[held].device) for held, value in assigned)
 
     def state_at(self, device: int, span: Span) -> int | None:
-        """Return the state in whose memory a span lies; None where it is activation memory."""
+        """Return the state whose memory contains a span, or None for activation memory."""
         number = span.page - len(self.memory[device].activation_pages)
         return None if number < 0 else self.memory[device].states[number]
 
@@ -260,25 +260,26 @@ class PlanValue:
 
 
 def stage_begins(async_transfers: Collection[str], uploads: int, nodes: int) -> tuple[int, ...]:
-    """Return the positions of the items of a split that begin another submission. uploads,
-    nodes: how many it has.
+    """Return the positions of the items of a split that begin another submission.
+
+    uploads, nodes: the number of uploads and of nodes.
     """
     positions = {UPLOAD: uploads, DOWNLOAD: uploads + nodes}
     return tuple(at for stage, at in positions.items() if stage in async_transfers)
 
 
 def scratch_of(node_id: int) -> int:
-    """Return the number that stands for a node's scratch memory; its own inverse."""
+    """Return the number of a node's scratch memory. The function is its own inverse."""
     return -1 - node_id
 
 
 def commits(graph: Graph, nodes: Iterable[int], in_place: Collection[tuple[int, int]]) -> bool:
-    """Whether a split gives states their next values."""
+    """Return True if a split writes the next values of states."""
     return bool(in_place) or any(graph.nodes[n].op == "assign" for n in nodes)
 
 
 def may_lie_over(graph: Graph, value: int, state: int) -> bool:
-    """Whether a node may write its result where a state lies that it reads, or does not."""
+    """Return True if a node may overwrite a state, whether or not it reads that state."""
     node = graph.nodes[value]
     how = node.declaration.in_place
     if how is None or graph.words[value] != graph.words[state]:
@@ -293,10 +294,10 @@ def may_lie_over(graph: Graph, value: int, state: int) -> bool:
 
 
 def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]) -> bool:
-    """Whether numpy may change a state's array into its next value: that cannot fail, and nothing
-    that lives longer is a view of the array.
+    """Return True if numpy may update a state's array in place: the node cannot fail, and no view
+    of the array outlives it.
 
-    readers: the nodes that read the state. Only CPU kernels write what they make elsewhere.
+    readers: the nodes that read the state. All must have CPU kernels, whose results are no views.
     """
     how = graph.nodes[value].declaration.in_place
     return (
@@ -312,9 +313,9 @@ def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]
 
 
 def value_of(graph: Graph, operand: int, same_device: bool) -> int:
-    """Return which value an operand stands for: itself, or for a view what it views.
+    """Return the value that an operand stands for: itself, or the base of a view.
 
-    A part of a computed tensor crosses on its own; everything else stands for its root.
+    A part of a computed tensor is transferred alone; any other view stands for its base.
     """
     root = graph.view_bases[operand]
     whole = root == operand or graph.words[root] == graph.words[operand]

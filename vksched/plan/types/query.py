@@ -1,4 +1,4 @@
-"""Query: what a caller may ask of a plan, computed from the plan alone.
+"""Queries on a plan, computed from the plan alone.
 
     plan.device_of("layer.0.query")   plan.transfers, .transfer_bytes, .fences, .barriers
     plan.buffers()["vulkan:0"].peak_bytes
@@ -16,14 +16,14 @@ from .plan_types import HOST, PlanValue, Upload
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """Bytes that a plan takes on one device, those of all `copies` slots together.
+    """Bytes of a plan on one device, for all `copies` slots together.
 
     weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
-    state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
-    CPU also the staging buffers of devices that have them in the computer's memory. upload_bytes,
-    download_bytes: the staging buffers through which values enter and leave. peak_bytes: what of
-    all this lies in the device's memory. resident_bytes: of that, what was there before.
-    capacity_bytes: what the plan may use.
+    state_bytes: states, which plans share too. activation_bytes: results and scratch memory; on the
+    CPU also the staging buffers that devices have in host memory. upload_bytes, download_bytes: the
+    staging buffers of values that enter and leave. peak_bytes: the part of all these in the
+    device's memory. resident_bytes: the part that was resident before planning. capacity_bytes: the
+    memory that the plan may use.
     """
 
     weight_bytes: int
@@ -37,7 +37,9 @@ class BufferSizes:
 
     @property
     def total_bytes(self) -> int:
-        """Everything, wherever it lies: the caller's own arrays and the staging buffers, too."""
+        """The bytes of all buffers in any memory, including the caller's arrays and staging
+        buffers.
+        """
         slots = self.activation_bytes + self.upload_bytes + self.download_bytes
         return self.weight_bytes + self.state_bytes + slots
 
@@ -53,13 +55,13 @@ def copied_bytes(plan: PlanValue, copies: tuple[Upload, ...]) -> int:
 
 
 def fences(plan: PlanValue) -> int:
-    """Return how often a run waits for a device, the end included; numpy needs no fence."""
+    """Return the number of waits for devices in a run, the end included. The CPU needs no fence."""
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
     return sum(plan.topology.devices[plan.splits[w].device].kind != "cpu" for w in waits)
 
 
 def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
-    """Return the sizes of the buffers on each device, by its name; those of replicas, too."""
+    """Return the sizes of the buffers on each device by name, replicas included."""
     out = _own_buffers(plan)
     for name, sizes in (pair for own in plan.replicas for pair in _own_buffers(own).items()):
         both = {f.name: getattr(out[name], f.name) + getattr(sizes, f.name) for f in fields(sizes)}
@@ -90,8 +92,8 @@ def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
 
 
 def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
-    """Return the GPUs that have nothing to do in plans for one machine, as those that stand before
-    them have room for all that GPUs can run, and these; nothing where one is full.
+    """Return the idle GPUs after the last working one in the order of priority, and the working
+    GPUs, which have room for all GPU work. Both lists are empty if a GPU is full.
     """
     if any(" is full: " in note for plan in plans for note in plan.notes):
         return [], []
@@ -104,5 +106,5 @@ def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
 
 
 def split_of(plan: PlanValue) -> dict[int, int]:
-    """Return for each node that runs the split in which it does."""
+    """Return, for each node that runs, its split."""
     return {n: s.id for s in plan.splits for n in s.nodes}

@@ -1,4 +1,4 @@
-"""The draft of a split, before memory is planned."""
+"""The draft of a split, before memory planning."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .plan_types import DOWNLOAD, UPLOAD
 
 
 def critical_path_length(graph: Graph, split_draft: SplitDraft) -> int:
-    """Return how many items of a split, one after the other, need what the one before made: no
-    order of the items does with fewer barriers.
+    """Return the length of the longest dependency chain in a split, a lower bound on its number of
+    barriers under any order.
     """
     roots, nodes = graph.view_bases, graph.nodes
-    # what comes in, or goes out, beside the work is no step of it
+    # asynchronous uploads and downloads are no items of it
     level = {value: -(UPLOAD in split_draft.async_transfers) for value, _ in split_draft.live_in}
     most = 0
 
@@ -32,15 +32,17 @@ def critical_path_length(graph: Graph, split_draft: SplitDraft) -> int:
 
 
 SUBMISSION_S = 0.5
-"""Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
+"""Estimated seconds of one submission: drivers end one after about two; estimates are rough."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitDraft:
-    """A split before memory is known. live_in: (value, source split or HOST). live_out: values.
-    observed: values that the user asked to see once it has run. in_place, async_transfers,
-    deferred_downloads and refills: see `Split`. free_at: the position, among the splits of the
-    device, of the first one that may write over what is copied out beside the work.
+    """A split before memory planning.
+
+    live_in: (value, source split or HOST) pairs. live_out: values. observed: values that the user
+    sees after it. in_place, async_transfers, deferred_downloads, refills: as in `Split`. free_at:
+    the position, among the splits of the device, of the first one that may overwrite the memory of
+    its asynchronous downloads.
     """
 
     device: int

@@ -1,1 +1,1 @@
-"""Whether a plan keeps its promises: memory, waits, barriers."""
+"""Verification of a plan: memory, waits and barriers."""

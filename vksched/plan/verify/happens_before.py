@@ -1,21 +1,23 @@
-"""Happens-before: does every order that waits and barriers allow give the same result?
+"""Happens-before: a check that every order allowed by waits and barriers gives one result.
 
-Problem: a missing wait mostly works, and fails one day on another driver. Method: vector clocks.
-Each host thread counts its events, each queue its barriers; whoever waits learns what the other
-knew. Of each word the last write and the reads since are kept. Two accesses of which one writes,
-neither of which knows of the other, are a race, whatever order they came in this time. What is read
-must also be what this run wrote, and not the leftover of another.
+Problem: a missing wait mostly has no effect, and fails one day on another driver. Method: vector
+clocks. Each host thread counts its events, and each queue its barriers; a waiting agent learns the
+clock of the awaited one. For each word, the last write and the later reads are recorded. Two
+accesses, at least one of them a write, that are unordered by these clocks are a race, in whatever
+order they occurred this time. A read must also get a value of its own run, not a leftover of
+another run.
 
     host of slot 0   write upload | submit ---------------------> wait | read download
     queue of gpu:0           \\-> copy in | barrier | nodes -/       without the wait: race
 
-A device may have a second queue, for copies beside its work; who waits for a semaphore learns what
-the queue that signals it knew then, as do all later submissions to its own queue.
-A fence covers all that its queue was given before, by any slot, as submission order is part of the
-first scope of a fence's signal (Vulkan specification, "Fence signaling"); each recording starts
-with a barrier, which orders it behind all earlier ones of the queue. Complexity: O(accesses *
-log(pieces of a page)). Source: Flanagan and Freund, "FastTrack" (PLDI 2009). Examples:
-tests/plan/test_happens_before.py.
+A device may have a second queue for asynchronous copies. A submission that waits for a semaphore
+learns the clock of the signalling queue at that time, as do all later submissions to its own queue.
+A fence covers all earlier submissions of its queue, from any slot, because submission order is part
+of the first scope of a fence's signal (Vulkan specification, "Fence signaling"). Each recording
+starts with a barrier, which orders it after all earlier ones of the queue.
+
+Complexity: O(accesses * log(pieces of a page)).
+Source: Flanagan and Freund, "FastTrack" (PLDI 2009). Examples: tests/plan/test_happens_before.py.
 """
 
 from __future__ import annotations
@@ -49,14 +51,14 @@ from .memory_events import (
 )
 
 BEFORE_ALL = -(1 << 62)
-"""Where the first piece of a page begins: before any word."""
+"""Start of the first piece of a page: before any word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not in order. kind: race, unwritten, stale, pending, slot or freed.
+    """An ordering error. kind: race, unwritten, stale, pending, slot or freed.
 
-    slot: of the run that is at fault. missing: what would have prevented it.
+    slot: the slot of the faulty run. missing: the synchronization that would prevent it.
     """
 
     kind: str
@@ -69,7 +71,7 @@ class Finding:
 
 
 class _Actor(NamedTuple):
-    """An access with its time: the agent, its count then, and what it was."""
+    """An access with its time: the agent, its count at that time, and the event."""
 
     agent: int
     time: int
@@ -80,21 +82,21 @@ class _Actor(NamedTuple):
 
 @dataclass(slots=True)
 class _Piece:
-    """Some words of a page with one history: the last write, and the last read of each agent."""
+    """Words of a page with one history: the last write, and the last read of each agent."""
 
     written: _Actor | None = None
     read: dict[int, _Actor] = field(default_factory=dict)
 
 
 class _Page:
-    """The pieces of a page, in order; piece i reaches up to where the next one begins."""
+    """The pieces of a page, in order; piece i ends at the start of the next one."""
 
     def __init__(self) -> None:
         self.starts = [BEFORE_ALL]
         self.pieces = [_Piece()]
 
     def cut(self, access: Access) -> slice:
-        """Return which pieces make up the words of an access."""
+        """Return the pieces that make up the words of an access, split at its bounds."""
         for at in (access.start, access.end):
             position = bisect_right(self.starts, at) - 1
             if self.starts[position] != at:
@@ -105,7 +107,7 @@ class _Page:
 
 
 class _Submission(NamedTuple):
-    """A submission: its queue's count at its end, and what its queue knows then."""
+    """A submission: its queue's count at its end, and the queue's clock at that time."""
 
     event: Submit
     time: int
@@ -113,19 +115,19 @@ class _Submission(NamedTuple):
 
 
 class Checker:
-    """Takes the events of one plan one by one; returns what each brings to light.
+    """Takes the events of one plan one by one, and returns the findings of each.
 
-    hosts: how many there are, each with a thread for each slot.
+    hosts: the number of hosts, each with a thread for each slot.
     """
 
     def __init__(self, plan: PlanValue, hosts: int = 1) -> None:
         self._plan = plan
         devices, slots, threads = len(plan.topology.devices), plan.copies, hosts * plan.copies
-        queues = 2 * devices  # those that compute, and those that copy
+        queues = 2 * devices  # compute queues, and copy queues
         self._devices = devices
         self._first_host = queues
-        # known[agent][other]: up to which count of the other the agent knows what happened. An
-        # agent's own next access has the count after its own entry.
+        # known[agent][other]: the count of `other` up to which `agent` knows its events. An agent's
+        # own next access has the count after its own entry.
         self._known = [[0] * (queues + threads) for _ in range(queues + threads)]
         self._released = [[0] * (queues + threads) for _ in range(threads)]
         self._holder: list[Event | None] = [None] * threads
@@ -136,7 +138,7 @@ class Checker:
         self._first = _complete_first(plan)
 
     def feed(self, event: Event) -> list[Finding]:
-        """Take the next event in the order in which the host did them."""
+        """Take the next event in the order in which hosts performed them."""
         if isinstance(event, Free):
             return self._free(event)
         host = self._first_host + event.agent
@@ -147,7 +149,7 @@ class Checker:
             self._sent_clocks[event.label] = list(known)
             return []
         if isinstance(event, RecvMsg):
-            return self._hear(event, known)
+            return self._receive(event, known)
         out = self._check_holder(event)
         if isinstance(event, Touch):
             out += self._touch(host, event, event.item)
@@ -172,12 +174,12 @@ class Checker:
             self._holder[self._held_at(event)] = None
         return out
 
-    def _hear(self, event: RecvMsg, known: list[int]) -> list[Finding]:
-        told = self._sent_clocks.pop(event.label, None)
-        if told is None:
-            what = f"{_run(event)} hears {event.label}, which nobody has told"
+    def _receive(self, event: RecvMsg, known: list[int]) -> list[Finding]:
+        sent = self._sent_clocks.pop(event.label, None)
+        if sent is None:
+            what = f"{_run(event)} hears {event.label}, which was not sent"
             return [Finding("pending", event.slot, what, "the message before")]
-        _join(known, told)
+        _join(known, sent)
         host = self._first_host + event.agent
         out = self._touch(host, event, event.item)
         known[host] += 1
@@ -196,7 +198,7 @@ class Checker:
         return out
 
     def _held_at(self, event: Event) -> int:
-        """The slot of a host that an event is about, among those of all hosts."""
+        """Return the slot of an event, numbered among the slots of all hosts."""
         copies = self._plan.copies
         return event.agent // copies * copies + event.slot
 
@@ -245,7 +247,7 @@ class Checker:
                 out.append(Finding("pending", event.slot, what, missing))
             else:
                 _join(queue, signal.known)
-        queue[number] += 1  # the barrier that each recording begins with
+        queue[number] += 1  # the barrier at the start of each recording
         for item in event.items:
             queue[number] += item.barrier
             out += self._touch(number, event, item)
@@ -255,7 +257,7 @@ class Checker:
         return out
 
     def _queue(self, event: Submit) -> int:
-        """Return the number of the queue that a submission goes to."""
+        """Return the number of the queue of a submission."""
         return event.device + (0 if event.stage == COMPUTE else self._devices)
 
     def _check_complete(self, event: Submit, host: list[int]) -> list[Finding]:
@@ -271,7 +273,7 @@ class Checker:
         return out
 
     def _touch(self, agent: int, event: Event, item: Item) -> list[Finding]:
-        """Judges an item's accesses and remembers them."""
+        """Check the accesses of an item, and record them."""
         known = self._known[agent]
         time = known[agent] + 1
         out: list[Finding] = []
@@ -291,7 +293,7 @@ class Checker:
                     if fault is None and known[earlier.agent] < earlier.time:
                         fault = self._race(earlier, actor)
             out += [fault] if fault else []
-            out += self._over_own_operand(actor)
+            out += self._overwrites_operand(actor)
         for access in item.reads:
             page = self._page(event.slot, access.memory)
             for piece in page.pieces[page.cut(access)]:
@@ -313,7 +315,7 @@ class Checker:
 
     def _check_read(self, piece: _Piece, reader: _Actor, known: Sequence[int]) -> Finding | None:
         writer, wanted = piece.written, reader.access
-        # a weight, or a state's old value, and not what was written in its place
+        # a weight, or a state's old value, and not a value in its place
         before = wanted.memory[0] in SHARED and wanted.memory[2] == wanted.node
         if writer is None:
             if before:
@@ -341,12 +343,14 @@ class Checker:
             missing += f" by split {wanted.split}"
         return Finding("stale", reader.event.slot, what, f"{missing} before, and none after it")
 
-    def _over_own_operand(self, writer: _Actor) -> list[Finding]:
-        """The invocations of a dispatch run in no order: one may write what another has to read."""
+    def _overwrites_operand(self, writer: _Actor) -> list[Finding]:
+        """Check for an item that writes over its operand: the invocations of a dispatch have no
+        order, and one may write a word that another has to read.
+        """
         one = writer.access
         for two in writer.item.reads:
             if one.memory[0] == "state" and replace(two, node=one.node) == one:
-                continue  # each element needs itself alone, which `verify` has seen to
+                continue  # each element needs itself alone, as checked by `verify`
             if one.memory == two.memory and max(one.start, two.start) < min(one.end, two.end):
                 what = f"{self._what(writer)} writes over its own operand in {self._where(writer)}"
                 return [Finding("race", writer.event.slot, what, "memory of its own")]
@@ -409,10 +413,11 @@ class Checker:
 
 
 def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:
-    """For each split those that must be complete before it starts, whatever memory they use.
+    """Return, for each split, the splits that must be complete before it starts, whatever memory
+    they use.
 
-    A run that fails changes no state: these are written when all else is complete. A run that an
-    observer stops goes no further than what it saw.
+    A failed run changes no state: states are written after all other splits. A run that an observer
+    stops does not proceed beyond the observed values.
     """
     commits = {s.id for s in plan.commits}
     others = tuple(s.id for s in plan.splits if s.id not in commits)
@@ -437,16 +442,18 @@ def _join(known: list[int], other: Sequence[int]) -> None:
 
 
 def check_events(plan: PlanValue, events: Iterable[Event]) -> list[Finding]:
-    """Return all that is not in order in the events of a plan."""
+    """Return all findings in the events of a plan."""
     checker = Checker(plan)
     return [finding for event in events for finding in checker.feed(event)]
 
 
 def check_plan(plan: PlanValue, runs: int = 2, seed: int = 0) -> PlanValue:
-    """Return the plan when some runs of it at once are in order.
+    """Return the plan if some concurrent runs of it have no findings.
 
-    Raises:
-        PlanError: what is not.
+    Raises
+    ------
+    PlanError
+        The findings.
     """
     fail_on(check_events(plan, events_of(plan, runs, np.random.default_rng(seed))))
     return plan

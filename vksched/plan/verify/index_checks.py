@@ -1,7 +1,8 @@
-"""Numbers: does a plan name nodes and devices that are there, and states and weights that are such?
+"""Index checks: the node and device numbers of a plan are in range, and states and weights have the
+right op.
 
-A number below 0 would count from the end in Python: what is checked of one device would be done on
-another. Complexity: O(nodes + copies). Examples: tests/plan/test_plan_verify.py.
+A negative number would count from the end in Python: a check of one device would apply to another.
+Complexity: O(nodes + copies). Examples: tests/plan/test_plan_verify.py.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from ..types.plan_types import PlanValue, scratch_of
 
 
 def check_numbers(plan: PlanValue) -> None:
-    """Check all numbers of a plan of whose placements and memory there are as many as there should
-    be.
+    """Check all numbers of a plan whose placements and memory have the right lengths.
 
-    Raises:
-        PlanError: the first one that names nothing, or something else.
+    Raises
+    ------
+    PlanError
+        The first number that is out of range, or refers to a node of another kind.
     """
     graph, devices = plan.graph, range(len(plan.topology.devices))
     used = {placement.device for placement in plan.placements}

@@ -1,4 +1,4 @@
-"""Walks: what the host does for runs of a plan, in an order that an executor could have taken.
+"""Interleavings: the events of the host for runs of a plan, in a possible order of an executor.
 
     run 0, slot 0   acquire | stage, submit ... wait, check, fetch | end | release
     run 1, slot 1          acquire | stage ...             drawn: which run goes on next
@@ -17,10 +17,10 @@ from .memory_events import Event, EventGenerator
 
 
 class Walk:
-    """What the executor does for each run, with an observer for all that may be observed.
+    """The events of the executor for each run, with an observer for all observable values.
 
-    splits: those of this host, of which the last `commits` write states. What follows them hosts
-    among others do beside, and one host alone does not.
+    splits: the splits of this host, of which the last `commits` write states. Subclasses add the
+    events of a host among others.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Walk:
         self.generator = generator
         self._commits = commits
         self._final_waits = final_waits
-        self._given = {c.node for s in generator.splits for c in s.downloads}
+        self._downloaded = {c.node for s in generator.splits for c in s.downloads}
         self._splits_of: dict[int, list[Split]] = {}
         for split in generator.splits:
             self._splits_of.setdefault(split.device, []).append(split)
@@ -65,7 +65,7 @@ class Walk:
         yield self.generator.acquire(slot, number)
 
     def _cross(self, slot: int, at: int, complete: set[int]) -> Iterator[Event]:
-        """What crosses between hosts before a split, by its position."""
+        """Yield the events of transfers between hosts before a split, by its position."""
         yield from ()
 
     def _agree(self, slot: int, number: int) -> Iterator[Event]:
@@ -78,7 +78,7 @@ class Walk:
 
     def _fetch(self, slot: int, value: int) -> Iterator[Event]:
         plan = self.generator.plan
-        source = value if value in self._given else plan.graph.view_base(value)
+        source = value if value in self._downloaded else plan.graph.view_base(value)
         if not plan.graph.nodes[source].declaration.leaf:
             device = plan.placements[plan.graph.view_base(value)].device
             yield self.generator.fetch(slot, source, device)
@@ -113,7 +113,7 @@ class Walk:
         yield from generator.submit(slot, split.id)
 
     def _feed(self, slot: int, value: int) -> Iterator[Event]:
-        """How the host has a value that comes from no split of its own."""
+        """Yield the events by which the host gets a value that no split of its own produces."""
         yield from ()
 
 
@@ -122,8 +122,8 @@ def events_of(
     runs: int = 1,
     rng: np.random.Generator | None = None,
 ) -> list[Event]:
-    """Return the events of some runs, each in the first slot that is free, in an order drawn by
-    `rng`: at each step one of the runs under way goes on.
+    """Return the events of some runs, each in the first free slot, in an order drawn by `rng`: at
+    each step one of the active runs proceeds.
     """
     walk, draw = Walk(EventGenerator(plan), plan.commits, plan.final_waits), rng or _default()
     free, under_way = list(range(plan.copies)), dict[int, Iterator[Event]]()

@@ -1,12 +1,13 @@
-"""Events: what runs of a plan do to memory, in the order in which the host did it.
+"""Memory events: the accesses of runs of a plan to memory, in the order in which the host performed
+them.
 
-Problem: whether a plan's waits and barriers suffice is a question about all orders that they allow,
-of several runs at once. Method: tell everything that touches memory as plain data, once for the
-executor and for `events_of` in walks.py, which draws an order that an executor could have taken;
-`happens.py` judges.
+Problem: waits and barriers of a plan must suffice under all orders that they allow, for several
+concurrent runs. Method: one generator of events, as plain data, for the executor and for
+`events_of` in interleavings.py, which draws a possible order of an executor; `happens_before.py`
+checks the events.
 
     executor (VKSCHED_CHECK=1) --\\
-                                   EventGenerator --events--> happens.Checker --> findings
+                                   EventGenerator --events--> happens_before.Checker --> findings
     events_of(plan, runs, rng) --/
 
 Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_happens_before.py.
@@ -30,25 +31,27 @@ from ..types.plan_types import (
 )
 
 Memory = tuple[str, int, int]
-"""Kind (upload, download, activation, status, weight, state, value: an array of the CPU, mail: one
-that another host has sent, or a message), device, page: the node's number for weight, state, value
-and mail, the split's for status.
+"""Kind, device and page.
+
+Kinds are upload, download, activation, status, weight, state, value (an array of the CPU) and mail
+(a value of another host, or a message). The page is the node's number for weight, state, value and
+mail, and the split's for status.
 """
 
 Label = tuple[str, str, int, int]
-"""A message between hosts: what it says, the host that it goes to or is about, a value or -1, the
+"""A message between hosts: its type, the host that it goes to or refers to, a value or -1, and the
 run.
 """
 
 SHARED = ("weight", "state")
-"""Kinds of memory that all slots share, and that hold something before the first run."""
+"""Kinds of memory that all slots share, and that have contents before the first run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Words of a memory, from start up to end, that hold a node's value when it is read.
+    """Words of a memory, from start up to end, that hold a node's value when they are read.
 
-    split: the one that must have written it, where that matters, or -1.
+    split: the split that must have written them, or -1 for any.
     """
 
     memory: Memory
@@ -60,7 +63,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that a queue does. Items without a barrier between them run beside each other."""
+    """One operation of a queue. Items without a barrier between them run concurrently."""
 
     name: str
     barrier: bool
@@ -70,9 +73,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a host thread does for a run in a slot.
+    """An event of a host thread for a run in a slot.
 
-    agent: the thread, numbered from 0. slot: whose memory it is about.
+    agent: the thread, numbered from 0. slot: the slot whose memory is accessed.
     """
 
     agent: int
@@ -82,7 +85,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Acquire(Event):
-    """The run gets the slot: it knows all that the one before knew when it gave it back."""
+    """The run gets the slot, and learns the clock of the previous run at its release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,8 @@ class Touch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Submit(Event):
-    """A stage of a split goes to a queue of its device, behind a barrier: its work to the one that
-    computes, what runs beside it to the one that copies.
+    """A stage of a split is submitted to a queue of its device, behind a barrier: its work to the
+    compute queue, asynchronous copies to the copy queue.
 
     after: stages, with their splits, whose semaphores it waits for first.
     """
@@ -109,8 +112,8 @@ class Submit(Event):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Event):
-    """The host has seen the fence of a stage of a split, and so the end of all that its queue did
-    before.
+    """The host has seen the fence of a stage of a split, and with it the end of all earlier work of
+    its queue.
     """
 
     split: int
@@ -119,14 +122,14 @@ class Wait(Event):
 
 @dataclass(frozen=True, slots=True)
 class SendMsg(Event):
-    """The thread sends a message: whoever hears it knows what the thread knows now."""
+    """The thread sends a message. Its receiver learns the clock of the thread at this time."""
 
     label: Label
 
 
 @dataclass(frozen=True, slots=True)
 class RecvMsg(Event):
-    """The thread has waited for a message; what it brings lies in the memory of its host then."""
+    """The thread has waited for a message, whose content is now in the memory of its host."""
 
     label: Label
     item: Item
@@ -134,7 +137,7 @@ class RecvMsg(Event):
 
 @dataclass(frozen=True, slots=True)
 class End(Event):
-    """Results are there, or states are written: nothing of the run may be under way."""
+    """Results exist, or states are written: no work of the run may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +147,16 @@ class Release(Event):
 
 @dataclass(frozen=True, slots=True)
 class Free(Event):
-    """The memory of a device is given back; agent, slot and run do not matter."""
+    """The memory of a device is freed. Agent, slot and run are ignored."""
 
     device: int
 
 
 class EventGenerator:
-    """Tells the events of a plan. One run holds a slot at a time.
+    """Generates the events of a plan. One run holds a slot at a time.
 
-    items: by split and stage what a queue does in it. devices: whose events these are, the CPU
-    last; all of the machine by default. first: the number of the thread of slot 0.
+    items: for each split and stage, the operations of a queue. devices: the devices of the events,
+    the CPU last; all of the topology by default. first: the number of the thread of slot 0.
     """
 
     def __init__(
@@ -164,8 +167,8 @@ class EventGenerator:
         self._cpu = own[-1]
         self._first = first
         self._held = [-1] * plan.copies
-        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
-        """By slot the splits of the run whose copies out the copy queue has got."""
+        self._downloads_submitted: list[set[int]] = [set() for _ in range(plan.copies)]
+        """For each slot, the splits of the run whose downloads were submitted to the copy queue."""
         self._download_spans = {
             (s.device, c.node): (c.staging, s.id) for s in plan.splits for c in s.downloads
         }
@@ -177,34 +180,34 @@ class EventGenerator:
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
-        self._given[slot].clear()
+        self._downloads_submitted[slot].clear()
         return Acquire(self._first + slot, slot, run)
 
     def run_in(self, slot: int) -> int:
-        """Return the run that has a slot."""
+        """Return the run that holds a slot."""
         return self._held[slot]
 
     def stage(self, slot: int, device: int, copy: Upload) -> Touch:
-        """The host moves a value from the caller or a download buffer to where its device finds
-        it.
+        """Return the event of the host that copies a value from the caller or a download buffer to
+        the upload buffer of its device.
         """
-        reads = () if copy.source == HOST else (self._given_out(copy.node, copy.source),)
+        reads = () if copy.source == HOST else (self._downloaded(copy.node, copy.source),)
         write = self._words("upload", device, copy.staging, copy.node)
         if device == self._cpu:
             write = self._value(copy.node)
         return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
 
     def submit(self, slot: int, split: int) -> Iterator[Event]:
-        """The host writes the sequence number of a split and hands it to its queues."""
-        made = self.plan.splits[split]
+        """Yield the events of a submission, which writes the sequence number of the split."""
+        planned = self.plan.splits[split]
         yield self._touch(
-            slot, f"sequence_number of split {split}", (), (self._sequence_number(made),)
+            slot, f"sequence_number of split {split}", (), (self._sequence_number(planned),)
         )
-        if UPLOAD in made.async_transfers:
-            yield self._submit(slot, made, UPLOAD)
-        yield self._submit(slot, made, COMPUTE)
-        for number in made.deferred_downloads:
-            self._given[slot].add(number)
+        if UPLOAD in planned.async_transfers:
+            yield self._submit(slot, planned, UPLOAD)
+        yield self._submit(slot, planned, COMPUTE)
+        for number in planned.deferred_downloads:
+            self._downloads_submitted[slot].add(number)
             yield self._submit(slot, self.plan.splits[number], DOWNLOAD)
 
     def _submit(self, slot: int, split: Split, stage: str) -> Submit:
@@ -213,14 +216,16 @@ class EventGenerator:
         return Submit(*where, split.device, split.id, *what)
 
     def wait(self, slot: int, split: int) -> Iterator[Event]:
-        """The host waits for a split. Copies out that its device makes beside the work, of this
-        split and those before, are submitted, where no later split has handed them over, when the
-        work is known to be complete, if the plan says so; and waited for.
+        """Yield the events of a wait of the host for a split.
+
+        Asynchronous downloads of this split and of the earlier ones on its device are awaited as
+        well. If no later split has submitted them, they are submitted now, after the fence of the
+        work.
         """
-        device, given = self.plan.splits[split].device, self._given[slot]
+        device, submitted = self.plan.splits[split].device, self._downloads_submitted[slot]
         ended = [s for s in self._async_downloads if s.device == device and s.id <= split]
-        left = [s for s in ended if s.id not in given]
-        given.update(s.id for s in left)
+        left = [s for s in ended if s.id not in submitted]
+        submitted.update(s.id for s in left)
         yield from (self._submit(slot, s, DOWNLOAD) for s in left if not s.after(DOWNLOAD))
         where = self._first + slot, slot, self._held[slot]
         yield Wait(*where, split)
@@ -228,15 +233,15 @@ class EventGenerator:
         yield from (Wait(*where, s.id, DOWNLOAD) for s in ended)
 
     def check(self, slot: int, split: int) -> Touch:
-        """The host reads the sequence words of a split."""
-        made = self.plan.splits[split]
-        reads = tuple(self._echo(made, stage) for stage in self.items[split])
+        """Return the event of the host that reads the sequence numbers of a split."""
+        planned = self.plan.splits[split]
+        reads = tuple(self._echo(planned, stage) for stage in self.items[split])
         return self._touch(slot, f"check of split {split}", reads, ())
 
     def fetch(self, slot: int, node: int, device: int) -> Touch:
-        """The host reads a value that was copied out."""
+        """Return the event of the host that reads a downloaded value."""
         _, maker = self._download_spans.get((device, node), (None, -1))
-        read = self._given_out(node, maker, device)
+        read = self._downloaded(node, maker, device)
         return self._touch(slot, f"fetch of {self._name(node)}", (read,), ())
 
     def end(self, slot: int) -> End:
@@ -251,8 +256,10 @@ class EventGenerator:
     def hear(
         self, slot: int, run: int, what: str, host: str, about: int, values: Sequence[int] = ()
     ) -> RecvMsg:
-        """about: the CPU of the host that it goes to or comes from, which messages lie beside.
-        values: what it brings.
+        """Return the event of a received message.
+
+        about: the CPU of the host that the message goes to or comes from, which holds messages.
+        values: the values that it carries.
         """
         brought = (*(self._mail(value) for value in values), self._message(what, about))
         label = what, host, values[0] if what == "value" else -1, run
@@ -260,15 +267,17 @@ class EventGenerator:
         return RecvMsg(self._first + slot, slot, run, label, item)
 
     def read(self, slot: int, what: str, about: int) -> Touch:
-        """The host goes on by a message."""
+        """Return the event of the host that reads a message."""
         return self._touch(slot, f"reading {what}", (self._message(what, about),), ())
 
     def post(self, slot: int, node: int, split: int) -> Touch:
-        """The host sends a value that a split gave out."""
-        return self._touch(slot, f"sending {self._name(node)}", (self._given_out(node, split),), ())
+        """Return the event of the host that sends a downloaded value of a split."""
+        return self._touch(
+            slot, f"sending {self._name(node)}", (self._downloaded(node, split),), ()
+        )
 
     def open(self, slot: int, node: int) -> Touch:
-        """The host reads a value that another one has sent."""
+        """Return the event of the host that reads a value sent by another host."""
         read = self._mail(node)
         return self._touch(slot, f"reading {self._name(node)}", (read,), ())
 
@@ -281,11 +290,11 @@ class EventGenerator:
         item = Item(name, False, reads, writes)
         return Touch(self._first + slot, slot, self._held[slot], item)
 
-    # -- what is where -----------------------------------------------------------------------------
+    # -- memory of accesses ------------------------------------------------------------------------
 
     def _of_split(self, split: Split) -> dict[str, tuple[Item, ...]]:
-        """Copy in, nodes, copies out, by stage, each with a sequence word at the end; numpy
-        copies nothing and takes one node after the other.
+        """Return uploads, nodes and downloads by stage, each with a sequence number at the end. The
+        CPU copies nothing and runs one node after the other.
         """
         device, on_cpu = split.device, split.device == self._cpu
         items = [
@@ -323,8 +332,8 @@ class EventGenerator:
         )
 
     def _entered(self, split: Split, copy: Upload) -> Access:
-        """What a copy in reads: the staging buffer, in which a streamed weight is before the first
-        run where it has one of its own.
+        """Return the access of an upload to its staging buffer. A streamed weight with a staging
+        buffer of its own is there before the first run.
         """
         if copy.node in self.plan.graph.data and not split.refills:
             return Access(("weight", split.device, copy.node), 0, 1, copy.node)
@@ -333,7 +342,7 @@ class EventGenerator:
     def _of_node(
         self, device: int, node_id: int, split: int
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """What a node reads and writes."""
+        """Return the accesses of a node: reads and writes."""
         graph, inputs = self.plan.graph, self.plan.graph.nodes[node_id].inputs
         held = graph.states.get(node_id)
         if held is None:
@@ -342,11 +351,11 @@ class EventGenerator:
         state = self._state(device, held)
         if node_id != held:
             return self._read(device, inputs[1]), (state,)
-        # numpy takes the array as its value; a device reads a state where it is
+        # numpy takes the array as its value; a device reads a state in its own memory
         return ((state,), (self._value(held, split),)) if device == self._cpu else ((), ())
 
     def _read(self, device: int, node_id: int) -> tuple[Access, ...]:
-        """What is read where a node of a device reads a value."""
+        """Return the accesses of a node of a device that reads a value."""
         graph, plan = self.plan.graph, self.plan
         root, offset = graph.views.get(node_id, (node_id, 0))
         if root in plan.in_place:
@@ -362,7 +371,7 @@ class EventGenerator:
                 return read
             return (
                 *read,
-                self._given_out(value, copy.source),
+                self._downloaded(value, copy.source),
             )  # numpy reads the download buffer itself
         if root in graph.states and plan.placements[root].device == device:
             return (self._state(device, root, offset, graph.nodes[node_id].type.words),)
@@ -381,13 +390,13 @@ class EventGenerator:
         own: tuple[Access, ...] = (self._words("activation", device, span, node_id, split),)
         if node_id in self.plan.in_place:
             own = self._read(device, node_id)
-        beside = scratch_of(node_id)
-        scratch = self.plan.locations.get((device, beside))
+        scratch_id = scratch_of(node_id)
+        scratch = self.plan.locations.get((device, scratch_id))
         if scratch is None:
             return own
-        return (*own, self._words("activation", device, scratch, beside, split))
+        return (*own, self._words("activation", device, scratch, scratch_id, split))
 
-    def _given_out(self, node: int, split: int, device: int | None = None) -> Access:
+    def _downloaded(self, node: int, split: int, device: int | None = None) -> Access:
         here = self.plan.splits[split].device if device is None else device
         if here == self._cpu:
             return self._value(
@@ -399,7 +408,9 @@ class EventGenerator:
     def _words(
         self, kind: str, device: int, span: Span | None, node: int, split: int = -1
     ) -> Access:
-        """An empty value stands for its first word; one without a place lies where none writes."""
+        """Return the access to a span. An empty value stands for its first word; a value without a
+        span is in memory that nothing writes.
+        """
         if span is None:
             return Access((f"{kind} without a place", device, 0), 0, 1, node, split)
         words = max(1, span.words)

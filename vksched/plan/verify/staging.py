@@ -1,8 +1,8 @@
-"""Staging buffers: does a plan keep its promises about memory that the host sees?
+"""Staging buffers: checks of the memory of a plan that the host sees.
 
     staging buffer   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
 
-A value has a staging buffer of its own, but for weights that the host writes in each run.
+A value has a staging buffer of its own, except for weights that the host writes in each run.
 Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan_verify.py.
 """
@@ -17,8 +17,8 @@ from ..types.interval_set import IntervalSet, Owners
 from ..types.plan_types import PlanValue, Span, Split
 
 
-class Turns:
-    """Who has which staging buffers while splits start one after the other."""
+class StagingOwners:
+    """The owners of staging buffers while splits start one after the other."""
 
     def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
@@ -42,7 +42,7 @@ class Turns:
 
 
 def check_staging(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
-    """Checks where the values of a device are that enter and leave it. splits: its own."""
+    """Check the staging spans of the values that enter and leave a device. splits: its own."""
     graph, memory = plan.graph, plan.memory[device]
     shared, upload_staging, download_staging = IntervalSet(), IntervalSet(), IntervalSet()
     for split in splits:
@@ -73,7 +73,7 @@ def _take(taken: IntervalSet, span: Span, kind: str) -> None:
 
 
 def check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
-    """Check that a span is of so many words and lies in one of some pages."""
+    """Check that a span has the expected number of words and is within one of some pages."""
     if span.words != words:
         raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
     if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:

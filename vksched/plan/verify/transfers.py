@@ -1,11 +1,11 @@
-"""Aside: does a plan keep its promises about copies that run beside work?
+"""Asynchronous transfers: checks of copies that run concurrently with the work of a device.
 
-    copies in of split 3     may run beside the work of 1 and 2, where they wait for that of 0 only
+    copies in of split 3     may overlap the work of 1 and 2 if they only wait for that of 0
     copies out of split 0    may run until the host has waited for it
 
-Walks the splits of one device; what may run beside each other must share no words of which one is
-written. Complexity: O(splits that may run beside each other * log(values)). Examples:
-tests/planner/test_transfers.py.
+The checks go through the splits of one device. Concurrent operations must share no word that one of
+them writes.
+Complexity: O(concurrent splits * log(values)). Examples: tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from ..types.interval_set import IntervalSet
 from ..types.plan_types import COMPUTE, DOWNLOAD, HOST, UPLOAD, PlanValue, Span, Split
 
 Used = Mapping[int, tuple[IntervalSet, IntervalSet]]
-"""By split the words of its device that its work reads, and that it writes."""
+"""For each split, the words of its device that its work reads, and the words that it writes."""
 
 
-def check_aside(
+def check_async_transfers(
     plan: PlanValue, splits: Sequence[Split], spans: Mapping[int, Span], used: Used
 ) -> None:
-    """Check one device. splits: its own. spans: where values are.
+    """Check one device. splits: its own. spans: the spans of values.
 
-    Raises:
-        PlanError: the first promise that is broken.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     spec = plan.topology.devices[splits[0].device]
     has_queue = spec.limits.copy_queue and spec.kind != "cpu"
@@ -37,13 +39,16 @@ def check_aside(
         return
     waits = _Waits(plan, splits[0].device)
     numbers = [split.id for split in splits]
-    left: set[int] = set()  # whose copies out nothing before has handed over
-    known = HOST  # the last split whose work is complete for all that the copy queue gets
+    left: set[int] = set()  # splits whose downloads are not submitted yet
+    # the last split whose work is complete for all later submissions to the copy queue
+    known = HOST
     for at, split in enumerate(splits):
         if not (split.async_transfers or split.stage_deps or split.deferred_downloads):
             continue
         if not has_queue:
-            raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
+            raise _fail(
+                f"split {split.id} has asynchronous copies, but {spec.name} has no copy queue"
+            )
         _check_stages(plan, split)
         for number in split.deferred_downloads:
             if number not in left or waits.seen(number) <= split.id:
@@ -52,23 +57,23 @@ def check_aside(
         if UPLOAD in split.async_transfers:
             known = max(known, waits.waited(split.id), *(n for _, n in split.after(UPLOAD)))
             unknown = splits[min(bisect_right(numbers, known), at) : at]
-            _check_coming(unknown, split, used)
+            _check_uploads(unknown, split, used)
         for number in split.deferred_downloads:
             known = max(known, *(n for _, n in plan.splits[number].after(DOWNLOAD)), HOST)
         if DOWNLOAD in split.async_transfers:
             left.add(split.id)
             later = splits[at + 1 : bisect_left(numbers, waits.seen(split.id))]
-            _check_leaving(plan, later, split, spans, used)
+            _check_downloads(plan, later, split, spans, used)
 
 
 def _check_stages(plan: PlanValue, split: Split) -> None:
-    """Check that there are such stages, and that each waits for what the device has got by then:
-    the work of a split of its own, or earlier, or for the copies in of its own.
+    """Check that the stages exist, and that each waits for earlier submissions of the device: the
+    work of its own split or an earlier one, or the uploads of its own split.
     """
     if not set(split.async_transfers) <= {UPLOAD, DOWNLOAD} or len(
         set(split.async_transfers)
     ) != len(split.async_transfers):
-        raise _fail(f"split {split.id} has {split.async_transfers} beside its work")
+        raise _fail(f"split {split.id} has invalid asynchronous stages {split.async_transfers}")
     own = (COMPUTE, UPLOAD, split.id), (DOWNLOAD, COMPUTE, split.id)
     for order in split.stage_deps:
         same = plan.splits[order.split] if 0 <= order.split <= split.id else None
@@ -81,13 +86,15 @@ def _check_stages(plan: PlanValue, split: Split) -> None:
 
 
 class _Waits:
-    """Until when the host has waited for the splits of one device."""
+    """The waits of the host for the splits of one device."""
 
     def __init__(self, plan: PlanValue, device: int) -> None:
         self._count = len(plan.splits)
         self._before: list[int] = []
         self._latest: list[int] = []
-        """Before which splits it waits for a later one of the device than ever, and for which."""
+        """With `_before`, parallel lists: a split before which the host waits for a later split of
+        the device than before, and this later split.
+        """
         for split in plan.splits:
             waited = max((w for w in split.waits if plan.splits[w].device == device), default=HOST)
             if waited > (self._latest[-1] if self._latest else HOST):
@@ -95,20 +102,22 @@ class _Waits:
                 self._latest.append(waited)
 
     def waited(self, split: int) -> int:
-        """Return the last split for which the host has waited when it begins a split."""
+        """Return the last split that the host has waited for when it begins a split."""
         at = bisect_right(self._before, split)
         return self._latest[at - 1] if at else HOST
 
     def seen(self, split: int) -> int:
-        """Return the first split before which the host has waited for one; how many there are,
-        where that is the end of the run.
+        """Return the first split before which the host has waited for a split, or the number of
+        splits if that is at the end of the run.
         """
         at = bisect_left(self._latest, split)
         return self._before[at] if at < len(self._before) else self._count
 
 
-def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
-    """before: splits of the device that may still be at work when the copies in begin."""
+def _check_uploads(before: Sequence[Split], split: Split, used: Used) -> None:
+    """Check asynchronous uploads. before: splits of the device whose work may still be under way
+    when the uploads begin.
+    """
     if (UPLOAD, split.id) not in split.after(COMPUTE):
         raise _fail(f"split {split.id} does not wait for its copies in")
     targets = [copy.target for copy in split.uploads]
@@ -120,14 +129,16 @@ def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
             )
 
 
-def _check_leaving(
+def _check_downloads(
     plan: PlanValue,
     later: Sequence[Split],
     split: Split,
     spans: Mapping[int, Span],
     used: Used,
 ) -> None:
-    """later: splits of the device that begin before the host has seen the copies out."""
+    """Check asynchronous downloads. later: splits of the device that begin before the host has seen
+    the downloads.
+    """
     if (COMPUTE, split.id) not in split.after(DOWNLOAD):
         raise _fail(f"copies out of split {split.id} do not wait for its work")
     roots = plan.graph.view_bases

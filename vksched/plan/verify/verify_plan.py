@@ -1,12 +1,12 @@
-"""Verify: does a plan keep every promise? Checked by simulation, not by the code that made the
-plan.
+"""Verification of all invariants of a plan, by a simulation that is independent of the planner.
 
-    host order --> what is present where --> what is complete --> which words are alive
+    host order --> values present on each device --> completed splits --> alive words
 
-Walks the splits as the executor will. A value must be present on a device before a node there reads
-it; the split that made a value must be known complete before the host copies it; no word may be
-written while a value in it is still needed; a barrier must part what conflicts. Complexity: O(items
-* log(values)). Examples: tests/plan/test_plan_verify.py.
+The checks go through the splits as the executor does. A value must be present on a device before a
+node there reads it; the split that produced a value must be known complete before the host copies
+it; no word may be overwritten while its value is still needed; a barrier must separate conflicting
+accesses.
+Complexity: O(items * log(values)). Examples: tests/plan/test_plan_verify.py.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from ..types.plan_types import (
     scratch_of,
 )
 from .index_checks import check_numbers
-from .staging import Turns, check_span, check_staging
-from .transfers import check_aside
+from .staging import StagingOwners, check_span, check_staging
+from .transfers import check_async_transfers
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
 
 def verify_plan(plan: AnyPlan) -> AnyPlan:
-    """Return the plan when it is sound.
+    """Return the plan if it is valid.
 
-    Raises:
-        PlanError: the first promise that is broken.
+    Raises
+    ------
+    PlanError
+        The first broken invariant.
     """
     plan.topology.verify()
     calls = _Calls(plan)
@@ -64,13 +66,13 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
             _check_words(plan, device, calls, spans.get(device, {}), own)
             _check_capacity(plan, device)
         elif own:
-            check_aside(plan, own, {}, {})
+            check_async_transfers(plan, own, {}, {})
     _check_replicas(plan)
     return plan
 
 
 def _check_replicas(plan: PlanValue) -> None:
-    """Each replica is a sound plan of the same graph on memory of its own."""
+    """Check that each replica is a valid plan of the graph on memory of its own."""
     used = {split.device for split in plan.splits}
     for other in plan.replicas:
         own = {split.device for split in other.splits}
@@ -91,7 +93,9 @@ def _fail(message: str) -> PlanError:
 
 
 class _Calls:
-    """What devices say of the graph's calls, each asked once: nothing the planner found counts."""
+    """The support of the graph's calls on devices, computed anew: results of the planner do not
+    count.
+    """
 
     def __init__(self, plan: PlanValue) -> None:
         self._graph = plan.graph
@@ -147,16 +151,16 @@ def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
 
 
 def _check_order(plan: PlanValue) -> None:
-    """Simulate host and queues: presence of operands, completeness of what the host reads, and
-    states that are written last.
+    """Simulate host and queues: presence of operands, completeness of the splits that the host
+    reads, and states that are written last.
     """
     graph = plan.graph
     present: set[tuple[int, int]] = set()
     held = [frozenset(memory.weights) for memory in plan.memory]
-    done: dict[int, int] = {}  # of each device the last split that is complete
-    made: dict[int, int] = {}
+    done: dict[int, int] = {}  # for each device, the last complete split
+    producers: dict[int, int] = {}
     shown: list[int] = []
-    turns = Turns(plan)
+    staging_owners = StagingOwners(plan)
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
@@ -171,7 +175,7 @@ def _check_order(plan: PlanValue) -> None:
         for waited in split.waits:
             wait(waited, split.id)
         _check_commit(plan, split, is_complete)
-        turns.take(split, is_complete)
+        staging_owners.take(split, is_complete)
         if shown and not is_complete(shown[-1]):  # which waited for the one before it
             raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
         for copy in split.uploads:
@@ -182,7 +186,7 @@ def _check_order(plan: PlanValue) -> None:
                         f"{name} is copied in from the caller, but is no input, nor a weight in "
                         "host memory"
                     )
-            elif made.get(copy.node) != copy.source:
+            elif producers.get(copy.node) != copy.source:
                 raise _fail(
                     f"{name} is copied in from split {copy.source}, which does not give it out"
                 )
@@ -198,14 +202,14 @@ def _check_order(plan: PlanValue) -> None:
             present.add((split.device, node_id))
         if split.observed:
             shown.append(split.id)
-            given = {copy.node for copy in split.downloads}
+            downloaded = {copy.node for copy in split.downloads}
             for value in split.observed:
-                if not {value, graph.view_base(value)} & given:
+                if not {value, graph.view_base(value)} & downloaded:
                     raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.downloads:
             _check_present(plan, split, present, held, out.node, "a copy out")
             if plan.placements[graph.view_base(out.node)].device == split.device:
-                made[out.node] = split.id
+                producers[out.node] = split.id
     for waited in plan.final_waits:
         wait(waited, len(plan.splits))
     left = [s.id for s in plan.splits if not is_complete(s.id)]
@@ -216,12 +220,12 @@ def _check_order(plan: PlanValue) -> None:
         *((graph.nodes[v].name, v) for v in graph.backed_up_states),
     ):
         root = graph.view_base(output)
-        if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
+        if not graph.nodes[root].declaration.leaf and not {output, root} & producers.keys():
             raise _fail(f"output {name!r} is not copied out")
 
 
 def _from_host(plan: PlanValue, node_id: int) -> bool:
-    """Whether the host has a value at hand: an input or a view of one, or a weight that the plan
+    """Return True if the host holds a value: an input or a view of one, or a weight that the plan
     leaves there.
     """
     graph, device = plan.graph, plan.placements[node_id].device
@@ -231,19 +235,20 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
-    """A split that writes states does nothing else, but for what cannot fail and is needed there
-    alone, and starts when all others are complete.
+    """Check that a split that writes states starts when all others are complete, and has no other
+    nodes except ones that cannot fail and are needed there alone.
     """
     graph = plan.graph
     if not commits(graph, split.nodes, split.in_place):
         return
     _check_in_place(plan, split)
     writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
-    given = {graph.view_base(out.node) for out in split.downloads}
+    downloaded = {graph.view_base(out.node) for out in split.downloads}
     others = [
         n
         for n in split.nodes
-        if n not in graph.states and (n in given or graph.nodes[n].declaration.in_place is None)
+        if n not in graph.states
+        and (n in downloaded or graph.nodes[n].declaration.in_place is None)
     ]
     if others:
         raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
@@ -257,12 +262,14 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
 
 
 def _check_in_place(plan: PlanValue, split: Split) -> None:
-    """A value that is written over its state is its next one, no other's, and nobody else's."""
+    """Check that a value that overwrites a state is its next value and that of no other state, on
+    the state's device, and that the value is neither downloaded, observed nor an output.
+    """
     graph, own = plan.graph, set(split.nodes)
-    given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
-    given = {
+    exposed = {v for s in plan.splits for v in s.observed} | {out.node for out in split.downloads}
+    exposed = {
         graph.view_base(v)
-        for v in (*given, *graph.backed_up_states, *(v for _, v in graph.outputs))
+        for v in (*exposed, *graph.backed_up_states, *(v for _, v in graph.outputs))
     }
     states_of: dict[int, list[int]] = {}
     for node_id, state in graph.states.items() if split.in_place else ():
@@ -273,19 +280,24 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     for value, state in split.in_place:
         name = graph.nodes[value].name
         if value not in own or states_of.get(value) != [state]:
-            raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
+            raise _fail(
+                f"{name} overwrites {graph.nodes[state].name}, but is not the next value of "
+                "this state only"
+            )
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
         if by_numpy:
-            _check_written_by_numpy(plan, value, state, readers[state], given, split.device)
+            _check_written_by_numpy(plan, value, state, readers[state], exposed, split.device)
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
-        if value in given:
-            raise _fail(f"{name} is given out, but lies where its state does")
+        if value in exposed:
+            raise _fail(
+                f"{name} is visible to the caller or another device, but overwrites its state"
+            )
 
 
 def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
-    """Return for each of some states the nodes that read it, and are no views."""
+    """Return, for each of some states, the nodes that read it and are no views."""
     graph, out = plan.graph, {state: set[int]() for state in states}
     for node in graph.ops if states else ():
         for state in states.intersection(map(graph.view_base, node.inputs)):
@@ -295,12 +307,12 @@ def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
 
 
 def _check_written_by_numpy(
-    plan: PlanValue, value: int, state: int, readers: set[int], given: set[int], cpu: int
+    plan: PlanValue, value: int, state: int, readers: set[int], exposed: set[int], cpu: int
 ) -> None:
-    """No view of the array of a state is left when numpy changes it on a CPU."""
+    """Check that no view of a state's array is alive when numpy updates it in place."""
     graph = plan.graph
-    if not numpy_may_write(graph, value, state, readers) or state in given:
-        raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
+    if not numpy_may_write(graph, value, state, readers) or state in exposed:
+        raise _fail(f"numpy cannot write {graph.nodes[value].name} in place of its state")
     for reader in readers:
         if plan.placements[reader].device != cpu:
             raise _fail(f"{graph.nodes[reader].name} may read {graph.nodes[state].name} too late")
@@ -334,8 +346,8 @@ def _check_words(
     spans: Mapping[int, Span],
     splits: Sequence[Split],
 ) -> None:
-    """Replay a device's program on a map of words: who owns what, and which accesses no barrier
-    parts.
+    """Replay the program of a device on a map of words with their owners, and check accesses
+    without a barrier between them.
     """
     graph, memory = plan.graph, plan.memory[device]
     state_spans = {
@@ -349,7 +361,7 @@ def _check_words(
         words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
         check_span(node, words, span, pages, kind)
         state = graph.states.get(value, plan.in_place.get(value, -1))
-        held = state_spans.get(state)  # elsewhere it is a copy
+        held = state_spans.get(state)  # on another device it is a copy
         if (held is None) != (span.page < len(memory.activation_pages)):
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
         if held is not None and span != held:
@@ -384,8 +396,8 @@ def _check_words(
             sources, targets = [span for _, span in operands], [spans[v] for v in results]
             for taker, target in zip(results, targets, strict=True):
                 for value in owners.take(target, taker):
-                    # what the item itself holds, operands and scratch, is needed until it ends,
-                    # but for the state that it gives its next value
+                    # operands and scratch of the item are needed until it ends, except for the
+                    # state that it overwrites
                     until = clock + (value == graph.states.get(taker, plan.in_place.get(taker)))
                     if value != taker and last.get(value, -1) >= until:
                         names = _name(plan, taker), _name(plan, value)
@@ -399,14 +411,14 @@ def _check_words(
         split.async_transfers or split.stage_deps or split.deferred_downloads for split in splits
     ):
         used = {split.id: _words_used(plan, split, spans) for split in splits}
-        check_aside(plan, splits, spans, used)
+        check_async_transfers(plan, splits, spans, used)
     check_staging(plan, device, splits)
 
 
 def _words_used(
     plan: PlanValue, split: Split, spans: Mapping[int, Span]
 ) -> tuple[IntervalSet, IntervalSet]:
-    """Return the words that the work of a split reads, and those that it writes."""
+    """Return the words that the work of a split reads, and the words that it writes."""
     read, written = IntervalSet(), IntervalSet()
     part = split.stages[COMPUTE]
     every = _accesses(plan, split, spans)
@@ -420,8 +432,8 @@ _Access = tuple[list[tuple[int, Span]], list[int]]
 
 
 def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
-    """Yield for each item of a split the values in memory that it reads, with the part of each
-    that it reads, and those that it writes: its result, and its scratch memory where it has some.
+    """Yield, for each item of a split, the values in memory that it reads, with the part that it
+    reads, and the values that it writes: its result, and its scratch memory if it has some.
     """
     nodes, graph = plan.graph.nodes, plan.graph
 
@@ -439,11 +451,11 @@ def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Itera
     for copy in split.uploads:
         yield [], [copy.node]
     for node_id in split.nodes:
-        node, beside = nodes[node_id], scratch_of(node_id)
-        if node.op == "state":  # it is there: nothing happens
+        node, scratch = nodes[node_id], scratch_of(node_id)
+        if node.op == "state":  # no operation
             yield [], []
             continue
-        written = [node_id, beside] if beside in spans else [node_id]
+        written = [node_id, scratch] if scratch in spans else [node_id]
         yield read(*node.inputs), written
     for out in split.downloads:
         yield read(out.node), []
@@ -469,9 +481,9 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     needed = memory.weight_bytes + memory.state_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
-    kept = memory.weight_bytes + memory.state_bytes
-    if not 0 <= memory.resident_bytes <= kept:
-        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
+    persistent_bytes = memory.weight_bytes + memory.state_bytes
+    if not 0 <= memory.resident_bytes <= persistent_bytes:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {persistent_bytes} bytes")
     shared = sum(plan.memory[d].needed_bytes for d in plan.topology.memory_peers(device))
     if memory.needed_bytes and shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")

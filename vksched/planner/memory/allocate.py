@@ -1,20 +1,19 @@
-"""Memory: where each value lies on its device, page and word, for as long as it lives.
+"""Memory allocation: the page and offset of each value on its device, by lifetime.
 
-Problem: dynamic storage allocation with known lifetimes, into pages of bounded size, so that little
-more is taken than what must live at once, and items that could run beside each other share no
-words: each such pair would need a barrier. Method: neighbours that need nothing of each other form
-a step, as long as its values fit beside what lives, and a tenth; lifetimes are counted in steps.
-Each value in order of birth takes the smallest free block that holds it. Where that takes too much,
-other orders are tried, each value at the lowest place free for as long as it lives, and then
-shorter steps.
+Problem: dynamic storage allocation with known lifetimes, into pages of bounded size, close to the
+largest live set. Items that could run concurrently must not share memory, because this would
+require a barrier between them. Method: independent neighbours form a step, as long as its values
+fit into the live set plus 10 %; lifetimes are counted in steps. Each value in order of birth gets
+the smallest free block that holds it. If the result is too large, other orders are tried, in which
+each value gets the lowest place that is free during its lifetime, and then shorter steps.
 
     words |  [ b      ][ d    ]
-          |  [ a  ]  [ c        ]      c takes the place of a, d that of b
+          |  [ a  ]  [ c        ]      c reuses the memory of a, d that of b
           +----------------------> steps of the device's program
 
-Complexity: O(values * log(values)), and O(pairs that live together) where other orders are tried.
-Lower bound: the largest live set.
-Examples: tests/plan/test_plan.py, tests/planner/test_plan_levels.py.
+Complexity: O(values * log(values)), and O(pairs that live together) if other orders are tried.
+Lower bound: the largest live set. Examples: tests/plan/test_plan.py,
+tests/planner/test_plan_levels.py.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from ...plan.types.plan_types import DOWNLOAD, UPLOAD, Span, scratch_of
 from ...plan.types.split_draft import SplitDraft
 
 SLACK = 0.1
-"""The share of the largest live set that may be spent on fewer barriers."""
+"""Fraction of the largest live set that may be spent on fewer barriers."""
 
 
 class MemoryUse:
-    """What a device does with its memory, item by item, over all its splits in order.
+    """The memory use of a device, item by item, over all its splits in order.
 
-    first, last: for each value the first and the last item that touches it, both included. words:
-    what it takes. parts: for each item, the first one with which it could share a step: the items
-    between need nothing of each other.
+    `first` and `last` hold the first and the last item that touches each value, both included;
+    `words` its size; `parts` for each item the first one that it could share a step with: the items
+    from there on are independent.
     """
 
     def __init__(self, support: OpSupport, split_drafts: Sequence[SplitDraft], device: int) -> None:
@@ -51,7 +50,7 @@ class MemoryUse:
         item = start = 0
         own = [split_draft for split_draft in split_drafts if split_draft.device == device]
         begins: list[int] = []
-        """Of each split its first item."""
+        """The first item of each split."""
         for split_draft in own:
             start = item
             begins.append(item)
@@ -66,7 +65,9 @@ class MemoryUse:
                     if value in first:
                         start = max(start, first[value] + 1)
                         last[value] = item
-                if node_id not in graph.states and node_id not in in_place:  # which lie apart
+                if (
+                    node_id not in graph.states and node_id not in in_place
+                ):  # states have memory of their own
                     first[node_id] = last[node_id] = item
                 if support.scratch_words(nodes[node_id], device):
                     scratch[node_id] = item
@@ -79,7 +80,7 @@ class MemoryUse:
                     last[value] = item
                 parts.append(start)
                 item += 1
-        _keep_aside(graph, own, [*begins, item], first, last)
+        _extend_for_transfers(graph, own, [*begins, item], first, last)
         on_host = support.topology.devices[device].kind == "cpu"
         self.parts = parts
         self.words = {
@@ -87,9 +88,9 @@ class MemoryUse:
             for v in first
         }
         for node_id, item in scratch.items():
-            beside = scratch_of(node_id)
-            first[beside] = last[beside] = item
-            self.words[beside] = support.scratch_words(nodes[node_id], device)
+            scratch_id = scratch_of(node_id)
+            first[scratch_id] = last[scratch_id] = item
+            self.words[scratch_id] = support.scratch_words(nodes[node_id], device)
         self.first, self.last = first, last
         self._born, self._dying = [0] * len(parts), [0] * len(parts)
         for value, words in self.words.items():
@@ -99,11 +100,11 @@ class MemoryUse:
 
     @cached_property
     def least(self) -> int:
-        """The words of the largest live set: no assignment needs less."""
+        """The words of the largest live set, a lower bound of any allocation."""
         return max(self.live(), default=0)
 
     def live(self) -> list[int]:
-        """Return the words that live at each item."""
+        """Return the words that are live at each item."""
         live, out = 0, []
         for more, less in zip(self._born, self._dying, strict=True):
             live += more
@@ -114,9 +115,9 @@ class MemoryUse:
     def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
         """Return the lifetimes of all values, in steps.
 
-        slack: None makes each item a step of its own. Otherwise neighbours that do not depend on
-        each other share a step, and no words, so that no barrier is needed between them, unless
-        this takes more than the largest live set and that share of it.
+        slack: None makes each item a step of its own. Otherwise independent neighbours share a step
+        and no memory, so that no barrier is needed between them, unless this exceeds the largest
+        live set by more than this fraction.
         """
         steps = range(len(self.parts)) if slack is None else self._steps(slack)
         return [
@@ -125,7 +126,7 @@ class MemoryUse:
         ]
 
     def _steps(self, slack: float) -> list[int]:
-        """Return for each item the first one of its step."""
+        """Return for each item the first item of its step."""
         allowed = self.least * (1 + slack)
         out: list[int] = []
         begin = live = ended = 0
@@ -140,17 +141,17 @@ class MemoryUse:
         return out
 
 
-def _keep_aside(
+def _extend_for_transfers(
     graph: Graph,
     own: Sequence[SplitDraft],
     begins: Sequence[int],
     first: dict[int, int],
     last: dict[int, int],
 ) -> None:
-    """Let what the copy queue brings live from the start of the split before, and what it takes
-    away until the host has waited for that.
+    """Extend lifetimes of values in the transfer queue: uploads from the start of the previous
+    split, downloads until the host has waited for them.
 
-    own: the splits of the device. begins: the first item of each, and how many items there are.
+    own: the splits of the device. begins: the first item of each split, and the number of items.
     """
     for at, split_draft in enumerate(own):
         if UPLOAD in split_draft.async_transfers and at:
@@ -165,9 +166,9 @@ def _keep_aside(
 def assign_memory(
     program: MemoryUse, page_words: int, disable_aliasing: bool = False, tight: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Return a span for each value of a program and the page sizes in words.
+    """Return the span of each value, and the page sizes in words.
 
-    Items that could run beside each other share no words where that costs little, and if not tight.
+    Items that could run concurrently share no memory if that costs little. tight: they may share.
     """
     most = int(program.least * (1 + SLACK))
     best: tuple[dict[int, Span], tuple[int, ...]] | None = None
@@ -183,10 +184,7 @@ def assign_memory(
 
 
 def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
-    """Return the weights and constants that a device's nodes read and that are not streamed in.
-
-    here: its splits.
-    """
+    """Return the weights and constants that splits of a device read without streaming."""
     roots, nodes = graph.view_bases, graph.nodes
     streamed = {value for split_draft in here for value, _ in split_draft.live_in}
     read = {roots[i] for split_draft in here for n in split_draft.nodes for i in nodes[n].inputs}
@@ -194,7 +192,7 @@ def weights_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
 
 
 def states_of(graph: Graph, here: Sequence[SplitDraft]) -> tuple[int, ...]:
-    """Return the states that live on a device. here: its splits."""
+    """Return the states that live on the device of some splits."""
     if not graph.states:
         return ()
     nodes = (n for split_draft in here for n in split_draft.nodes)

@@ -1,11 +1,11 @@
-"""Plan draft: splits and memory of a placement, before it is known whether they fit.
+"""Plan draft: the splits and memory of a placement, before it is known whether they fit.
 
-    placement -> splits -> where each value lies -> bytes of each device, for one copy
-                                                          | fits, and so many copies
+    placement -> splits -> place of each value -> bytes of each device, for one copy
+                                                          | fits, and number of copies
                                                           v
                                                         a Plan
 
-Complexity: that of `split.py`, `memory.py` and `barriers.py`. Examples: tests/plan/test_plan.py.
+Complexity: that of splits.py, allocate.py and barriers.py. Examples: tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from .allocate import MemoryUse, assign_memory, states_of, weights_of
 from .staging import assign_staging, assign_upload_staging
 
 NOWHERE = Span(0, 0, 0)
-"""The span of a value in numpy's memory."""
+"""The span of a value in memory of the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
     """A placement with its splits and its memory, for one copy.
 
-    spans, upload_staging, download_staging: for each device where values lie there, in activation
-    memory and staging buffers. memory: for one copy. host_slot_bytes: what each slot takes of the
-    memory of each CPU, the staging buffers of devices that have them there included.
+    `spans`, `upload_staging` and `download_staging` hold, by device, the places of values in
+    activation memory and staging buffers; `memory` the needs of one copy; `host_slot_bytes` the
+    bytes of one copy in the memory of each CPU, including the staging buffers of devices in that
+    memory.
     """
 
     support: OpSupport
@@ -69,9 +70,7 @@ class PlanDraft:
         return sum(self.memory[d].needed_bytes for d in peers)
 
     def free_bytes(self, peers: Sequence[int]) -> int:
-        """Return the bytes of a memory: where its devices say different things, the least of those
-        that take something of it.
-        """
+        """Return the bytes of a memory: the smallest size that its users report."""
         used = [d for d in peers if self.memory[d].needed_bytes] or peers
         return min(self.topology.devices[d].memory_bytes for d in used)
 
@@ -79,7 +78,7 @@ class PlanDraft:
         return self.need(peers) <= self.free_bytes(peers)
 
     def slot_bytes(self, device: int) -> int:
-        """Returns what one slot takes of a device's own memory."""
+        """Return the bytes of one copy in a device's own memory."""
         memory = self.memory[device]
         if device in self.host_slot_bytes:
             return self.host_slot_bytes[device]
@@ -97,8 +96,8 @@ def make_draft(
 ) -> PlanDraft:
     """Return the draft of a placement.
 
-    notes: what to tell the user of it. tight: save memory at the price of barriers. ahead, scarce:
-    see `StreamingBuffers.of`.
+    notes: messages to the user. tight: save memory at the price of barriers. ahead, scarce: see
+    `StreamingBuffers.of`.
     """
     graph, topology = support.graph, support.topology
     streaming_buffers = StreamingBuffers.of(topology, ahead, scarce)
@@ -163,8 +162,9 @@ def make_draft(
 def _host_memory(
     support: OpSupport, device: int, weights: tuple[int, ...], states: tuple[int, ...], slot: int
 ) -> DeviceMemory:
-    """Returns what a CPU takes of its host's memory. slot: bytes of one slot. Weights of the caller
-    are his own arrays; another host has copies of them.
+    """Return the memory that a CPU needs on its host. slot: bytes of one copy.
+
+    Weights on the driver are the user's arrays; other hosts hold copies of them.
     """
     size = {node: support.graph.nodes[node].type.host_bytes for node in (*weights, *states)}
     weight_bytes, state_bytes = (sum(size[node] for node in some) for some in (weights, states))
@@ -176,7 +176,7 @@ def _host_memory(
 
 
 def memory_of(draft: PlanDraft, copies: int) -> tuple[DeviceMemory, ...]:
-    """Returns what a draft takes of each device with a number of copies."""
+    """Return the memory that a draft needs on each device for a number of copies."""
     more = map(draft.slot_bytes, range(len(draft.memory)))
     return tuple(
         replace(m, peak_bytes=m.peak_bytes + (copies - 1) * slot)
@@ -191,7 +191,7 @@ def finish(
     notes: tuple[str, ...],
     decision: Decision | None = None,
 ) -> Plan:
-    """Return the plan of a draft for a number of copies. decision: what it was chosen from."""
+    """Return the plan of a draft for a number of copies. decision: how it was chosen."""
     locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     graph = draft.support.graph
     stage_deps = StageDependencies(graph, draft.topology, draft.spans)
@@ -222,7 +222,7 @@ def _make_split(
         draft.download_staging[here],
     )
     whole = draft.support.topology.devices[here].disable_aliasing
-    kept = {value for value, _ in split_draft.in_place}
+    in_place_nodes = {value for value, _ in split_draft.in_place}
     begins = stage_begins(
         split_draft.async_transfers, len(split_draft.live_in), len(split_draft.nodes)
     )
@@ -242,7 +242,7 @@ def _make_split(
         depth=critical_path_length(graph, split_draft),
         inner_barriers=sum(
             [
-                draft.support.inner_barriers(graph.nodes[n], here, n in kept)
+                draft.support.inner_barriers(graph.nodes[n], here, n in in_place_nodes)
                 for n in split_draft.nodes
             ]
         ),

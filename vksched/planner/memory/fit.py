@@ -1,11 +1,10 @@
-"""Fit: placements that keep each device within its memory, and copies for what is left.
+"""Fit: find a placement within the memory of each device, and the number of copies.
 
-Problem: what a placement takes is known once its splits and its memory are. Method: a device that
-is too small takes the nodes before a number, its cap, and the next devices take the rest. The cap
-is searched between one that fits and one that does not, led by the bytes of weights and states,
-until the device is well filled. Where only a few nodes around one moment are too much they go
-elsewhere alone. Copies come last and never move anything: what the model leaves free decides how
-many there are.
+Problem: the memory of a placement is known only once it is split and allocated. Method: a device
+that is too small runs only the nodes before a number, its cap, and later devices run the rest. A
+search between a cap that fits and one that does not, guided by the bytes of weights and states,
+fills the device well. If only a short run of nodes exceeds the memory, only this run is moved.
+Copies are chosen last and never move nodes: they use the memory that the model leaves free.
 
     nodes   0 ........... cap ........... n        gpu:0 |#########-|
             gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
@@ -31,26 +30,24 @@ from .allocate import MemoryUse
 from .draft import PlanDraft
 
 AUTO = "auto"
-"""As many copies as the objective gains from."""
+"""As many copies as the objective benefits from."""
 LEAST = "least"
 """One copy for each device that takes whole runs."""
 PEAK_SHARE = 0.6
-"""Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a
-network for pictures do; beyond that a cap keeps what stands before.
+"""Maximum fraction of the nodes of a device that are moved as a peak, such as the first layers of a
+vision network; beyond that a cap retains the nodes before it.
 """
 
 TRIES = 8
-"""Caps tried for a device before the best of them is taken; and peaks, each wider than the last
-one, before a cap is searched.
-"""
-FREE_TIMES = 2
-"""So often a device may be full before its cap is lowered by more than has to be."""
+"""Maximum number of caps tried for a device, and of peaks before a cap."""
+TIMES_BEFORE_GROWTH = 2
+"""Number of times a device may be full before its cap is lowered in growing steps."""
 
 
 def fit(
     support: OpSupport, try_caps: Callable[[Caps], PlanDraft]
 ) -> tuple[PlanDraft, Caps, list[str]]:
-    """Return a draft within every GPU's memory, its caps, and for each that was too small why."""
+    """Return a draft within the memory of every GPU, its caps, and reasons for full devices."""
     topology = support.topology
     count = len(topology.devices)
     caps = Caps([None] * count, [range(0)] * count)
@@ -66,8 +63,8 @@ def fit(
         times[full] += 1
         peak = _find_peak(draft, full, caps) if times[full] <= TRIES else None
         if peak is None:
-            # what one turns away fills the other, and so on: each time a step four times as large
-            step = 4 ** max(0, times[full] - FREE_TIMES)
+            # nodes evicted from one device may fill another: quadruple the step each time
+            step = 4 ** max(0, times[full] - TIMES_BEFORE_GROWTH)
             draft = _search_cap(draft, full, caps, step, try_caps)
         else:
             caps.peaks[full[0]] = peak
@@ -76,7 +73,7 @@ def fit(
 
 
 def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) -> str:
-    """Returns what the devices of one memory do not hold, as text. why: they are full."""
+    """Return which nodes the devices of one memory do not run, as text. why: the reason."""
     full = f"{', '.join(draft.topology.devices[d].name for d in peers)} is full: {why}"
     peak, first = caps.peaks[peers[0]], caps.first[peers[0]]
     parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
@@ -90,13 +87,13 @@ def _describe(draft: PlanDraft, caps: Caps, peers: tuple[int, ...], why: str) ->
 
 
 def _find_peak(draft: PlanDraft, peers: tuple[int, ...], caps: Caps) -> range | None:
-    """Return the numbers of a few nodes in a row without which a device would have room, if there
-    are such: a cap would turn all away that come after them, too.
+    """Return the indices of a short run of nodes that alone exceed the device's memory, if there is
+    one. A cap would also evict every later node.
     """
     device, support = peers[0], draft.support
     memory = draft.memory[device]
-    besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
-    most_words = (draft.free_bytes(peers) - besides) // 4
+    other_bytes = memory.needed_bytes - 4 * sum(memory.activation_pages)
+    most_words = (draft.free_bytes(peers) - other_bytes) // 4
     if len(peers) > 1 or most_words <= 0:
         return None
     live = MemoryUse(support, draft.split_drafts, device).live()
@@ -114,8 +111,8 @@ def _find_peak(draft: PlanDraft, peers: tuple[int, ...], caps: Caps) -> range | 
                 position += 1
     before = caps.peaks[device]
     peak = range(min((*found, *before)), max((*found, *before)) + 1) if found else before
-    turned_away = sum(n in peak for n in here) + len(before)
-    return peak if peak != before and turned_away <= max(2, PEAK_SHARE * len(here)) else None
+    evicted = sum(n in peak for n in here) + len(before)
+    return peak if peak != before and evicted <= max(2, PEAK_SHARE * len(here)) else None
 
 
 def _search_cap(
@@ -125,10 +122,10 @@ def _search_cap(
     step: int,
     try_caps: Callable[[Caps], PlanDraft],
 ) -> PlanDraft:
-    """Lower the cap of the devices of one memory, in place, until they fit, and not much further.
+    """Lower the cap of the devices of one memory, in place, until they fit, but not much further.
 
-    draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
-    but the states that live there.
+    draft: one in which they do not fit. step: minimum number of nodes to lower the cap by. With the
+    cap NONE they run nothing but the states that live there.
     """
     before, low, high = caps.first[peers[0]], NONE, len(draft.support.computed)
     if before is not None:
@@ -144,11 +141,11 @@ def _search_cap(
             break
         memories = [draft.memory[d] for d in peers]
         held_bytes = sum(m.weight_bytes + m.state_bytes - m.resident_bytes for m in memories)
-        beside = need - held_bytes
+        other_bytes = need - held_bytes
         if step > 1 and not tried:
             guess = high - 1
-        elif beside < free_bytes and tried < TRIES // 2:
-            guess = starts[bisect_right(sum_bytes, free_bytes - beside)]
+        elif other_bytes < free_bytes and tried < TRIES // 2:
+            guess = starts[bisect_right(sum_bytes, free_bytes - other_bytes)]
         else:
             guess = (low + high) // 2
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
@@ -172,8 +169,8 @@ def _search_cap(
 
 
 def _held_by_first_reader(draft: PlanDraft, peers: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return in order the nodes that are the first on a device to read a weight or state that is
-    not there yet, with one past the last, and the bytes of these, summed up.
+    """Return, in order, the first reader on a device of each weight or state that is not resident,
+    with one past the last node, and the cumulative bytes of these weights and states.
     """
     support = draft.support
     wanted = {
@@ -193,19 +190,19 @@ def _held_by_first_reader(draft: PlanDraft, peers: tuple[int, ...]) -> tuple[lis
 
 
 def check_host(draft: PlanDraft) -> None:
-    """Raise OutOfMemory where the CPU cannot hold what no other device takes."""
+    """Raise OutOfMemory if the ops that only the CPU can run exceed its memory."""
     cpu = (draft.topology.cpu,)
     need, free_bytes = draft.need(cpu), draft.free_bytes(cpu)
     if need > free_bytes:
         raise OutOfMemory(
-            f"[plan] expected at most {free_bytes} bytes of free memory to be needed, got "
-            f"{need} for what no other device takes; try smaller batches"
+            f"[plan] expected at most {free_bytes} bytes of host memory for the ops that only "
+            f"the CPU can run, got {need}; try smaller batches"
         )
 
 
 def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
-    """Return how many copies a plan over some devices shall have if memory does not matter; one
-    where it writes states, as each run reads what the one before it wrote.
+    """Return the number of copies of a plan over some devices if memory does not matter. It is one
+    if the graph writes states, because each run reads the states that the previous one wrote.
     """
     if _writes_states(graph):
         return 1
@@ -221,8 +218,9 @@ def _writes_states(graph: Graph) -> bool:
 def most_copies(
     draft: PlanDraft, asked: int | str, otherwise: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """Return how many copies fit beside the model, at most those asked for, and a note when they
-    are fewer. otherwise: how many there shall be where the caller leaves that open.
+    """Return how many of the requested copies fit besides the model, and a note if they are fewer.
+
+    otherwise: the number of copies if the user has not requested one.
     """
     graph = draft.support.graph
     devices = len({split_draft.device for split_draft in draft.split_drafts})

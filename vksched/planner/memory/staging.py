@@ -1,6 +1,6 @@
-"""Inbox: where values lie that cross between a device and the host, in memory that both see.
+"""Staging buffers: places of values that are transferred between a device and the host.
 
-    upload buffer   | x | h from split 2 | w0, then w2 | w1, then w3 |   windows.py: who takes turns
+    upload buffer   | x | h from split 2 | w0, then w2 | w1, then w3 |   see streaming_windows.py
 
 Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
 tests/plan/test_plan.py.
@@ -26,9 +26,7 @@ from ...plan.types.split_draft import SplitDraft
 def assign_staging(
     values: Iterable[tuple[int, int]], page_words: int, disable_aliasing: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Return spans for values that cross, one behind the other and never reused, and the page
-    sizes.
-    """
+    """Return spans for transferred values, without reuse, and the page sizes."""
     spans: dict[int, Span] = {}
     pages: list[int] = []
     for key, words in values:
@@ -47,24 +45,24 @@ def assign_upload_staging(
     page_words: int,
     disable_aliasing: bool = False,
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Return spans for the values that enter a device, and the page sizes.
+    """Return spans for the values that are uploaded to a device, and the page sizes.
 
-    here: its splits. sets: how many of those that take turns have their staging buffers at once.
+    here: its splits. sets: the number of refilled splits that have their staging buffers at once.
     """
     lasting: list[tuple[int, int]] = []
-    turns: list[Lifetime] = []
-    turn = 0
+    refilled: list[Lifetime] = []
+    refill_index = 0
     for split_draft in here:
         for value, _ in split_draft.live_in:
             words = graph.words[value]
             if split_draft.refills and value in graph.data:
-                turns.append(Lifetime(value, words, turn, turn + sets - 1))
+                refilled.append(Lifetime(value, words, refill_index, refill_index + sets - 1))
             else:
                 lasting.append((value, words))
-        turn += split_draft.refills
+        refill_index += split_draft.refills
     spans, pages = assign_staging(lasting, page_words, disable_aliasing)
-    if not turns:
+    if not refilled:
         return spans, pages
-    shared, more = assign_spans(turns, page_words, disable_aliasing, largest_live_set(turns))
+    shared, more = assign_spans(refilled, page_words, disable_aliasing, largest_live_set(refilled))
     moved = {v: replace(span, page=span.page + len(pages)) for v, span in shared.items()}
     return {**spans, **moved}, (*pages, *more)

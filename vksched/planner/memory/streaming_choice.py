@@ -1,14 +1,14 @@
-"""Streams: which weights of host memory are worth a try elsewhere than the rule of thumb has them.
+"""Streaming choice: alternatives to the default choice of streamed weights.
 
-Problem: where memory is short, nodes whose weights stay in host memory run on the CPU, or have the
-weights streamed to a device. A rule says which: so many flops for each byte. It knows neither the
-link nor the CPU. Those behind a cap are streamed, one after the other, so that a slow link holds
-the device up. Method: a draft by the rule is simulated, and so are drafts with all such weights
-streamed, with none, and with as many as before, evenly among those that fit. What takes at least
-more than the first draft takes already is not tried.
+Problem: if memory is short, nodes whose weights stay in host memory run on the CPU, or their
+weights are streamed to a device. The default rule is a threshold of flops per byte, which ignores
+the speed of the link and of the CPU. Weights beyond a cap are streamed one after the other, so that
+a slow link stalls the device. Method: simulate the default draft, drafts with all weights streamed
+and with none, and a draft that streams as many bytes, spread evenly among the weights that fit.
+Alternatives whose lower bound exceeds the default draft are not tried.
 
-    draft by the rule: 25 ms --> none streamed: 61 ms on the CPU at least, not tried
-       w0 w1 w2 w3 [w4 w5]  '--> all streamed: 9 ms of links at least, tried
+    default draft: 25 ms --> none streamed: at least 61 ms on the CPU, not tried
+       w0 w1 w2 w3 [w4 w5]  '--> all streamed: at least 9 ms of links, tried
                             '--> w0 [w1] w2 w3 [w4] w5: the link works all the time, tried
 
 Complexity: O(edges). Examples: tests/planner/test_streaming_windows.py.
@@ -28,16 +28,16 @@ from ..partition.splits import STREAMED_TOGETHER
 from ..placement.candidate_devices import PlacementHints
 from .draft import PlanDraft
 
-SMALL = 0.125
-"""Of the largest streamed weight: smaller ones take little memory, and stay where they are."""
+MIN_WEIGHT_SHARE = 0.125
+"""Weights smaller than this fraction of the largest streamed weight are never streamed evenly."""
 
 
 def other_streams(
     support: OpSupport, hints: PlacementHints, draft: PlanDraft, latency_s: float
 ) -> Iterator[PlacementHints]:
-    """Yield hints under which other weights are streamed, which may make a run shorter.
+    """Yield hints under which other weights are streamed, which may shorten a run.
 
-    draft: what came of `hints`, where memory is short. latency_s: what a run of that takes.
+    draft: the draft of `hints`, for which memory is short. latency_s: its simulated latency.
     """
     is_cpu, data = support.topology.is_cpu, support.graph.data
     streamed = {v for o in draft.split_drafts for v, _ in o.live_in if v in data}
@@ -52,14 +52,14 @@ def other_streams(
 
 
 def _seconds_on_cpu(support: OpSupport, weights: Iterable[int]) -> float:
-    """Returns what the CPU takes for the nodes that read some weights."""
+    """Return the seconds of the CPU for the readers of some weights."""
     readers = {reader for weight in weights for reader in support.readers[weight]}
     return sum(support.node_seconds(n, support.topology.cpu) for n in sorted(readers))
 
 
 def _seconds_of_streams(support: OpSupport, nodes: Iterable[int]) -> float:
-    """Returns what it takes at least to stream the weights of some nodes to one device: the link,
-    or the submissions.
+    """Return a lower bound of the seconds to stream the weights of some nodes to one device: the
+    time of the link or of the submissions.
     """
     topology, graph = support.topology, support.graph
     read = {w for n in nodes for w in support.operands[n] if w in graph.data}
@@ -78,9 +78,7 @@ def _seconds_of_streams(support: OpSupport, nodes: Iterable[int]) -> float:
 
 
 def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
-    """Return why weights are streamed which leave room for all else, as text. spills: the same of
-    the draft before.
-    """
+    """Return why weights are streamed, as text. spills: the reasons of the draft before."""
     if not spread:
         return []
     count = count_of(len(spread), "weight")
@@ -89,8 +87,8 @@ def spill_reasons(spills: Sequence[str], spread: Collection[int]) -> list[str]:
 
 
 def _spread(support: OpSupport, draft: PlanDraft) -> frozenset[int]:
-    """Return weights to stream instead of those that a draft streams, as many bytes, evenly among
-    all weights of their devices; none where copies take no longer than the work that hides them.
+    """Return weights to stream instead of those that a draft streams, as many bytes, spread evenly
+    among all weights of their devices; none if copies take no longer than the work that hides them.
     """
     topology, data = support.topology, support.graph.data
     out: set[int] = set()
@@ -100,29 +98,29 @@ def _spread(support: OpSupport, draft: PlanDraft) -> frozenset[int]:
         hidden = spec.limits.copy_queue or any(o.refills for o in here)
         if streamed and hidden and _holds_up(support, device, streamed):
             there = support.resident.get(device, frozenset())
-            kept = [w for w in draft.memory[device].weights if w not in there]
-            out |= _evenly(support, streamed, kept)
+            others = [w for w in draft.memory[device].weights if w not in there]
+            out |= _evenly(support, streamed, others)
     return frozenset(out)
 
 
 def _holds_up(support: OpSupport, device: int, streamed: Sequence[int]) -> bool:
-    """Whether copies of weights take longer than what reads these."""
+    """Return True if copies of weights take longer than the nodes that read them."""
     sizes = [support.graph.nodes[w].type.device_bytes for w in streamed]
     copies_s = sum(link_seconds(support.topology, device, COPY_IN, size) for size in sizes)
     readers = {reader for weight in streamed for reader in support.readers[weight]}
     return copies_s > sum(support.node_seconds(n, device) for n in sorted(readers))
 
 
-def _evenly(support: OpSupport, streamed: Sequence[int], kept: Sequence[int]) -> set[int]:
-    """Return as many bytes of weights as are streamed, evenly among these and those that a device
-    keeps, in the order of their readers; small ones are left out.
+def _evenly(support: OpSupport, streamed: Sequence[int], resident: Sequence[int]) -> set[int]:
+    """Return as many bytes of weights as are streamed, spread evenly among these and the resident
+    weights of a device, in the order of their readers; small ones are excluded.
     """
-    size = {w: support.graph.nodes[w].type.device_bytes for w in (*streamed, *kept)}
+    size = {w: support.graph.nodes[w].type.device_bytes for w in (*streamed, *resident)}
     largest = max(size[w] for w in streamed)
     every = [
         w
         for w in sorted(size, key=lambda w: (min(support.readers[w], default=0), w))
-        if support.graph.nodes[w].op == "weight" and size[w] > SMALL * largest
+        if support.graph.nodes[w].op == "weight" and size[w] > MIN_WEIGHT_SHARE * largest
     ]
     share = sum(size[w] for w in streamed) / sum(size.values())
     out: set[int] = set()

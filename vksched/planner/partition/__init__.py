@@ -1,1 +1,1 @@
-"""Partition: the placed graph as splits with transfers."""
+"""Partition: divide a placed graph into splits with transfers."""

@@ -1,9 +1,9 @@
-"""Barriers: before which items of a recording the device must finish what it wrote or read.
+"""Barriers: find the items of a recording before which earlier reads and writes must complete.
 
-Problem: dispatches of one submission run beside each other unless a barrier parts them. Method: one
-pass that keeps the spans read and written since the last barrier; an item gets a barrier when it
-reads what was written there, or writes what was read or written. Who reads a view reads no more of
-its root than the view has.
+Problem: dispatches of one submission run concurrently unless a barrier separates them. Method: one
+pass that tracks the spans read and written since the last barrier. An item gets a barrier if it
+reads a span written since, or writes a span read or written since. A reader of a view reads only
+the part of the base that the view covers.
 
     a: x -> y   b: x -> z   | barrier |   c: y, z -> w        a and b may overlap
 
@@ -24,18 +24,18 @@ Item = tuple[tuple[Span, ...], tuple[Span, ...]]
 
 
 def _bound(span: Span) -> Span:
-    """An empty value stands for its first word, as it is bound to a kernel all the same."""
+    """Return a span of at least one word, because kernels bind empty values, too."""
     return span if span.words else Span(span.page, span.offset, 1)
 
 
 def split_items(
     graph: Graph, split_draft: SplitDraft, spans: Mapping[int, Span], whole: bool = False
 ) -> Iterator[Item]:
-    """Yield what each item of a split reads and writes; weights are only read, so they do not
-    count.
+    """Yield the spans that each item of a split reads and writes, without weights, which are only
+    read.
 
-    spans: where the values on the split's device are; on the CPU nothing has a place. whole: who
-    reads a view counts as reading all of its root, as the layer that validates buffers sees it.
+    spans: the places of values on the split's device; empty on the CPU. whole: a reader of a view
+    reads all of its base, as buffer validation layers assume.
     """
     nodes, views, words = graph.nodes, graph.views, graph.words
 
@@ -53,7 +53,7 @@ def split_items(
     for value, _ in split_draft.live_in:
         yield (), known(value)
     for node_id in split_draft.nodes:
-        if nodes[node_id].op == "state":  # it is there: nothing happens
+        if nodes[node_id].op == "state":  # resident: no work
             yield (), ()
         else:
             yield known(*nodes[node_id].inputs), known(node_id, scratch_of(node_id))
@@ -62,9 +62,9 @@ def split_items(
 
 
 def find_barriers(items: Iterable[Item], begins: Collection[int] = ()) -> tuple[int, ...]:
-    """Return the positions of the items before which a barrier stands.
+    """Return the positions of the items that need a barrier before them.
 
-    begins: those before which another submission begins, which needs none.
+    begins: the first items of further submissions, which need no barrier.
     """
     out: list[int] = []
     read, written = IntervalSet(), IntervalSet()

@@ -1,11 +1,12 @@
-"""Cutting: a plan over several computers becomes one part for each.
+"""Host partition: split a plan over several hosts into one subplan for each.
 
-    walk the plan's splits: a value that another host made --> a Send behind its split there,
-                                                               a Take before the one here
-    for each host: own splits, what they read, the rest as inputs --> a Plan of its own
+    for each split: a value from another host --> a Send after its split there,
+                                                  a Recv before the split here
+    for each host: its splits, the values they read, the rest as inputs --> a Plan of its own
 
-A part's waits are found anew: in the whole plan the one host waits for all devices, in the parts
-each waits for its own. Complexity: O(hosts * nodes). Examples: tests/planner/test_parts.py.
+The waits of each subplan are computed anew: in the full plan one host waits for all devices, in
+subplans each host waits for its own. Complexity: O(hosts * nodes). Examples:
+tests/planner/test_parts.py.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from ...topology.topology import Topology
 
 
 def cut(plan: Plan) -> tuple[HostPlan, ...]:
-    """Return the parts of a plan, the caller's first; only it may be there without splits.
+    """Return the subplans of a plan, the driver's first; only the driver's may be without splits.
 
     Raises:
-        PlanError: what the plan does is decided in each run.
+        PlanError: the plan is dynamically scheduled.
     """
     if plan.any_order or type(plan) is not Plan:
         raise PlanError(
-            "[parts] expected a plan that says all beforehand, got one that decides in each run; "
+            "[parts] expected a static plan, got one that is scheduled dynamically; "
             'try policy="auto"'
         )
     hosts = [host_of(spec.name) for spec in plan.topology.devices]
@@ -48,9 +49,9 @@ def cut(plan: Plan) -> tuple[HostPlan, ...]:
 
 
 class _Order:
-    """What crosses from host to host, as steps of both.
+    """The transfers between hosts, as steps of both hosts.
 
-    splits: of each host. blanks, locations: what all parts are made of, found once.
+    `splits` holds the splits of each host; `blanks` and `locations` are shared by all subplans.
     """
 
     def __init__(self, plan: PlanValue, hosts: list[str]) -> None:
@@ -76,7 +77,7 @@ class _Order:
         live_in = [[(copy.node, copy.source) for copy in split.uploads] for split in plan.splits]
         self._turns = Turns(live_in, len(names))
         self._sends: dict[str, dict[int, list[tuple[tuple[int, int], Send]]]] = {}
-        self._takes: dict[str, dict[int, list[Recv]]] = {}
+        self._recvs: dict[str, dict[int, list[Recv]]] = {}
         self._walked: dict[str, int] = {}
         self._sent: set[tuple[int, str]] = set()
         self._walk()
@@ -91,21 +92,21 @@ class _Order:
                     self._cross(copy.node, copy.source, host, split.id)
             self._walked[host] = self._walked.get(host, 0) + 1
             shown: dict[int, list[int]] = {}
-            given = {copy.node for copy in split.downloads}
+            downloaded = {copy.node for copy in split.downloads}
             for value in split.observed:
-                shown.setdefault(value if value in given else root(value), []).append(value)
+                shown.setdefault(value if value in downloaded else root(value), []).append(value)
             for value, views in shown.items():
                 self._cross(value, split.id, DRIVER, HOST, tuple(views))
         for value in (*(node for _, node in plan.graph.outputs), *plan.graph.backed_up_states):
-            made = value if value in makers else root(value)
-            if made in makers:
-                self._cross(made, makers[made], DRIVER, HOST)
+            computed = value if value in makers else root(value)
+            if computed in makers:
+                self._cross(computed, makers[computed], DRIVER, HOST)
 
     def _cross(
         self, value: int, split: int, target: str, reader: int, shown: tuple[int, ...] = ()
     ) -> None:
-        """Has a value sent behind its split and taken where the walk is now, once for each host
-        that needs it.
+        """Add a send after a split and a receive at the current position of the target host, once
+        for each value and host.
         """
         source = self._hosts[self._plan.splits[split].device]
         if source == target or (value, target) in self._sent:
@@ -116,21 +117,21 @@ class _Order:
         turn = self._turns.turn(numbers[source], numbers[target], reader)
         self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append((turn, send))
         at = min(self._walked.get(target, 0), self.before_commits.get(target, 0))
-        self._takes.setdefault(target, {}).setdefault(at, []).append(Recv(value, source, shown))
+        self._recvs.setdefault(target, {}).setdefault(at, []).append(Recv(value, source, shown))
 
     def steps_of(self, host: str) -> dict[int, tuple[Send | Recv, ...]]:
-        """Returns what a host sends and takes before each of its splits."""
-        sends, takes = self._sends.get(host, {}), self._takes.get(host, {})
-        for each in sends.values():
-            each.sort(key=lambda sent: sent[0])
+        """Return the sends and receives of a host before each of its splits."""
+        sends, recvs = self._sends.get(host, {}), self._recvs.get(host, {})
+        for pending in sends.values():
+            pending.sort(key=lambda sent: sent[0])
         return {
-            at: (*(send for _, send in sends.get(at, ())), *takes.get(at, ()))
-            for at in sorted({*sends, *takes})
+            at: (*(send for _, send in sends.get(at, ())), *recvs.get(at, ()))
+            for at in sorted({*sends, *recvs})
         }
 
 
 class _Cut:
-    """Makes the part of one host."""
+    """Build the subplan of one host."""
 
     def __init__(self, plan: PlanValue, host: str, hosts: list[str], order: _Order) -> None:
         self._plan = plan
@@ -139,23 +140,23 @@ class _Cut:
         self._splits = order.splits.get(host, [])
         devices = plan.topology.devices
         own = [d for d, of in enumerate(hosts) if of == host]
-        self._kept = [d for d in own if devices[d].kind != "cpu"]
+        self._gpus = [d for d in own if devices[d].kind != "cpu"]
         self._cpu = next((d for d in own if devices[d].kind == "cpu"), None)
-        self._devices = {d: number for number, d in enumerate(self._kept)}
+        self._devices = {d: number for number, d in enumerate(self._gpus)}
         if self._cpu is not None:
-            self._devices[self._cpu] = len(self._kept)
+            self._devices[self._cpu] = len(self._gpus)
         self._steps = order.steps_of(host)
         every = [step for each in self._steps.values() for step in each]
         self._sent = tuple(dict.fromkeys(s.value for s in every if isinstance(s, Send)))
-        self._takes = [step for step in every if isinstance(step, Recv)]
+        self._recvs = [step for step in every if isinstance(step, Recv)]
 
     def host_plan(self) -> HostPlan:
         plan, is_caller = self._plan, self._host == DRIVER
         graph, inputs = self._graph(), self._inputs()
         splits = tuple(self._split(split, is_caller) for split in self._splits)
-        memory = [plan.memory[d] for d in self._kept]
+        memory = [plan.memory[d] for d in self._gpus]
         memory.append(NOTHING if self._cpu is None else plan.memory[self._cpu])
-        made = Plan(
+        subplan = Plan(
             graph=graph,
             topology=self._topology(),
             policy=plan.policy,
@@ -176,7 +177,7 @@ class _Cut:
         results = len(plan.graph.outputs) if is_caller else 0
         numbers = tuple(split.id for split in self._splits)
         every = len(plan.splits)
-        return HostPlan(self._host, _with_waits(made), numbers, steps, inputs, results, every)
+        return HostPlan(self._host, _with_waits(subplan), numbers, steps, inputs, results, every)
 
     def _topology(self) -> Topology:
         plan = self._plan
@@ -223,9 +224,9 @@ class _Cut:
         in_place = {state for split in self._splits for _, state in split.in_place}
         own |= {node for node, state in whole.states.items() if state in in_place}
         outputs = whole.outputs if is_caller else ()
-        kept = whole.backed_up_states if is_caller else ()
-        ends = [*own, *self._sent, *kept, *(node for _, node in outputs)]
-        ends += [node for take in self._takes for node in (take.value, *take.shown)]
+        backed_up = whole.backed_up_states if is_caller else ()
+        ends = [*own, *self._sent, *backed_up, *(node for _, node in outputs)]
+        ends += [node for recv in self._recvs for node in (recv.value, *recv.shown)]
         ends += [copy.node for split in self._splits for copy in split.uploads]
         ends += [node for split in self._splits if is_caller for node in split.observed]
         nodes, needed = list(self._order.blanks), sorted(self._needed(own, ends))
@@ -233,22 +234,22 @@ class _Cut:
             node = whole.nodes[node_id]
             there = node_id in own or node_id in whole.views or node.declaration.leaf
             nodes[node_id] = node if there else _as_input(whole, node)
-        kept_as_is = [i for i in needed if nodes[i] is whole.nodes[i]]
-        data = {i: whole.data[i] for i in kept_as_is if i in whole.data}
-        initial = {i: whole.initial[i] for i in kept_as_is if i in whole.initial}
+        unchanged = [i for i in needed if nodes[i] is whole.nodes[i]]
+        data = {i: whole.data[i] for i in unchanged if i in whole.data}
+        initial = {i: whole.initial[i] for i in unchanged if i in whole.initial}
         names = (name for name, _ in outputs)
         return Graph(
             tuple(nodes),
-            (*outputs, *_outputs_beside(names, whole, self._sent)),
+            (*outputs, *_further_outputs(names, whole, self._sent)),
             MappingProxyType(data),
             MappingProxyType({i: whole.keys[i] for i in (*data, *initial)}),
             MappingProxyType(initial),
-            kept,
+            backed_up,
         )
 
     def _needed(self, own: set[int], ends: Iterable[int]) -> set[int]:
-        """Return some nodes with all that is read for them: own nodes read what they read, views
-        what they view; what other hosts make is read as it comes.
+        """Return some nodes with everything that they read: own nodes with their operands, views
+        with their bases; values from other hosts without their operands.
         """
         graph, found, stack = self._plan.graph, set[int](), list(ends)
         while stack:
@@ -260,26 +261,26 @@ class _Cut:
         return found
 
     def _placements(self, graph: Graph) -> tuple[Placement, ...]:
-        """Where nodes are: own ones on their device, leaves in the memory of who reads them, and
-        the rest with the host.
+        """Return the placement of each node: own nodes on their device, leaves on a device that
+        reads them, and all others on the CPU.
         """
-        cpu, whole = len(self._kept), self._plan.placements
+        cpu, whole = len(self._gpus), self._plan.placements
         outside = Placement(cpu, "made by another host")
-        homes: dict[int, int] = {}
-        for number, device in enumerate(self._kept):
+        leaf_devices: dict[int, int] = {}
+        for number, device in enumerate(self._gpus):
             for leaf in self._plan.memory[device].weights:
-                homes.setdefault(leaf, number)
+                leaf_devices.setdefault(leaf, number)
         out = [outside] * len(graph.nodes)
         for node, own in zip(graph.nodes, self._plan.graph.nodes, strict=True):
             if node is own:
                 there = whole[node.id]
-                home = self._devices.get(there.device, homes.get(node.id, cpu))
-                out[node.id] = Placement(home, there.reason)
+                device_number = self._devices.get(there.device, leaf_devices.get(node.id, cpu))
+                out[node.id] = Placement(device_number, there.reason)
         return tuple(out)
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
-    """Return an input that is known to hold what a node makes."""
+    """Return an input with the type and value range of a node."""
     dtype = node.type.dtype
     known = graph.bounds[node.id] if dtype in (INT32, UINT32, INT64) else None
     narrow = known is not None and known != OF_DTYPE.get(dtype)
@@ -288,10 +289,10 @@ def _as_input(graph: Graph, node: Node) -> Node:
     return Node(node.id, "input", (), attrs, node.type, node.name)
 
 
-def _outputs_beside(
+def _further_outputs(
     names: Iterable[str], graph: Graph, values: Iterable[int]
 ) -> list[tuple[str, int]]:
-    """Return more outputs, called as their nodes, with names that no output has."""
+    """Return further outputs, named after their nodes with unique names."""
     taken = set(names)
     out: list[tuple[str, int]] = []
     for value in values:
@@ -304,11 +305,11 @@ def _outputs_beside(
 
 
 def _with_waits(plan: Plan) -> Plan:
-    """Return a part's plan with what its host waits for: transfers between its own devices, what
-    had staging buffers that weights take, what observers see, and all else before states are
-    written. Steps may wait for some of it earlier.
+    """Return a subplan with the waits of its host: transfers between its devices, splits whose
+    staging buffers are refilled, observed values, and everything else before states are written.
+    Steps may wait for some of it earlier.
     """
-    done: dict[int, int] = {}  # of each device the last split that is complete
+    done: dict[int, int] = {}  # the last completed split of each device
     device_of = [split.device for split in plan.splits]
     first_commit = len(plan.splits) - len(plan.commits)
     splits: list[Split] = []

@@ -1,21 +1,22 @@
-"""In place: which next values of states are written where the state lies, without a copy.
+"""In-place updates: find next values of states that are written directly into the state's memory.
 
-Problem: a state keeps its old value until the run cannot fail any more, so its next value lies
-elsewhere and is copied at the end: memory and time for all parameters and moments of a training.
-Method: the last nodes of an update, such as `w - rate * mean`, run in the split that writes states,
-which starts when all else is complete. There they may write over what they read, if nobody reads
-the old value after them. An op that changes a part of an operand writes no more than that part.
+Problem: a state retains its old value until the run can no longer fail, so its next value is stored
+elsewhere and copied at the end. This costs memory and time for all parameters and moments in
+training. Method: the last nodes of an update, such as `w - rate * mean`, run in the split that
+writes states, which starts when everything else is complete. There they may overwrite their
+operands if no later node reads the old value. An op that updates a part of an operand writes only
+that part.
 
     run     ... -> gradient                       | wait for all
     commit  mean  = 0.9 mean + 0.1 gradient       in the memory of mean
-            step  = rate mean                     in memory of its own, as it is no state's value
+            step  = rate mean                     in memory of its own, because it is no state
             w     = w - step                      in the memory of w
             cache = cache with rows at start      these rows, in the memory of cache
 
-A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
-another device; or if states need each other's old values; or if it is made of more than itself,
-such as the sum of several gradients, as all of that would have to live until the end. Complexity:
-O(edges). Examples: tests/planner/test_in_place.py.
+A value is not written in place if it is an output, backed up on the host or read by another device;
+if states need the old values of each other; or if its operands are larger than itself, such as the
+terms of a sum of gradients, which would all be live until the end. Complexity: O(edges). Examples:
+tests/planner/test_in_place.py.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from dataclasses import dataclass, field
 from ...plan.costs.op_support import OpSupport
 from ...plan.types.plan_types import may_lie_over, numpy_may_write
 
-FEW_WORDS = 4096
-"""So many words more may live until the end for a value that is written in place, without regard to
-its size.
+EXTRA_WORDS = 4096
+"""Words that may be live until the end for a value that is written in place, in addition to a share
+of its size.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """order: the nodes that run in splits that write states, before copies. states: for each of
-    them that is written in place its state.
+    """The nodes that run in splits that write states.
+
+    `order` holds the nodes in their order, before copies; `states` maps those that are written in
+    place to their states.
     """
 
     order: tuple[int, ...] = ()
@@ -48,9 +51,9 @@ def find_in_place(
 ) -> InPlace:
     """Return which nodes run in the splits that write states.
 
-    device: of each node that runs. in_host: weights in host memory.
+    device: the device of each node that runs. in_host: weights in host memory.
     """
-    candidate_devices = _Able(support, device, in_host)
+    candidate_devices = _Candidates(support, device, in_host)
     states = candidate_devices.next_values()
     while states:
         nodes = candidate_devices.inside(states)
@@ -58,27 +61,29 @@ def find_in_place(
         order, copied = _order(support, nodes, states)
         if not copied:
             return InPlace(tuple(order), states)
-        states = {n: s for n, s in states.items() if n not in copied}  # what is left has an order
+        states = {
+            n: s for n, s in states.items() if n not in copied
+        }  # an order exists for the rest
     return InPlace()
 
 
-class _Able:
-    """What may run in a split that writes states: it cannot fail, and nobody else needs it."""
+class _Candidates:
+    """The nodes that may run in a split that writes states: they cannot fail."""
 
     def __init__(
         self, support: OpSupport, device: Mapping[int, int], in_host: Mapping[int, int]
     ) -> None:
         graph = support.graph
         self._support, self._device, self._in_host = support, device, in_host
-        given = {graph.view_base(v) for _, v in graph.outputs} | set(
+        returned = {graph.view_base(v) for _, v in graph.outputs} | set(
             map(graph.view_base, graph.backed_up_states)
         )
-        self._given = given | support.observed_roots
+        self._returned = returned | support.observed_roots
         assigned = {graph.nodes[n].inputs[1] for n, s in graph.states.items() if n != s}
-        self._lasting = self._given | set(map(graph.view_base, assigned))
+        self._lasting = self._returned | set(map(graph.view_base, assigned))
 
     def next_values(self) -> dict[int, int]:
-        """Return the values that may lie over the state that they are the next value of."""
+        """Return the next values that may be stored in the memory of their states."""
         graph, found, several = self._support.graph, dict[int, int](), set[int]()
         for node_id, state in graph.states.items():
             if node_id == state:
@@ -93,11 +98,11 @@ class _Able:
         return {value: state for value, state in found.items() if value not in several}
 
     def inside(self, states: Mapping[int, int]) -> set[int]:
-        """Return those of these values, and of what is made of them, that nobody else needs."""
+        """Return these next values, and nodes computed from them, without readers elsewhere."""
         support, device = self._support, self._device
         readers = support.readers
         found, reached = set(states), list(states)
-        for value in reached:  # which grows
+        for value in reached:  # grows during the loop
             for reader in readers[value]:
                 if reader not in found and self._may_move(reader):
                     found.add(reader)
@@ -111,30 +116,30 @@ class _Able:
                 for r in readers[value]
             )
 
-        left = [value for value in found if leaves(value) or self._holds_much(value, found)]
-        while left:
-            value = left.pop()
+        pending = [value for value in found if leaves(value) or self._holds_much(value, found)]
+        while pending:
+            value = pending.pop()
             if value in found:
                 found.remove(value)
                 operands = support.operands[value]
-                left += [p for p in operands if p in found and leaves(p)]
-        self._add_made_of_states(found)
+                pending += [p for p in operands if p in found and leaves(p)]
+        self._add_intermediates(found)
         return found
 
     def _holds_much(self, value: int, found: set[int]) -> bool:
-        """Whether what a node reads of the run, and what need not live until the end otherwise, is
-        more than a copy of its result.
+        """Return True if the operands that would be live until the end only for a node are larger
+        than a copy of its result.
         """
         words, states = self._support.graph.words, self._support.graph.states
-        apart = (p for p in self._support.operands[value] if p in self._device and p not in found)
-        held = sum(words[p] for p in apart if p not in states and p not in self._lasting)
-        return held > words[value] + max(words[value] // 4, FEW_WORDS)
+        outside = (p for p in self._support.operands[value] if p in self._device and p not in found)
+        held = sum(words[p] for p in outside if p not in states and p not in self._lasting)
+        return held > words[value] + max(words[value] // 4, EXTRA_WORDS)
 
-    def _add_made_of_states(self, found: set[int]) -> None:
-        """Add what is made of states for these alone: it need not live beside them until then."""
+    def _add_intermediates(self, found: set[int]) -> None:
+        """Add nodes computed from states for the set alone, to shorten their lifetimes."""
         support, words = self._support, self._support.graph.words
         reached, missing = list(found), dict[int, set[int]]()
-        for value in reached:  # which grows
+        for value in reached:  # grows during the loop
             for operand in support.operands[value]:
                 if operand in found or operand not in self._device or not self._may_move(operand):
                     continue
@@ -152,9 +157,9 @@ class _Able:
         support, spec = self._support, self._support.topology.devices[self._device[node_id]]
         return (
             support.graph.nodes[node_id].declaration.in_place is not None
-            and spec.kind != "cpu"  # where a copy cannot fail, and computing can
+            and spec.kind != "cpu"  # on a CPU copies cannot fail, but ops can
             and spec.submit_granularity == "split"
-            and node_id not in self._given
+            and node_id not in self._returned
             and self._in_host.keys().isdisjoint(support.operands[node_id])
         )
 
@@ -162,7 +167,7 @@ class _Able:
         support, here = self._support, self._device[value]
         return (
             support.topology.devices[here].kind == "cpu"
-            and self._given.isdisjoint((value, state))
+            and self._returned.isdisjoint((value, state))
             and all(self._device[r] == here for r in support.readers[state])
             and numpy_may_write(support.graph, value, state, support.readers[state])
         )
@@ -171,25 +176,26 @@ class _Able:
 def _order(
     support: OpSupport, nodes: set[int], states: Mapping[int, int]
 ) -> tuple[list[int], set[int]]:
-    """Return an order in which each node comes behind what it reads, and who writes over a state
-    behind those that read it; and those for which there is no such place, whose values have to be
-    copied.
+    """Return an execution order, and the nodes that must be copied because no order lets them write
+    in place.
 
-    Those that wait for nothing stand together, without barriers between them. Where nodes have
-    results beside the states, each is followed by its readers, so that few of them live at once.
+    Each node runs after its operands, and a node that overwrites a state after the other readers of
+    the state. Independent nodes are adjacent, so that no barrier separates them. If some results
+    are not states, each node is followed by its readers, so that few of these results are live at
+    once.
     """
     waits = _Waits(support, nodes, states)
     ready = deque(sorted(n for n in nodes if waits.is_free(n)))
-    beside = len(nodes) > len(states)
+    has_intermediates = len(nodes) > len(states)
     out: list[int] = []
     copied: set[int] = set()
     while len(out) < len(nodes):
         if not ready:
-            ready.append(waits.break_circle())
+            ready.append(waits.break_cycle())
             copied.add(ready[0])
         out.append(ready.popleft())
         freed = waits.place(out[-1])
-        if beside:
+        if has_intermediates:
             ready.extendleft(reversed(freed))
         else:
             ready.extend(freed)
@@ -197,7 +203,9 @@ def _order(
 
 
 class _Waits:
-    """What nodes still wait for: behind, what they read; over, who reads what they write over."""
+    """The dependencies of nodes: `_behind` on their operands, `_over` on other readers of the state
+    that they overwrite.
+    """
 
     def __init__(self, support: OpSupport, nodes: set[int], states: Mapping[int, int]) -> None:
         self._behind: dict[int, set[int]] = {}
@@ -213,13 +221,13 @@ class _Waits:
         self._left = sorted(nodes)
         self._placed: set[int] = set()
         self._path: dict[int, None] = {}
-        """Nodes of which each waits for the next one; kept, so that no way is gone twice."""
+        """Nodes of which each waits for the next one; reused, so that no path is searched twice."""
 
     def is_free(self, node_id: int) -> bool:
         return not self._behind[node_id] and not self._over[node_id]
 
     def place(self, node_id: int) -> list[int]:
-        """Return the nodes that waited for this one alone."""
+        """Return the nodes that waited only for this one."""
         self._placed.add(node_id)
         freed: list[int] = []
         for other in sorted(self._after[node_id]):
@@ -230,10 +238,8 @@ class _Waits:
                     freed.append(other)
         return freed
 
-    def break_circle(self) -> int:
-        """Return a node that is to write over nothing, as it waits for others that wait for it;
-        now it waits no more.
-        """
+    def break_cycle(self) -> int:
+        """Return a node of a dependency cycle that must not write in place; its wait is removed."""
         path, left = self._path, self._left
         while path and next(reversed(path)) in self._placed:
             path.popitem()
@@ -246,12 +252,12 @@ class _Waits:
         while (before := next(iter(self._behind[last] or self._over[last]))) not in path:
             path[before] = None
             last = before
-        circle = [last]
-        while circle[-1] != before:
+        cycle = [last]
+        while cycle[-1] != before:
             path.popitem()
-            circle.append(next(reversed(path)))
+            cycle.append(next(reversed(path)))
         path.popitem()
-        # who reads nothing of the others was found by what it writes over
-        blocked = max(node_id for node_id in circle if not self._behind[node_id])
+        # a node of the cycle that waits for no operand waits to overwrite a state
+        blocked = max(node_id for node_id in cycle if not self._behind[node_id])
         self._over[blocked].clear()
         return blocked

@@ -1,15 +1,14 @@
-"""Splits: which nodes are submitted together, in which order, what crosses, and where the host must
-wait.
+"""Splits: group nodes into submissions with an order, transfers and host waits.
 
 Problem: few submissions and waits, but early starts. Method: the transfer depth of a node is the
-largest number of transfers on a path to it. Nodes of one device and one depth form a split, which
-is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
-own, so that the other device can start. A split is cut in parts where it takes its device too long,
-where a weight is streamed in, so that this lies there no longer than needed, behind a value that
-the user wants to see, and where the device's `submit_granularity` asks for it. Where the caller
-gives nodes turns, those of one turn form splits of their own, and a device has its turns in order.
-The splits stand in the order in which what they wait for is done, by rough estimates; those that
-write states stand last.
+largest number of transfers on a path to it. Nodes of one device and one depth form a split; by
+construction, splits have no cycles. Within a depth, the ancestors of transferred values form a
+split of their own that goes first, so that the other device can start. A split is divided if it
+would occupy its device too long, where a weight is streamed, so that the weight is there no longer
+than needed, after an observed value, and where `submit_granularity` of the device requires it. If
+nodes have pipeline positions, nodes of one position form splits of their own, and each device runs
+its positions in order. Splits are ordered by the estimated time at which their dependencies are
+complete; those that write states are last.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -33,8 +32,8 @@ from .streaming_windows import StreamingBuffers
 from .transfers import choose_async_transfers, follow
 
 STREAMED_TOGETHER = 1.25
-"""Of the largest weight in host memory: what one submission streams in, so that biases ride along.
-All that a submission copies in is there from its start.
+"""Maximum bytes that one submission streams, as a multiple of the largest weight in host memory, so
+that biases are streamed with their weights. All uploads of a submission complete before it starts.
 """
 
 
@@ -43,7 +42,8 @@ def split_graph(
     placements: Sequence[Placement],
     streaming_buffers: StreamingBuffers | None = None,
 ) -> tuple[tuple[SplitDraft, ...], tuple[int, ...]]:
-    """Return the splits in submission order and the splits to wait for at the end.
+    """Return the splits in submission order, and the splits to wait for at the end.
+
     streaming_buffers: by default those of the machine.
     """
     graph, is_cpu = support.graph, support.topology.is_cpu
@@ -78,8 +78,12 @@ def split_graph(
                     live_out[of_node[root]][value] = None
                 else:
                     live_in[position][value] = HOST
-    given = (*(output for _, output in graph.outputs), *graph.backed_up_states, *support.observed)
-    for value in given:
+    returned = (
+        *(output for _, output in graph.outputs),
+        *graph.backed_up_states,
+        *support.observed,
+    )
+    for value in returned:
         root = graph.view_base(value)
         if root in of_node:
             live_out[of_node[root]][value_of(graph, value, False)] = None
@@ -99,7 +103,9 @@ def split_graph(
     for value in support.observed:
         observed[of_node[graph.view_base(value)]].append(value)
     specs, host_of = support.topology.devices, support.topology.host_of
-    alone = {host_of(device) for device in devices} <= {DRIVER}  # parts of hosts wait anew
+    alone = {host_of(device) for device in devices} <= {
+        DRIVER
+    }  # waits of host subplans are computed anew
     async_transfers = [
         choose_async_transfers(specs[devices[i]], graph, live_in[i], live_out[i])
         if alone and i < run
@@ -127,7 +133,7 @@ def split_graph(
 
 
 def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int, int]]:
-    """Return which values are read as a whole on which device: no part need cross beside them."""
+    """Return (device, value) pairs of values read whole; their views need no transfer."""
     graph = support.graph
     return {
         (device[node.id], value)
@@ -140,10 +146,10 @@ def _read_whole(support: OpSupport, device: Mapping[int, int]) -> set[tuple[int,
 def _commits(
     support: OpSupport, device: dict[int, int], in_place: InPlace
 ) -> list[tuple[int, ...]]:
-    """Return the splits that give states their next values, one per device.
+    """Return the splits that write the next values of states, one per device.
 
-    They stand at the end: a run that fails before has changed no state. First come nodes that write
-    in place, then copies of the other values. States that nothing else reads are named there, too.
+    They run last, so that a run that fails earlier has changed no state. Nodes that write in place
+    come first, then copies of the other values. States that nothing else reads are included, too.
     """
     graph = support.graph
     read = {graph.view_base(output) for _, output in graph.outputs} | support.observed_roots
@@ -171,9 +177,7 @@ def _group(
     in_host: Mapping[int, int],
     commits: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Return the nodes of each split, in the order of submission, each in order of execution; not
-    those of the commits.
-    """
+    """Return the nodes of each split except commits, in submission and execution order."""
     apart = {node_id for nodes in commits for node_id in nodes}
     computed = [n for n in support.computed if n.id not in apart and n.op != "assign"]
     depth: dict[int, int] = {}
@@ -207,7 +211,7 @@ def _group(
 def _cut(
     support: OpSupport, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
-    """Parts a split, given as (level, node), where its device is not to get it as one."""
+    """Divide a split of (level, node) pairs into submissions that suit its device."""
     spec = support.topology.devices[device]
     parts: list[list[int]] = []
     total_s, streamed_bytes, before, shown = 0.0, 0, -1, False
@@ -236,10 +240,10 @@ def _cut(
 def _by_ready_time(
     support: OpSupport, device: dict[int, int], groups: list[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """Orders the splits by when what they wait for is done, as estimated; each device keeps its
-    own order.
+    """Order splits by the estimated time at which their dependencies are complete, without
+    reordering those of one device.
 
-    The host waits in this order: what comes late must not hold back what could start at once.
+    The host waits in this order: a late split must not delay one that could start at once.
     """
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     after: list[list[int]] = [[] for _ in groups]
@@ -268,11 +272,11 @@ def _by_ready_time(
 
 
 def _by_level(support: OpSupport, nodes: list[int]) -> list[tuple[int, int]]:
-    """Orders nodes by longest path within the split, as (its length, node): independent ones stand
-    together. What is copied in counts as a step of the path.
+    """Order nodes by the longest path to them within the split, as (length, node), so that
+    independent ones are adjacent. An upload counts as a step of the path.
 
-    A result that is larger than what it is made of comes as late as its first reader allows, so
-    that what all layers make of their weights does not live from the start.
+    A result larger than its operands is computed as late as its first reader allows, so that values
+    derived from the weights of all layers are not live from the start.
     """
     held = support.graph.data.keys() | support.graph.initial.keys()
     operands = support.operands
@@ -298,12 +302,12 @@ def _find_waits(
     shown: Set[int],
     run: int,
 ) -> list[tuple[int, ...]]:
-    """Return for each split, and last for the end, the splits that the host must still wait for:
-    those whose values it needs, or whose staging buffers it takes, and the one before where the
-    device's `submit_granularity` asks for it.
+    """Return, for each split and finally for the end of the run, the splits the host waits for
+    first: producers of its inputs, users of its staging buffers and, if the device's
+    `submit_granularity` requires it, its predecessor.
 
-    A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
-    before those that write states, which wait for all of them.
+    A wait covers all earlier splits of its device, because queues run in order. run: the number of
+    splits before those that write states, which wait for all of them.
     """
     known = dict.fromkeys(devices, -1)
     newest = dict.fromkeys(devices, HOST)

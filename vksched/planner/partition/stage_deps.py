@@ -1,13 +1,11 @@
-"""Stage dependencies: which stage of a split waits for which, where copies go to a queue of their
-own.
+"""Stage dependencies: order the stages of splits on devices with a transfer queue.
 
-Problem: two queues of one device share its memory. Method: the work of a split waits for its copies
-in. Copies in wait for the last work that uses their memory for something else, which is found by
-the words that splits use, unless the host or the copy queue has waited for it before. Copies out
-wait for their work; nothing waits for them but the host, as what they read keeps its memory until
-then.
+Problem: two queues of one device share its memory. Method: the compute stage of a split waits for
+its uploads. Uploads wait for the last compute stage that uses their memory for another value,
+unless the host or the transfer queue has waited for it before. Downloads wait for their compute
+stage. Only the host waits for downloads, because their source memory stays allocated until then.
 
-Complexity: O(values * SEARCHED * log(values)). Examples: tests/planner/test_transfers.py.
+Complexity: O(values * MAX_SEARCHED * log(values)). Examples: tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations
@@ -21,32 +19,32 @@ from ...plan.types.split_draft import SplitDraft
 from ...topology.topology import Topology
 from .barriers import split_items
 
-SEARCHED = 8
-"""How many earlier splits are asked whether they use the memory of a copy in. The one before these
-is waited for unasked; it mostly ended long ago.
+MAX_SEARCHED = 8
+"""Number of earlier splits that are checked for the memory of an upload. The split before these is
+waited for without a check; it has usually completed.
 """
 
 
 class StageDependencies:
-    """The orders of a plan's splits, asked for one after the other."""
+    """The stage dependencies of the splits of a plan, queried in order."""
 
     def __init__(
         self, graph: Graph, topology: Topology, spans: Sequence[Mapping[int, Span]]
     ) -> None:
-        """spans: for each device where values are."""
+        """spans: by device, the places of values."""
         self._graph = graph
         self._devices = topology.devices
         self._spans = spans
         self._device_of: list[int] = []
         self._used: list[list[tuple[int, IntervalSet]]] = [[] for _ in topology.devices]
-        """Of each device the words that its last splits used."""
+        """By device, the memory that its last splits used."""
         self._known = [HOST] * len(topology.devices)
-        """Of each device the last split whose work is complete for all that its copy queue gets
-        now: the host has waited for it, or that queue itself.
+        """By device, the last split whose compute stage is complete before any new transfer: the
+        host or the transfer queue has waited for it.
         """
 
     def of(self, number: int, split_draft: SplitDraft) -> tuple[StageDependency, ...]:
-        """Return the orders of the next split."""
+        """Return the stage dependencies of the next split."""
         here, known = split_draft.device, self._known
         for waited in split_draft.waits:
             there = self._device_of[waited]
@@ -65,7 +63,7 @@ class StageDependencies:
             found.append(StageDependency(DOWNLOAD, COMPUTE, number))
         known[here] = max(known[here], *split_draft.deferred_downloads, HOST)
         self._used[here].append((number, self._words(split_draft)))
-        del self._used[here][: -SEARCHED - 1]
+        del self._used[here][: -MAX_SEARCHED - 1]
         return tuple(found)
 
     def _words(self, split_draft: SplitDraft) -> IntervalSet:
@@ -76,10 +74,10 @@ class StageDependencies:
         return used
 
     def _last_user(self, split_draft: SplitDraft) -> int:
-        """Return the last split that uses memory that a split's copies in write, or HOST."""
+        """Return the last split that uses the memory of a split's uploads, or HOST."""
         used, spans = self._used[split_draft.device], self._spans[split_draft.device]
         targets = [spans[value] for value, _ in split_draft.live_in]
-        for number, words in reversed(used[-SEARCHED:]):
+        for number, words in reversed(used[-MAX_SEARCHED:]):
             if words.meets(*targets):
                 return number
-        return used[0][0] if len(used) > SEARCHED else HOST
+        return used[0][0] if len(used) > MAX_SEARCHED else HOST

@@ -1,18 +1,16 @@
-"""Streaming buffers: which weights of host memory take turns in the memory through which the host
-hands them to a device.
+"""Streaming buffers: let streamed weights share staging buffers.
 
-Problem: a weight that is streamed in lies in a staging buffer, memory that the host sees. A staging
-buffer for each weight takes as much as the weights do. A card with memory of its own has its
-staging buffers in the computer's memory, and each weight has one there, written before the first
-run. Method: where staging buffers lie in the device's memory, or the computer's is too small,
-splits take turns in a few sets of staging buffers. In each run the host writes the weights of a
-split once the split that had the set before is complete. With two sets it writes those of the next
-split while the device works.
+Problem: the host writes a streamed weight into a staging buffer. With one buffer for each weight,
+staging takes as much memory as the weights. A discrete GPU has its staging buffers in host memory,
+and each weight has one there, written before the first run. Method: if staging buffers are in
+device memory, or if host memory is short, splits reuse a few sets of staging buffers. In each run,
+the host writes the weights of a split once the split that used the set before is complete. With two
+sets it writes those of the next split while the device computes.
 
     device   [ split 0: w0 ][ split 1: w1 ][ split 2: w2 ][ split 3: w3 ]
     host     w0 | w1        | w2 over w0   | w3 over w1   |
 
-Complexity: O(splits). Where staging buffers lie: inbox.py. Examples:
+Complexity: O(splits). The places of staging buffers: staging.py. Examples:
 tests/planner/test_streaming_windows.py.
 """
 
@@ -30,8 +28,8 @@ from ...topology.topology import Topology
 class StreamingBuffers:
     """Which staging buffers are reused in a run, and how often.
 
-    shared: devices whose splits take turns. sets: how many splits of a device have their weights in
-    staging buffers at once.
+    `shared` are the devices whose splits share staging buffers; `sets` is the number of splits of a
+    device whose weights are in staging buffers at once.
     """
 
     shared: frozenset[int]
@@ -39,10 +37,10 @@ class StreamingBuffers:
 
     @staticmethod
     def of(topology: Topology, ahead: bool = True, scarce: bool = False) -> StreamingBuffers:
-        """Return the staging buffers of a machine.
+        """Return the streaming buffers of a machine.
 
-        ahead: the host writes the weights of the next split while the device works. scarce: the
-        computer has little memory: devices with staging buffers there share them, too.
+        ahead: the host writes the weights of the next split while the device computes. scarce: host
+        memory is short, so devices with staging buffers there share them, too.
         """
         shared = {
             device
@@ -54,10 +52,10 @@ class StreamingBuffers:
     def refills(
         self, graph: Graph, devices: Sequence[int], live_in: Sequence[Collection[int]]
     ) -> list[bool]:
-        """Return for each split whether the host writes its weights in each run. Where a device
-        has no more of them than sets, each has a set of its own.
+        """Return for each split whether the host writes its weights in each run. If a device has no
+        more splits with weights than sets, each split has a set of its own.
 
-        devices: of each split. live_in: the values that it copies in.
+        devices: the device of each split. live_in: the uploads of each split.
         """
         out = [
             here in self.shared and any(value in graph.data for value in values)
@@ -72,11 +70,11 @@ class StreamingBuffers:
         ]
 
     def had_before(self, devices: Sequence[int], refills: Sequence[bool]) -> list[int]:
-        """Return for each split the one that had its set of staging buffers before, or HOST."""
-        turns: dict[int, list[int]] = {}
+        """Return for each split the previous user of its set of staging buffers, or HOST."""
+        users: dict[int, list[int]] = {}
         out: list[int] = []
         for number, (here, refilled) in enumerate(zip(devices, refills, strict=True)):
-            own = turns.setdefault(here, [])
+            own = users.setdefault(here, [])
             out.append(own[-self.sets] if refilled and len(own) >= self.sets else HOST)
             if refilled:
                 own.append(number)

@@ -1,20 +1,20 @@
-"""Aside: which copies a device's own copy queue makes.
+"""Asynchronous transfers: choose the copies that run on the transfer queue of a device.
 
-Problem: a queue that computes copies nothing meanwhile, while cards have engines that do just that.
-Method: large copies in and out of a split become submissions to the copy queue. Values that come
-in so have their memory from the start of the split before, so that they come while that one works.
-Values that leave so keep theirs until the host waits for them.
+Problem: a compute queue does not copy while it computes, although GPUs have copy engines. Method:
+large uploads and downloads of a split are submitted to the transfer queue. Their upload buffers are
+allocated from the start of the previous split, so that they are filled while it computes. A value
+downloaded through the transfer queue stays allocated until the host has waited for the download.
 
     work        [ split 0 ][ split 1     ][ split 2     ]
     copies  [in 0][ in 1 ]  [out 0][ in 2 ][out 1][in 3 ]
 
-A copy in waits for the last work that uses its memory for something else; the work for its copies
-in. A copy queue does its submissions in order. So a copy out, which has to wait for its work, is
-submitted behind the copies in of its device's next split, which could go on before, and where the
-host waits earlier than that, then. Small copies stay in the work: they take less than another
-submission.
+An upload waits for the last compute stage that uses its memory for another value; the compute stage
+waits for its uploads. The transfer queue executes submissions in order. A download has to wait for
+its compute stage, so it is submitted after the uploads of the next split of its device, which can
+run earlier, or when the host waits for it, if that is sooner. Small copies stay on the compute
+queue: they take less time than another submission.
 
-What waits for what: orders.py. Complexity: O(values + splits). Examples:
+Dependencies: stage_deps.py. Complexity: O(values + splits). Examples:
 tests/planner/test_transfers.py.
 """
 
@@ -28,14 +28,13 @@ from ...plan.types.plan_types import DOWNLOAD, UPLOAD
 from ...topology.device_spec import DeviceSpec
 
 MIN_BYTES = 1 << 20
-"""Of all copies in, or out, of a split: what takes a bus longer than a driver another submission.
-"""
+"""Minimum bytes of all uploads, or downloads, of a split that justify another submission."""
 
 
 def choose_async_transfers(
     spec: DeviceSpec, graph: Graph, live_in: Collection[int], live_out: Collection[int]
 ) -> tuple[str, ...]:
-    """Return the stages of a split that its device's copy queue carries out."""
+    """Return the stages of a split that run on the transfer queue of its device."""
     if spec.kind == "cpu" or not spec.limits.copy_queue:
         return ()
     values = {UPLOAD: live_in, DOWNLOAD: live_out}
@@ -49,10 +48,10 @@ def choose_async_transfers(
 def ends_of_copies(
     devices: Sequence[int], waits: Sequence[Sequence[int]], device: int
 ) -> dict[int, int]:
-    """Return for each split of a device the first one, of any device, before which the host has
-    waited for its copies out; the number of splits where that is the end of the run.
+    """Return for each split of a device the first split, of any device, before which the host has
+    waited for its downloads; the number of splits if that is the end of the run.
 
-    devices, waits: of each split.
+    devices, waits: the device and the waits of each split.
     """
     own = [at for at, here in enumerate(devices) if here == device]
     out = dict.fromkeys(own, len(devices))
@@ -70,9 +69,8 @@ def follow(
     waits: Sequence[Sequence[int]],
     async_transfers: Sequence[Collection[str]],
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return for each split the earlier one, if any, whose copies out are submitted behind it, and
-    the position, among the splits of its device, of the first one that may write over what it
-    copies out.
+    """For each split return (i) the earlier split whose downloads are submitted after it, if any,
+    and (ii) the index on its device of the first split that may overwrite the downloaded memory.
     """
     deferred_downloads: list[tuple[int, ...]] = [() for _ in devices]
     free_at = [0] * len(devices)

@@ -1,1 +1,1 @@
-"""Placement: the device of each node."""
+"""Placement: choose the device of each node."""

@@ -1,7 +1,8 @@
-"""Placing: where nodes are so far, which devices may still take them, and how they follow others.
+"""Placement state: the devices of nodes so far, candidate devices, and placement next to
+neighbours.
 
-    caps + support + room -> supports(node, device)        put(node, device, rule)
-    place_remaining: a @ gpu:1 -> b -> c                        b and c follow a
+    caps + op support + memory budget -> supports(node, device)    put(node, device, reason)
+    place_remaining: a @ gpu:1 -> b -> c                           b and c follow a
 
 Complexity: O(edges) for a sweep. Examples: tests/plan/test_plan.py.
 """
@@ -18,15 +19,15 @@ from ...plan.costs.op_support import OpSupport
 from .memory_budget import MemoryBudget
 
 NONE = -1
-"""The cap of a device that must not take any node, not even one that streams its weights."""
+"""The cap of a device that must not run any node, not even one that streams its weights."""
 
 
 @dataclass
 class Caps:
-    """What each device must not take, as it would not fit: nodes by their number in order.
+    """The nodes that a device must not run because they would not fit, by number in order.
 
-    first: the first one; None: it may take all, NONE: nothing. peaks: those around the moment that
-    takes most.
+    `first` holds by device the first one, None for no limit, or NONE for all nodes; `peaks` the
+    nodes around the moment of peak memory.
     """
 
     first: list[int | None]
@@ -35,12 +36,21 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class PlacementHints:
-    """Where nodes shall run if they can.
+    """The preferred devices of nodes.
 
-    order: all devices, the best one first. on: the device of single nodes, by id, with the rule to
-    tell the user. A node with a device of its own follows no neighbour. streams: flops for each
-    byte of its weights in host memory from which on a node runs on a device that streams weights;
-    None: as each device says. spread: weights that stay in host memory, so that others fit.
+    Parameters
+    ----------
+    order
+        All devices, the preferred one first.
+    on
+        The devices of single nodes by id. A node with a hint does not follow its neighbours.
+    reason
+        The reason of `on` that is shown to the user.
+    streams
+        Minimum flops per byte of weights in host memory for which a node runs on a device that
+        streams them; None: the threshold of each device.
+    spread
+        Weights that stay in host memory, so that others fit.
     """
 
     order: tuple[int, ...]
@@ -51,7 +61,7 @@ class PlacementHints:
 
 
 class Placing:
-    """The state of one pass; `device` and `rule` grow from stage to stage."""
+    """The state of one placement; `device` and `reason` are filled step by step."""
 
     def __init__(self, support: OpSupport, caps: Caps, hints: PlacementHints) -> None:
         self.support = support
@@ -60,14 +70,14 @@ class Placing:
         self.topology = support.topology
         self._is_cpu = self.topology.is_cpu
         self._gpus = tuple(takewhile(lambda d: not self._is_cpu(d), hints.order))
-        """Devices that are asked before a CPU."""
+        """Devices that are preferred to a CPU."""
         self.caps = caps
         self.device: dict[int, int] = {}
         self.reason: dict[int, str] = {}
         self.fixed: set[int] = set()
         self.pinned_devices: dict[int, int] = dict(support.state_devices)
         self.passed_over: dict[int, str] = {}
-        self.kept: dict[int, str] = {}
+        self.user_reasons: dict[int, str] = {}
         self._others = {d for d in range(self.topology.cpu) if not self._is_cpu(d)}
         """All devices but CPUs."""
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
@@ -82,17 +92,17 @@ class Placing:
         return self.support.unsupported_reason(node, device)
 
     def supports(self, node: Node, device: int) -> bool:
-        """Whether a device may take a node: beyond its cap only beside what streams there."""
+        """Return True if a device may run a node; beyond its cap, only neighbours of streams."""
         if self.unsupported_reason(node, device) is None:
             return True
         at_peak = self._rank[node.id] in self.caps.peaks[device]
-        beside = not at_peak and self._beside_streams(node, device)
-        return beside and self.support.supports(node, device)
+        is_near = not at_peak and self._near_streams(node, device)
+        return is_near and self.support.supports(node, device)
 
-    def _beside_streams(self, node: Node, device: int) -> bool:
+    def _near_streams(self, node: Node, device: int) -> bool:
         cap = self.caps.first[device]
         neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
-        if cap is None or cap == NONE:  # a state that lives there keeps nothing beside it
+        if cap is None or cap == NONE:  # a state that lives there attracts no neighbours
             return False
         return any(self.device.get(n) == device and self._rank[n] >= cap for n in neighbours)
 
@@ -101,15 +111,15 @@ class Placing:
         return self._near_cpu(node) if self._gpus and self._is_cpu(first) else first
 
     def _near_cpu(self, node: Node) -> int:
-        """Return the CPU that takes what no other device supports: that of the host which has most
-        of what a node reads, else of one that reads its result.
+        """Return the CPU for a node that no other device supports: that of the host with most of
+        its operands, else that of a host which reads its result.
         """
         if len(self.topology.hosts) == 1:
             return self.topology.cpu
         placed = [n for n in self.support.operands[node.id] if n in self.device]
-        beside = sorted(placed, key=lambda n: (-self._bytes(n), n))
-        beside += [n for n in self.support.readers[node.id] if n in self.device]
-        cpus = (self.topology.cpu_of(self.device[n]) for n in beside)
+        neighbours = sorted(placed, key=lambda n: (-self._bytes(n), n))
+        neighbours += [n for n in self.support.readers[node.id] if n in self.device]
+        cpus = (self.topology.cpu_of(self.device[n]) for n in neighbours)
         return next(
             (d for d in cpus if d is not None and self.supports(node, d)), self.topology.cpu
         )
@@ -119,18 +129,19 @@ class Placing:
         self.reason[node.id] = rule
 
     def place_remaining(self, late: Collection[int] = ()) -> None:
-        """Carry devices along the edges; not the CPU's, which one op there would else give to all
-        that nothing holds. late: nodes that get their device otherwise, and states with them.
+        """Place nodes next to placed operands, then next to placed readers. CPU placements are not
+        propagated, because one op there would attract all unconstrained nodes. late: nodes that are
+        placed separately, like states.
         """
-        carried = self._others or set(range(self.topology.cpu))
-        apart = {*late, *self.graph.states}
-        for node in [n for n in self._left() if n.id not in apart]:
-            self._place_with_neighbour(node, self.support.operands[node.id], carried)
-        for node in [n for n in reversed(self._left()) if n.id not in apart]:
-            self._place_with_neighbour(node, self.support.readers[node.id], carried)
+        devices = self._others or set(range(self.topology.cpu))
+        skipped = {*late, *self.graph.states}
+        for node in [n for n in self._left() if n.id not in skipped]:
+            self._place_with_neighbour(node, self.support.operands[node.id], devices)
+        for node in [n for n in reversed(self._left()) if n.id not in skipped]:
+            self._place_with_neighbour(node, self.support.readers[node.id], devices)
 
     def _left(self) -> list[Node]:
-        """The nodes without a device."""
+        """Return the nodes without a device."""
         return [n for n in self.support.computed if n.id not in self.device]
 
     def _place_with_neighbour(
@@ -141,7 +152,7 @@ class Placing:
             placed.sort(key=lambda n: (-self._bytes(n), n))
         for other in placed:
             if self.supports(node, self.device[other]):
-                self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
+                self.put(node, self.device[other], f"next to {self.graph.nodes[other].name}")
                 return
 
     def _bytes(self, node_id: int) -> int:

@@ -1,9 +1,8 @@
-"""Memory budget: what weights and states have taken of each device's memory while placement goes
-on.
+"""Memory budget: the free memory of each device during placement of weights and states.
 
-    null:0  |#### w0 ####|## w1 ##|  |    w2 does not fit: closed, but for what would fill as much
+    null:0  |#### w0 ####|## w1 ##|  |    w2 does not fit: closed, except for equally large weights
 
-Complexity: O(1) each, beside the devices that share a memory. Examples: tests/plan/test_plan.py.
+Complexity: O(1) each, times the devices that share a memory. Examples: tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import math
 from ...plan.costs.op_support import OpSupport
 
 WELL_FILLED = 0.9
-"""The share of its memory from which on a device that refuses a weight takes no further ones, and
-from which on the planner looks for no higher cap.
+"""Fraction of its memory from which on a device that refuses a weight takes no smaller ones, and
+from which on the planner searches for no higher cap.
 """
 
 
 class MemoryBudget:
-    """The bytes that are left of each memory. That of the caller's CPU has no end: its weights are
-    the caller's arrays.
+    """The free bytes of each memory. That of the driver's CPU is unlimited: its weights are the
+    user's arrays.
     """
 
     def __init__(self, support: OpSupport) -> None:
@@ -29,14 +28,14 @@ class MemoryBudget:
         self._left: list[float] = [spec.memory_bytes for spec in self._topology.devices]
         self._left[self._topology.cpu] = math.inf
         self._closed: dict[int, float] = {}
-        """Devices that have refused a weight, with the bytes from which on they take others."""
+        """By device that has refused a weight, the minimum bytes of a weight it takes."""
 
     def take(self, device: int, weight: int) -> None:
-        """Count a weight off the room of a device and of those that share its memory."""
+        """Subtract a weight from the free memory of a device and its memory peers."""
         self._count(device, self._support.missing_bytes(weight, device))
 
     def release(self, device: int, weight: int) -> None:
-        """Give back what `take` has counted off."""
+        """Undo `take`."""
         self._count(device, -self._support.missing_bytes(weight, device))
 
     def _count(self, device: int, size_bytes: int) -> None:
@@ -44,9 +43,9 @@ class MemoryBudget:
             self._left[other] -= size_bytes
 
     def refuses(self, device: int, weight: int) -> bool:
-        """Whether a device has no room for a weight, or has refused one that was no larger."""
+        """Return True if a device has no memory for a weight, or has refused a smaller one."""
         missing, free_bytes = self._support.missing_bytes(weight, device), self._left[device]
-        if missing > free_bytes:  # the small weights further on would be islands here
+        if missing > free_bytes:  # small weights that fit would be isolated here
             least = (1 - WELL_FILLED) * self._topology.devices[device].memory_bytes
             small = min(missing, least) if free_bytes >= least else math.inf
             self._closed[device] = max(small, self._closed.get(device, 0))

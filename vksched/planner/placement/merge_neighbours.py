@@ -1,14 +1,15 @@
-"""Merging: moves what nothing holds to a device beside it, so that fewer bytes cross.
+"""Merge neighbours: move unconstrained nodes to the devices of their neighbours to reduce
+transfers.
 
-Problem: a value that crosses costs a wait and a copy. A node that stands alone between two devices
-is easy to move; of a chain that pays only as a whole no node moves alone. Method: sweeps over
-single nodes, then over groups, the nodes of one device that hand values to each other, each moved
-as one. A group goes to another GPU, one that is not full, where all of it can run, fewer bytes and
-no more values cross, and what the links of the machine take less is worth the time that it takes
-longer there: else one node for numpy at its end would draw a model to the CPU.
+Problem: a transferred value costs a wait and a copy. A single node between two devices is easy to
+move; a chain that pays off only as a whole is not moved node by node. Method: sweeps over single
+nodes, then over groups, the connected nodes of one device, each moved as a whole. A group moves to
+another GPU that is not full if all of it can run there, if it reduces the transferred bytes without
+more transferred values, and if the saved link time exceeds the additional compute time: otherwise
+one CPU op at its end would draw a model to the CPU.
 
-    a -> b -> gather -> c -> d        node by node  b or c alone: as many bytes cross as before
-    gpu:0     gpu:1     gpu:0         in groups     {a, b} to gpu:1, {c, d} to gpu:1: none do
+    a -> b -> gather -> c -> d        single nodes  b or c alone: the transfers do not shrink
+    gpu:0     gpu:1     gpu:0         groups        {a, b} to gpu:1, {c, d} to gpu:1: no transfer
 
 Complexity: O(sweeps * edges * devices). Examples: tests/planner/test_merging.py.
 """
@@ -28,13 +29,14 @@ from ...plan.types.plan_types import value_of
 
 MERGE_SWEEPS = 8
 GROUP_SWEEPS = 2
-LARGEST_GROUP = 64
-"""Nodes: larger ones seldom move as a whole, and take long to weigh."""
+MAX_GROUP_NODES = 64
+"""Maximum nodes of a group; larger ones rarely move as a whole and are slow to evaluate."""
 
 
 class _Moves:
-    """What single nodes and groups are moved by. device: of each node that runs; `put` changes it,
-    with the rule.
+    """The common state of moves of nodes and groups.
+
+    `device` holds the device of each node that runs; `put` changes it and records the reason.
     """
 
     def __init__(
@@ -50,16 +52,16 @@ class _Moves:
         self.supports = supports
         self.put = put
         self._reads: dict[int, Counter[int]] = {}
-        """How many readers a value, or a part, has on each device; found when first asked."""
+        """The number of readers of a value, or of a part, by device; computed on first use."""
 
 
 class Merger(_Moves):
-    """Moves nodes one by one, then groups."""
+    """Move single nodes, then groups."""
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
-        """Move some of the nodes that nothing holds, given in topological order.
+        """Move some of the unconstrained nodes, which are in topological order.
 
-        roomy: GPUs that may take groups.
+        roomy: GPUs that groups may move to.
         """
         if free and len(set(self.device.values())) > 1:
             self._merge_nodes(free)
@@ -76,7 +78,7 @@ class Merger(_Moves):
                         pending.update(self._moved_by(node, before))
 
     def _moved_by(self, node: Node, before: int) -> Iterator[int]:
-        """The nodes for which another device may be better now that this one has moved."""
+        """Yield the nodes whose best device may have changed by a move."""
         yield from (node.id, *self.support.readers[node.id])
         for value in self.support.operands[node.id]:
             yield value
@@ -87,31 +89,31 @@ class Merger(_Moves):
     def _move(self, node: Node) -> bool:
         device, here = self.device, self.device[node.id]
         operands, readers = self.support.operands[node.id], self.support.readers[node.id]
-        around = {device[n] for n in readers}
-        around.update([device.get(n, here) for n in operands])
-        around.discard(here)
-        if not around:
+        nearby = {device[n] for n in readers}
+        nearby.update([device.get(n, here) for n in operands])
+        nearby.discard(here)
+        if not nearby:
             return False
         now = self._crossing_bytes(node)
         best, best_bytes = here, now
-        for option in sorted(around):
+        for option in sorted(nearby):
             if not self.supports(node, option):
                 continue
-            self._stand(node, option)
+            self._relocate(node, option)
             then = self._crossing_bytes(node)
             if then < best_bytes:
                 best, best_bytes = option, then
-        self._stand(node, best)
+        self._relocate(node, best)
         if best == here:
             return False
-        beside = next(n for n in (*operands, *readers) if device.get(n) == best)
+        neighbour = next(n for n in (*operands, *readers) if device.get(n) == best)
         saved = now - best_bytes
-        name = self.graph.nodes[beside].name
-        self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
+        name = self.graph.nodes[neighbour].name
+        self.put(node, best, f"moved next to {name}: {saved} bytes less transferred")
         return True
 
     def _crossing_bytes(self, node: Node) -> int:
-        """Bytes that cross because of where this node stands, of its result and its operands."""
+        """Return the transferred bytes of the result and the operands of a node."""
         words = 0
         for value in (node.id, *self.support.operands[node.id]):
             here = self.device.get(value)
@@ -121,8 +123,8 @@ class Merger(_Moves):
                         words += self.graph.words[value]
         return words * WORD_BYTES
 
-    def _stand(self, node: Node, device: int) -> None:
-        """Move a node, and its reads with it."""
+    def _relocate(self, node: Node, device: int) -> None:
+        """Move a node, and count its reads on the new device."""
         for operand in self.support.operands[node.id]:
             reads = self._readers_by_device(operand)
             reads[self.device[node.id]] -= 1
@@ -130,7 +132,7 @@ class Merger(_Moves):
         self.device[node.id] = device
 
     def _readers_by_device(self, value: int) -> Counter[int]:
-        """How many readers a value has on each device; counted when first asked, kept from then."""
+        """Return the number of readers of a value by device; cached."""
         found = self._reads.get(value)
         if found is None:
             found = Counter([self.device[r] for r in self.support.readers[value]])
@@ -139,7 +141,7 @@ class Merger(_Moves):
 
 
 class Crossed(NamedTuple):
-    """What crosses of some values; seconds: on the links, and for submissions that begin by it."""
+    """The transfers of some values; `seconds` includes the submissions that they cause."""
 
     size_bytes: int
     values: int
@@ -147,23 +149,23 @@ class Crossed(NamedTuple):
 
 
 class Groups(_Moves):
-    """Counts exactly what crosses, parts of values on their own, so that no move adds anything."""
+    """Move groups. Parts of values are counted separately, so that no move adds transfers."""
 
     def __init__(self, single: Merger) -> None:
         super().__init__(single.support, single.device, single.supports, single.put)
-        # found when first asked, and kept from then
-        self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
-        self._count: dict[int, int] = {}  # how many readers a part has on all devices
+        # computed on first use
+        self._parts_of: dict[int, tuple[int, ...]] = {}  # the parts of each node that are read
+        self._count: dict[int, int] = {}  # the number of readers of a part on all devices
         self._way = lru_cache(maxsize=None)(self.support.topology.route)
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
-        """Returns what a node reads of computed values, parts on their own."""
+        """Return the computed values that a node reads, parts separately."""
         graph, roots = self.graph, self.graph.view_bases
         found = (value_of(graph, i, False) for i in node.inputs if roots[i] in self.device)
         return tuple(dict.fromkeys(found))
 
-    def _made_by(self, node_id: int) -> tuple[int, ...]:
-        """Returns what others read of a node, parts on their own; counts the readers."""
+    def _parts_read(self, node_id: int) -> tuple[int, ...]:
+        """Return the parts of a node that others read; counts the readers."""
         found = self._parts_of.get(node_id)
         if found is None:
             reads: dict[int, Counter[int]] = {}
@@ -177,18 +179,19 @@ class Groups(_Moves):
         return found
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
-        stirred = {node.id for node in free}  # another device may be better for these now
+        """Move groups until nothing changes, at most GROUP_SWEEPS times."""
+        changed = {node.id for node in free}  # nodes whose best device may have changed
         for _ in range(GROUP_SWEEPS if roomy else 0):
             values: set[int] = set()
             for group in self._find(free):
-                if len(group) > LARGEST_GROUP:
+                if len(group) > MAX_GROUP_NODES:
                     continue
-                if any(node.id in stirred for node in group) and self._move(group, roomy):
+                if any(node.id in changed for node in group) and self._move(group, roomy):
                     for node in group:
                         values.update((node.id, *self.support.operands[node.id]))
             if not values:
                 return
-            stirred = values.union(*(self.support.readers[value] for value in values))
+            changed = values.union(*(self.support.readers[value] for value in values))
 
     def _find(self, free: Sequence[Node]) -> list[list[Node]]:
         """Return the groups, in order of their first node."""
@@ -211,23 +214,23 @@ class Groups(_Moves):
 
     def _move(self, group: Sequence[Node], roomy: Collection[int]) -> bool:
         device, here = self.device, self.device[group[0].id]
-        beside: dict[int, int] = {}  # for each device around the group a node there
+        neighbours: dict[int, int] = {}  # a neighbour of the group on each device
         for node in group:
             for other in self._around(node):
-                beside.setdefault(device.get(other, here), other)
-        options = sorted(d for d in beside if d != here and d in roomy)
+                neighbours.setdefault(device.get(other, here), other)
+        options = sorted(d for d in neighbours if d != here and d in roomy)
         if not options:
             return False
         inner = {node.id for node in group}
         reads = Counter([part for node in group for part in self._read_by(node)])
-        made = [part for node in group for part in self._made_by(node.id)]
-        # what is made and read in the group alone crosses nowhere
-        parts = [part for part in made if self._count[part] > reads[part]]
+        outputs = [part for node in group for part in self._parts_read(node.id)]
+        # parts that only the group reads are not transferred
+        parts = [part for part in outputs if self._count[part] > reads[part]]
         for root in dict.fromkeys(self.graph.view_bases[part] for part in reads):
             if (
                 root not in inner
-            ):  # all parts: one that does not cross beside the whole may do so now
-                parts += self._made_by(root)
+            ):  # all parts: one that was covered by a transfer of the whole may need its own
+                parts += self._parts_read(root)
         now = self._transfers(parts, inner, reads, here, here)
         best, least = here, now
         for option in options:
@@ -242,9 +245,9 @@ class Groups(_Moves):
             self._reads[part][best] += count
         as_one = f", {len(group)} nodes as one" if len(group) > 1 else ""
         saved = now.size_bytes - least.size_bytes
-        name = self.graph.nodes[beside[best]].name
+        name = self.graph.nodes[neighbours[best]].name
         for node in group:
-            self.put(node, best, f"moved beside {name}{as_one}: {saved} bytes less cross")
+            self.put(node, best, f"moved next to {name}{as_one}: {saved} bytes less transferred")
         return True
 
     def _around(self, node: Node) -> tuple[int, ...]:
@@ -253,9 +256,10 @@ class Groups(_Moves):
     def _transfers(
         self, parts: Sequence[int], inner: set[int], reads: Counter[int], here: int, there: int
     ) -> Crossed:
-        """Returns what crosses of some values, were the group `inner`, which is `here`, `there`.
+        """Return the transfers of some values if the group `inner`, which is on `here`, were on
+        `there`.
 
-        reads: how many nodes of the group read each.
+        reads: the number of nodes of the group that read each value.
         """
         total = count = 0
         seconds = 0.0
@@ -268,7 +272,7 @@ class Groups(_Moves):
         for part in parts:
             root = self.graph.view_bases[part]
             on = reading(part)
-            if root != part:  # a device that reads the whole has the part
+            if root != part:  # a transfer of the whole covers the part
                 on -= reading(root)
             source = there if root in inner else self.device[root]
             size_bytes = self.graph.words[part] * WORD_BYTES
@@ -279,14 +283,12 @@ class Groups(_Moves):
         return Crossed(total, count, seconds)
 
     def _seconds(self, source: int, target: int, size_bytes: int) -> float:
-        """Returns what a value takes from one device to another, and the submission behind it."""
+        """Return the seconds to transfer a value, with the submission that follows."""
         spec = self.support.topology.devices[target]
         return self._way(source, target).seconds(size_bytes) + submission_seconds(spec)
 
     def _pays(self, group: Sequence[Node], there: int, saved_s: float) -> bool:
-        """Whether all of a group can run on a device, and what crosses less is worth the time that
-        it takes longer there.
-        """
+        """Return True if a device can run a group, and saved transfers outweigh compute time."""
         if not all(self.supports(node, there) for node in group):
             return False
         ids, here = [node.id for node in group], self.device[group[0].id]

@@ -1,18 +1,17 @@
-"""Node groups: nodes that are placed as one, so that a plan by cost weighs few things.
+"""Node groups: coarsen a graph into groups of nodes that are placed as one.
 
-Problem: a schedule over single nodes takes long to find, and scatters small ops over devices whose
-submissions cost more than they save. Method: a node joins the node group that makes all its
-operands, as long as the node group stays small; then a node group joins the only one that reads it.
-Neither makes a cycle: all ways into the node, or all ways out of the node group, end in the other.
-Where many node groups are left, neighbours in topological order become one: parts of an order are
-free of cycles, too.
+Problem: a schedule of single nodes takes long to find, and scatters small ops over devices whose
+submissions cost more than they save. Method: a node joins the node group that computes all of its
+operands, as long as the group stays small; then a group joins its only reader. Neither creates a
+cycle: all paths into the node, or all paths out of the group, end in the other. If many groups are
+left, neighbours in topological order are merged, which creates no cycle either.
 
-    x -> a -> b -> c        {a, b, c} --> {f}        {d, e} stays apart: it is large enough
+    x -> a -> b -> c        {a, b, c} --> {f}        {d, e} is not merged: it is large enough
           \\-> d -> e -> f           \\-> {d, e} -/     to be worth a device of its own
 
-Only nodes that the same devices can run are bundled. A state that may live anywhere is in the
-node group of its first reader, and its later readers come after that one. Complexity: O(edges).
-Examples: tests/planner/test_select.py, tests/planner/test_state_placement.py.
+Only nodes with the same candidate devices are grouped. An unpinned state is in the node group of
+its first reader, and its later readers come after that one. Complexity: O(edges). Examples:
+tests/planner/test_select.py, tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ from dataclasses import dataclass
 from ...plan.costs.op_support import OpSupport
 
 MOST = 256
-"""Node groups, beyond which neighbours become one."""
+"""Maximum number of node groups, beyond which neighbours are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are placed as one, states among them. candidate_devices: devices that can run all
-    of them.
-    """
+    """Nodes that are placed as one, states included; `candidate_devices` can run all of them."""
 
     nodes: tuple[int, ...]
     candidate_devices: tuple[int, ...]
@@ -45,21 +42,21 @@ def find_node_groups(
 ) -> tuple[NodeGroup, ...]:
     """Return the node groups of a graph in topological order.
 
-    candidate_devices: the devices that may run a node. seconds: of each node to be placed, on the
-    device that is fastest at it; 0 of states, each of which some other node reads. grain_s: a node
-    group takes no further node from there on.
+    candidate_devices: returns the devices that may run a node. seconds: the cost of each node to
+    place, on its fastest device; 0 for states, each of which has a reader. grain_s: the maximum
+    cost of a node group.
     """
-    maker = _GroupBuilder(support, candidate_devices, seconds, grain_s)
-    maker.join_operands()
-    maker.join_readers()
-    groups = maker.groups()
+    builder = _GroupBuilder(support, candidate_devices, seconds, grain_s)
+    builder.join_operands()
+    builder.join_readers()
+    groups = builder.groups()
     if len(groups) > MOST:
         groups = _neighbours(groups, seconds)
     return tuple(NodeGroup(tuple(nodes), devices) for nodes, devices in groups)
 
 
 class _GroupBuilder:
-    """Nodes by node group, while node groups grow; a node group is named by its first node."""
+    """Node groups while they grow; a group is identified by its first node."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class _GroupBuilder:
             around = {self._find(p) for p in operands[node] if p in self._joined}
             if len(around) == 1 and self._fits(node_group := around.pop(), node):
                 self._join(node_group, node)
-            for state in operands[node]:  # those that nothing has read yet
+            for state in operands[node]:  # states without an earlier reader
                 if state in states and state in self._seconds and state not in self._joined:
                     self._begin(state)
                     if self._candidate_devices(state) == self._candidate_devices(node):
@@ -133,7 +130,7 @@ class _GroupBuilder:
 def _in_order(
     groups: list[tuple[list[int], tuple[int, ...]]], support: OpSupport
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """Return node groups so that each comes after those that it reads, the first ones first."""
+    """Return node groups in topological order, stable by their first nodes."""
     groups.sort(key=lambda group: group[0][0])
     of_node = {node: number for number, (nodes, _) in enumerate(groups) for node in nodes}
     after: list[set[int]] = [set() for _ in groups]
@@ -157,7 +154,7 @@ def _in_order(
 def _neighbours(
     groups: Sequence[tuple[list[int], tuple[int, ...]]], seconds: Mapping[int, float]
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """Return fewer node groups, each a stretch of the order on the same devices."""
+    """Merge neighbouring node groups with the same candidate devices."""
     most_s = 2 * sum(seconds.values()) / MOST
     out: list[tuple[list[int], tuple[int, ...]]] = []
     total_s = 0.0

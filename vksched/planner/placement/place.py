@@ -1,16 +1,16 @@
-"""Placement: which device runs each node, and by which rule.
+"""Place: choose the device of each node, with a reason, by the priority policy.
 
-Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
-wait and a copy. Method: the priority policy. Overrides; weights and states pull their ops
-(`pulls.py`), states live where the least crosses (`states.py`); sweeps carry devices from operands
-to users and back (`placing.py`); the rest goes to the first device that can; what nothing holds is
-then moved beside its neighbours while this lowers the bytes that cross (`merging.py`). A weight
-whose home is the CPU, as an override says so or the devices are full, stays in host memory;
-an op that does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in
-for each run.
+Problem: devices have an order of preference, the CPU last; a value that is transferred between
+devices costs a wait and a copy. Method: apply overrides; place ops with their weights and states
+(colocate.py), states where they cause the fewest transfers (states.py); propagate devices from
+operands to users and back (candidate_devices.py); place the rest on the first device that supports
+it; then move unconstrained nodes next to their neighbours while this reduces transferred bytes
+(merge_neighbours.py). A weight pinned to the CPU, by an override or because the devices are full,
+stays in host memory; an op with enough arithmetic per byte of it still runs on a GPU, and the
+weight is streamed in each run.
 
     w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
-       |            |                                          : streamed, 512 rows pay
+       |            |                                          : streamed, 512 rows pay off
     matmul ----> matmul --> relu (follows its operand) ---> matmul @ gpu:1
 
 Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
@@ -32,11 +32,10 @@ from .merge_neighbours import Merger
 def place(
     support: OpSupport, overrides: Overrides, caps: Caps, hints: PlacementHints | None = None
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
-    """Return the placement of every node and notes for the user.
+    """Return the placement of every node, and notes for the user.
 
-    caps: what does not fit. A node that streams its weights needs little memory: it, and what
-    follows it, may stand beyond the first node that a device must not take. hints: by default the
-    devices in their order.
+    caps: the nodes that do not fit. A node that streams its weights needs little memory, so it and
+    its neighbours may run beyond the cap of a device. hints: by default the devices in their order.
     """
     hints = hints or PlacementHints(support.topology.order, {}, "")
     placer = _Placer(support, caps, hints)
@@ -53,7 +52,7 @@ def place(
 
 
 class _Placer(Colocating):
-    """The stages behind the pulls."""
+    """The steps of placement after colocation."""
 
     def place_rest(self) -> None:
         for node in self._left():
@@ -68,7 +67,7 @@ class _Placer(Colocating):
                 self.reason[node.id] = self._reasons(node, device).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
-        """Return why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        """Return why the devices before `end` cannot run a node, as part of a reason."""
         before = (self._is_cpu(end) and self._others) or range(end)
         reasons = [
             f"{self.topology.devices[d].name} cannot: {reason}"
@@ -78,7 +77,7 @@ class _Placer(Colocating):
         return f", as {'; '.join(reasons)}" if reasons else ""
 
     def merge(self) -> None:
-        """Move what nothing holds to its neighbours' devices while less crosses for it."""
+        """Move unconstrained nodes to the devices of neighbours to reduce transfers."""
         operands = self.support.operands
         free = [
             n
@@ -92,9 +91,9 @@ class _Placer(Colocating):
 
 
 def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
-    """Put nodes where the user wants them, or says why not; weights get their homes."""
+    """Place nodes and pin weights as the user requests, or note why not."""
     resolved = resolve_overrides(placer.graph, placer.topology, overrides)
-    heeded = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
+    effective = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
     for node_id, (device, text) in resolved.items():
         target = placer.graph.nodes[node_id]
         if target.op in ("weight", "state"):
@@ -102,11 +101,11 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
                 _stay(placer, target, device, text)
                 continue
             placer.pinned_devices[target.id] = device
-            placer.kept[target.id] = text
+            placer.user_reasons[target.id] = text
             placer.budget.take(device, target.id)
         elif target.id in placer._rank:
             _override(placer, target, device, text)
-        elif target.op == "input" and text not in heeded:
+        elif target.op == "input" and text not in effective:
             placer.notes.append(f"{text}: an input goes wherever it is read; place its readers")
 
 
@@ -132,7 +131,7 @@ def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
 
 
 def _placements(placer: _Placer) -> tuple[Placement, ...]:
-    """Return the placements of all nodes: leaves and views get theirs from those that run."""
+    """Return the placements of all nodes; leaves and views follow the nodes that run."""
     out: list[Placement] = []
     views, roots = placer.graph.views, placer.graph.view_bases
     for node in placer.graph.nodes:
@@ -165,7 +164,7 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
             pinned_device, f"{node.op} in host memory; streamed to {_names(placer, gpus)}"
         )
     if pinned_device is None or (users and pinned_device not in users):
-        if node.id in placer.kept:
+        if node.id in placer.user_reasons:
             reader = next(
                 r for r in placer.support.readers[node.id] if pinned_device != placer.device[r]
             )
@@ -174,10 +173,11 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
                 or placer.reason[reader]
             )
             placer.notes.append(
-                f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
-                f"reads it, runs on {placer.topology.devices[placer.device[reader]].name} ({why})"
+                f"{placer.user_reasons[node.id]} has no effect: "
+                f"{placer.graph.nodes[reader].name}, which reads it, runs "
+                f"on {placer.topology.devices[placer.device[reader]].name} ({why})"
             )
-        pinned_device = (gpus or users or [cpu])[0]  # numpy has it in any case
+        pinned_device = (gpus or users or [cpu])[0]  # the CPU can read it anywhere
     others = _names(placer, [d for d in users if d != pinned_device])
     also = f"; also on {others}, for the ops there" if others else ""
     return Placement(pinned_device, f"{node.op}{also}")

@@ -1,15 +1,16 @@
-"""States: where each state of a graph lives, so that as little as possible crosses in each run.
+"""State placement: rank devices for each state by the transfers that they cause in each run.
 
-Problem: a weight may lie on several devices, as it never changes. A state has one home: a reader on
-another device gets it over the links in each run, and a next value that is made elsewhere comes
-back. Method: for each device on which a node reads the state or makes its next value, the seconds
-that the links take if the state lives there. The least wins; of equal ones the preferred device.
+Problem: several devices can hold copies of a weight, because it never changes. A state has one
+device: readers on other devices get it by a transfer in each run, and a next value computed
+elsewhere is transferred back. Method: for each device that reads the state or computes its next
+value, sum the seconds on the links if the state lives there. The smallest sum wins; ties go to the
+preferred device.
 
-    cache @ gpu:1 --> dynamic_update_slice @ gpu:1 --> assign @ gpu:1       0 bytes cross
-    cache @ gpu:0 ==> dynamic_update_slice @ gpu:1 ==> assign @ gpu:0       the cache crosses twice
+    cache @ gpu:1 --> dynamic_update_slice @ gpu:1 --> assign @ gpu:1       no transfer
+    cache @ gpu:0 ==> dynamic_update_slice @ gpu:1 ==> assign @ gpu:0       two transfers
 
-Nodes without a device count for nothing: they follow the state. Complexity: O(readers * devices)
-for a state. Examples: tests/planner/test_state_placement.py.
+Nodes without a device are ignored: they follow the state. Complexity: O(readers * devices) for a
+state. Examples: tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from ...plan.types.plan_types import value_of
 
 
 class StatePlacement:
-    """What the devices of nodes say of the homes of states.
+    """Ranks devices for states by the devices of other nodes.
 
-    device: of each node that has one, which may grow. order: all devices, the preferred one first.
+    `device` holds the devices of placed nodes, and may grow; `order` all devices, the preferred one
+    first.
     """
 
     def __init__(self, support: OpSupport, device: Mapping[int, int], order: Sequence[int]) -> None:
@@ -37,10 +39,10 @@ class StatePlacement:
             for node, state in self._graph.states.items()
             if node != state
         }
-        """For each state that a run writes its next value."""
+        """By state that a run writes, its next value."""
 
     def ranked(self, state: int) -> list[int]:
-        """Return the devices that read a state or make its next value, the best home first."""
+        """Return the devices that read a state or compute its next value, the best one first."""
         around = [node for node in self._support.readers[state] if node not in self._graph.states]
         if state in self._next:
             around.append(self._graph.view_base(self._next[state]))
@@ -66,7 +68,7 @@ class StatePlacement:
         return total_s
 
     def _read_bytes(self, state: int) -> dict[int, int]:
-        """Return by device the bytes that nodes there read of a state: all of it, or parts."""
+        """Return the bytes that each device reads of a state: all of it, or parts."""
         graph, parts = self._graph, dict[int, set[int]]()
         for reader in self._support.readers[state]:
             if reader in self._device and reader not in graph.states:

@@ -1,1 +1,1 @@
-"""Search: candidate plans, evaluated by simulation."""
+"""Search: generate candidate plans and evaluate them by simulation."""

@@ -1,12 +1,12 @@
-"""Candidates: the ways to carry out a graph that by_cost.py compares.
+"""Candidates: the strategies for running a graph that select.py compares.
 
-    each device first, then the next ones --------------------------------> hints
-    graph -> node groups -> cuts.py: tasks --> schedules, stages -> devices --> hints
+    each device first, then the next ones -----------------------------------> hints
+    graph -> node groups -> task_graph.py: tasks --> schedules, stages -> devices --> hints
 
 For latency alone: single devices, and schedules of node groups by a few policies. Other objectives
-ask for more: schedules that are made for them, balanced stages for a stream, and stages that spread
-the bytes of weights and states. For memory a graph is cut by bytes, too: node groups that are worth
-a submission may be too large to spread. Of large graphs there are fewer, as each is split and
+add schedules for the objective, balanced stages for throughput, and stages that spread the bytes of
+weights and states. For memory, a graph is also grouped by bytes: node groups that are worth a
+submission may be too large to spread. Large graphs have fewer candidates, because each is split and
 simulated.
 
 Complexity: O(edges) and that of the schedules. Examples: tests/planner/test_select.py,
@@ -39,20 +39,18 @@ from .pipeline_stages import find_stages
 from .task_graph import Cut
 
 LARGE = 2_000
-"""Nodes, from which on candidates are weighed as node groups first: a split of all nodes takes
-time.
-"""
+"""Number of nodes from which on a graph has few candidates, to save planning time."""
 POLICIES = ("auto", "heft", "etf")
-"""Schedules of node groups whose plans are simulated; of a large graph the first one."""
-SEARCH = 0.4
-"""The part of its time that a schedule takes where moves.py improves its plan."""
+"""Policies whose schedules of node groups are simulated; only the first one for a large graph."""
+SCHEDULE_SHARE = 0.4
+"""Fraction of the time budget that a schedule gets if improve.py improves the plan afterwards."""
 GRAINS = 64
-"""Node groups of equal size that a graph would be cut into."""
+"""Target number of node groups of equal size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A candidate before it is simulated. device: the one that is first in all, or None."""
+    """A candidate before simulation; `device` runs as much as it can, if not None."""
 
     name: str
     hints: PlacementHints
@@ -60,7 +58,7 @@ class Strategy:
 
 
 class Candidates:
-    """The candidates for one graph on one machine. devices: those that compete."""
+    """The candidates for one graph on one machine; `devices` are those that compete."""
 
     def __init__(self, support: OpSupport, overrides: Overrides, devices: tuple[int, ...]) -> None:
         self.support = support
@@ -73,7 +71,7 @@ class Candidates:
         self.pins = {
             node: device
             for node, (device, _) in resolved.items()
-            if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
+            if graph.nodes[node].op not in ("input", "constant")  # these follow their readers
         }
         self._candidate_devices: dict[int, tuple[int, ...]] = {}
         self._cpus = tuple(d for d in self.topology.order if self.topology.is_cpu(d))
@@ -81,7 +79,7 @@ class Candidates:
             self._take_fastest()
 
     def _take_fastest(self) -> None:
-        """Leave the caller's own devices and the fastest of others, as many as there are node
+        """Keep the driver's devices and the fastest others, at most as many as there are node
         groups; of equal ones the first, so that they are on few hosts.
         """
         alike, host_of, all_devices = self.support.alike, self.topology.host_of, self.devices
@@ -89,26 +87,26 @@ class Candidates:
         seconds = {d: self.total_s(d) for d in self.devices}
         ranked = sorted(all_devices, key=lambda d: (host_of(d) != DRIVER, seconds[alike[d]]))
         own = sum(host_of(d) == DRIVER for d in all_devices)
-        kept = {*ranked[: max(own, GRAINS)], *self.pins.values()}
-        hosts = {DRIVER, *map(host_of, kept)}
-        self.devices = tuple(d for d in all_devices if d in kept)
+        competing = {*ranked[: max(own, GRAINS)], *self.pins.values()}
+        hosts = {DRIVER, *map(host_of, competing)}
+        self.devices = tuple(d for d in all_devices if d in competing)
         self._cpus = tuple(d for d in self._cpus if host_of(d) in hosts)
         self._candidate_devices.clear()
         self._totals.clear()
 
     @property
     def few(self) -> bool:
-        """Whether the graph is small enough for many candidates."""
+        """True if the graph is small enough for many candidates."""
         return len(self.support.computed) < LARGE
 
     @property
     def bound(self) -> bool:
-        """Whether there is nothing to choose, as the user has placed all nodes."""
+        """True if there is no choice, because the user has placed all nodes."""
         return all(map(self.placed, self.free_nodes()))
 
     def singles(self) -> list[Strategy]:
-        """Return the devices that may take all that they can; of a large graph the first one and
-        the one that is fastest by the sum of its nodes.
+        """Return a strategy for each device that runs all it can; for a large graph only the first
+        device and the fastest one by the sum of its nodes.
         """
         wanted = self._unlike()
         if not self.few and len(wanted) > 2:
@@ -119,9 +117,7 @@ class Candidates:
         return out
 
     def _unlike(self) -> list[int]:
-        """Return the devices that compete; of those of other hosts the first of equal ones, which
-        take as long as each other.
-        """
+        """Return the competing devices; of equal devices of other hosts only the first."""
         topology, known = self.topology, set[object]()
         out: list[int] = []
         for device in self.devices:
@@ -139,19 +135,19 @@ class Candidates:
         return out
 
     def alone(self, device: int) -> Strategy:
-        """Return the way that is left where there is no other device: what it cannot run or hold
-        goes to the CPU of its host, not to the next device.
+        """Return the strategy of a device without other GPUs: nodes that it cannot run or hold go
+        to the CPU of its host.
         """
         own, cpu = self.topology.cpu_of(device), self.topology.cpu
         return self._single(device, (cpu if own is None else own, cpu, *self.topology.order))
 
-    def _single(self, device: int, then: Iterable[int]) -> Strategy:
-        order = tuple(dict.fromkeys((device, *then)))
+    def _single(self, device: int, others: Iterable[int]) -> Strategy:
+        order = tuple(dict.fromkeys((device, *others)))
         return Strategy(f"{SINGLE}{self.names[device]}", PlacementHints(order, {}, ""), device)
 
     def takes_all(self, device: int) -> bool:
-        """Whether a device can run, and has room for the weights and states of, all that is not
-        placed, and streams no weight that the user keeps in host memory: another device may do so.
+        """Return True if a device can run all nodes that are not placed, has memory for their
+        weights and states, and streams no weight that the user pinned to host memory.
         """
         graph, is_cpu = self.support.graph, self.topology.is_cpu
         held = (*graph.data, *graph.initial)
@@ -164,7 +160,7 @@ class Candidates:
         )
 
     def spread(self, objective: Objective) -> Iterator[Strategy]:
-        """Yield ways over several devices, each once."""
+        """Yield strategies over several devices, each once."""
         if len(self.devices) < 2:
             return
         known: set[tuple[Cut, tuple[str, ...]]] = set()
@@ -202,15 +198,15 @@ class Candidates:
     def _by(
         self, cut: Cut, policy: str, goal: str | Objective = "latency"
     ) -> tuple[str, Cut, list[str]]:
-        """Return a schedule of node groups."""
+        """Return a schedule of node groups, with its name and the device of each group."""
         tasks, edges = cut.tasks
         problem = TaskGraph(tasks, edges)
         budget_s = None
-        if goal == "latency" and self.few:  # the rest of the time is for moves
-            budget_s = SEARCH * budget_by_size(len(tasks), len(self._used))
+        if goal == "latency" and self.few:  # the rest of the budget is for improve.py
+            budget_s = SCHEDULE_SHARE * budget_by_size(len(tasks), len(self._used))
         try:
             found = schedule(problem, self.platform(), policy, goal, budget_s)
-        except PlanError:  # not all of it fits: placement finds what stays in host memory
+        except PlanError:  # it does not fit: placement will leave weights in host memory
             found = schedule(problem, self.platform(limited=False), policy, goal, budget_s)
         word = goal if isinstance(goal, str) else goal.word or "the mix"
         devices = [found.device[task.name] for task in tasks]
@@ -228,16 +224,15 @@ class Candidates:
             if found is not None:
                 yield name if count == len(ranked) else f"{name} of {count}", cut, found
 
-    # -- nodes and node groups
-    # -------------------------------------------------------------------------
+    # -- nodes and node groups ---------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
-        """Return the nodes to be placed: states and what writes them stay together elsewhere."""
+        """Return the nodes to place; states follow their readers."""
         states = self.support.graph.states
         return [n for n in self.support.computed if n.id not in states]
 
     def candidate_devices(self, node_id: int) -> tuple[int, ...]:
-        """Return the devices that may run a node: the CPU, too, where no other one can."""
+        """Return the devices that may run a node; CPUs only if no other device can."""
         found = self._candidate_devices.get(node_id)
         if found is None:
             node, supports = self.support.graph.nodes[node_id], self.support.supports
@@ -251,7 +246,7 @@ class Candidates:
         return found
 
     def pin(self, node: Node) -> int | None:
-        """Return the device that the user gave a node, or the heaviest of its placed weights."""
+        """Return the device of the user pin of a node, or of its heaviest pinned weight."""
         graph = self.support.graph
         if node.id in self.pins or not self.pins:
             return self.pins.get(node.id)
@@ -259,16 +254,16 @@ class Candidates:
         return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def placed(self, node: Node) -> bool:
-        """Whether a node has its device from the user, one that can run it."""
+        """Return True if the user pinned a node to a device that supports it."""
         pin = self.pin(node)
         return pin is not None and self.support.supports(node, pin)
 
     def least_s(self, node: Node) -> float:
-        """Return the seconds of a node on the device that is fastest at it."""
+        """Return the seconds of a node on its fastest device."""
         return min(self.support.node_seconds(node.id, d) for d in self.candidate_devices(node.id))
 
     def total_s(self, device: int) -> float:
-        """Returns what all nodes take on a device, each on its fastest one where it cannot."""
+        """Return the seconds of all nodes on a device, of unsupported ones on their fastest."""
         found = self._totals.get(device)
         if found is None:
             found = self._totals[device] = sum(
@@ -281,7 +276,7 @@ class Candidates:
 
     @cached_property
     def cut(self) -> Cut:
-        """The graph as node groups that are worth a submission each."""
+        """The graph as node groups, each worth a submission."""
         seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
         total_s = sum(seconds.values())
         least_s = 2 * min(
@@ -291,8 +286,8 @@ class Candidates:
 
     @cached_property
     def cut_by_bytes(self) -> Cut:
-        """The graph as node groups of equal bytes of weights and states: a submission may cost more
-        than one of them takes, as it costs no bytes.
+        """The graph as node groups of equal bytes of weights and states. A group may be shorter
+        than a submission, which costs no memory.
         """
         graph = self.support.graph
         held = set[int]().union(*(self.support.resident.values()))
@@ -314,8 +309,8 @@ class Candidates:
 
     @cached_property
     def _state_placement(self) -> Mapping[int, int]:
-        """Return the homes of the states for which there is no choice: an earlier graph or the
-        user has put them there, or no other device can hold them.
+        """The devices of states without a choice: an earlier graph or the user has placed them, or
+        only one device can hold them.
         """
         graph, found = self.support.graph, dict(self.support.state_devices)
         for state in graph.initial.keys() - found.keys():
@@ -325,8 +320,8 @@ class Candidates:
         return found
 
     def platform(self, limited: bool = True) -> Platform:
-        """Return the devices as `schedule` sees them: a value goes from device to host to device,
-        and a submission begins at its end. limited: with the memory that pinned states leave.
+        """Return the devices as `schedule` models them: a value goes from device to host to device,
+        and a submission follows. limited: with the memory that pinned states leave.
         """
         specs, used, links = self.topology.devices, self._used, self._links
         held_bytes: Counter[int] = Counter()
@@ -342,7 +337,7 @@ class Candidates:
 
     @cached_property
     def _used(self) -> list[int]:
-        """The devices that a schedule may use: those that compete, and CPUs beside them."""
+        """The devices that a schedule may use: the competing ones and CPUs."""
         if len(self.topology.hosts) == 1:
             return list(range(len(self.names)))
         return sorted({*self.devices, *self._cpus, *self.pins.values()})
@@ -355,16 +350,14 @@ class Candidates:
         }
 
     def way(self, a: int, b: int) -> Link:
-        """Return the link from one device to another by the host."""
+        """Return the link from one device to another through the host."""
         link = self.topology.route(a, b)
         begins_s = node_cost.submission_seconds(self.topology.devices[b])
         return Link(link.bytes_per_s, min(link.latency_s + begins_s, MAX_AMOUNT))
 
 
 def _name_of(policy: str, tasks: Sequence[Task], devices: Sequence[str]) -> str:
-    """Return the name of a schedule: of one by a single device some is elsewhere, and may be
-    most.
-    """
+    """Return the name of a schedule; a schedule by a single device may run most nodes elsewhere."""
     if not policy.startswith(SINGLE):
         return policy
     load: dict[str, float] = dict.fromkeys(devices, 0.0)

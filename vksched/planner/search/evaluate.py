@@ -1,16 +1,16 @@
-"""Evaluate: what a candidate takes, all metrics from one simulation of its splits.
+"""Evaluate: the metrics of a candidate from one simulation of its splits.
 
     hints -> placement -> splits ----------------------> program -> simulate -> latency, energy
                  |                                           '----> a stream -> period
                  '-> exact: memory, caps, copies that fit ----------------> peak bytes
 
-Where latency alone counts, memory is not laid out: a placement knows of weights that do not fit,
-and that is enough to compare times. For all other objectives each candidate is drafted to the end,
-so that its bytes and its copies are those that the plan would have. A candidate that does not fit
-is left out. Where the caller leaves the number of copies open, it is a choice of its own: more give
-a stream its period, one takes the least memory.
+For latency alone, memory is not allocated: placement knows which weights do not fit, which suffices
+to compare times. For all other objectives each candidate is drafted in full, so that its bytes and
+copies are those of the final plan. A candidate that does not fit is dropped. If the user has not
+requested a number of copies, several numbers are evaluated: more copies shorten the period of a
+stream, one needs the least memory.
 
-Complexity: that of a placement and its splits, and of a draft where it is exact. Examples:
+Complexity: that of a placement and its splits, and of a draft if it is exact. Examples:
 tests/planner/test_plan_objectives.py.
 """
 
@@ -41,19 +41,19 @@ from ..placement.place import place
 from .candidates import Candidates, Strategy
 
 CLOSE = 1.01
-"""A stream takes the fewest copies whose period is at most so many times the least."""
+"""A stream uses the fewest copies whose period is within this factor of the shortest."""
 
 
-FEW_COPIES = 16
-"""So many copies at most are all tried."""
+MAX_COPIES_TRIED = 16
+"""Maximum number of copies up to which all numbers are tried."""
 
 Fitted = tuple[PlanDraft, list[str]]
-"""A draft within the memory of every device, and for each that was too small why."""
+"""A draft within the memory of every device, and a reason for each device that was too small."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """A candidate with what it came from. fitted: its draft, where memory was laid out."""
+    """A candidate with its strategy; `fitted` is its draft if memory was allocated."""
 
     strategy: Strategy
     candidate: Candidate
@@ -61,20 +61,18 @@ class Evaluated:
 
 
 def fitted(support: OpSupport, overrides: Overrides, hints: PlacementHints | None) -> Fitted:
-    """Return a draft within the memory of every device, and for each that was too small why."""
+    """Return a draft within the memory of every device, and reasons for full devices."""
 
     memory_nodes = support.topology.memory_nodes
 
     def lay_out(caps: Caps, scarce: bool = False) -> PlanDraft:
-        made = place(support, overrides, caps, hints)
-        draft = make_draft(support, *made, scarce=scarce)
+        placed = place(support, overrides, caps, hints)
+        draft = make_draft(support, *placed, scarce=scarce)
         if not all(map(draft.fits, memory_nodes)):
-            draft = make_draft(support, *made, tight=True, scarce=scarce)
+            draft = make_draft(support, *placed, tight=True, scarce=scarce)
         full = [peers for peers in memory_nodes if not draft.fits(peers)]
-        if full and all(
-            caps.first[peers[0]] in (0, NONE) for peers in full
-        ):  # no weight to give up
-            draft = make_draft(support, *made, tight=True, ahead=False, scarce=scarce)
+        if full and all(caps.first[peers[0]] in (0, NONE) for peers in full):  # no weight to evict
+            draft = make_draft(support, *placed, tight=True, ahead=False, scarce=scarce)
         return draft
 
     draft, caps, spills = fit(support, lay_out)
@@ -86,8 +84,9 @@ def fitted(support: OpSupport, overrides: Overrides, hints: PlacementHints | Non
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Weighs candidates of one graph. copies: as `plan_graph` takes them. exact: whether memory is
-    laid out, too.
+    """Evaluates candidates of one graph.
+
+    `copies` is as in `plan_graph`; `exact` is True if memory is allocated, too.
     """
 
     support: OpSupport
@@ -96,9 +95,7 @@ class Evaluator:
     exact: bool
 
     def evaluate(self, strategies: Iterable[Strategy]) -> list[Evaluated]:
-        """Returns what some candidates take, once for each number of copies that they may have;
-        those that fit.
-        """
+        """Return the metrics of the candidates that fit, for each number of copies to consider."""
         out: list[Evaluated] = []
         for strategy in strategies:
             with suppress(OutOfMemory):
@@ -106,8 +103,8 @@ class Evaluator:
         return out
 
     def evaluate_singles(self, strategies: Candidates) -> list[Evaluated]:
-        """Returns what single devices take, with others for the rest, and with the CPU for the rest
-        as if there were no other device.
+        """Return the metrics of single devices, with other devices for unsupported nodes, and with
+        the CPU for them.
 
         Raises:
             OutOfMemory: none of them fits.
@@ -121,7 +118,7 @@ class Evaluator:
             if alone.hints == strategy.hints:
                 continue
             if any(roomy) and all(roomy) and strategies.takes_all(strategy.device):
-                out += [replace(each, strategy=alone) for each in found]  # it comes to the same
+                out += [replace(each, strategy=alone) for each in found]  # equal result
             else:
                 out += self._settle(self.evaluate([alone]), strategies)
         if not out:
@@ -129,8 +126,8 @@ class Evaluator:
         return out
 
     def _settle(self, found: list[Evaluated], strategies: Candidates) -> list[Evaluated]:
-        """Returns what candidates take where memory may be short, in a graph that is small enough
-        to find that out for all of them: it may be less, as the CPU takes over.
+        """Return candidates evaluated with allocated memory if memory may be short and the graph is
+        small enough. They may be faster than estimated, because the CPU takes over.
         """
         if self.exact or not strategies.few or all(map(self._surely_fits, found)):
             return found
@@ -141,7 +138,7 @@ class Evaluator:
         return out
 
     def _surely_fits(self, each: Evaluated) -> bool:
-        """Whether its devices have room for all values at once, twice for those that cross."""
+        """Return True if the devices can hold all values at once, transferred ones twice."""
         topology = self.support.topology
         need_bytes = 2 * WORD_BYTES * sum(self.support.graph.words)
         used = (topology.index(name) for name in each.candidate.devices)
@@ -150,7 +147,7 @@ class Evaluator:
         )
 
     def fit(self, each: Evaluated) -> Evaluated:
-        """Return a candidate with its memory laid out, and with what it takes then.
+        """Return a candidate evaluated with its memory allocated.
 
         Raises:
             OutOfMemory: it does not fit.
@@ -161,7 +158,7 @@ class Evaluator:
         return self._best_streamed(each.strategy, each.candidate.copies, found)
 
     def fit_in_order(self) -> Fitted:
-        """Return the draft in which the order of the devices decides all but what is streamed.
+        """Return the draft of devices in their order, with the best choice of streamed weights.
 
         Raises:
             OutOfMemory: it does not fit.
@@ -173,16 +170,14 @@ class Evaluator:
         return self._best_streamed(strategy, 1, found).fitted or found
 
     def _best_streamed(self, strategy: Strategy, copies: int, found: Fitted) -> Evaluated:
-        """Returns what a way takes whose memory is short, with the weights streamed that make a run
-        the shortest.
-        """
+        """Return the evaluated strategy with the fastest choice of streamed weights."""
         out = [self._fitted(strategy, copies, found)]
         for other, draft in self._streamed_otherwise(out[0]):
             out.append(self._fitted(other, copies, draft))
         return min(out, key=lambda evaluated: evaluated.candidate.metrics.latency_s)
 
     def _fitted(self, strategy: Strategy, copies: int, found: Fitted) -> Evaluated:
-        """Returns what a way takes with its memory laid out."""
+        """Return a strategy evaluated with its memory allocated."""
         split_drafts = found[0].split_drafts
         program = self._program(split_drafts, found[0].final_waits)
         metrics = evaluate_metrics(program, self.support.topology, copies)
@@ -191,18 +186,18 @@ class Evaluator:
         )
 
     def _streamed_otherwise(self, each: Evaluated) -> Iterator[tuple[Strategy, Fitted]]:
-        """Yield drafts in which other weights are streamed, where memory is short."""
+        """Yield drafts with other choices of streamed weights if memory is short."""
         assert each.fitted is not None
         draft, spills = each.fitted
         latency_s, hints = each.candidate.metrics.latency_s, each.strategy.hints
         for other in other_streams(self.support, hints, draft, latency_s) if spills else ():
             with suppress(OutOfMemory):
                 strategy = replace(each.strategy, hints=other)
-                made, why = fitted(self.support, self.overrides, other)
-                yield strategy, (made, why or spill_reasons(spills, other.spread))
+                draft, why = fitted(self.support, self.overrides, other)
+                yield strategy, (draft, why or spill_reasons(spills, other.spread))
 
     def devices_of(self, strategy: Strategy) -> dict[int, int]:
-        """Return the device of each node, as if there were memory for all."""
+        """Return the device of each node if memory were unlimited."""
         return {n: p.device for n, p in enumerate(self._place(strategy))}
 
     def _place(self, strategy: Strategy) -> tuple[Placement, ...]:
@@ -226,7 +221,7 @@ class Evaluator:
         return out
 
     def _by_copies(self, strategy: Strategy, found: Fitted) -> list[Evaluated]:
-        """Returns what a draft takes with each number of copies that it may have."""
+        """Return a draft evaluated for each number of copies to consider."""
         draft, _ = found
         program = self._program(draft.split_drafts, draft.final_waits)
         used = self._used(draft.split_drafts)
@@ -266,8 +261,8 @@ class Evaluator:
     def _candidate(
         self, strategy: Strategy, used: tuple[str, ...], copies: int, metrics: Metrics
     ) -> Candidate:
-        """Return a way as weighed, by its name or by that of the only device that has work in it
-        by choice.
+        """Return an evaluated strategy as a candidate, named by the only device that runs nodes by
+        choice, if there is one.
         """
         alone = strategy.device is not None and len(used) == 1 and not self.overrides
         return Candidate(f"{SINGLE}{used[0]}" if alone else strategy.name, used, copies, metrics)
@@ -278,8 +273,8 @@ class Evaluator:
 
 
 def _two_before(split_drafts: Sequence[SplitDraft]) -> list[int]:
-    """Return for each split the last but one before it on its device, or HOST: by then the memory
-    of its copies in is free, as this lives from the start of the split before.
+    """For each split, return the split two positions earlier on its device, or HOST. Upload buffers
+    live from the start of the previous split, so they are free once that earlier one has finished.
     """
     seen: dict[int, tuple[int, int]] = {}
     out: list[int] = []
@@ -291,10 +286,10 @@ def _two_before(split_drafts: Sequence[SplitDraft]) -> list[int]:
 
 
 def _enough(program: Program, most: int) -> int:
-    """Return how many copies give a stream about its least period. Of many copies not all numbers
-    are tried: more of them are taken not to make it longer.
+    """Return the number of copies whose period is close to the shortest. Large numbers are searched
+    by bisection, on the assumption that more copies do not lengthen the period.
     """
-    if most <= FEW_COPIES:
+    if most <= MAX_COPIES_TRIED:
         periods = [period(program, copies) for copies in range(1, most + 1)]
         close = CLOSE * min(periods)
         return 1 + next(at for at, each in enumerate(periods) if each <= close)

@@ -1,18 +1,17 @@
-"""Moves: a candidate is improved against the simulator that judges all candidates.
+"""Improve: local search on a candidate with the simulator that evaluates all candidates.
 
-Problem: a schedule of node groups hands each result over when it is made, over parallel links. A
-split hands over at its end, through one host. So the best schedule is not the best plan. Method:
-descent. A node, or a run of nodes each of which reads the one before, moves to another device, or
-two devices swap all that they have. The graph is placed, split and simulated as each candidate is,
-and a move that saves time stays. Moves that save time by a rough account are tried first: the load
-of the fullest device, and what crosses.
+Problem: a schedule of node groups passes on each result when it is computed, over parallel links; a
+split passes on its results at its end, through one host. So the best schedule is not the best plan.
+Method: descent. A node, or a chain of nodes, moves to another device, or two devices swap all their
+nodes. The graph is placed, split and simulated, and a move that saves time is accepted. Moves are
+tried in the order of a rough estimate: the load of the most loaded device, and transfers.
 
-    on a: n0 n1 n2 n3    on b: n4        account: {n1 n2} to b saves 2 ms, n3 to b saves 1 ms, ...
-    try {n1 n2} to b: 5.6 ms, was 5.9 --> stays; account anew
-    try n3 to b: 6.1 ms --> back; the next move, while tries last
+    on a: n0 n1 n2 n3    on b: n4        estimate: {n1 n2} to b saves 2 ms, n3 to b saves 1 ms, ...
+    try {n1 n2} to b: 5.6 ms, was 5.9 --> accepted; estimate again
+    try n3 to b: 6.1 ms --> rejected; the next move, until no tries are left
 
-Complexity: O(edges * devices) for each account, and a split and a simulation for each try; tries
-are fewer for larger graphs. Examples: tests/planner/test_improve_plan.py.
+Complexity: O(edges * devices) for each estimate, and a split and a simulation for each try; larger
+graphs get fewer tries. Examples: tests/planner/test_improve_plan.py.
 """
 
 from __future__ import annotations
@@ -28,32 +27,36 @@ from .evaluate import Evaluated, Evaluator
 from .task_graph import RULE
 
 TRIES, NODE_TRIES = 24, 1_600
-"""Tries for a graph, and tries times nodes; so a larger graph has fewer."""
+"""Maximum tries for a graph, and maximum product of tries and nodes."""
 RUNS = (1, 2, 3, 4, 6, 8)
-"""Nodes that move together."""
+"""Lengths of chains of nodes that move together."""
 OWN_WORK = 0.25
-"""What counts of the time that moved nodes themselves take more or less, beside the load."""
-LESS = 1 - 1e-9
-"""A move stays where it takes less than so many times the time before."""
+"""Weight of the change of compute time of moved nodes in the estimate, besides the load."""
+ACCEPTED_RATIO = 1 - 1e-9
+"""A move is accepted if the time is at most this fraction of the time before."""
 
-FEW = 4
-"""Devices at work up to which two of them may swap all that they have."""
+MAX_SWAP_DEVICES = 4
+"""Maximum number of devices with work for which swaps of two devices are tried."""
 
 On = Mapping[int, int]
-"""The device of each node that is free, by id."""
+"""The device of each free node, by id."""
 Change = tuple[tuple[int, int], ...]
-"""Nodes with the devices that they get."""
+"""Nodes with their new devices."""
 
 
 def improve(
     found: Sequence[Evaluated], strategies: Candidates, evaluator: Evaluator
 ) -> list[Evaluated]:
-    """Returns what moves make of the best candidate, and of the best single device: better ones.
+    """Return improved versions of the best candidate and of the best single device.
 
     Parameters
     ----------
     found
-        Candidates that were weighed without their memory, at least one.
+        Candidates that were evaluated without their memory, at least one.
+    strategies
+        The candidates of the graph.
+    evaluator
+        The evaluator of the candidates.
     """
     tries = min(TRIES, NODE_TRIES // max(1, len(strategies.support.computed)))
     singles = [each for each in found if each.strategy.device is not None]
@@ -66,12 +69,12 @@ def improve(
 
 
 class _Descent:
-    """One descent. tries: how many moves may be weighed."""
+    """One descent; `tries` is the maximum number of moves to evaluate."""
 
     def __init__(
         self, start: Evaluated, strategies: Candidates, evaluator: Evaluator, tries: int
     ) -> None:
-        self._best, self._ways, self._evaluator = start, strategies, evaluator
+        self._best, self._strategies, self._evaluator = start, strategies, evaluator
         self._left = tries
         self._support = strategies.support
         self._hints = start.strategy.hints
@@ -96,7 +99,7 @@ class _Descent:
         return None if self._best is start else self._best
 
     def _step(self) -> bool:
-        """Try moves, the most promising first, until one stays; returns whether one did."""
+        """Try moves, the most promising first, until one is accepted; return True if one was."""
         load = self._load(self._on)
         for _, change in sorted([*self._swaps(load), *self._moves(load)]):
             on = {**self._on, **dict(change)}
@@ -109,7 +112,7 @@ class _Descent:
             self._left -= 1
             strategy = Strategy(self._name, replace(self._hints, on=on, reason=RULE))
             for found in self._evaluator.evaluate([strategy]):
-                if _seconds(found) < LESS * _seconds(self._best):
+                if _seconds(found) < ACCEPTED_RATIO * _seconds(self._best):
                     self._best, self._on = found, on
                     return True
         return False
@@ -122,9 +125,9 @@ class _Descent:
         return load
 
     def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
-        """Yield the changes that give all work of two devices to each other."""
-        candidate_devices = self._ways.candidate_devices
-        for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
+        """Yield the changes that swap all nodes of two devices."""
+        candidate_devices = self._strategies.candidate_devices
+        for a, b in combinations(sorted(load), 2) if len(load) <= MAX_SWAP_DEVICES else ():
             other = {a: b, b: a}
             change = tuple((n, other[d]) for n, d in self._on.items() if d in other)
             if all(device in candidate_devices(n) for n, device in change):
@@ -132,8 +135,8 @@ class _Descent:
                 yield max(after.values()) - max(load.values()), change
 
     def _moves(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
-        """Yield the seconds that moves of runs add by the rough account, and the changes."""
-        on, strategies, seconds = self._on, self._ways, self._support.node_seconds
+        """Yield the estimated additional seconds of moves of chains, with the changes."""
+        on, strategies, seconds = self._on, self._strategies, self._support.node_seconds
         most_s = max(load.values())
         idle = min(strategies.devices, key=lambda d: (load.get(d, 0.0), d))
         for first in self._free:
@@ -159,7 +162,7 @@ class _Descent:
                 yield n
 
     def _runs(self, first: int) -> Iterator[tuple[int, ...]]:
-        """Yield a node alone, and with those behind it on its device, each the first reader."""
+        """Yield the chains of a node on its device; each next node is the first reader."""
         on, run = self._on, [first]
         while True:
             if len(run) in RUNS:
@@ -171,7 +174,7 @@ class _Descent:
             run.append(after)
 
     def _crossing_more_s(self, run: tuple[int, ...], device: int) -> float:
-        """Return the seconds that copies between devices take more once a run is on a device."""
+        """Return the additional seconds of transfers after moving a chain to a device."""
         on, size_bytes, crossing_s = self._on, self._bytes, self._crossing_s
         more_s = 0.0
         for n in run:

@@ -1,16 +1,16 @@
-"""Replicas: a stream whose requests go whole to one device each, in proportion to their speeds.
+"""Replicas: serve a stream by several devices that each run whole requests.
 
-Problem: a graph of few large ops, or one whose values all cross, has no cut that keeps two unequal
-devices busy. Method: each device gets a plan of its own for the whole graph. Their rates add up, as
-they share nothing: the period is 1 / (sum of 1 / period of each).
+Problem: a graph of few large ops, or one with large transfers everywhere, has no split that keeps
+two unequal devices busy. Method: each device gets a plan for the whole graph. Their rates add up,
+because they share nothing: the period is 1 / (sum of 1 / period of each).
 
     gpu:0   run 0 | run 1 | run 3 | run 4 | ...       10 ms each
     gpu:1   run 2         | run 5         | ...       20 ms each: together a result every 6.7 ms
 
-A device takes part where it adds a share of the rate, has memory and cores of its own, and can run
-all of the graph alone. All weights lie on each of them, so stages win where they are as good but
-for the margin. Graphs with states have one home for each, and what the user has placed stays there,
-so both have no replicas. Neither have plans whose number of copies is given.
+A device is used if it adds a minimum share of the rate, has memory and cores of its own, and can
+run the whole graph. Each device holds all weights, so stages win if they are nearly as good. Graphs
+with states or with user placements have no replicas, because a state has one device and placed
+nodes stay there; neither have plans with a requested number of copies.
 
 Complexity: O(candidates). Examples: tests/planner/test_replicas.py.
 """
@@ -27,24 +27,26 @@ from .candidates import Strategy
 from .evaluate import CLOSE, Evaluated, Evaluator
 
 MIN_SHARE = 0.05
-"""A device takes part where it adds this share of the rate of those before it."""
+"""Minimum rate of a device as a fraction of the rate of the devices before it."""
 NAME = "replicas"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replicated(Evaluated):
-    """A candidate of several single devices. replicas: all but the first one."""
+    """A candidate of several single devices; `replicas` are all but the first one."""
 
     replicas: tuple[Evaluated, ...] = ()
 
 
 def replicate(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
-    """Return the candidate that gives whole runs to several devices; none where there is none.
+    """Return the candidate that gives whole runs to several devices, if there is one.
 
     Parameters
     ----------
     singles
-        What single devices take, each with its memory laid out.
+        Evaluated single devices, each with its memory allocated.
+    evaluator
+        The evaluator of the candidates.
     """
     support = evaluator.support
     if isinstance(evaluator.copies, int) or evaluator.overrides or support.graph.states:
@@ -71,8 +73,8 @@ def replicate(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evalua
 
 
 def _fastest_first(singles: Sequence[Evaluated], evaluator: Evaluator) -> list[Evaluated]:
-    """Return for each device that runs all by itself its candidate with the least copies of about
-    the least period, the fastest device first.
+    """Return, for each device that can run everything, its candidate with the fewest copies close
+    to the shortest period, the fastest device first.
     """
     topology, by_device = evaluator.support.topology, dict[str, list[Evaluated]]()
     for each in singles:
@@ -94,7 +96,7 @@ def _period_s(each: Evaluated) -> float:
 
 
 def _share(one: Evaluated, other: Evaluated, evaluator: Evaluator) -> bool:
-    """Whether two devices share a memory, as one card that is opened twice, or cores."""
+    """Return True if two devices share a memory, such as one card opened twice, or cores."""
     topology = evaluator.support.topology
     a, b = (topology.index(each.candidate.devices[0]) for each in (one, other))
     return b in topology.memory_peers(a) or topology.queues[a] == topology.queues[b]

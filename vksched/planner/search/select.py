@@ -1,21 +1,20 @@
-"""By cost: where nodes shall run so that the objective is best, least time by default.
+"""Select: choose the candidate with the best objective, latency by default.
 
-Problem: the order of the devices says nothing about their speeds, and a second device helps only
-where what it saves is more than its copies and waits. Method: candidates are compared by what a
-simulated run of their splits takes. Each device with all of the work first, then what `schedule`
-finds for groups of nodes. Several devices have to win by a margin. Where costs are estimates it is
-a wider one, and a single device has to win by it over the first one.
+Problem: the order of the devices does not reflect their speeds, and a second device helps only if
+it saves more than its transfers and waits. Method: compare candidates by simulated runs of their
+splits: each device with all of the work, then schedules of node groups. Several devices have to win
+by a margin. If costs are estimates the margin is wider, and another single device has to win by it
+over the first one.
 
-    candidates.py -> hints -> weigh.py -> metrics of each --objective--> the best, by a margin
+    candidates.py -> hints -> evaluate.py -> metrics of each --objective--> the best, by a margin
 
-Every candidate has all metrics, and an objective is no more than a way to compare them: latency has
-no path of its own. But only latency does without memory at first: a wish that a device has no room
-for goes to the next one, as in placement.py, which keeps pins and states as well. What wins is
-drafted to the end. Where its memory is short, it counts with the time that it takes then, and may
-lose. So the plan is never worse than one device alone.
+Every candidate has all metrics, and an objective only compares them. Only latency is evaluated
+without memory at first: a hint for a full device falls back to the next device, as in place.py,
+which respects pins and states. The winner is drafted in full. If its memory is short, it is
+compared with its new time, and may lose. So the plan is never worse than one device alone.
 
-A submission to a GPU takes tens of microseconds, whatever it does. So the CPU wins where the work
-is less than that, also by estimates; a note says so.
+A submission to a GPU takes tens of microseconds even if it does nothing. So the CPU wins for less
+work than that, also by estimates; a note says so.
 
 Complexity: O(edges * candidates). Examples: tests/planner/test_select.py,
 tests/planner/test_plan_objectives.py.
@@ -42,21 +41,23 @@ from .improve import improve
 from .replicas import Replicated, replicate
 
 DIGITS = 9
-"""Of a value that count where candidates are compared; of equal ones the first wins."""
+"""Significant digits of a value in comparisons; of equal candidates the first one wins."""
 MARGIN_MEASURED = 0.05
-"""By this share a plan has to be better to win over a simpler one."""
+"""Required relative gain of a plan over a simpler one."""
 MARGIN_ESTIMATED = 0.25
-"""The same where a device's costs are estimates, which are right to a factor."""
-SMALL = 0.5
-"""A graph is too small for a device where so much of its time there is the submission."""
+"""Required relative gain if costs of a device are rough estimates."""
+SUBMISSION_SHARE = 0.5
+"""A graph is too small for a device if submissions take this fraction of its time there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What won. fitted: its draft; None: the order of the devices decides. copies: runs under way
-    at once, where the caller leaves that open; None: as without a choice. decision: None where
-    there was nothing to weigh. notes: for the user. replicas: drafts of the whole graph on other
-    devices that take runs, too, with the copies of each.
+    """The chosen plan.
+
+    `fitted` is its draft; None: devices in their order. `copies` is the number of runs in flight if
+    the user has not requested one; None: the default. `decision` is None if there was no choice.
+    `notes` are for the user. `replicas` are drafts of the whole graph on other devices that also
+    take runs, with their numbers of copies.
     """
 
     fitted: Fitted | None = None
@@ -67,7 +68,7 @@ class Chosen:
 
 
 NO_CHOICE = Chosen()
-"""Nothing to evaluate: a place given for every node."""
+"""No choice: the user has placed every node."""
 
 
 def choose(
@@ -77,8 +78,10 @@ def choose(
     objective: Objective = LATENCY,
     copies: int | str = 1,
 ) -> Chosen:
-    """Return the best draft. with_cpu: the CPU competes; else it only takes what no other device
-    can. copies: as `plan_graph` takes them.
+    """Return the best draft.
+
+    with_cpu: the CPU competes; else it runs only nodes that no other device supports. copies: as in
+    `plan_graph`.
 
     Raises:
         OutOfMemory: no candidate fits.
@@ -101,7 +104,7 @@ def choose(
         if chosen.fitted is not None:
             break
         at = found.index(chosen)
-        try:  # where memory is short it may take longer, and another one wins
+        try:  # short of memory it may be slower, so that another one wins
             found[at] = evaluator.fit(chosen)
         except OutOfMemory:
             del found[at]
@@ -119,7 +122,7 @@ def choose(
 def _evaluate_all(
     strategies: Candidates, evaluator: Evaluator, objective: Objective
 ) -> list[Evaluated]:
-    """Returns what all candidates take, single devices first."""
+    """Return all evaluated candidates, single devices first."""
     singles = evaluator.evaluate_singles(strategies)
     replicas = replicate(singles, evaluator) if objective.asks("throughput") else []
     return [*singles, *evaluator.evaluate(strategies.spread(objective)), *replicas]
@@ -128,9 +131,7 @@ def _evaluate_all(
 def compare(
     support: OpSupport, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
 ) -> Tradeoffs:
-    """Return the candidates of all objectives, those first that no other one beats in everything,
-    and which of them each objective would take.
-    """
+    """Return the candidates of all objectives, the Pareto front first, and the choice of each."""
     devices = _competing(support.topology, with_cpu)
     strategies = Candidates(support, overrides, devices)
     evaluator = Evaluator(support, overrides, copies, True)
@@ -151,7 +152,7 @@ def compare(
 def judge(
     found: Sequence[Evaluated], objective: Objective, topology: Topology, devices: Sequence[int]
 ) -> tuple[Evaluated, Decision]:
-    """Return the candidate that wins, by the margin, and what was weighed."""
+    """Return the candidate that wins by the margin, and the decision."""
     least = least_of(each.candidate.metrics.values for each in found)
 
     def value(each: Evaluated) -> float:
@@ -165,22 +166,22 @@ def judge(
     best = min(singles, key=value)
     first = [each for each in singles if each.strategy.device == singles[0].strategy.device]
     by_order = min(first, key=value)
-    # estimates that are near each other say nothing: then the first device stays
+    # close estimates are not significant: the first device stays
     chosen = best if sure or value(best) <= (1 - margin) * value(by_order) else by_order
     several = [each for each in found if each.strategy.device is None]
     spread = min(several, key=lambda each: value(each) * _handicap(each), default=None)
     if spread is not None and value(spread) <= (1 - margin) * value(chosen):
         chosen = spread
-    told: dict[tuple[str, int], Evaluated] = {}  # of what has one name the better one
+    by_name: dict[tuple[str, int], Evaluated] = {}  # the best one of each name
     for each in sorted(found, key=value):
-        told.setdefault((each.candidate.name, each.candidate.copies), each)
+        by_name.setdefault((each.candidate.name, each.candidate.copies), each)
     return chosen, Decision(
         objective=objective,
         chosen=chosen.candidate,
         best_single_device=best.candidate,
         value=value(chosen),
         best_single_device_value=value(best),
-        candidates=tuple(each.candidate for each in found if each in told.values()),
+        candidates=tuple(each.candidate for each in found if each in by_name.values()),
         required_gain=margin,
         measured=measured,
         watts_assumed=assumed,
@@ -190,16 +191,14 @@ def judge(
 
 
 def _handicap(each: Evaluated) -> float:
-    """Returns what a value counts times of a candidate over several devices: replicas have all
-    weights on each of them.
-    """
+    """Return the factor on the value of a candidate: replicas hold all weights on each device."""
     return 1 / (1 - MARGIN_MEASURED) if isinstance(each, Replicated) else 1.0
 
 
 def is_better(other: Decision, decision: Decision, clearly: bool = False) -> bool:
-    """Whether what won on another version of a graph is to be taken instead, by the same margins:
-    several devices have to win by one over a single one, and estimates by a wide one in any case.
-    clearly: so has everything.
+    """Return True if the decision on another version of a graph should replace this one, by the
+    same margins: several devices have to win by one over a single device, and estimates by a wide
+    one in any case. clearly: require a margin in all cases.
     """
     objective, margin = decision.objective, decision.required_gain
     both = decision.chosen, other.chosen
@@ -213,12 +212,12 @@ def is_better(other: Decision, decision: Decision, clearly: bool = False) -> boo
 
 
 def _rounded(value: float) -> float:
-    """Return a value without its last digits, as sums of floats differ between Pythons."""
+    """Return a value without its last digits, which differ between Python versions."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def _costs(topology: Topology, devices: Sequence[int]) -> str:
-    """Return how the seconds of devices are known."""
+    """Return how the costs of devices are known, as text."""
     measured = [d for d in devices if topology.devices[d].costs]
     if not measured:
         return estimated_text(topology)
@@ -227,15 +226,15 @@ def _costs(topology: Topology, devices: Sequence[int]) -> str:
 
 
 def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
-    """Return the share by which a plan has to be better; bytes are no estimates. measured: whether
-    the costs of the devices were. assumed: whether watts of one of them are.
+    """Return the required relative gain; bytes are exact. measured: the costs of the devices are.
+    assumed: the power of a device is assumed.
     """
     sure = objective.word == "memory" or (measured and not (objective.asks("energy") and assumed))
     return MARGIN_MEASURED if sure else MARGIN_ESTIMATED
 
 
 def known(topology: Topology, devices: Sequence[int]) -> bool:
-    """Whether the costs were measured, or written down for a machine that is not here."""
+    """Return True if the costs were measured, or specified for a machine that is not present."""
     return written_down(topology) or all(topology.devices[d].costs for d in devices)
 
 
@@ -246,9 +245,7 @@ def _competing(topology: Topology, with_cpu: bool) -> tuple[int, ...]:
 
 
 def _too_small(decision: Decision, support: OpSupport) -> list[str]:
-    """Return why a graph is on the CPU, where submissions to other devices take most of what it
-    would take there.
-    """
+    """Return why a graph is on the CPU if submissions to other devices would dominate its time."""
     topology, chosen = support.topology, decision.chosen
     others = [c for c in decision.candidates if c.single and c.single != chosen.single]
     on_cpu = len(chosen.devices) == 1 and topology.is_cpu(topology.index(chosen.devices[0]))
@@ -257,7 +254,7 @@ def _too_small(decision: Decision, support: OpSupport) -> list[str]:
     for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
         spec, there_s = topology.devices[topology.index(best.single)], best.metrics.latency_s
         submit_s = submission_seconds(spec) + len(support.computed) * spec.costs.launch_s
-        if submit_s >= SMALL * there_s:
+        if submit_s >= SUBMISSION_SHARE * there_s:
             return [
                 f"auto: too small for {spec.name}: of about {format_seconds(there_s)} there, "
                 f"{format_seconds(submit_s)} are its submission; on {chosen.single} unless a "
@@ -267,7 +264,7 @@ def _too_small(decision: Decision, support: OpSupport) -> list[str]:
 
 
 def _note(decision: Decision) -> str:
-    """Returns what a user should know of the choice."""
+    """Return the note on the choice for the user."""
     chosen, objective = decision.chosen, decision.objective
     goal = "" if objective == LATENCY else f" for {objective.name}"
     takes = value_text(objective, decision.value)

@@ -1,15 +1,14 @@
-"""Cuts: a graph as tasks that `schedule` and stages.py can place.
+"""Task graph: a graph as tasks for `schedule` and pipeline_stages.py.
 
     node groups   {a, b, c} --> {f}         tasks   0: 2 ms on gpu:0, 3 ms on gpu:1, 4 MiB
                    \\-> {d, e} -/       edges   0 -> 1: 64 KiB, 0 -> 2: 64 KiB, 2 -> 1: 64 KiB
 
-A task takes the seconds of its nodes and of what the caller gives and gets back. Weights and
-states count as memory of the first task that reads them. A state has one home: another task that
-reads it, or makes its next value, has an edge with these bytes. Of a state whose home is given
-already the transfers count as seconds of each task. One graph may have several cuts: one by
-seconds, and one by bytes. Complexity: O(edges + node groups * devices). Examples:
-tests/planner/test_select.py, tests/planner/test_plan_objectives.py,
-tests/planner/test_state_placement.py.
+A task costs the seconds of its nodes and of the transfers of inputs and outputs. Weights and states
+count as memory of the first task that reads them. A state has one device: another task that reads
+it, or computes its next value, has an edge with its bytes. If the device of a state is fixed, its
+transfers count as seconds of each task. A graph may have several task graphs: one by seconds, and
+one by bytes. Complexity: O(edges + node groups * devices). Examples: tests/planner/test_select.py,
+tests/planner/test_plan_objectives.py, tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from ..placement.candidate_devices import PlacementHints
 from ..placement.node_groups import NodeGroup
 
 RULE = "the best plan by simulation has it here"
-"""What `plan.explain()` says of a node that is where a candidate wants it."""
+"""The reason of a node placed by a candidate, as `plan.explain()` shows it."""
 
 
 class Cut:
-    """The node groups of a graph. devices: those that compete. pinned_devices: the devices of
-    states that have one already.
+    """The node groups of a graph; `devices` are those that compete, and `pinned_devices` the
+    devices of states that have one.
     """
 
     def __init__(
@@ -51,9 +50,7 @@ class Cut:
         """The nodes that are placed as one, in topological order."""
 
     def hints_for(self, devices: Sequence[str]) -> PlacementHints:
-        """Return the wish for a device for each node group; states go to where their readers
-        are.
-        """
+        """Return hints with a device for each node group; states follow their readers."""
         index = {name: number for number, name in enumerate(self._names)}
         states = self._support.graph.states
         each = zip(self.node_groups, devices, strict=True)
@@ -63,7 +60,7 @@ class Cut:
 
     @cached_property
     def tasks(self) -> tuple[list[Task], list[tuple[str, str, float]]]:
-        """Node groups as tasks, with what goes between them."""
+        """Node groups as tasks, and the edges between them."""
         graph, number_of = self._support.graph, dict[int, int]()
         for number, node_group in enumerate(self.node_groups):
             number_of.update(dict.fromkeys(node_group.nodes, number))
@@ -78,15 +75,17 @@ class Cut:
                         flows[number].held.add(root)
                     elif root not in number_of:
                         source = self._pinned_devices.get(root, self._topology.cpu)
-                        flows[number].given.setdefault(source, set()).add(value)
+                        flows[number].inputs.setdefault(source, set()).add(value)
                     elif number_of[root] != number:
                         between = transfer.setdefault((number_of[root], number), {})
                         between[value] = graph.words[value] * WORD_BYTES
         for node_id in {graph.view_base(output) for _, output in graph.outputs} & number_of.keys():
-            flows[number_of[node_id]].taken.setdefault(self._topology.cpu, set()).add(node_id)
+            flows[number_of[node_id]].outputs.setdefault(self._topology.cpu, set()).add(node_id)
         for node_id, state in graph.states.items():
             self._add_state(node_id, state, number_of, flows, transfer)
-        there = set[int]().union(*(self._support.resident.values()))  # it takes no more room
+        there = set[int]().union(
+            *(self._support.resident.values())
+        )  # resident: needs no further memory
         tasks: list[Task] = []
         for number, (node_group, flow) in enumerate(zip(self.node_groups, flows, strict=True)):
             seconds = {
@@ -106,9 +105,9 @@ class Cut:
         flows: list[_Flow],
         transfer: dict[tuple[int, int], dict[int, int]],
     ) -> None:
-        """Add the memory of a state, or what its next value takes on the way to it.
+        """Add the memory of a state, or the transfer of its next value.
 
-        node_id: the state, or the node that gives it its next value.
+        node_id: the state, or the node that writes its next value.
         """
         graph = self._support.graph
         if node_id == state:
@@ -120,20 +119,20 @@ class Cut:
         if number is None:
             return
         if state in self._pinned_devices:
-            flows[number].taken.setdefault(self._pinned_devices[state], set()).add(value)
-        elif state not in number_of:  # no node reads it: it is where its next values are
+            flows[number].outputs.setdefault(self._pinned_devices[state], set()).add(value)
+        elif state not in number_of:  # no node reads it: it is on the device of its next value
             flows[number].held.add(state)
         elif number_of[state] != number:
             first, last = sorted((number_of[state], number))
             transfer.setdefault((first, last), {})[node_id] = self._bytes([value])
 
     def _seconds(self, node_group: NodeGroup, device: int, flow: _Flow) -> float:
-        """Returns what a node group takes on a device, transfers from and to others included."""
+        """Return the seconds of a node group on a device, transfers included."""
         way, moved_s = self._topology.route, 0.0
-        for source, values in flow.given.items():
+        for source, values in flow.inputs.items():
             if source != device:
                 moved_s += way(source, device).seconds(self._bytes(values))
-        for target, values in flow.taken.items():
+        for target, values in flow.outputs.items():
             if target != device:
                 moved_s += way(device, target).seconds(self._bytes(values))
         return sum(self._support.node_seconds(n, device) for n in node_group.nodes) + moved_s
@@ -144,10 +143,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """What a task keeps and moves. held: its weights and states. given, taken: values that come
-    from a device, or go there, beside those of other tasks.
+    """The memory and the transfers of a task.
+
+    `held` are its weights and states; `inputs` and `outputs` are transfers from and to devices,
+    except those between tasks.
     """
 
     held: set[int] = field(default_factory=set)
-    given: dict[int, set[int]] = field(default_factory=dict)
-    taken: dict[int, set[int]] = field(default_factory=dict)
+    inputs: dict[int, set[int]] = field(default_factory=dict)
+    outputs: dict[int, set[int]] = field(default_factory=dict)

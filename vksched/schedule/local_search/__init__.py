@@ -1,1 +1,1 @@
-"""Improvers: a schedule made better, step by step."""
+"""Local search: improvement of a schedule in small steps."""

@@ -1,17 +1,17 @@
-"""Search: kicks and descents, by simulated annealing, as long as the budget lasts.
+"""Annealing: kicks and descents, by simulated annealing, within a budget.
 
-    schedule --kick--> worse --descent--> a local optimum --taken?--> schedule
-                                                 '--- if shorter, or with a chance that falls
+    schedule --kick--> worse --descent--> a local optimum --accepted?--> schedule
+                                                 '--- if shorter, or with a decreasing probability
 
-At a few times the search goes back to the best schedule so far.
+At a few times the search returns to the best schedule so far.
 
-A descent moves one critical task after the other to its best slot, until none shortens the longest
-way through it. A kick shifts a block of tasks that are connected to one device, or makes two tasks
-change devices. Blocks matter where transfers are long: there each task alone wants to stay where
-its neighbours are. Some kicks shift a whole chain (see chains.py), to the best of a few devices.
+A descent moves one critical task after another to its best slot, until no move shortens the longest
+path through it. A kick moves a block of connected tasks to one device, or swaps the devices of two
+tasks. Blocks matter if transfers are long, because each single task then stays with its neighbours.
+Some kicks move a whole chain (see chains.py), to the best of a few devices.
 
-With exclusive links the descent knows nothing of transfers that wait. What it finds is judged by
-the whole simulation.
+With exclusive links the descent ignores the waiting time of transfers. Its result is evaluated by a
+full simulation.
 
 Sources: Lourenco, Martin, Stutzle, "Iterated local search", Handbook of Metaheuristics, 2003;
 Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 220, 1983.
@@ -28,17 +28,17 @@ from ..model.simulate_tasks import Placed, simulate
 from .reinsertion import Local
 
 WARM = 0.005
-"""By what part a schedule may be longer and be taken with a chance of 1/e, at the beginning."""
+"""The relative increase of the makespan that is accepted with probability 1/e at the start."""
 CRITICAL, SWAP, NEAR = 0.7, 0.3, 0.3
-"""Chances: a kick begins at a critical task, is a swap, goes to a neighbour's device."""
+"""Probabilities: a kick starts at a critical task, is a swap, goes to a neighbour's device."""
 BLOCKS = (1, 1, 2, 3, 5, 8)
 """Sizes of blocks."""
 CHAIN, TRIED = 0.5, 3
-"""The chance that a kick shifts a chain where there is one, and the devices it tries."""
+"""Probability that a kick moves a chain if there is one, and the number of devices it tries."""
 RETURNS = (0.3, 0.5, 0.65, 0.8, 0.9)
-"""Parts of the budget after which the search goes on from the best schedule so far."""
-LONGER = 1e-9
-"""Differences below this part are rounding."""
+"""Shares of the budget after which the search returns to the best schedule so far."""
+TOLERANCE = 1e-9
+"""Relative differences below this are rounding."""
 
 
 def search(
@@ -58,7 +58,7 @@ def search(
         local.load(found)
         now = best
     returns = list(RETURNS)
-    while local.steps < steps and best > bound * (1 + LONGER):
+    while local.steps < steps and best > bound * (1 + TOLERANCE):
         if returns and local.steps > returns[0] * steps:
             del returns[0]
             if now > best:
@@ -68,7 +68,7 @@ def search(
         kick(local, rng)
         descend(local, rng, steps)
         value = measure(local)
-        if value < best * (1 - LONGER):
+        if value < best * (1 - TOLERANCE):
             best, found = value, local.placed()
         warm = WARM * (1 - local.steps / steps)
         worse = (value - now) / now
@@ -80,7 +80,7 @@ def search(
 
 
 def measure(local: Local) -> float:
-    """Return the makespan, with transfers that wait for each other where links are exclusive."""
+    """Return the makespan, with the waiting time of transfers if links are exclusive."""
     if not local.problem.exclusive:
         return local.makespan
     local.steps += 3.0 * (local.problem.n + local.problem.edges)
@@ -88,16 +88,16 @@ def measure(local: Local) -> float:
 
 
 def descend(local: Local, rng: random.Random, steps: float) -> None:
-    """Moves critical tasks while that shortens a longest way.
+    """Move critical tasks while that shortens a longest path.
 
-    A task that could not be moved is not tried again before something near it has moved.
+    A task without an improving move is not tried again before a task near it has moved.
     """
     idle: set[int] = set()
     draw = rng.random
     while local.steps < steps:
-        left = [v for v in local.critical() if v not in idle]
-        left.sort(key=lambda _: draw())  # faster than shuffle
-        for v in left:
+        remaining = [v for v in local.critical() if v not in idle]
+        remaining.sort(key=lambda _: draw())  # faster than shuffle
+        for v in remaining:
             if local.move(v):
                 idle.difference_update(t for t, _ in local.problem.before[v])
                 idle.difference_update(t for t, _ in local.problem.after[v])
@@ -110,7 +110,7 @@ def descend(local: Local, rng: random.Random, steps: float) -> None:
 
 
 def kick(local: Local, rng: random.Random) -> None:
-    """Shifts a chain or a block of tasks, or makes two tasks change devices."""
+    """Move a chain or a block of tasks, or swap the devices of two tasks."""
     problem, device = local.problem, local.device
     if rng.random() < CRITICAL:
         v = rng.choice(local.critical())
@@ -153,9 +153,9 @@ def _swap(local: Local, v: int, rng: random.Random) -> bool:
 
 
 def _block(problem: Problem, v: int, size: int, rng: random.Random) -> list[int]:
-    """Return tasks around a task that edges connect, at most two new ones for each."""
+    """Return connected tasks around a task, adding at most two new ones for each."""
     block, known = [v], {v}
-    for t in block:  # grows while it is read
+    for t in block:  # the list grows during the loop
         if len(block) >= size:
             break
         near = [o for o, _ in problem.before[t] + problem.after[t] if o not in known]

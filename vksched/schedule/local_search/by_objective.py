@@ -1,14 +1,14 @@
-"""Judged: schedules for memory, energy and mixes, which no other part of `improve` knows.
+"""Local search by objective: schedules for memory, energy and mixes.
 
-Problem: the longest way through a task says nothing of the bytes that a device keeps, or of joules.
-Method: schedules to start from that are good at one of both, and then steps. A step moves a block
-of connected tasks to another device, or makes two tasks change devices. It is kept if the whole
-simulation judges it to be no worse.
+Problem: the longest path through a task does not bound the bytes of a device, or joules. Method:
+initial schedules that are good for one of both, followed by steps. A step moves a block of
+connected tasks to another device, or swaps the devices of two tasks. It is accepted if a full
+simulation gives no worse value.
 
-    memory   large tasks first, each where least is kept so far; the others as HEFT has them
-    energy   each task where its watts times its seconds are least
+    memory   large tasks first, each to the device with the least bytes so far; the others by HEFT
+    energy   each task to the device with the least watts times seconds
 
-Complexity: tasks + edges for each step, as long as the budget lasts. Examples:
+Complexity: tasks + edges for each step, within the budget. Examples:
 tests/schedule/test_schedule_objectives.py.
 """
 
@@ -24,15 +24,15 @@ from ..model.simulate_tasks import Placed
 from ..policies.heft import heft
 
 BLOCKS = (1, 1, 1, 2, 3, 5)
-"""Sizes of blocks that are moved."""
+"""Sizes of blocks."""
 SWAP = 0.3
-"""The chance that a step makes two tasks change devices."""
+"""Probability that a step swaps the devices of two tasks."""
 IDLE, IDLE_EACH = 400, 4
-"""Steps without gain after which nothing better is expected: so many, or for each task."""
+"""Steps without gain after which the search ends: the first number, or the second for each task."""
 
 
-def even(problem: Problem) -> Placed:
-    """Return a schedule whose devices keep about as many bytes each."""
+def balanced_memory(problem: Problem) -> Placed:
+    """Return a schedule with balanced memory of devices."""
     held = [0.0] * problem.m
     chosen: dict[int, int] = {}
     heavy = [t for t in range(problem.n) if problem.size[t]]
@@ -52,8 +52,8 @@ def even(problem: Problem) -> Placed:
     return heft(problem.only(chosen))
 
 
-def frugal(problem: Problem) -> Placed:
-    """Return a schedule in which each task takes the least energy; memory is kept as heft does."""
+def least_energy(problem: Problem) -> Placed:
+    """Return a schedule in which each task takes the least energy, within the memory limits."""
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
     chosen = {
@@ -65,10 +65,10 @@ def frugal(problem: Problem) -> Placed:
 
 
 STARTS: tuple[tuple[str, Callable[[Problem], Placed]], ...] = (
-    ("memory", even),
-    ("energy", frugal),
+    ("memory", balanced_memory),
+    ("energy", least_energy),
 )
-"""By the objective that they are for."""
+"""For each objective, its initial schedule."""
 
 
 def descend(
@@ -106,7 +106,7 @@ def descend(
 def _moved(
     problem: Problem, device: list[int], free: list[int], rng: random.Random
 ) -> list[int] | None:
-    """Return other devices for a few tasks; None where they do not fit."""
+    """Return other devices for a few tasks, or None if they do not fit."""
     out = list(device)
     t = rng.choice(free)
     if rng.random() < SWAP:

@@ -1,16 +1,16 @@
-"""Chains: tasks that want to share a device, so that they change devices together or not at all.
+"""Chains: tasks with heavy edges between them, which should change devices together.
 
     a ==> b ==> c       ==> carries more than half of all bytes that leave a, and of all that
       \\->   \\->  \\->           reach b: a heavy edge. A chain is a path of heavy edges
 
-Take the steps of a stencil: each part reads itself and a little of its neighbours. To leave its
-device, one task of a part must send the whole part there and back. So every task stays, even where
-all steps of the part together would be better off elsewhere. Layered graphs and trees have few
-heavy edges, and so no chains.
+Example: the steps of a stencil, in which each part reads itself and a little of its neighbours. A
+move of one task of a part would transfer the whole part to the other device and back. Every single
+task therefore stays, even if all steps of the part together would be better on another device.
+Layered graphs and trees have few heavy edges, and so few chains.
 
 Source: Kim, Browne, "A general approach to mapping of parallel computations upon multiprocessor
-architectures", ICPP 1988 (linear clustering); here an edge is heavy by what its two ends exchange,
-and chains are what a kick of the search moves.
+architectures", ICPP 1988 (linear clustering); here the weight of an edge is relative to the bytes
+of its two ends, and a kick of the search moves chains.
 Complexity: tasks + edges. Examples: tests/schedule/test_improve.py.
 """
 
@@ -26,27 +26,27 @@ class Chains:
 
     def __init__(self, problem: Problem) -> None:
         self.following = [-1] * problem.n
-        """The task that a heavy edge leads to; -1 if there is none."""
+        """The task that a heavy edge leads to, or -1."""
         self.leading = [-1] * problem.n
-        """The task that a heavy edge comes from."""
+        """The task that a heavy edge comes from, or -1."""
         for t, arcs in enumerate(problem.after):
             c = _heaviest(arcs)
             if c >= 0 and _heaviest(problem.before[c]) == t:
                 self.following[t], self.leading[c] = c, t
 
     def around(self, v: int, device: Sequence[int]) -> list[int]:
-        """Return a task and those of its chain that follow and lead on the same device."""
+        """Return a task and the adjacent tasks of its chain on the same device."""
         home, found = device[v], [v]
-        for beside in (self.following, self.leading):
-            t = beside[v]
+        for neighbours in (self.following, self.leading):
+            t = neighbours[v]
             while t >= 0 and device[t] == home:
                 found.append(t)
-                t = beside[t]
+                t = neighbours[t]
         return found
 
 
 def _heaviest(arcs: Sequence[tuple[int, float]]) -> int:
-    """Return the other end of the edge with more than half of all bytes; -1 if there is none."""
+    """Return the other end of the edge with more than half of all bytes, or -1."""
     if not arcs:
         return -1
     other, most = max(arcs, key=lambda arc: arc[1])

@@ -1,7 +1,7 @@
-"""Loads: the largest load of a device made smaller, for the throughput of a stream.
+"""Loads: minimization of the largest load of a device, for the throughput of a stream.
 
-    p0 |aaaaa|bb|      a task of the fullest device goes where the larger of both loads
-    p1 |cc|            becomes least; if none helps, two tasks change devices
+    p0 |aaaaa|bb|      a task of the fullest device moves to the device that makes the larger
+    p1 |cc|            of both loads smallest; if none helps, two tasks swap devices
 
 Source: the jump and swap neighbourhoods of makespan on unrelated machines; Glass, Potts, Shade,
 "Unrelated parallel machine scheduling using local search", Mathematical and Computer Modelling
@@ -23,7 +23,7 @@ from ..model.ranks import by_rank, upward
 from ..model.simulate_tasks import Placed, Times
 
 KICK = 4
-"""Tasks at most that a kick puts elsewhere."""
+"""Maximum number of tasks that a kick moves."""
 
 
 class Loads:
@@ -39,7 +39,7 @@ class Loads:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find loads and free memory again."""
+        """Recompute loads and free memory."""
         m = self.problem.m
         own = self._cost[self._kind, self.device]
         self.load = np.bincount(self.device, own, m).astype(np.float64)
@@ -47,7 +47,7 @@ class Loads:
         self.room = np.array(self.problem.room) - used
 
     def allowed(self, tasks: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return seconds by task and device; infinity where a task cannot go."""
+        """Return seconds by task and device, or infinity if the task cannot run there."""
         cost = self._cost[self._kind[tasks]]
         if self.problem.limited:
             full = self._size[tasks][:, None] > self.room
@@ -55,7 +55,7 @@ class Loads:
         return cost
 
     def put(self, t: int, d: int) -> None:
-        """Put a task on a device."""
+        """Move a task to a device."""
         home, row = int(self.device[t]), self._cost[self._kind[t]]
         self.load[home] -= row[home]
         self.load[d] += row[d]
@@ -64,7 +64,9 @@ class Loads:
         self.device[t] = d
 
     def jump(self) -> bool:
-        """Move the best task away from the fullest device; returns whether that made it better."""
+        """Move the best task away from the fullest device, and return True if that is an
+        improvement.
+        """
         top = int(self.load.argmax())
         tasks = np.nonzero(self.device == top)[0]
         cost = self.allowed(tasks)
@@ -82,7 +84,7 @@ class Loads:
         return True
 
     def swap(self, rng: random.Random) -> bool:
-        """Make a task of the fullest device and another one change devices, if that helps."""
+        """Swap a task of the fullest device with another one, if that is an improvement."""
         top = int(self.load.argmax())
         tasks = np.nonzero(self.device == top)[0]
         if not tasks.size:  # no task takes any time, only transfers do
@@ -109,7 +111,7 @@ class Loads:
         return True
 
     def shake(self, rng: random.Random) -> None:
-        """Put a few tasks on other devices."""
+        """Move a few tasks to other devices."""
         for _ in range(rng.randint(1, KICK)):
             t = rng.randrange(self.problem.n)
             row = self.allowed(np.array([t]))[0]

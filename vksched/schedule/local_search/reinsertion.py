@@ -1,22 +1,21 @@
-"""Local: a schedule in which one task after the other is taken out and put where it does best.
+"""Reinsertion: a schedule whose tasks are removed one by one and inserted at their best slot.
 
-    up[t]    start to t's end, the longest way      p0 |a|--|b|      the makespan is the largest
-    down[t]  t's start to the end, the longest way  p1    |c|  |d|   up + down - seconds
+    up[t]    longest path from the start to t's end  p0 |a|--|b|      the makespan is the largest
+    down[t]  longest path from t's start to the end  p1    |c|  |d|   up + down - seconds
 
-One order of all tasks holds both the graph's order and each device's. Take task v out. For each
-slot between two tasks x, y of a device, the longest way through v is
+One order of all tasks contains both the graph's order and each device's. Remove task v. For each
+slot between two tasks x, y of a device, the longest path through v is
 
-    max(end of x, arrival of v's data) + seconds of v + max(down of y, what v's consumers need)
+    max(end of x, arrival of v's data) + seconds of v + max(down of y, down of v's consumers)
 
-This is exact as long as v stays behind its producers and before its consumers in the order: then x
-does not depend on v, nor v on y. So all slots of all devices cost as much as one simulation. The
-new makespan is the larger of this and the makespan without v.
+This is exact as long as v stays after its producers and before its consumers in the order: then x
+does not depend on v, nor v on y. The evaluation of all slots of all devices therefore costs as much
+as one simulation. The new makespan is the maximum of this and the makespan without v.
 
 Source: Mastrolilli, Gambardella, "Effective neighbourhood functions for the flexible job shop
 problem", Journal of Scheduling 3(1), 2000; here with transfers, and slots of one order, so that no
-choice can close a circle.
-Complexity: tasks + edges for each task that is put elsewhere. Examples:
-tests/schedule/test_improve.py.
+choice can create a cycle.
+Complexity: tasks + edges for each moved task. Examples: tests/schedule/test_improve.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .chains import Chains
 
 
 class Local:
-    """A schedule whose tasks can be moved one by one; transfers do not wait for each other."""
+    """A schedule whose tasks can be moved one by one. Transfers do not wait for each other."""
 
     def __init__(self, problem: Problem, placed: Placed) -> None:
         self.problem = problem
@@ -42,12 +41,12 @@ class Local:
         self.room: list[float] = []
         self.makespan = 0.0
         self.steps = 0.0
-        """About how many microseconds of a slow core it took so far; see steps.py."""
+        """Steps so far, each about a microsecond of a slow core; see step_budget.py."""
         self._each = 0.45 + 0.17 * problem.edges / max(problem.n, 1)
         self.load(placed)
 
     def load(self, placed: Placed) -> None:
-        """Goes on with another schedule."""
+        """Continue with another schedule."""
         self.order = list(placed.order)
         self.device = list(placed.device)
         self.room = list(self.problem.room)
@@ -57,11 +56,13 @@ class Local:
         self.refresh(0, self.problem.n)
 
     def placed(self) -> Placed:
-        """Return the schedule as it is now."""
+        """Return the current schedule."""
         return Placed(list(self.device), list(self.order))
 
     def refresh(self, low: int, high: int) -> None:
-        """Find `up` from a place of the order on, and `down` before another; others are right."""
+        """Recompute `up` from a position of the order on, and `down` before another one; others are
+        valid.
+        """
         order, device, up, down, place = self.order, self.device, self.up, self.down, self.place
         n, m = self.problem.n, self.problem.m
         free = [0.0] * m
@@ -111,11 +112,11 @@ class Local:
             need[d] = down[t] = rest + cost[t][d]
 
     def through(self, v: int) -> float:
-        """Return the longest way through a task."""
+        """Return the longest path through a task."""
         return self.up[v] + self.down[v] - self.problem.cost[v][self.device[v]]
 
     def critical(self) -> list[int]:
-        """Return the tasks on longest ways."""
+        """Return the tasks on longest paths."""
         least = self.makespan * (1 - 1e-12)
         self.steps += 0.14 * self.problem.n
         up, down, cost, device = self.up, self.down, self.problem.cost, self.device
@@ -128,9 +129,9 @@ class Local:
         return Chains(self.problem)
 
     def trial(self, tasks: Sequence[int], d: int) -> float:
-        """Return the makespan if tasks were on another device and the order stayed.
+        """Return the makespan if some tasks were on another device in an unchanged order.
 
-        Tasks that cannot run there stay; memory is not looked at.
+        Tasks that cannot run there stay. Memory is ignored.
         """
         problem, device, order, up = self.problem, self.device, self.order, self.up.copy()
         low = min(self.place[t] for t in tasks)
@@ -148,9 +149,10 @@ class Local:
         return max(free)
 
     def shift(self, v: int, d: int) -> bool:
-        """Put a task on another device and keeps the order, if it can run there and has room.
+        """Move a task to another device without a change of the order, if it can run and fits
+        there.
 
-        Call `refresh` after the last of them.
+        Call `refresh` after the last move.
         """
         problem, home = self.problem, self.device[v]
         if d == home or problem.cost[v][d] == INFINITY or d not in problem.candidate_devices[v]:
@@ -164,9 +166,10 @@ class Local:
         return True
 
     def move(self, v: int) -> bool:
-        """Put a task where the longest way through it is shortest, if that is shorter than now.
+        """Move a task to the slot with the shortest longest path through it, if that is an
+        improvement.
 
-        The makespan never grows. Returns whether the task was moved.
+        The makespan never grows. Return True if the task was moved.
         """
         problem, device, place = self.problem, self.device, self.place
         before, after, cost = problem.before[v], problem.after[v], problem.cost[v]
@@ -178,7 +181,7 @@ class Local:
             candidate_devices = tuple(
                 d for d in candidate_devices if d == home or self.room[d] >= problem.size[v]
             )
-        # the end of v at best, by what comes before it; and what must follow it
+        # the earliest end of v by its producers, and the time needed by its consumers
         arrive, leave = [INFINITY] * m, [0.0] * m
         up, down = self.up, self.down
         ends = [(up[p], latency[s := device[p]], inverse[s], size) for p, size in before]
@@ -208,7 +211,7 @@ class Local:
         del rest[at]
         low = max((place[p] for p, _ in before), default=-1) + 1
         high = min((place[c] for c, _ in after), default=problem.n) - 1
-        # what devices are free after, and need then, without v
+        # free times and remaining needs of devices without v
         up, down = up.copy(), down.copy()
         free, need = [0.0] * m, [0.0] * m
         for t in rest[:low]:

@@ -1,18 +1,18 @@
-"""Bounds: seconds that no schedule can be under.
+"""Lower bounds on the time, memory and energy of all schedules.
 
-    path    the longest path, each task with its least seconds, transfers where they must be
-    area    the work spread over all devices that can, as a linear program over fractions of tasks
+    path    the longest path, each task with its least seconds, with unavoidable transfers
+    area    the work spread over all capable devices, as a linear program over fractions of tasks
     pinned  the work that only one device can do
     links   with exclusive links: transfers between tasks that have one device each
-    memory  bytes: the largest task, all tasks spread evenly, and what only one device can do
-    energy  joules: each task where it takes least, and idle watts for as long as the other bounds
+    memory  bytes: the largest task, all tasks spread evenly, and the tasks of a single device
+    energy  joules: the least for each task, and idle watts for the duration of the other bounds
 
-The area is the smallest T such that fractions x[t][d] of all tasks exist with
-sum over t of seconds[t][d] * x[t][d] <= T for each device d. scipy solves it (HiGHS) where it is
-installed and the program is small: tasks whose seconds are in proportion count as one kind. Else
-weights w of devices, which sum to 1, give a bound by duality,
-T >= sum over t of the least w[d] * seconds[t][d], and some steps make the weights better. A bound
-from weights may be lower than the program's, by a part of a percent as a rule.
+The area is the smallest T for which fractions x[t][d] of all tasks exist with sum over t of
+seconds[t][d] * x[t][d] <= T for each device d. scipy solves it (HiGHS) if it is installed and the
+program is small: tasks with proportional seconds count as one kind. Otherwise weights w of devices,
+which sum to 1, give a bound by duality, T >= sum over t of the least w[d] * seconds[t][d], and some
+iterations improve the weights. A bound from weights may be lower than the program's, typically by a
+fraction of a percent.
 
 Sources: Lenstra, Shmoys, Tardos, "Approximation algorithms for scheduling unrelated parallel
 machines", Mathematical Programming 46, 1990; Arora, Hazan, Kale, "The multiplicative weights update
@@ -32,15 +32,15 @@ from numpy.typing import NDArray
 from .problem import INFINITY, Problem
 
 CELLS = 4_000
-"""Variables of the largest linear program that is solved."""
+"""Maximum number of variables of a linear program that is solved."""
 STEPS = 200
-"""Steps that make weights better."""
+"""Maximum number of iterations that improve the weights."""
 WORK = 20_000_000
-"""Cells that these steps may look at together."""
+"""Maximum number of cells visited by all these iterations."""
 FULL = 2_000_000
-"""Edges * devices * devices up to which each pair of devices is looked at for the path."""
-SHADE = 1e-9
-"""By what part rounding of the linear program could put its value above the truth."""
+"""Edges * devices * devices up to which the path bound considers each pair of devices."""
+ROUNDING = 1e-9
+"""The relative amount by which rounding of the linear program could exceed the true value."""
 LINEAR, WEIGHTS = "linear program", "weights of devices"
 HINT = "; try pip install 'vksched[bounds]' for a linear program, whose bound may be higher"
 Table = NDArray[np.float64]
@@ -48,11 +48,11 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds in seconds; those that the objective does not ask for are 0.
+    """Lower bounds in seconds; the ones that the objective does not need are 0.
 
-    by: what the area came from, `LINEAR` or `WEIGHTS`; with `HINT` where only the lack of scipy
-    kept the largest bound from being a linear program's. peak_bytes, energy_j: of what a device
-    keeps, and of one run.
+    by: the origin of the area, `LINEAR` or `WEIGHTS`, with `HINT` if only the lack of scipy
+    prevented a linear program for the largest bound. peak_bytes: bound on the memory of a device.
+    energy_j: bound on the energy of one run.
     """
 
     path_s: float = 0.0
@@ -69,34 +69,34 @@ class Bounds:
         return max(self.path_s, self.area_s, self.pinned_s, self.links_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of them as plain data."""
+        """Return all bounds as plain data."""
         return asdict(self)
 
 
 def find_bounds(problem: Problem, objective: str = "latency", linear: bool = True) -> Bounds:
     """Return the lower bounds of a problem.
 
-    linear: False leaves scipy out.
+    linear: False to compute without scipy.
     """
     if not problem.n:
         return Bounds()
     area, by = area_bound(problem, linear)
     found = Bounds(
-        path_s=path_bound(problem) * (1 - SHADE) if objective != "throughput" else 0.0,
-        area_s=area * (1 - SHADE),
-        pinned_s=pinned_bound(problem) * (1 - SHADE),
-        links_s=links_bound(problem) * (1 - SHADE),
+        path_s=path_bound(problem) * (1 - ROUNDING) if objective != "throughput" else 0.0,
+        area_s=area * (1 - ROUNDING),
+        pinned_s=pinned_bound(problem) * (1 - ROUNDING),
+        links_s=links_bound(problem) * (1 - ROUNDING),
         by=by.removesuffix(HINT),
         peak_bytes=peak_bound(problem),
     )
-    found = replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - SHADE))
+    found = replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - ROUNDING))
     return replace(found, by=by) if found.area_s == found.value_s else found
 
 
 def path_bound(problem: Problem) -> float:
     """Return the longest path, over the best device of each task.
 
-    ends[t][d] is the least end of t if it runs on d and devices could do any number of tasks at
+    ends[t][d] is the least end of t if it runs on d and devices could run any number of tasks at
     once. Large problems count each transfer with the fastest link.
     """
     m = problem.m
@@ -118,7 +118,7 @@ def path_bound(problem: Problem) -> float:
                 np.maximum(row, np.minimum(known, cross), out=row)
             left[p] -= 1
             if not left[p]:
-                ends[p] = None  # memory of long graphs
+                ends[p] = None  # free memory of long graphs
         row += problem.rows[problem.kind[t]]
         if len(problem.candidate_devices[t]) < m:
             shut = np.full(m, INFINITY)
@@ -130,7 +130,7 @@ def path_bound(problem: Problem) -> float:
 
 
 def pinned_bound(problem: Problem) -> float:
-    """Return the largest load of a device by tasks that can run nowhere else."""
+    """Return the largest load of a device by tasks that no other device can run."""
     load = [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
@@ -139,7 +139,7 @@ def pinned_bound(problem: Problem) -> float:
 
 
 def links_bound(problem: Problem) -> float:
-    """Return the largest load of an exclusive link by transfers that cannot be avoided."""
+    """Return the largest load of an exclusive link by unavoidable transfers."""
     if not problem.exclusive:
         return 0.0
     load: dict[int, float] = {}
@@ -155,7 +155,7 @@ def links_bound(problem: Problem) -> float:
 
 
 def peak_bound(problem: Problem) -> float:
-    """Return the bytes that some device keeps in every schedule."""
+    """Return the bytes that some device holds in every schedule."""
     held = [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         if len(devices) == 1:
@@ -164,9 +164,9 @@ def peak_bound(problem: Problem) -> float:
 
 
 def energy_bound(problem: Problem, least_s: float) -> float:
-    """Return the joules that every schedule takes. least_s: what none is shorter than.
+    """Return the joules of every schedule. least_s: a lower bound on its time.
 
-    A device takes its idle watts all the time, and more while it works.
+    A device uses its idle watts all the time, and more while it works.
     """
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
@@ -178,7 +178,7 @@ def energy_bound(problem: Problem, least_s: float) -> float:
 
 
 def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
-    """Return the least largest load over fractions of tasks, and what it came from."""
+    """Return the least largest load over fractions of tasks, and the origin of the bound."""
     rows, many = _kinds(problem)
     scale = float(np.where(np.isfinite(rows), rows, 0.0).max(initial=0.0))
     if scale <= 0.0:
@@ -195,9 +195,9 @@ def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
 
 
 def _kinds(problem: Problem) -> tuple[Table, Table]:
-    """Return seconds by kind and how many tasks each kind stands for.
+    """Return seconds by kind, and the number of tasks of each kind.
 
-    Tasks whose rows are in proportion are one kind: twice the seconds everywhere count twice.
+    Tasks with proportional rows are one kind: twice the seconds on all devices count twice.
     """
     candidate_devices: dict[tuple[int, tuple[int, ...]], int] = {}
     for kind, devices in zip(problem.kind, problem.candidate_devices, strict=True):
@@ -210,7 +210,7 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
             rows[at] = row
     many = np.array(list(candidate_devices.values()), dtype=np.float64)
     unit = rows.min(axis=1)
-    many = many[unit > 0] * unit[unit > 0]  # a task without seconds somewhere is no work
+    many = many[unit > 0] * unit[unit > 0]  # a task with 0 seconds on some device adds no work
     rows = rows[unit > 0] / unit[unit > 0][:, None]
     groups: dict[bytes, int] = {}
     where = [groups.setdefault(np.round(row, 12).tobytes(), len(groups)) for row in rows]
@@ -220,11 +220,14 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
 
 
 def _linear(rows: Table, many: Table, about: float) -> float | None:
-    """Return the value of the linear program; None where scipy does not solve it. about: what it
-    is near to, as the solver's tolerance is absolute.
+    """Return the value of the linear program, or None if scipy does not solve it.
 
-    Raises:
-        ImportError: scipy is missing.
+    about: an approximate value, because the solver's tolerance is absolute.
+
+    Raises
+    ------
+    ImportError
+        Scipy is not installed.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -250,7 +253,7 @@ def _linear(rows: Table, many: Table, about: float) -> float | None:
 
 
 def _weighted(rows: Table, many: Table) -> float:
-    """Return the best bound that weights of devices were found to give."""
+    """Return the best bound found by weights of devices."""
     kinds, m = rows.shape
     weight = np.full(m, 1.0 / m)
     best, steps = 0.0, int(min(STEPS, max(8, WORK // max(kinds * m, 1))))
@@ -263,7 +266,7 @@ def _weighted(rows: Table, many: Table) -> float:
         top = float(load.max())
         if top <= best:
             break
-        # devices that got too much become dear, others cheap
+        # raise the weights of overloaded devices, lower the others
         weight *= np.exp((load / top - 1.0) * (2.0 / np.sqrt(step + 1.0)))
         weight /= weight.sum()
     return best

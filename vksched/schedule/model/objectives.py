@@ -1,19 +1,19 @@
-"""Objectives: what a schedule is judged by; less is better.
+"""Objectives: the values by which schedules are compared; less is better.
 
     latency      seconds    the makespan: from the first start to the last end
-    throughput   seconds    the period of a stream: the largest load of a device, as each run can be
-                            on another device at the same time; with exclusive links that of a link
-                            as well
-    memory       bytes      the most that the tasks of one device keep there
+    throughput   seconds    the period of a stream: the largest load of a device, because each run
+                            can be on another device at a time; with exclusive links also the
+                            largest load of a link
+    memory       bytes      the largest memory of the tasks of one device
     energy       joules     of one run: each device's busy watts while it works, its idle watts for
                             the rest of the makespan
 
-A mix such as {"latency": 1, "energy": 0.5} gives each of these a weight. Seconds and joules cannot
-be added, so each counts relative to the least of all candidates: the value of a mix is the weighted
-mean of these ratios. 1.00 would be the best in everything; at 1.20 it is 20 % above that.
+A mix, as {"latency": 1, "energy": 0.5}, gives each of these a weight. Seconds and joules cannot be
+added, so each counts relative to the least of all candidates: the value of a mix is the weighted
+mean of these ratios. 1.00 is the best in every objective; 1.20 is 20 % above that.
 
 A new objective is a function in `OBJECTIVES` and a field of `Metrics`; auto.py then compares
-policies by it, and plans of graphs by the same words.
+policies by it, and plans of graphs use it under the same name.
 
 Complexity: tasks + edges. Examples: tests/schedule/test_schedule_objectives.py.
 """
@@ -31,12 +31,12 @@ from .simulate_tasks import Placed, Times
 
 Measure = Callable[[Problem, Placed, Times], float]
 MAX_WEIGHT = 1e100
-"""Of a word in a mix: sums of larger ones are no numbers any more."""
+"""Maximum weight of an objective in a mix: sums of larger weights would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What each objective asks for. None: it is not known, or nobody has asked."""
+    """The values of all objectives. None: unknown, or not requested."""
 
     latency_s: float
     period_s: float
@@ -45,12 +45,12 @@ class Metrics:
 
     @property
     def values(self) -> dict[str, float]:
-        """What is known, by the words of objectives."""
+        """The known values, by the names of objectives."""
         known = zip(WORDS, (getattr(self, field) for field in WORDS.values()), strict=True)
         return {word: float(value) for word, value in known if value is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of them as plain data."""
+        """Return all values as plain data."""
         return asdict(self)
 
 
@@ -60,75 +60,78 @@ WORDS = {
     "memory": "peak_bytes",
     "energy": "energy_j",
 }
-"""The objectives, and the field of `Metrics` that each of them asks for."""
+"""The objectives, and the field of `Metrics` of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is to be small. weights: by word, all above 0; one word is an objective by itself."""
+    """A function to minimize. weights: for each objective, a weight above 0; a single one stands
+    for itself.
+    """
 
     weights: tuple[tuple[str, float], ...]
 
     @staticmethod
-    def of(given: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
-        """Return an objective from a word, from weights by word, or from these as text:
+    def of(value: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
+        """Return an objective from a name, from weights by name, or from weights as text:
         "latency=1,energy=0.5".
 
-        Raises:
-            PlanError: a word that is unknown or stands there twice, or a weight that is no number
-                from 0 to MAX_WEIGHT.
+        Raises
+        ------
+        PlanError
+            A name is unknown or occurs twice, or a weight is no number from 0 to MAX_WEIGHT.
         """
-        if isinstance(given, Objective):
-            return given
-        if isinstance(given, str):
-            pairs = [part.partition("=") for part in given.split(",")]
+        if isinstance(value, Objective):
+            return value
+        if isinstance(value, str):
+            pairs = [part.partition("=") for part in value.split(",")]
             words = [word.strip() for word, _, _ in pairs]
             twice = [word for word in words if words.count(word) > 1]
             if twice:
                 raise PlanError(f"[{where}] expected each objective once, got {twice[0]!r} twice")
-            given = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
-        if not isinstance(given, Mapping):
+            value = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
+        if not isinstance(value, Mapping):
             raise PlanError(
                 f"[{where}] expected an objective of {', '.join(WORDS)}, or a mapping of them to "
-                f"weights, got {given!r}"
+                f"weights, got {value!r}"
             )
-        unknown = [word for word in given if word not in WORDS]
+        unknown = [word for word in value if word not in WORDS]
         if unknown:
             raise PlanError(
                 f"[{where}] expected a known objective, got {unknown[0]!r}; try one of "
                 f"{', '.join(WORDS)}"
             )
         bad = [
-            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MAX_WEIGHT)
+            w for w in value.values() if not (isinstance(w, (int, float)) and 0 <= w <= MAX_WEIGHT)
         ]
         if bad:
             raise PlanError(
-                f"[{where}] expected weights from 0 to {MAX_WEIGHT:g}, got {dict(given)!r}"
+                f"[{where}] expected weights from 0 to {MAX_WEIGHT:g}, got {dict(value)!r}"
             )
-        kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
-        if not kept:
-            raise PlanError(f"[{where}] expected a weight above 0, got {dict(given)!r}")
-        return Objective(kept if len(kept) > 1 else ((kept[0][0], 1.0),))
+        weights = tuple((word, float(value[word])) for word in WORDS if value.get(word))
+        if not weights:
+            raise PlanError(f"[{where}] expected a weight above 0, got {dict(value)!r}")
+        return Objective(weights if len(weights) > 1 else ((weights[0][0], 1.0),))
 
     @property
     def name(self) -> str:
-        """The word, or all weights; `of` makes the same objective of it."""
+        """The name, or all weights as text, which `of` converts to an equal objective."""
         if self.word:
             return self.word
         return ",".join(f"{word}={_text(weight)}" for word, weight in self.weights)
 
     @property
     def word(self) -> str:
-        """The only word, "" of a mix."""
+        """The only name, "" for a mix."""
         return self.weights[0][0] if len(self.weights) == 1 else ""
 
     def asks(self, word: str) -> bool:
-        """Whether a word counts."""
+        """Return True if an objective has a weight."""
         return any(word == each for each, _ in self.weights)
 
     def value(self, found: Mapping[str, float], least: Mapping[str, float]) -> float:
-        """Returns what is to be small: of one word its seconds, bytes or joules; of a mix the mean
-        of its ratios to the least of all candidates, which `least_of` gives.
+        """Return the value to minimize: the seconds, bytes or joules of a single objective; for a
+        mix the mean of its ratios to the least of all candidates, as `least_of` returns them.
         """
         if self.word:
             return found[self.word]
@@ -140,7 +143,9 @@ LATENCY = Objective((("latency", 1.0),))
 
 
 def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the least value above 0 for each word; words that are 0 everywhere are left out."""
+    """Return the least value above 0 of each objective, without objectives that are 0 for all
+    candidates.
+    """
     least: dict[str, float] = {}
     for values in candidates:
         for word, value in values.items():
@@ -150,7 +155,7 @@ def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _text(weight: float) -> str:
-    """Return the shortest text that stands for exactly this weight."""
+    """Return the shortest text that represents exactly this weight."""
     short = f"{weight:g}"
     return short if float(short) == weight else repr(weight)
 
@@ -186,7 +191,7 @@ def throughput(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def memory(problem: Problem, placed: Placed, times: Times) -> float:
-    """Return the most bytes that the tasks of a device keep there."""
+    """Return the largest memory of the tasks of one device, in bytes."""
     held = [0.0] * problem.m
     for t, d in enumerate(placed.device):
         held[d] += problem.size[t]
@@ -194,7 +199,7 @@ def memory(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def energy(problem: Problem, placed: Placed, times: Times) -> float:
-    """Return the joules of one run by the watts that are known."""
+    """Return the joules of one run, by the known watts."""
     out = 0.0
     watts = problem.where.watts
     for name, load in zip(problem.where.devices, loads(problem, placed), strict=True):
@@ -204,7 +209,7 @@ def energy(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def loads(problem: Problem, placed: Placed) -> list[float]:
-    """Return the seconds that each device works."""
+    """Return the busy seconds of each device."""
     load = [0.0] * problem.m
     for t, d in enumerate(placed.device):
         load[d] += problem.cost[t][d]
@@ -222,12 +227,12 @@ OBJECTIVES: dict[str, Measure] = {
 def values_of(
     problem: Problem, placed: Placed, times: Times, words: Iterable[str]
 ) -> dict[str, float]:
-    """Returns what the objectives of these words ask for."""
+    """Return the values of some objectives."""
     return {word: OBJECTIVES[word](problem, placed, times) for word in words}
 
 
 def metrics_of(problem: Problem, placed: Placed, times: Times) -> Metrics:
-    """Return all of a schedule; no energy where a device has no watts."""
+    """Return all values of a schedule; without energy if the watts of a device are unknown."""
     known = all(name in problem.where.watts for name in problem.where.devices)
     return Metrics(
         latency_s=times.makespan,

@@ -1,14 +1,14 @@
-"""Partial: a schedule that is being built, task by task.
+"""Partial schedule: a schedule under construction, task by task.
 
-    p0 |aaaa|....gap....|ccc|          ready[b] on p0: when the data of b is there
+    p0 |aaaa|....gap....|ccc|          ready[b] on p0: the arrival of the data of b
     p1      |bb|                       insertion: the first gap that is long enough
 
-`choose` finds the device that ends a task first; `place` puts it there. With insertion a task may
-go into a gap between tasks that were placed before. Devices whose memory is full are left out.
+`choose` returns the device that ends a task first; `place` puts it there. With insertion a task may
+fill a gap between earlier placed tasks. Devices with full memory are excluded.
 
-Complexity: of one task, (edges to it + 1) * devices; with insertion times the gaps, of which a
-device keeps `GAPS`, the latest. From `WIDE` devices on, numpy does it.
-Examples: tests/schedule/test_policies.py.
+Complexity: for one task, (edges to it + 1) * devices; with insertion times the gaps, of which a
+device stores the latest `GAPS`. From `WIDE` devices on, numpy does the work. Examples:
+tests/schedule/test_policies.py.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .problem import INFINITY, Problem
 from .simulate_tasks import Placed
 
 GAPS = 64
-"""Gaps that a device keeps: the search stays short with 100,000 tasks."""
+"""Maximum number of gaps of a device, so that the search stays short with 100,000 tasks."""
 WIDE = 48
-"""From so many devices on, numpy is faster than a loop."""
+"""Number of devices from which numpy is faster than a loop."""
 
 
 class DeadEnd(PlanError):
-    """Every device that could run the next task has too little memory left."""
+    """Every device that could run the next task has too little free memory."""
 
 
 class Partial:
-    """Tasks that are placed, and when; and the devices' gaps and free memory."""
+    """The placed tasks with their times, and the gaps and free memory of devices."""
 
     def __init__(self, problem: Problem, insertion: bool = False) -> None:
         self.problem = problem
@@ -57,7 +57,7 @@ class Partial:
         self._channel: dict[int, float] = {}
 
     def _reserve(self) -> None:
-        """Take the memory of tasks that have one device only, so that nothing else gets it."""
+        """Reserve the memory of tasks that have a single device."""
         for t, devices in enumerate(self.problem.candidate_devices):
             if len(devices) == 1:
                 self.room[devices[0]] -= self.problem.size[t]
@@ -65,8 +65,10 @@ class Partial:
     def devices(self, t: int) -> Sequence[int]:
         """Return the devices that can run a task and have memory for it.
 
-        Raises:
-            DeadEnd: there is none.
+        Raises
+        ------
+        DeadEnd
+            There is none.
         """
         candidate_devices = self.problem.candidate_devices[t]
         size = self.problem.size[t]
@@ -78,9 +80,9 @@ class Partial:
         return fit
 
     def arrivals(self, t: int) -> list[float]:
-        """Return when the data of a task is there, by device; its producers are placed.
+        """Return the arrival of a task's data on each device; its producers are placed.
 
-        With exclusive links transfers wait for those that were placed before.
+        With exclusive links, transfers wait for earlier placed ones.
         """
         problem = self.problem
         before = problem.before[t]
@@ -128,7 +130,7 @@ class Partial:
         return out
 
     def begin(self, t: int, d: int, ready: float) -> float:
-        """Return when a task could start on a device, given when its data is there."""
+        """Return the earliest start of a task on a device, after the arrival of its data."""
         if self._gaps is not None and self._gaps[d]:
             cost, gaps = self.problem.cost[t][d], self._gaps[d]
             for end, start in gaps[bisect_left(gaps, (ready + cost, -1.0)) :]:
@@ -171,7 +173,7 @@ class Partial:
         return found, float(start[found])
 
     def place(self, t: int, d: int, start: float) -> float:
-        """Put a task on a device, and returns its end."""
+        """Place a task on a device, and return its end."""
         cost = self.problem.cost[t][d]
         end = start + cost
         self.device[t], self.start[t], self.finish[t] = d, start, end
@@ -189,7 +191,7 @@ class Partial:
         return end
 
     def put(self, t: int, d: int) -> float:
-        """Put a task on a device as early as possible, and returns its end."""
+        """Place a task on a device as early as possible, and return its end."""
         return self.place(t, d, self.begin(t, d, self.arrivals(t)[d]))
 
     def _fill(self, d: int, start: float, end: float) -> None:
@@ -218,7 +220,7 @@ class Partial:
                 self._channel[channel] = begun + problem.transfer_s(size, s, d)
 
     def done(self) -> Placed:
-        """Return the schedule: the order is that of starts."""
+        """Return the schedule, in the order of starts."""
         rank = [0] * self.problem.n
         for at, t in enumerate(self.problem.order):
             rank[t] = at
@@ -232,10 +234,10 @@ def place_in_order(
     insertion: bool = True,
     extra: Callable[[int], Sequence[float]] | None = None,
 ) -> Placed:
-    """Return the schedule that places tasks in an order, each where it ends first.
+    """Return the schedule that places tasks in an order, each on the device where it ends first.
 
-    order: producers before consumers. extra: seconds by device for a task, added to its ends
-    before they are compared.
+    order: producers before consumers. extra: seconds by device for a task, added to its ends before
+    they are compared.
     """
     partial = Partial(problem, insertion)
     for t in order:

@@ -1,9 +1,9 @@
-"""Problem: tasks and a topology as arrays indexed by whole numbers, for inner loops.
+"""Problem: tasks and a topology as arrays indexed by integers, for inner loops.
 
-    names --index--> 0 1 2 ...     cost[t][d] seconds, infinity where d cannot run t
+    names --index--> 0 1 2 ...     cost[t][d] seconds, infinity if d cannot run t
                                    before[t] = [(producer, bytes), ...]
 
-Tasks with one mapping of costs share one row, so that many tasks on many devices stay small.
+Tasks with one mapping of costs share a row, so that many tasks on many devices need little memory.
 
 Complexity: tasks + edges + rows * devices + devices squared. Examples: tests/schedule/.
 """
@@ -26,7 +26,7 @@ Arcs = list[list[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Problem:
-    """Tasks 0 to n - 1 and devices 0 to m - 1; `make_problem` makes one."""
+    """Tasks 0 to n - 1 and devices 0 to m - 1, built by `make_problem`."""
 
     tasks: TaskGraph
     where: Platform
@@ -36,20 +36,20 @@ class Problem:
     kind: list[int]
     """The row of each task."""
     candidate_devices: list[tuple[int, ...]]
-    """The devices that a task may use."""
+    """The devices that may run each task."""
     before: Arcs
     after: Arcs
     order: list[int]
     """Producers before consumers."""
     size: list[int]
-    """Bytes that a task keeps on its device."""
+    """Bytes of each task on its device."""
     room: list[float]
     """Bytes of memory of each device."""
     latency: list[list[float]]
     inverse: list[list[float]]
-    """Seconds a byte."""
+    """Seconds per byte."""
     channel: list[list[int]]
-    """Numbers of channels; empty where transfers do not wait for each other."""
+    """Numbers of channels; empty if transfers do not wait for each other."""
 
     @cached_property
     def n(self) -> int:
@@ -71,7 +71,7 @@ class Problem:
 
     @cached_property
     def limited(self) -> bool:
-        """Whether memory can decide anything."""
+        """Return True if memory can restrict placements."""
         return any(self.size) and min(self.room) < INFINITY
 
     @cached_property
@@ -84,7 +84,7 @@ class Problem:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all pairs of devices have the same link."""
+        """Return True if all pairs of devices have equal links."""
         off = ~np.eye(self.m, dtype=bool)
         return self.m < 2 or all(
             bool(np.all(table[off] == table[off][0])) for table in (self.latencies, self.inverses)
@@ -92,13 +92,13 @@ class Problem:
 
     @cached_property
     def mean_link(self) -> tuple[float, float]:
-        """Latency and seconds a byte, as the mean over pairs of different devices."""
+        """Latency and seconds per byte, as the mean over pairs of different devices."""
         pairs = max(self.m * (self.m - 1), 1)
         return float(self.latencies.sum()) / pairs, float(self.inverses.sum()) / pairs
 
     @cached_property
     def least_link(self) -> tuple[float, float]:
-        """The least latency and the least seconds a byte over pairs of different devices."""
+        """The least latency and the least seconds per byte over pairs of different devices."""
         if self.m < 2:
             return 0.0, 0.0
         off = ~np.eye(self.m, dtype=bool)
@@ -119,11 +119,11 @@ class Problem:
         return [rows[k] for k in self.kind]
 
     def transfer_s(self, size: float, source: int, target: int) -> float:
-        """Returns what a transfer takes; nothing on the same device."""
+        """Return the seconds of a transfer; 0 on one device."""
         return self.latency[source][target] + size * self.inverse[source][target]
 
     def only(self, chosen: dict[int, int]) -> Problem:
-        """Return the same problem with some tasks bound to a device each."""
+        """Return the problem with some tasks bound to a device each."""
         base = len(self.rows)
         found: dict[tuple[int, int], int] = {}
         kind, candidate_devices = list(self.kind), list(self.candidate_devices)
@@ -144,8 +144,10 @@ class Problem:
 def make_problem(tasks: TaskGraph, where: Platform, links: str = "parallel") -> Problem:
     """Return tasks and a topology as arrays.
 
-    Raises:
-        PlanError: a task that no device can run or hold, or a word for links that is unknown.
+    Raises
+    ------
+    PlanError
+        No device can run or hold some task, or the value of `links` is unknown.
     """
     if links not in LINKS:
         raise PlanError(f"[schedule] expected links of {' or '.join(LINKS)}, got {links!r}")
@@ -214,7 +216,7 @@ def _refuse(tasks: TaskGraph, where: Platform, t: int) -> None:
 def _check_room(
     where: Platform, candidate_devices: list[tuple[int, ...]], size: list[int], room: list[float]
 ) -> None:
-    """Raise a PlanError where tasks that have one device only do not fit there."""
+    """Raise a PlanError if the tasks with a single device do not fit there."""
     left = list(room)
     for devices, many in zip(candidate_devices, size, strict=True):
         if len(devices) == 1:
@@ -231,7 +233,7 @@ def _tables(where: Platform, number: dict[str, int]) -> tuple[list[list[float]],
     m, base = len(number), where.default_link
     latency = np.full((m, m), float(base.latency_s))
     inverse = np.full((m, m), 1.0 / base.bytes_per_s)
-    for back in (True, False):  # the way that is named comes last and wins
+    for back in (True, False):  # the named direction comes last and has precedence
         for (a, b), link in where.links.items():
             i, j = (number[b], number[a]) if back else (number[a], number[b])
             latency[i, j], inverse[i, j] = link.latency_s, 1.0 / link.bytes_per_s

@@ -1,4 +1,4 @@
-"""Ranks: how urgent each task is, as the length of what follows or precedes it.
+"""Ranks: the urgency of each task, as the length of the paths after or before it.
 
     upward   = seconds of the task + the longest (transfer + upward) over its consumers
     downward = the longest (downward + seconds + transfer) over its producers
@@ -23,8 +23,8 @@ def upward(
 ) -> list[float]:
     """Return the upward rank of each task in seconds.
 
-    cost: seconds by task; the mean over devices unless given. link: latency and seconds a byte of
-    every edge; the mean over pairs of devices unless given.
+    cost: seconds by task; by default the mean over devices. link: latency and seconds per byte of
+    every edge; by default the mean over pairs of devices.
     """
     cost = problem.mean if cost is None else cost
     latency, each = problem.mean_link if link is None else link
@@ -60,7 +60,7 @@ def levels(problem: Problem) -> list[float]:
 
 
 def by_rank(problem: Problem, rank: Sequence[float]) -> list[int]:
-    """Return all tasks, those with a high rank first, as soon as their producers have come."""
+    """Return all tasks in descending order of rank, each after its producers."""
     waits = [len(arcs) for arcs in problem.before]
     heap = [(-rank[t], t) for t in problem.order if not waits[t]]
     heapq.heapify(heap)

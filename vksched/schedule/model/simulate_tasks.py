@@ -1,11 +1,11 @@
-"""Simulate: what an assignment takes, when each device does its tasks in a given order.
+"""Task simulation: the times of an assignment in which each device runs its tasks in a fixed order.
 
     order   a b c d        p0 |aaa|   |ccc|
     device  0 1 0 1        p1     |bb|     |dd|     b waits for a transfer from a
 
-A task starts as soon as its device is free and its data is there. A transfer starts when its
-producer ends. With exclusive links a channel serves transfers in the order in which producers end;
-at equal times producers, and then their consumers, are served as they stand in the order.
+A task starts as soon as its device is free and its data has arrived. A transfer starts at the end
+of its producer. With exclusive links, a channel serves transfers in the order in which producers
+end; for equal times, by the positions of the producers, and then of their consumers, in the order.
 
 Complexity: tasks + edges; with exclusive links times the logarithm of both. Examples:
 tests/schedule/test_policies.py.
@@ -21,9 +21,9 @@ from .problem import Problem
 
 @dataclass(slots=True)
 class Placed:
-    """What a policy decides: a device for each task, and an order of all tasks.
+    """The result of a policy: a device for each task, and an order of all tasks.
 
-    order: producers before consumers. A device does its tasks in this order.
+    order: producers before consumers. A device runs its tasks in this order.
     """
 
     device: list[int]
@@ -32,7 +32,7 @@ class Placed:
 
 @dataclass(slots=True)
 class Times:
-    """What a simulation tells: seconds by task, and transfers by (producer, consumer)."""
+    """The result of a simulation: seconds by task, and transfers by (producer, consumer)."""
 
     start: list[float]
     finish: list[float]
@@ -45,7 +45,7 @@ class Times:
 
 
 def simulate(problem: Problem, placed: Placed) -> Times:
-    """Return when each task starts and ends."""
+    """Return the start and the end of each task."""
     if problem.exclusive:
         return simulate_events(problem, placed)
     start, finish = [0.0] * problem.n, [0.0] * problem.n
@@ -68,7 +68,7 @@ def simulate(problem: Problem, placed: Placed) -> Times:
 
 
 def simulate_events(problem: Problem, placed: Placed) -> Times:
-    """Return when each task starts and ends, event by event; for both kinds of links."""
+    """Return the start and the end of each task, event by event, for both kinds of links."""
     n, m = problem.n, problem.m
     device, cost = placed.device, problem.cost
     queue: list[list[int]] = [[] for _ in range(m)]
@@ -81,10 +81,10 @@ def simulate_events(problem: Problem, placed: Placed) -> Times:
     served: dict[tuple[int, int], tuple[float, float]] = {}
     head, free = [0] * m, [0.0] * m
     channel_free: dict[int, float] = {}
-    events: list[tuple[float, int, int]] = []  # end of a task, its place, the task
+    events: list[tuple[float, int, int]] = []  # end of a task, its position, the task
 
     def begin(d: int) -> None:
-        """Start the next task of a device, if its data is on the way or there."""
+        """Start the next task of a device, if its data has arrived or is on the way."""
         while head[d] < len(queue[d]):
             t = queue[d][head[d]]
             if waits[t]:

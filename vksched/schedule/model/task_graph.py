@@ -1,10 +1,10 @@
-"""Values: tasks with costs, edges with bytes, devices with links.
+"""Task graphs: tasks with costs, edges with bytes, and platforms of devices with links.
 
     Task("a", {"p0": 1.0, "p1": 2.5}) --edge of 4 MB--> Task("b", {"p1": 3.0})
                                                             |
     Platform: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
 
-A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
+A value is checked on creation, so that policies need no checks. Times are seconds, sizes bytes.
 
 Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_schedule_values.py.
 """
@@ -23,26 +23,30 @@ from ...topology.links import Link
 from ...topology.power import Watts
 
 MOST = 1e60
-"""Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""
+"""Maximum seconds, bytes and watts: products of larger ones, as joules, may overflow."""
 MIN_PER_S = 1e-60
-"""Bytes a second; slower than that, a transfer takes more seconds than there are numbers."""
+"""Minimum bytes per second: the seconds of slower transfers would overflow."""
 AT_MOST = f"at most {MOST:g}"
 
 
 def is_amount(value: object, most: float = MOST) -> bool:
-    """Whether a value is a number from 0 to the most."""
+    """Return True if a value is a number from 0 to the maximum."""
     if isinstance(value, np.generic):
-        value = value.item()  # the most is no float32
+        value = value.item()  # the maximum is no float32
     return isinstance(value, (int, float)) and 0 <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A piece of work that one device does without a break.
+    """A unit of work that one device runs without interruption.
 
-    cost_s: seconds on each device that can run it. A device that is missing cannot. Many tasks
-    may share one mapping, which saves memory and time.
-    memory_bytes: what the task keeps on its device all the time, such as weights.
+    Parameters
+    ----------
+    cost_s
+        Seconds on each device that can run the task. A missing device cannot run it. Many tasks may
+        share one mapping, which saves memory and time.
+    memory_bytes
+        Bytes that the task occupies on its device permanently, as weights do.
     """
 
     name: str
@@ -59,36 +63,41 @@ class Task:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TaskGraph:
-    """Tasks and the data that goes between them; no circle.
+    """An acyclic graph of tasks and the data between them.
 
-    edges: (producer, consumer, bytes), or (producer, consumer) for 0 bytes. What is given twice
-    is one transfer of both sizes.
+    Parameters
+    ----------
+    edges
+        (producer, consumer, bytes), or (producer, consumer) for 0 bytes. Repeated edges are one
+        transfer of the sum of their sizes.
 
-    Raises:
-        GraphError: names that are unknown or used twice, sizes or costs below 0, or a circle.
+    Raises
+    ------
+    GraphError
+        Names are unknown or used twice, sizes or costs are below 0, or the graph has a cycle.
     """
 
     tasks: tuple[Task, ...]
     edges: tuple[tuple[str, str, float], ...]
     index: Mapping[str, int] = field(repr=False, compare=False)
-    """The place of each task by name."""
+    """The position of each task by name."""
     arcs: Mapping[tuple[int, int], float] = field(repr=False, compare=False)
-    """Bytes by the places of producer and consumer."""
+    """Bytes by the positions of producer and consumer."""
     order: Sequence[int] = field(repr=False, compare=False)
-    """Places in an order in which producers come first."""
+    """Positions in topological order."""
 
     def __init__(
         self,
         tasks: Iterable[Task],
         edges: Iterable[tuple[str, str, float] | tuple[str, str]] = (),
     ) -> None:
-        there = tuple(tasks)
-        index = {task.name: i for i, task in enumerate(there)}
-        if len(index) < len(there):
+        task_list = tuple(tasks)
+        index = {task.name: i for i, task in enumerate(task_list)}
+        if len(index) < len(task_list):
             seen: set[str] = set()
-            twice = next(t.name for t in there if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            twice = next(t.name for t in task_list if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
             raise GraphError(f"[tasks] expected a name once, got {twice!r} twice")
-        _check_costs(there)
+        _check_costs(task_list)
         full: list[tuple[str, str, float]] = []
         arcs: dict[tuple[int, int], float] = {}
         for edge in edges:
@@ -108,11 +117,11 @@ class TaskGraph:
                 raise GraphError(f"[tasks] expected 0 or more bytes, {AT_MOST}, got {edge!r}")
             ends = index[edge[0]], index[edge[1]]
             arcs[ends] = arcs.get(ends, 0.0) + size
-        object.__setattr__(self, "tasks", there)
+        object.__setattr__(self, "tasks", task_list)
         object.__setattr__(self, "edges", tuple(full))
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "arcs", arcs)
-        object.__setattr__(self, "order", _sort(there, arcs))
+        object.__setattr__(self, "order", _sort(task_list, arcs))
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -141,7 +150,7 @@ def _check_costs(tasks: Sequence[Task]) -> None:
 
 
 def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[int]:
-    """Return an order in which producers come first: by the place given where that is free."""
+    """Return a topological order of tasks."""
     after: list[list[int]] = [[] for _ in tasks]
     waits = [0] * len(tasks)
     for a, b in arcs:
@@ -154,14 +163,14 @@ def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[
             if not waits[other]:
                 order.append(other)
     if len(order) < len(tasks):
-        circle = _circle(after, [i for i, count in enumerate(waits) if count])
+        circle = _find_cycle(after, [i for i, count in enumerate(waits) if count])
         names = " -> ".join(tasks[i].name for i in circle)
         raise GraphError(f"[tasks] expected no circle, got {names}")
     return order
 
 
-def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
-    """Return a circle among tasks of which each waits for another of them."""
+def _find_cycle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
+    """Return a cycle among tasks of which each waits for another of them."""
     alive = set(left)
     before = {b: a for a in left for b in after[a] if b in alive}
     at, seen = left[0], dict[int, int]()
@@ -176,12 +185,22 @@ def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
 class Platform:
     """Devices, the links between them, their memory and their watts.
 
-    links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
-    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices. The
-    objective "energy" and the energy of `Schedule.metrics` need those of all.
+    Parameters
+    ----------
+    links
+        A link for (a, b) serves both directions unless (b, a) is present as well.
+    default_link
+        The link of all other pairs.
+    memory_bytes
+        The capacity of each device with limited memory.
+    watts
+        The power of devices. The objective "energy" and the energy of `Schedule.metrics` need the
+        watts of all devices.
 
-    Raises:
-        PlanError: names that are unknown or used twice, or a link that is no link.
+    Raises
+    ------
+    PlanError
+        Names are unknown or used twice, or a link is invalid.
     """
 
     devices: tuple[str, ...]
@@ -201,29 +220,29 @@ class Platform:
     ) -> None:
         names = tuple(devices)
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        there = set(names)
-        if not names or len(there) < len(names):
+        known_names = set(names)
+        if not names or len(known_names) < len(names):
             raise PlanError(f"[platform] expected devices with a name each, got {known or 'none'}")
-        given, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
+        links_by_ends, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
         base = Link() if default_link is None else default_link
         _check_link(("default", "link"), base, known, {"default", "link"})
-        for ends, link in given.items():
-            _check_link(ends, link, known, there)
+        for ends, link in links_by_ends.items():
+            _check_link(ends, link, known, known_names)
         for name, size in room.items():
-            if name not in there or not is_amount(size, math.inf):
+            if name not in known_names or not is_amount(size, math.inf):
                 raise PlanError(
                     f"[platform] expected 0 or more bytes of memory for {known}, got {size!r} for "
                     f"{name!r}"
                 )
         for name, each in power.items():
             fits = isinstance(each, Watts) and is_amount(each.busy)
-            if name not in there or not fits or not is_amount(each.idle, each.busy):
+            if name not in known_names or not fits or not is_amount(each.idle, each.busy):
                 raise PlanError(
                     f"[platform] expected busy watts, {AT_MOST}, and at most as many idle ones, "
                     f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
                 )
         object.__setattr__(self, "devices", names)
-        object.__setattr__(self, "links", given)
+        object.__setattr__(self, "links", links_by_ends)
         object.__setattr__(self, "memory_bytes", room)
         object.__setattr__(self, "default_link", base)
         object.__setattr__(self, "watts", power)
@@ -236,8 +255,8 @@ class Platform:
     def channel(self, source: str, target: str) -> tuple[str, str]:
         """Return the name of the channel from one device to another.
 
-        With exclusive links a channel carries one transfer at a time. A link that serves both ways
-        is one channel, and so is each pair of devices without a link of its own.
+        With exclusive links a channel carries one transfer at a time. A link for both directions is
+        one channel, as is each pair of devices without a link of its own.
         """
         if (source, target) in self.links:
             return source, target
@@ -246,19 +265,19 @@ class Platform:
         return min((source, target), (target, source))
 
 
-def _mapping(given: object) -> dict[Any, Any]:
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
+def _mapping(value: object) -> dict[Any, Any]:
+    if value is None or isinstance(value, Mapping):
+        return dict(value or {})
     raise PlanError(
-        f"[platform] expected mappings as links, memory_bytes and watts, got {given!r}; try "
+        f"[platform] expected mappings as links, memory_bytes and watts, got {value!r}; try "
         "memory_bytes={'gpu:0': 8 << 30}"
     )
 
 
-def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
-    """Raise a PlanError for what is no link between two of the devices that are there."""
+def _check_link(ends: object, link: object, known: str, known_names: set[str]) -> None:
+    """Raise a PlanError unless the value is a link between two known devices."""
     pair = isinstance(ends, tuple) and len(ends) == 2
-    if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
+    if not pair or ends[0] not in known_names or ends[1] not in known_names:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between {known}, got {ends!r}")
     if ends[0] == ends[1]:  # type: ignore[index]
         raise PlanError(f"[platform] expected links between two devices, got {ends!r}")

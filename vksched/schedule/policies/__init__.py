@@ -1,4 +1,4 @@
-"""Policies: one small file each, from a problem to a device and an order for each task."""
+"""Policies: one small file each, from a problem to a device for each task and an order of tasks."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ POLICIES: dict[str, Policy] = {
     "fcp": fcp,
     "flb": flb,
 }
-"""By name; beside them `single:<device>` and `auto`."""
+"""By name, without `single:<device>` and `auto`."""

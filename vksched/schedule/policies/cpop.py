@@ -1,8 +1,8 @@
-"""CPOP: the critical path on the one device that does it fastest, the rest where it ends first.
+"""CPOP: the critical path on the device that runs it fastest, other tasks where they end first.
 
 Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
 heterogeneous computing", IEEE TPDS 13(3), 2002.
-Complexity: edges * devices, and the gaps that partial.py keeps. Examples:
+Complexity: edges * devices, times the gaps of partial_schedule.py. Examples:
 tests/schedule/test_policies.py.
 """
 

@@ -1,7 +1,7 @@
-"""Dynamic level scheduling: level of the task, less its start, plus what the device is faster.
+"""Dynamic level scheduling: the level of the task, minus its start, plus the gain of the device.
 
-Source: Sih, Lee, "A compile-time scheduling heuristic for interconnection-constrained
-heterogeneous processor architectures", IEEE TPDS 4(2), 1993. Also known as GDL.
+Source: Sih, Lee, "A compile-time scheduling heuristic for interconnection-constrained heterogeneous
+processor architectures", IEEE TPDS 4(2), 1993. Also known as GDL.
 Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
 """
 

@@ -1,4 +1,4 @@
-"""Earliest task first: of all ready tasks the one that can start first; ties to the higher level.
+"""Earliest task first: the ready task that can start first; ties go to the higher level.
 
 Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
 communication times", SIAM Journal on Computing 18(2), 1989.
@@ -15,7 +15,9 @@ from .ready import Step, place_ready
 
 
 def etf(problem: Problem) -> Placed:
-    """Return the schedule of earliest task first. On equal starts the earlier end wins."""
+    """Return the schedule of earliest task first. For equal starts the earlier end has
+    precedence.
+    """
     return place_ready(problem, pick)
 
 

@@ -1,9 +1,9 @@
 """Fast critical path: the most urgent ready task, on the better of two devices.
 
-    enabling device: where the last of its data comes from     idle device: free before all others
+    enabling device: the source of its last data     idle device: the first device to become free
 
-Source: Radulescu, van Gemund, "Low-cost task scheduling for distributed-memory machines", IEEE
-TPDS 13(6), 2002. Devices differ here, so the two are compared by end instead of start.
+Source: Radulescu, van Gemund, "Low-cost task scheduling for distributed-memory machines", IEEE TPDS
+13(6), 2002. Devices are heterogeneous here, so the two are compared by end instead of start.
 Complexity: (tasks + edges) * log of tasks. Examples: tests/schedule/test_policies.py.
 """
 
@@ -28,7 +28,7 @@ def fcp(problem: Problem) -> Placed:
 def place_fast(partial: Partial, idle: Idle, t: int) -> None:
     """Place a task on its enabling device or on an idle one, where it ends first.
 
-    Where it can run on neither, all its devices are compared.
+    If it can run on neither, all its devices are compared.
     """
     cost, fit = partial.problem.cost[t], partial.devices(t)
     near = {idle.first(), enabling(partial, t)} & set(fit) if len(fit) > 1 else set(fit)
@@ -43,7 +43,7 @@ def place_fast(partial: Partial, idle: Idle, t: int) -> None:
 
 
 def enabling(partial: Partial, t: int) -> int:
-    """Return the device that the last data of a task comes from; -1 if it needs none."""
+    """Return the source device of a task's last data, or -1 if it needs none."""
     latency, each = partial.problem.mean_link
     last, found = -1.0, -1
     for p, size in partial.problem.before[t]:
@@ -54,7 +54,7 @@ def enabling(partial: Partial, t: int) -> int:
 
 
 def start_on(partial: Partial, t: int, d: int) -> float:
-    """Return when a task could start on one device, without transfers waiting for each other."""
+    """Return the earliest start of a task on a device, without waiting times of transfers."""
     problem, ready = partial.problem, partial.free[d]
     for p, size in problem.before[t]:
         s = partial.device[p]

@@ -1,11 +1,11 @@
 """Fast load balancing: the ready task that can start first, found among few candidates.
 
-    tasks whose last data comes after their enabling device is free: start there, one heap a device
-    all others: start on the device that is idle first, one heap by the arrival of the last data
+    tasks whose last data arrives after their enabling device is free: start there, a heap each
+    all others: start on the first idle device, one heap by the arrival of the last data
 
-Source: Radulescu, van Gemund, "Low-cost task scheduling for distributed-memory machines", IEEE
-TPDS 13(6), 2002. Devices differ here, so the task that was found goes where it ends first of the
-two devices.
+Source: Radulescu, van Gemund, "Low-cost task scheduling for distributed-memory machines", IEEE TPDS
+13(6), 2002. Devices are heterogeneous here, so the task is placed on the one of both devices where
+it ends first.
 Complexity: (tasks + edges) * (log of tasks + log of devices). Examples:
 tests/schedule/test_policies.py.
 """
@@ -48,7 +48,7 @@ def flb(problem: Problem) -> Placed:
         if not waits[t]:
             enter(t)
     while bound or loose:
-        while bound:  # entries whose device was taken meanwhile are put right
+        while bound:  # correct entries whose device was taken meanwhile
             start, rank, t = bound[0]
             now = start_on(partial, t, home[t])
             if last[t] < partial.free[home[t]]:

@@ -1,8 +1,8 @@
-"""HEFT: tasks by upward rank, each where it ends first, also in gaps.
+"""HEFT: tasks by upward rank, each where it ends first, gaps included.
 
 Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
 heterogeneous computing", IEEE TPDS 13(3), 2002.
-Complexity: edges * devices, and the gaps that partial.py keeps. Examples:
+Complexity: edges * devices, times the gaps of partial_schedule.py. Examples:
 tests/schedule/test_policies.py.
 """
 
@@ -14,7 +14,7 @@ from ..model.ranks import by_rank, upward
 from ..model.simulate_tasks import Placed
 
 OTHER_RANKS = ("fastest", "all links", "half links", "no links")
-"""Ranks beside the paper's; each is best somewhere. See `rank_of`."""
+"""Ranks other than the paper's; each is the best for some graphs. See `rank_of`."""
 
 
 def heft(problem: Problem, by: str = "means") -> Placed:
@@ -28,9 +28,9 @@ def heft(problem: Problem, by: str = "means") -> Placed:
 def rank_of(problem: Problem, by: str) -> list[float]:
     """Return the upward rank of each task in seconds.
 
-    by: "means" of devices and links; "fastest" takes each task on its fastest device; "all links"
-    takes the mean over all pairs, with those of a device to itself, which cost nothing; "half
-    links" takes half of what a transfer takes, and "no links" nothing.
+    by: "means" over devices and links; "fastest" with each task on its fastest device; "all links"
+    with the mean over all pairs, including the free transfers of a device to itself; "half links"
+    with half of the transfer times; "no links" without transfers.
     """
     if by == "fastest":
         return upward(problem, problem.least)

@@ -1,4 +1,4 @@
-"""Idle: which device becomes free first, in the time of a heap.
+"""Idle devices: the device that becomes free first, by a heap.
 
 Complexity: the logarithm of devices for each call. Examples: tests/schedule/test_policies.py.
 """
@@ -9,7 +9,7 @@ import heapq
 
 
 class Idle:
-    """Devices by the time at which they become free. Old entries are dropped when they come up."""
+    """Devices by the time at which they become free. Outdated entries are dropped on access."""
 
     def __init__(self, devices: int) -> None:
         self._free = [0.0] * devices
@@ -22,7 +22,7 @@ class Idle:
         return self._heap[0][1]
 
     def busy(self, device: int, until: float) -> None:
-        """Says until when a device is busy."""
+        """Set the time until which a device is busy."""
         if until != self._free[device]:
             self._free[device] = until
             heapq.heappush(self._heap, (until, device))

@@ -1,9 +1,10 @@
-"""Lookahead: HEFT that tries each device of a task, and looks how early its consumers could end.
+"""Lookahead: HEFT that tries each device of a task, and compares the earliest ends of its
+consumers.
 
 Source: Bittencourt, Sakellariou, Madeira, "DAG scheduling using a lookahead variant of the
 heterogeneous earliest finish time algorithm", Euromicro PDP, 2010.
-Complexity: edges * devices squared; consumers whose other producers are not placed yet count with
-those that are. Examples: tests/schedule/test_policies.py.
+Complexity: edges * devices squared; for a consumer, only its placed producers count. Examples:
+tests/schedule/test_policies.py.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from ..model.ranks import by_rank, upward
 from ..model.simulate_tasks import Placed
 
 CONSUMERS = 8
-"""Consumers that are looked at, the most urgent ones."""
+"""Maximum number of consumers that are considered, the most urgent ones."""
 DEVICES = 16
-"""Devices that are tried for a task: those on which it ends first."""
+"""Maximum number of devices that are tried for a task: the ones on which it ends first."""
 
 
 def lookahead(problem: Problem) -> Placed:
-    """Return the schedule of HEFT with lookahead by one step."""
+    """Return the schedule of HEFT with a lookahead of one step."""
     rank = upward(problem)
     partial = Partial(problem, insertion=True)
     for t in by_rank(problem, rank):
@@ -41,7 +42,7 @@ def lookahead(problem: Problem) -> Placed:
 
 
 def _known(partial: Partial, task: int) -> list[float]:
-    """Return when the data of producers that are placed is there, by device."""
+    """Return the arrival of the data of placed producers on each device."""
     problem = partial.problem
     ready = [0.0] * problem.m
     for p, size in problem.before[task]:
@@ -58,7 +59,7 @@ def _known(partial: Partial, task: int) -> list[float]:
 def _least_end(
     partial: Partial, task: int, size: float, ready: list[float], source: int, end: float
 ) -> float:
-    """Return how early a consumer could end if its producer ends on `source` at `end`."""
+    """Return the earliest end of a consumer if its producer ends on `source` at `end`."""
     problem, best = partial.problem, INFINITY
     late, each, cost = problem.latency[source], problem.inverse[source], problem.cost[task]
     for e in problem.candidate_devices[task]:

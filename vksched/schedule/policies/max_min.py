@@ -1,4 +1,4 @@
-"""Max-min: of all ready tasks the one whose earliest end is the latest, where it ends first.
+"""Max-min: the ready task with the latest earliest end, where it ends first.
 
 Source: Ibarra, Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical
 processors", Journal of the ACM 24(2), 1977; for graphs: Braun and others, JPDC 61(6), 2001.
@@ -18,6 +18,6 @@ def max_min(problem: Problem) -> Placed:
 
 
 def pick(step: Step) -> int:
-    """Return the cell of the task that ends last at best."""
+    """Return the cell of the task with the latest earliest end."""
     at = int(step.finish.min(axis=1).argmax())
     return at * int(step.finish.shape[1]) + int(step.finish[at].argmin())

@@ -1,4 +1,4 @@
-"""Minimum completion time: tasks as they become ready, each where it ends first, never in gaps.
+"""Minimum completion time: tasks as they become ready, each where it ends first, without gaps.
 
 Source: Armstrong, Hensgen, Kidd, "The relative performance of various mapping algorithms is
 independent of sizable variances in run-time predictions", IEEE HCW, 1998.

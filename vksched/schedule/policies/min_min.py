@@ -1,4 +1,4 @@
-"""Min-min: of all ready tasks the one that can end first, where it ends first.
+"""Min-min: the ready task that can end first, where it ends first.
 
 Source: Ibarra, Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical
 processors", Journal of the ACM 24(2), 1977; for graphs: Braun and others, JPDC 61(6), 2001.

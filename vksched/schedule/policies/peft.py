@@ -1,11 +1,11 @@
-"""PEFT: each task where its end, plus the least that must follow from that device, comes first.
+"""PEFT: each task on the device with the earliest sum of its end and the least remaining time.
 
     table[t][d] = longest over consumers c of the least over devices e of
-                  table[c][e] + seconds of c on e + (transfer where e is not d)
+                  table[c][e] + seconds of c on e + (transfer if e is not d)
 
 Source: Arabnejad, Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic
 cost table", IEEE TPDS 25(3), 2014.
-Complexity: edges * devices, and the gaps that partial.py keeps. Examples:
+Complexity: edges * devices, times the gaps of partial_schedule.py. Examples:
 tests/schedule/test_policies.py.
 """
 
@@ -29,7 +29,7 @@ def peft(problem: Problem) -> Placed:
 
 
 def optimistic(problem: Problem) -> NDArray[np.float64]:
-    """Return the optimistic cost table: seconds that must follow, (tasks, devices)."""
+    """Return the optimistic cost table: the least remaining seconds, (tasks, devices)."""
     latency, each = problem.mean_link
     table = np.zeros((problem.n, problem.m))
     whole = np.zeros((problem.n, problem.m))

@@ -1,6 +1,6 @@
-"""Priority: the first device in the given order that can run a task and has memory for it.
+"""Priority: the first device in order that can run a task and has memory for it.
 
-Costs and transfers are not looked at: this is what a user gets who lists devices by preference.
+Costs and transfers are ignored: this is the result for a list of devices by preference.
 Source: vksched's first planner, docs/guides/plans.md.
 Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
 """

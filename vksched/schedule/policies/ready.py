@@ -1,12 +1,12 @@
-"""Ready: the loop of policies that pick a task and a device together among all ready tasks.
+"""Ready tasks: the loop of policies that pick a task and a device together among all ready tasks.
 
     ready tasks   p0   p1
-         a         3    5    start of each task on each device; a policy adds what it wants,
+         a         3    5    start of each task on each device; a policy adds its criterion,
          b         4    4    and picks one cell
          c         9    2
 
-At most `WINDOW` ready tasks are looked at in a step: those with the highest upward rank. So wide
-graphs of 100,000 tasks stay affordable.
+A step considers at most `WINDOW` ready tasks, the ones with the highest upward rank. Wide graphs of
+100,000 tasks therefore stay affordable.
 
 Complexity: tasks * WINDOW * devices at most, by numpy. Examples: tests/schedule/test_policies.py.
 """
@@ -27,16 +27,16 @@ from ..model.simulate_tasks import Placed
 
 WINDOW = 256
 WIDE_WINDOW = 32
-"""The window with many devices, where a row is long."""
+"""The window with many devices, for which a row is long."""
 Cells = NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class Step:
-    """What a policy sees: rows are ready tasks, columns devices; infinity where a task cannot be.
+    """The table of a step: rows are ready tasks, columns devices; infinity for impossible cells.
 
-    level: of each row, its static level. rest: of each row and column, the task's mean seconds
-    less those on the device.
+    level: the static level of each row. rest: for each row and column, the task's mean seconds
+    minus its seconds on the device.
     """
 
     start: Cells
@@ -46,11 +46,11 @@ class Step:
 
 
 Pick = Callable[[Step], int]
-"""Returns the number of a cell, rows first."""
+"""A function that returns the number of a cell, in row-major order."""
 
 
 def place_ready(problem: Problem, pick: Pick) -> Placed:
-    """Return the schedule that a policy makes by picking cell after cell."""
+    """Return the schedule of a policy that picks cell after cell."""
     partial = Partial(problem)
     m = problem.m
     many = WINDOW if m < 64 else WIDE_WINDOW
@@ -96,8 +96,10 @@ def place_ready(problem: Problem, pick: Pick) -> Placed:
 def _close(partial: Partial, rows: list[int], finish: Cells) -> None:
     """Close the cells of devices whose memory is full.
 
-    Raises:
-        DeadEnd: a task has no device left.
+    Raises
+    ------
+    DeadEnd
+        A task has no device left.
     """
     size = np.array([partial.problem.size[t] for t in rows], dtype=np.float64)
     several = np.array([len(partial.problem.candidate_devices[t]) > 1 for t in rows])

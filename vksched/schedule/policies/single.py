@@ -1,6 +1,6 @@
-"""Single: everything on one device; what cannot run there goes where it ends first.
+"""Single: all tasks on one device; unsupported tasks where they end first.
 
-Source: the yardstick of every other policy.
+Source: the baseline of all other policies.
 Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
 """
 
@@ -13,7 +13,7 @@ from ..model.simulate_tasks import Placed
 
 
 def single(problem: Problem, device: int) -> Placed:
-    """Return the schedule with everything on one device."""
+    """Return the schedule with all tasks on one device."""
     partial = Partial(problem)
     for t in by_rank(problem, upward(problem)):
         if device in partial.devices(t):
@@ -24,7 +24,9 @@ def single(problem: Problem, device: int) -> Placed:
 
 
 def fastest(problem: Problem) -> list[int]:
-    """Return all devices: those that run most tasks first, of these those with the least work."""
+    """Return all devices in descending order of supported tasks, then in ascending order of
+    work.
+    """
     can, work = [0] * problem.m, [0.0] * problem.m
     for t, devices in enumerate(problem.candidate_devices):
         cost = problem.cost[t]

@@ -1,4 +1,4 @@
-"""Sufferage: of all ready tasks the one that loses most if it does not get its best device.
+"""Sufferage: the ready task that loses most if it does not get its best device.
 
 Source: Maheswaran, Ali, Siegel, Hensgen, Freund, "Dynamic mapping of a class of independent tasks
 onto heterogeneous computing systems", JPDC 59(2), 1999.
@@ -20,8 +20,8 @@ def sufferage(problem: Problem) -> Placed:
 
 
 def pick(step: Step) -> int:
-    """Return the best cell of the task with the largest loss; a single device is a loss without
-    end.
+    """Return the best cell of the task with the largest loss. A task with a single device has an
+    infinite loss.
     """
     m = int(step.finish.shape[1])
     if m == 1:

@@ -1,4 +1,4 @@
-"""Cases of functions that are called by name, so that oracles see the arguments."""
+"""Samples of functions called by name, so that oracles see the arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .op_sample import FunctionSample, Outputs
 
 @dataclass(frozen=True)
 class FunctionCall(FunctionSample):
-    """One call of `ops.<function>` on tensors, with these other arguments."""
+    """A call of `ops.<function>` on tensors, with further arguments."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -22,7 +22,7 @@ class FunctionCall(FunctionSample):
 def call(
     function: str, *inputs: NDArray, name: str = "", nmse: float = 1e-10, **arguments: Any
 ) -> FunctionCall:
-    """A call of a function on tensors, one for each array."""
+    """Return a call of a function on tensors, one for each array."""
 
     def build(*tensors: Tensor) -> Outputs:
         result: Outputs = getattr(ops, function)(*tensors, **arguments)

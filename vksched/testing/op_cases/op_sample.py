@@ -1,7 +1,7 @@
-"""What a row of the case table is, and the rows of all families.
+"""Types of samples, which all families share.
 
-A case says: this op, on these arrays, with these attributes, must equal its numpy reference on
-every device. To cover a new op, add rows to its family's `cases_*.py`.
+A sample declares that an op, on these arrays, with these attributes, must equal its numpy reference
+on every device. To cover a new op, add samples to its family's module.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ...topology.limits import Limits
 
 
 class Mismatch(AssertionError):
-    """A result is not what was expected, or something else was written over."""
+    """A result differs from the expected one, or other memory was overwritten."""
 
 
 @dataclass(frozen=True)
 class OpSample:
-    """One call of an op. nmse: the largest normalised squared error of a float32 result."""
+    """One call of an op. nmse: maximum normalized squared error of a float32 result."""
 
     op: str
     inputs: tuple[NDArray, ...]
@@ -38,14 +38,15 @@ class OpSample:
     name: str = ""
     nmse: float = 1e-10
     exact: bool = False
-    """Every device has to give the reference's bits."""
+    """Every device has to return the reference's bits."""
     of_largest: float | None = None
-    """The error allowed as a share of the largest result, where it is another than its op's."""
+    """Tolerance relative to the largest result, if it differs from its op's."""
     terms: NDArray | None = None
-    """The root of the summed squares of each value's terms, where these may cancel: errors count as
-    shares of it too."""
+    """Root of the summed squares of each value's terms, if these may cancel: errors are also
+    relative to it.
+    """
     large: bool = False
-    """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
+    """Run with the device's own limits only: others would run GPU kernels on a CPU driver."""
 
     @property
     def id(self) -> str:
@@ -60,20 +61,21 @@ class OpSample:
         return tuple(TensorType(a.shape, canonical_dtype(a.dtype, NARROW)) for a in self.inputs)
 
     def result_type(self) -> TensorType:
-        """The type of the result."""
+        """Return the type of the result."""
         return infer(self.declaration, self.types, Attrs(self.attrs))
 
     def call(self, limits: Limits, variant: str = "") -> Call:
         return Call(self.types, self.result_type(), Attrs(self.attrs), limits, variant)
 
     def variants(self, limits: Limits) -> tuple[str, ...]:
-        """The variants that can run it on a device with these limits; ("",) without a choice."""
+        """Return the variants that can run it on a device with these limits; ("",) without a
+        choice.
+        """
         return variants_of(self.declaration, self.call(limits))
 
     def as_dtypes(self, change: Mapping[str, str]) -> OpSample:
-        """The same call with its operands converted to other types, by their names.
-
-        Operands that hold positions take no type but int32 and int64.
+        """Return the call with operands converted to other types, by type name. Index operands stay
+        int32 or int64.
         """
         positions = {k: v for k, v in change.items() if v == INT64}
         by_operand = (
@@ -88,7 +90,7 @@ class OpSample:
         return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
 
     def expected(self) -> NDArray:
-        """The numpy reference's result."""
+        """Return the numpy reference's result."""
         with np.errstate(all="ignore"):
             return np.asarray(compute(self.declaration, self.inputs, Attrs(self.attrs)))
 
@@ -103,10 +105,10 @@ Outputs = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 @dataclass(frozen=True)
 class FunctionSample:
-    """One call of a function that others express, such as `ops.group_norm`.
+    """One call of a composed function such as `ops.group_norm`.
 
     function: its name in `ops`. build: tensors, one per array -> result, or several. Every node of
-    the graph runs on the device that is tested; nmse as in `OpSample`.
+    the graph runs on the tested device; nmse as in `OpSample`.
     """
 
     function: str
@@ -121,15 +123,15 @@ class FunctionSample:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph of a call on inputs x0, x1, ..."""
+        """Return the graph of a call on inputs x0, x1, ..."""
         dtypes = [canonical_dtype(a.dtype) for a in self.inputs]
-        given = zip(self.inputs, dtypes, strict=True)
-        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(given)]
-        made = self.build(*tensors)
-        return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
+        pairs = zip(self.inputs, dtypes, strict=True)
+        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(pairs)]
+        result = self.build(*tensors)
+        return build_graph([result] if isinstance(result, Tensor) else list(result))[0]
 
     def run(self, run_node: Callable[[OpSample], NDArray]) -> tuple[NDArray, ...]:
-        """Return the results, every node computed by `run_node`."""
+        """Return the results, with every node computed by `run_node`."""
         values = self.graph.arrays()
         for node in self.graph.nodes:
             if node.op == "input":
@@ -141,7 +143,7 @@ class FunctionSample:
         return tuple(values[i] for _, i in self.graph.outputs)
 
     def expected(self) -> tuple[NDArray, ...]:
-        """The results of the numpy references."""
+        """Return the results of the numpy references."""
         return self.run(OpSample.expected)
 
 
@@ -155,22 +157,22 @@ class ErrorSample:
 
 
 def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
-    """Normally distributed float32 values, the same for the same arguments."""
+    """Return normally distributed float32 values, deterministic for the arguments."""
     rng = np.random.default_rng((seed, *shape))
     return np.asarray(rng.standard_normal(shape) * scale, np.float32)
 
 
 def fp16_array(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
-    """Normally distributed float16 values."""
+    """Return normally distributed float16 values."""
     return floats(*shape, seed=seed, scale=scale).astype(np.float16)
 
 
 def ints(*shape: int, seed: int = 0, low: int = -100, high: int = 100) -> NDArray:
-    """Uniform int32 values in low..high-1."""
+    """Return uniform int32 values in low..high-1."""
     rng = np.random.default_rng((seed, *shape))
     return np.asarray(rng.integers(low, high, shape), np.int32)
 
 
 def bools(*shape: int, seed: int = 0) -> NDArray:
-    """Fair coins."""
+    """Return random bools."""
     return ints(*shape, seed=seed, low=0, high=2).astype(bool)

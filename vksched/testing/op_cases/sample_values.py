@@ -1,4 +1,4 @@
-"""Sample values of the elementwise cases: ordinary ones within each op's domain, and edges."""
+"""Sample values of elementwise ops: ordinary ones within each op's domain, and edge values."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from ...ir.tensor import input
 from .op_sample import ErrorSample, bools, floats, ints
 
 MANY = 5003
-"""A prime, and more than one work group."""
+"""A prime, and more than one workgroup."""
 LEAST, MOST = -(2**31), 2**31 - 1
 INF, NAN = np.inf, np.nan
 
 EXACT = {"relu", "neg", "abs", "sqrt", "rsqrt", "add", "sub", "mul", "div", "maximum", "minimum"}
-"""Float ops that drivers compute to a few units in the last place."""
+"""Float ops that drivers compute within a few units in the last place."""
 BITS = {
     *("ceil", "floor", "trunc", "round", "sign", "copysign", "nextafter", "square", "clip"),
     *("remainder", "fmod", "thresholded_relu", "reduce_precision"),
 }
-"""Float ops of which every bit is defined."""
+"""Float ops with bit-exact results."""
 LOOSE = 1e-10
-"""Ops on exp and log, which Vulkan lets be off by tens of units in the last place."""
+"""Tolerance of ops on exp and log, for which Vulkan allows errors of tens of units in the last
+place.
+"""
 LOOSER = 1e-8
-"""Pow and gelu far from 0: Vulkan's allowed error of exp grows with its argument."""
+"""Tolerance of pow, and of gelu far from 0: Vulkan's error bound of exp grows with its argument."""
 
 
 def f32(*values: float) -> NDArray:
@@ -57,7 +59,7 @@ _WIDELY = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal
 
 
 def sample(dtype: str, *shape: int, seed: int = 0) -> NDArray:
-    """Ordinary values of a type."""
+    """Return ordinary values of a type."""
     if dtype == "float32":
         return floats(*shape, seed=seed, scale=2.0)
     if dtype == "uint32":
@@ -83,13 +85,15 @@ _DOMAINS: dict[str, Callable[[NDArray], NDArray]] = {
 
 
 def unary_sample(op: str, dtype: str, *shape: int) -> NDArray:
-    """Within the domain: sqrt, rsqrt and log get values of at least 0.1."""
+    """Return values in the op's domain: sqrt, rsqrt and log get values of at least 0.1."""
     x = sample(dtype, *shape)
     return np.asarray(_DOMAINS[op](x)) if op in _DOMAINS else x
 
 
 def binary_sample(op: str, dtype: str, *shape: int, seed: int = 0) -> NDArray:
-    """Within the domain: a float pow gets a positive base, an int pow a small exponent."""
+    """Return values in the op's domain: a float pow gets a positive base, an int pow a small
+    exponent.
+    """
     x = sample(dtype, *shape, seed=seed)
     if op == "pow" and dtype == "float32":
         return _positive(x) if seed == 0 else x
@@ -101,7 +105,7 @@ def binary_sample(op: str, dtype: str, *shape: int, seed: int = 0) -> NDArray:
 
 
 def grid(op: str, dtype: str) -> tuple[NDArray, NDArray]:
-    """Edge values, each paired with each."""
+    """Return all pairs of edge values."""
     edges = EDGES[dtype]
     if dtype == "float32":
         edges = _WIDE if op in _WIDELY else _GRID
@@ -113,7 +117,7 @@ def grid(op: str, dtype: str) -> tuple[NDArray, NDArray]:
 def refused(
     op: str, error: type[Exception], match: str, *types: tuple[str, tuple[int, ...]], **more: Any
 ) -> ErrorSample:
-    """ops.<op> on inputs of the given types."""
+    """Return a refused call of ops.<op> on inputs of these types."""
 
     def build() -> object:
         args = [input(f"x{i}", shape, dtype) for i, (dtype, shape) in enumerate(types)]

@@ -1,1 +1,3 @@
-"""View: timelines of plans and runs, as a page, a picture or a file for Perfetto. Knows no plan."""
+"""Timelines of plans and runs, as a page, a picture or a file for Perfetto. The package imports no
+plan.
+"""

@@ -1,4 +1,4 @@
-"""Make: timelines of plans and of recorded runs.
+"""Builders of timelines, for plans and for recorded runs.
 
     PlanView ---------------------------+--> spans, links, counters --> critical path --> Timeline
     events of runs --measured.py--------+
@@ -23,13 +23,13 @@ from .timeline import Timeline
 from .timeline_types import Lane, PlanView, Span
 
 MAX_NAMES = 4
-"""Devices that a heading names."""
+"""Maximum number of devices in a heading."""
 BESIDE = 3
-"""Predictions of overlapping runs that are drawn one below the other."""
+"""Maximum number of predictions of overlapping runs that are drawn one below the other."""
 
 
 def plan_timeline(view: PlanView, lanes: Sequence[Lane]) -> Timeline:
-    """Returns what a plan expects of one run."""
+    """Return the timeline of one expected run of a plan."""
     spans = predicted_spans(view, 0, 0, 0.0, True)
     nodes = sum(len(split.nodes) for split in view.splits)
     busy = _busy(spans, lanes, "predicted", view.seconds)
@@ -47,16 +47,16 @@ def run_timeline(
     plans: Sequence[PlanView],
     lanes: Sequence[Lane],
 ) -> Timeline:
-    """Returns what recorded runs took, with what their plans expected below it.
+    """Return the timeline of recorded runs, with the expected runs of their plans below them.
 
-    events: `plan` is a position in plans, or -1. lanes: of the host and of devices; others that
-    events name are added.
+    events: `plan` is a position in `plans`, or -1. lanes: the lanes of the host and of devices;
+    other lanes that events name are added.
     """
     lanes = list(lanes)
     spans = measured_spans(events, plans, lanes)
     runs = [span for span in spans if span.kind == "run" and span.plan >= 0]
     room, notes = MAX_OPS, []
-    shown = _side_by_side(runs, plans)
+    shown = _predicted_runs(runs, plans)
     for run in reversed(shown):  # the last runs are warm
         room -= len(plans[run.plan].nodes)
         spans += predicted_spans(plans[run.plan], run.plan, run.run, run.start_s, room >= 0)
@@ -65,10 +65,10 @@ def run_timeline(
     if len(shown) < len(runs):
         notes.append(f"predictions that overlap are drawn for {len(shown)} runs")
     title = f"{count_of(len(runs), 'run')} on {_names(lanes)}"
-    return _finish(title, _told(spans, lanes), lanes, spans, plans, notes)
+    return _finish(title, _format_summary(spans, lanes), lanes, spans, plans, notes)
 
 
-def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
+def _predicted_runs(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
     """Return the runs whose predictions are drawn: at most BESIDE of them at any moment."""
     shown: list[Span] = []
     ends_s: list[float] = []
@@ -80,7 +80,7 @@ def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]
     return shown
 
 
-def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
+def _format_summary(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
     times = sorted(span.seconds for span in spans if span.kind == "run")
     if not times:
         return count_of(len(spans), "event")
@@ -93,18 +93,20 @@ def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
 
 
 def _shown(spans: Sequence[Span]) -> tuple[float, float]:
-    """Return when the first run begins and the last one ends; of all spans without runs."""
+    """Return the start of the first run and the end of the last one, or the bounds of all spans if
+    there are no runs.
+    """
     runs = [span for span in spans if span.row == "run"] or spans
     return min((s.start_s for s in runs), default=0.0), max((s.end_s for s in runs), default=0.0)
 
 
 def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float) -> str:
-    """Return in words which part of the time each device works, those with work."""
+    """Return a text with the share of time in which each working device is busy."""
     busy_s: dict[int, float] = defaultdict(float)
     done_s: dict[int, float] = defaultdict(lambda: -math.inf)
     for span in sorted(spans, key=lambda span: span.start_s):
         if span.row == row and span.kind == "split":
-            # splits of two runs may overlap as far as the host can see
+            # splits of two runs may overlap by the host's times
             busy_s[span.lane] += max(0.0, span.end_s - max(span.start_s, done_s[span.lane]))
             done_s[span.lane] = max(done_s[span.lane], span.end_s)
     parts = [

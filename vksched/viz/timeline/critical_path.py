@@ -1,12 +1,13 @@
-"""Critical path: the spans of a run that no other span hides, from its end back to its start.
+"""Critical path: the spans that determine the time of a run, from its end back to its start.
 
     host   [copy x][ wait for 0      ][copy h][ wait for 1 ]     back from the end: a wait ends with
     gpu:0          [ split 0        ]                            its split; a split begins when the
     gpu:1                                     [ split 1   ]      one before it on its device ends,
            ======= =================  ========  ==========       or when the host has submitted it
 
-Where a copy queue brings what a split reads, the split begins when these copies end; where it takes
-out what a split gives, a wait ends with them. A take ends with the send of another host.
+If a copy queue uploads the operands of a split, the split begins when these copies end; if it
+downloads the results of a split, a wait ends with these copies. A receive ends with the send of
+another host.
 
 Complexity: spans, sorted. Examples: tests/viz/test_critical.py.
 """
@@ -20,16 +21,18 @@ from collections.abc import Collection, Iterable, Sequence
 from ...trace.lane_packing import MIN_S
 from .timeline_types import HOST, PREDICTED_ROWS, Span, comes_before
 
-CLOSE = 0.02
-"""A split that begins this part of its own time after the one before it began with its end."""
+CLOSE_SHARE = 0.02
+"""A split that begins within this share of its own time after the end of the previous one follows
+it directly.
+"""
 ROWS = frozenset(("host", "work", "transfer_queue", "predicted", "transfer_queue predicted"))
 QUEUES = frozenset(("split", "transfer_queue"))
-"""Kinds of what devices do; all else is a host's."""
+"""Kinds of spans on devices; others are on a host."""
 
 
 def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
-    """Return the numbers of the spans on the critical path of each run, measured and predicted
-    ones for themselves.
+    """Return the numbers of the spans on the critical path of each run, for measured and predicted
+    spans separately.
     """
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
@@ -42,7 +45,7 @@ def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
 
 
 class _Walk:
-    """The way back through the measured spans of a run, or through the predicted ones."""
+    """The walk back through the measured or the predicted spans of a run."""
 
     def __init__(self, spans: Sequence[Span], group: Iterable[int]) -> None:
         self._spans = spans
@@ -55,13 +58,13 @@ class _Walk:
         self._splits = {spans[n].split: n for n in order if spans[n].kind == "split"}
         self._sends = {spans[n].between: n for n in order if spans[n].kind == "send"}
         self._submits = {spans[n].split: n for n in order if spans[n].kind == "submit"}
-        self._asides: dict[tuple[int, bool], int] = {}
-        """By split, and whether they come before it, the copies beside the work."""
+        self._async_copies: dict[tuple[int, bool], int] = {}
+        """For each split, and a flag for uploads, its asynchronous copies."""
         for number in order:
             split = self._splits.get(spans[number].split)
             if spans[number].kind == "transfer_queue" and split is not None:
                 comes = comes_before(spans[number], spans[split])
-                self._asides[spans[number].split, comes] = number
+                self._async_copies[spans[number].split, comes] = number
 
     def path(self) -> list[int]:
         """Return the numbers of the spans on the path, the last one first."""
@@ -76,17 +79,17 @@ class _Walk:
             span = self._spans[at]
             if span.kind != "wait":
                 path.append(at)
-            waited = self._waited_for(span)
+            waited = self._awaited(span)
             at = waited if waited is not None else self._before(span)
         return path
 
-    def _waited_for(self, span: Span) -> int | None:
-        """Returns what a wait or a take of a host ended with."""
+    def _awaited(self, span: Span) -> int | None:
+        """Return the span that ended a wait or a receive of a host."""
         if span.kind == "recv":
             return self._ends_after(span.start_s, self._sends.get(span.between))
         if span.kind != "wait":
             return None
-        leaves = self._ends_after(span.start_s, self._asides.get((span.split, False)))
+        leaves = self._ends_after(span.start_s, self._async_copies.get((span.split, False)))
         if leaves is not None and self._ends_s(leaves) <= span.end_s + _slack_s(span):
             return leaves
         return self._ends_after(span.start_s, self._splits.get(span.split))
@@ -95,7 +98,7 @@ class _Walk:
         return number if number is not None and self._ends_s(number) > time_s else None
 
     def _before(self, span: Span) -> int | None:
-        """Returns what a span had to wait for last."""
+        """Return the last span that a span had to wait for."""
         before = self._last(span.lane, span.start_s)
         if span.kind not in QUEUES:
             if before is None and span.lane != HOST:
@@ -115,12 +118,12 @@ class _Walk:
         return self._last(host, span.start_s) if (host, False) in self._lines else before
 
     def _needed(self, span: Span) -> int | None:
-        """Returns what a split, or copies beside it, need of each other: those that come before it,
-        or the split that they come from.
+        """Return the span that a span depends on: the asynchronous uploads of a split, or the split
+        of asynchronous copies.
         """
         split = self._splits.get(span.split)
         if span.kind == "split":
-            own = self._asides.get((span.split, True))
+            own = self._async_copies.get((span.split, True))
         else:
             own = None if split is None or comes_before(span, self._spans[split]) else split
         return own if own not in self._seen else None
@@ -132,13 +135,13 @@ class _Walk:
         return self._spans[number].end_s
 
     def _last(self, lane: int, time_s: float, aside: bool = False) -> int | None:
-        """Return the last span of a lane that is over by a time, of those not seen."""
+        """Return the last unvisited span of a lane that ends by a time."""
         line = self._lines.get((lane, aside))
         return line.until(time_s, self._seen) if line is not None else None
 
 
 def _slack_s(span: Span) -> float:
-    return MIN_S + CLOSE * span.seconds
+    return MIN_S + CLOSE_SHARE * span.seconds
 
 
 class _Line:
@@ -148,7 +151,7 @@ class _Line:
         self.ends_s, self.numbers = ends_s, numbers
 
     def until(self, time_s: float, seen: Collection[int]) -> int | None:
-        """Return the last span that is over by a time, of those not seen."""
+        """Return the last unvisited span that ends by a time."""
         at = bisect_right(self.ends_s, time_s + MIN_S)
         while at and self.numbers[at - 1] in seen:
             at -= 1

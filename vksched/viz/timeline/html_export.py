@@ -1,6 +1,6 @@
-"""HTML: a timeline as one page that needs nothing else: its data, style and script are inside.
+"""HTML export: a timeline as one self-contained page with its data, style and script.
 
-    page/page.html + page/page.css + page/*.js + data.py --> one file, which may load nothing
+    page/page.html + page/page.css + page/*.js + page_data.py --> one self-contained file
 
 Examples: tests/viz/test_page.py, in a browser.
 """
@@ -17,7 +17,7 @@ from .page_data import as_script, page_data
 from .timeline_types import TimelineValue
 
 SCRIPTS = ("model", "look", "canvas", "shapes", "panel", "keys", "main")
-"""Parts of the page's script, in the order in which each may use those before it."""
+"""Parts of the page's script; each may use the earlier ones."""
 
 
 def as_page(timeline: TimelineValue) -> str:

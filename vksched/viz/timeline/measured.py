@@ -1,7 +1,8 @@
-"""Measured: recorded events as spans.
+"""Measured spans: recorded events as spans.
 
-An event of a run is drawn on the lane of its device where the device did it, else on the host's,
-with the device in its name. What took no time is a mark. Lanes that nobody named are added.
+An event of a run is drawn on the lane of its device if the device performed it, otherwise on the
+host's lane with the device in its name. An event without duration is a mark. Missing lanes are
+added.
 
 Complexity: events. Examples: tests/viz/test_view_make.py.
 """
@@ -17,16 +18,16 @@ from .predicted import name_of
 from .timeline_types import HOST, Between, Lane, PlanView, Span, comes_before
 
 LASTING = frozenset(("split", "transfer_queue", "copy", "wait", "submit", "send", "recv"))
-"""Events that are on their rows even where they took no time."""
+"""Events that are on their rows even without duration."""
 SHOWN = 6
-"""Fields of an event in a tooltip."""
+"""Maximum number of fields of an event in a tooltip."""
 KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "needed_by", "to", "of"))
 
 
 def measured_spans(
     events: Iterable[Event], plans: Sequence[PlanView], lanes: list[Lane]
 ) -> list[Span]:
-    """Return a span for each event; adds lanes for devices that are not among them."""
+    """Return a span for each event; add lanes for missing devices."""
     maker = _TimelineBuilder(plans, lanes)
     spans = [maker.span(event) for event in events]
     first_s = min((span.start_s for span in spans), default=0.0)
@@ -36,7 +37,7 @@ def measured_spans(
 
 
 class _TimelineBuilder:
-    """Makes a span of an event."""
+    """Builds the span of an event."""
 
     def __init__(self, plans: Sequence[PlanView], lanes: list[Lane]) -> None:
         self._plans = plans
@@ -68,7 +69,7 @@ class _TimelineBuilder:
             -1,
             size,
             expected_s,
-            _told(event, size),
+            _format_details(event, size),
             self._between(event, node),
         )
 
@@ -118,7 +119,9 @@ class _TimelineBuilder:
 
 
 def _expected(view: PlanView) -> dict[tuple[int, object], float]:
-    """Return seconds by split: of its work, and of the copies beside it, "in" and "out"."""
+    """Return the expected seconds of each split: of its work, and of its asynchronous copies, "in"
+    and "out".
+    """
     splits = {part.split: part for part in view.predicted if part.kind == "split"}
     out: dict[tuple[int, object], float] = {}
     for part in view.predicted:
@@ -134,7 +137,7 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
-def _told(event: Event, size: int) -> str:
+def _format_details(event: Event, size: int) -> str:
     view = [format_bytes(size)] if size else []
     if event.name in ("wait", "submit"):
         view.append(f"for {event.device}")

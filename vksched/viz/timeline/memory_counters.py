@@ -1,6 +1,6 @@
-"""Memory: bytes in use on each device over time, as plans lay them out.
+"""Memory counters: bytes in use on each device over time, by the spans of plans.
 
-While a split runs, the weights and states of its device are there, and the values that are alive.
+While a split runs, the weights and states of its device and the alive values are in memory.
 Complexity: splits. Examples: tests/viz/test_view_make.py.
 """
 
@@ -13,7 +13,7 @@ from .timeline_types import Counter, PlanView, Span
 
 
 def memory_counters(spans: Sequence[Span], plans: Sequence[PlanView]) -> Iterator[Counter]:
-    """Yield a counter for each device with a split: of measured splits, where there are some."""
+    """Yield a counter for each device with a split: from measured splits, if there are some."""
     splits = [s for s in spans if s.kind == "split" and s.plan >= 0 and s.split >= 0]
     row = "work" if any(s.row == "work" for s in splits) else "predicted"
     by_lane: dict[int, list[Span]] = defaultdict(list)

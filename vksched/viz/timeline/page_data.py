@@ -1,9 +1,9 @@
-"""Data: a timeline as compact JSON for the page: columns of numbers, each text once.
+"""Page data: a timeline as compact JSON for the page: columns of numbers, each text once.
 
-    spans --tracks.lay_out--> in the order of tracks and time --> start: differences, in ticks
+    spans --row_layout.lay_out--> in the order of tracks and time --> start: differences, in ticks
 
-A column whose values are all the same is that value. Complexity: spans + links.
-Examples: tests/viz/test_view_files.py.
+A column of equal values is stored as that value.
+Complexity: spans + links. Examples: tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from .row_layout import lay_out
 from .timeline_types import PlanView, Span, TimelineValue
 
-FINE_S = 1e-3
-"""Timelines shorter than that are told in picoseconds, others in nanoseconds."""
+MAX_PICOSECOND_S = 1e-3
+"""Timelines shorter than this have ticks of picoseconds, others of nanoseconds."""
 
 
 class _Texts:
@@ -30,12 +30,12 @@ class _Texts:
 
 
 def page_data(timeline: TimelineValue) -> dict[str, Any]:
-    """Returns what the page draws, as plain data."""
+    """Return the data of the page."""
     tracks = lay_out(timeline.lanes, timeline.spans)
     order = [number for track in tracks for number in track.spans]
     place = {number: at for at, number in enumerate(order)}
     end_s = timeline.end_s
-    ticks = 1e12 if end_s < FINE_S else 1e9
+    ticks = 1e12 if end_s < MAX_PICOSECOND_S else 1e9
     texts = _Texts()
     spans = [timeline.spans[number] for number in order]
     return {
@@ -88,7 +88,7 @@ def _columns(spans: Sequence[Span], ticks: float, texts: _Texts) -> dict[str, An
 
 
 def _column(values: Iterable[int]) -> int | list[int]:
-    """Return values, or the one that they all are."""
+    """Return values, or their common value if all are equal."""
     column = list(values)
     return column[0] if column and column.count(column[0]) == len(column) else column
 
@@ -114,6 +114,6 @@ def _plan(view: PlanView, texts: _Texts) -> dict[str, Any]:
 
 
 def as_script(data: object) -> str:
-    """Return data as JSON that may stand inside a script element, whatever its texts hold."""
+    """Return data as JSON that is safe inside a script element, whatever its texts hold."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""PNG: a timeline as a still picture of pixels, through matplotlib: an extra.
+"""PNG export: a timeline as a bitmap, by matplotlib, an optional dependency.
 
 Examples: tests/viz/test_view_files.py.
 """
@@ -17,9 +17,9 @@ from .svg_export import KEY, row_of, shown_part
 from .timeline_types import TimelineValue
 
 WIDE, ROW, DPI = 12.0, 0.34, 120
-"""Inches of the picture and of a row; pixels of an inch."""
+"""Inches of the picture and of a row; pixels per inch."""
 ROOM = 0.8
-"""The part of the width that time has."""
+"""The share of the width for the time axis."""
 CHAR = 0.075
 """Inches of a letter."""
 
@@ -27,9 +27,12 @@ CHAR = 0.075
 def save_png(timeline: TimelineValue, path: Path) -> None:
     """Write the picture.
 
-    Raises:
-        VkschedError: there is no matplotlib.
-        OSError: the file cannot be written.
+    Raises
+    ------
+    VkschedError
+        Matplotlib is not installed.
+    OSError
+        The file cannot be written.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,7 +62,7 @@ def save_png(timeline: TimelineValue, path: Path) -> None:
 
 
 def _draw_row(axes: Any, at: int, row: Row, inches: float) -> None:
-    """Draw a row. inches: that a second has."""
+    """Draw a row. inches: the inches per second."""
     light, dark = colours_of(row.colour or 0)
     bars = list(joined(row.bars, inches * DPI, "span"))
     places = [(bar.start_s, bar.finish_s - bar.start_s) for bar in bars]

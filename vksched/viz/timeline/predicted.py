@@ -1,4 +1,4 @@
-"""Predicted span: what a plan expects of a run, as spans: splits, copies, waits and single ops.
+"""Predicted spans: the expected run of a plan as spans: splits, copies, waits and single ops.
 
 Complexity: splits + nodes. Examples: tests/viz/test_view_make.py.
 """
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from .timeline_types import HOST, PlanView, PredictedSpan, Span
 
 MAX_OPS = 50_000
-"""Ops that are drawn for themselves, in all runs."""
+"""Maximum number of ops with a span each, over all runs."""
 
 
 def predicted_spans(view: PlanView, plan: int, run: int, start_s: float, ops: bool) -> list[Span]:
-    """Returns what a plan expects of a run from its start on. ops: with those for themselves."""
+    """Return the spans of an expected run from its start on. ops: True to include single ops."""
     spans = [_span(view, plan, run, start_s, part) for part in view.predicted]
     if ops:
         for part in view.predicted:
@@ -34,7 +34,7 @@ def _span(view: PlanView, plan: int, run: int, start_s: float, part: PredictedSp
 def _ops(
     view: PlanView, plan: int, run: int, start_s: float, part: PredictedSpan
 ) -> Iterator[Span]:
-    """Yield the ops of a split, at its end: what a split takes beside them comes first."""
+    """Yield the ops of a split, at its end: the overhead of a split comes first."""
     nodes = view.splits[part.split].nodes
     taken_s = sum(view.nodes[n].seconds for n in nodes)
     at_s = start_s + max(part.start_s, part.end_s - taken_s)
@@ -46,7 +46,7 @@ def _ops(
 
 
 def name_of(view: PlanView, kind: str, split: int) -> str:
-    """Returns what a split, a copy for it or a wait for it is called."""
+    """Return the display name of a split, a copy for it or a wait for it."""
     if split < 0:
         return "copy results" if kind == "copy" else kind
     if kind == "wait":

@@ -1,7 +1,8 @@
-"""Rows: where each span is drawn: a row a lane and kind, in tracks where spans overlap.
+"""Row layout: a row for each lane and kind of span, in tracks if spans overlap.
 
-Spans of a track do not overlap and are in the order of time, so that pictures find what is visible
-by halving. Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
+Spans of a track do not overlap and are in the order of time, so that pictures find visible spans by
+bisection.
+Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...trace.lane_packing import lines_of
+from ...trace.lane_packing import pack_lanes
 from .timeline_types import HOST, ROWS, Lane, Span
 
 WORDS = {
@@ -27,7 +28,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A line of spans. row: one of ROWS; number: which of the row's lines. spans: by time."""
+    """A line of spans. row: one of ROWS. number: its number in the row. spans: by time."""
 
     lane: int
     row: str
@@ -51,7 +52,7 @@ def lay_out(lanes: Sequence[Lane], spans: Sequence[Span]) -> list[Track]:
         here = [row for row in ROWS if (lane, row) in by_row]
         for row in here or (["host"] if lane == HOST else ["work"]):
             numbers = by_row.get((lane, row), [])
-            lines = lines_of([(spans[n].start_s, spans[n].end_s) for n in numbers])
+            lines = pack_lanes([(spans[n].start_s, spans[n].end_s) for n in numbers])
             for count, line in enumerate(lines):
                 tracks.append(Track(lane, row, count, tuple(numbers[at] for at in line)))
     return tracks

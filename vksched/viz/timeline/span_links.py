@@ -1,8 +1,8 @@
-"""Links: which span waited for which, as plans say it and as the host did it.
+"""Span links: dependencies between spans, by the plan and by the actions of the host.
 
-    copy x --> split 0 --copy h--> split 1        a split: for copies that the host made for it, and
-                  '--fence--> wait for 0          for the splits whose values it reads
-    copy x --> copies in of 2 --> split 2         a copy queue stands between the host and a split
+    copy x --> split 0 --copy h--> split 1        a split waits for the copies of the host for it,
+                  '--fence--> wait for 0          and for the splits whose values it reads
+    copy x --> copies in of 2 --> split 2         a copy queue is between the host and a split
 
 Complexity: spans + reads. Examples: tests/viz/test_view_make.py.
 """
@@ -18,7 +18,7 @@ KINDS = ("split", "transfer_queue", "copy", "wait", "submit", "send", "recv")
 
 
 def find_links(spans: Sequence[Span], plans: Sequence[PlanView]) -> list[Link]:
-    """Return the links within each run, of measured and of predicted spans for themselves."""
+    """Return the links within each run, for measured and predicted spans separately."""
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         if span.run >= 0 and span.kind in KINDS:

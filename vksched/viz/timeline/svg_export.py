@@ -1,4 +1,5 @@
-"""SVG: a timeline as a still picture: measured rows, predicted ones below them, copies as lines.
+"""SVG export: a timeline as a still picture: measured rows, predicted rows below them, copies as
+lines.
 
 Examples: tests/viz/test_view_files.py.
 """
@@ -15,7 +16,7 @@ KEY = "band and diamond: critical path; dashed: predicted"
 
 
 def as_svg(timeline: TimelineValue) -> str:
-    """Return the picture of what is shown at first as SVG text; the same for the same timeline."""
+    """Return the picture of the initial view as SVG text. Equal timelines give equal text."""
     timeline = shown_part(timeline)
     tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
     place = {number: at for at, track in enumerate(tracks) for number in track.spans}
@@ -30,19 +31,19 @@ def as_svg(timeline: TimelineValue) -> str:
         for link in timeline.links
         if link.kind == "copy" and HOST not in _lanes(timeline, link.source, link.target)
     ]
-    told = f"{timeline.summary}; {KEY}" if timeline.critical else timeline.summary
+    subtitle = f"{timeline.summary}; {KEY}" if timeline.critical else timeline.summary
     rows = [row_of(timeline, track) for track in tracks]
-    return draw_timeline(timeline.title, told, rows, transfers, noun="span")
+    return draw_timeline(timeline.title, subtitle, rows, transfers, noun="span")
 
 
 def shown_part(timeline: TimelineValue) -> TimelineValue:
-    """Returns what is seen at first, which then begins at 0."""
+    """Return the initial view as a timeline that begins at 0."""
     from_s, to_s = timeline.shown
     if to_s <= from_s:
         return timeline
-    kept = [n for n, s in enumerate(timeline.spans) if s.end_s >= from_s and s.start_s <= to_s]
-    at = {number: place for place, number in enumerate(kept)}
-    spans = [timeline.spans[n] for n in kept]
+    shown_ids = [n for n, s in enumerate(timeline.spans) if s.end_s >= from_s and s.start_s <= to_s]
+    at = {number: place for place, number in enumerate(shown_ids)}
+    spans = [timeline.spans[n] for n in shown_ids]
     return replace(
         timeline,
         spans=[
@@ -68,5 +69,5 @@ def row_of(timeline: TimelineValue, track: Track) -> Row:
         for n, s in ((n, timeline.spans[n]) for n in track.spans)
     ]
     lane = timeline.lanes[track.lane].name
-    # the host has the last colour, devices those of their numbers
+    # the host has the last colour, devices the colours of their numbers
     return Row(lane, bars, WORDS[track.row], track.lane - 1, track.row in PREDICTED_ROWS)

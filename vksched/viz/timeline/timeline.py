@@ -1,4 +1,4 @@
-"""Timeline: a plan or recorded runs over time, as values that draw themselves.
+"""Timeline: a plan or recorded runs over time, as a value that draws itself.
 
 Examples: tests/viz/test_view_make.py, tests/viz/test_view_files.py.
 """
@@ -17,20 +17,22 @@ from .timeline_types import TimelineValue
 
 ENDS = ".html, .svg or .png"
 LARGEST = 8_000_000
-"""Characters of a page in a notebook; beyond it there is a still picture."""
+"""Maximum characters of a page in a notebook; a larger one becomes a still picture."""
 
 
 class Timeline(TimelineValue):
-    """A plan or recorded runs over time; a notebook shows it by itself."""
+    """A plan or recorded runs over time. A notebook displays it automatically."""
 
     __slots__ = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a page (.html), which opens without a network, or as a picture (.svg; .png,
-        which needs matplotlib).
+        """Write the timeline as a page (.html), which opens without a network, or as a picture
+        (.svg; .png, which needs matplotlib).
 
-        Raises:
-            VkschedError: the name has another end, or the file cannot be written.
+        Raises
+        ------
+        VkschedError
+            The name has another suffix, or the file cannot be written.
         """
         target = Path(path)
         end = target.suffix.lower()

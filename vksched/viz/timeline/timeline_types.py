@@ -1,4 +1,4 @@
-"""Timeline: what is drawn, as plain values: lanes, spans on their rows, links, counters, plans.
+"""Timeline types: lanes, spans on their rows, links, counters and plans, as plain values.
 
     host      run   [ run 0                              ]
               host  [copy x][ wait for split 0 ][copy h]
@@ -6,7 +6,7 @@
               predicted    [ split 0     ]                    what the plan expected, below it
               ops          [matmul][relu ]
 
-Spans of one row of a lane may overlap; rows.py gives them tracks. Examples:
+Spans of one row of a lane may overlap; row_layout.py assigns them to tracks. Examples:
 tests/viz/test_view_make.py.
 """
 
@@ -28,12 +28,12 @@ ROWS = (
     "transfer_queue predicted",
     "ops",
 )
-"""The rows of a lane from top to bottom: runs and what the host did for devices; things that take
-no time; splits as measured, and what a copy queue did beside them; both as predicted; the ops of
-splits, as predicted.
+"""The rows of a lane from top to bottom: runs, and work of the host for devices; events without
+duration; measured splits, and work of the copy queue; both as predicted; the predicted ops of
+splits.
 """
 PREDICTED_ROWS = frozenset(("predicted", "transfer_queue predicted", "ops"))
-"""Rows of what a plan expects."""
+"""Rows of predicted spans."""
 HOST = 0
 """The lane of the host; devices follow."""
 
@@ -43,13 +43,13 @@ Between = tuple[int, str, str]
 
 
 class Span(NamedTuple):
-    """Something that took time, or is predicted to.
+    """A measured or predicted interval.
 
-    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split",
+    lane: its number. row: one of ROWS. kind: "run", "copy", "wait", "host_op", "split",
     "transfer_queue", "op", or the name of any other event. start_s, end_s: seconds from the origin.
-    run, plan, split, node: which ones, -1 for none. bytes: that a copy moves. expected_s: what the
-    plan expected of a measured span; None where it says nothing. details: further text. between: of
-    a send or take.
+    run, plan, split, node: their numbers, or -1. bytes: the bytes of a copy. expected_s: the plan's
+    prediction for a measured span, or None. details: further text. between: the ends of a send or a
+    receive.
     """
 
     lane: int
@@ -73,9 +73,11 @@ class Span(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One span waited for another. source, target: their numbers. kind: "copy" of a value, "fence"
-    the host waited for, "submit" by the host, or "order" of two splits. bytes: that crossed. name:
-    of the values.
+    """A dependency of one span on another.
+
+    source, target: their numbers. kind: "copy" of a value, "fence" that the host waited for,
+    "submit" by the host, or "order" of two splits. bytes: the bytes transferred. name: the names of
+    the values.
     """
 
     source: int
@@ -87,7 +89,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The host or a device. label: what it is, in words."""
+    """The host or a device. label: its description."""
 
     name: str
     label: str = ""
@@ -95,8 +97,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A number over time, such as bytes of memory. At times_s[i] it becomes values[i]. most: what
-    it may be at most; 0 where nobody says.
+    """A number over time, as bytes of memory. At times_s[i] it becomes values[i]. most: its
+    maximum, or 0 if unknown.
     """
 
     lane: int
@@ -108,8 +110,10 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node of a plan. type: of its result; reads: name and type of each operand. seconds: what
-    it is predicted to take. explain: all that the plan knows of it.
+    """A node of a plan.
+
+    type: the type of its result. reads: name and type of each operand. seconds: its predicted time.
+    explain: all facts of the plan about it.
     """
 
     name: str
@@ -122,8 +126,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class SplitView:
-    """A split of a plan. nodes: numbers. waits: splits waited for before it. sources: for each
-    value that enters, the split it comes from (-1: the host), its name and bytes.
+    """A split of a plan.
+
+    nodes: numbers. waits: splits awaited before it. sources: for each value that enters, its source
+    split (-1: the host), its name and bytes.
     """
 
     lane: int
@@ -134,9 +140,10 @@ class SplitView:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpan:
-    """A stretch of the simulated run of a plan. kind: "split", "transfer_queue", "copy" or "wait".
-    lane: the device it is for. split: -1 for results that are copied out. Times from the start of
-    the run.
+    """An interval of the simulated run of a plan.
+
+    kind: "split", "transfer_queue", "copy" or "wait". lane: its device. split: -1 for results that
+    are fetched. Times are relative to the start of the run.
     """
 
     kind: str
@@ -148,9 +155,11 @@ class PredictedSpan:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """A plan as far as timelines show it. about: its explanation. alive_bytes: by split, the
-    memory in use on its device while it runs. capacity_bytes: by lane; 0 of the host. decides:
-    whether each of its runs has splits of its own.
+    """The parts of a plan that timelines show.
+
+    about: its explanation. alive_bytes: for each split, the memory in use on its device while it
+    runs. capacity_bytes: for each lane, 0 for the host. decides: True if each of its runs has
+    splits of its own.
     """
 
     name: str
@@ -166,10 +175,11 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class TimelineValue:
-    """Everything that is drawn; timeline.py adds how. told: a line below the title. critical:
-    numbers of the spans that nothing else hides: a run takes as long as they do. shown: what is
-    seen at first, from when to when: runs without what was made ready before them; all of it where
-    both are the same.
+    """The content of a timeline; timeline.py adds drawing.
+
+    summary: a line below the title. critical: numbers of the spans on the critical path. shown:
+    start and end of the initial view: the runs without the preparation before them; everything if
+    both are equal.
     """
 
     title: str
@@ -185,17 +195,19 @@ class TimelineValue:
 
     @property
     def end_s(self) -> float:
-        """When the last span is over."""
+        """The end of the last span."""
         return max((span.end_s for span in self.spans), default=0.0)
 
 
 def comes_before(copy: Span | PredictedSpan, split: Span | PredictedSpan) -> bool:
-    """Whether a copy for a split enters it; what is copied after its start came from it."""
+    """Return True if a copy enters its split; a copy that begins after the start of the split
+    leaves it.
+    """
     return copy.start_s <= split.start_s
 
 
 def tip_of(timeline: TimelineValue, span: Span) -> str:
-    """Returns what a tooltip of a span says, a line each."""
+    """Return the tooltip of a span, with one line for each fact."""
     lane = timeline.lanes[span.lane].name
     word = "predicted" if span.row in PREDICTED_ROWS else "measured"
     lines = [span.name, f"{span.kind} on {lane}" + (f", run {span.run}" if span.run >= 0 else "")]

@@ -1,4 +1,4 @@
-"""Architectures: what sets each family of language models apart, one short file each."""
+"""Architectures: the parameters of each family of language models, one short file each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KNOWN: Mapping[str, Family] = {
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
 }
-"""By the name that files have for them."""
+"""Families by the architecture name in GGUF files."""
 
 
 MISSING: Mapping[str, str] = {
@@ -84,14 +84,16 @@ MISSING: Mapping[str, str] = {
     **dict.fromkeys(("bloom", "jais", "mpt"), "scores that fall with distance"),
     **dict.fromkeys(("t5", "t5encoder"), "an encoder beside a decoder"),
 }
-"""Of other architectures that people have files of: what a network does not know of them."""
+"""For unsupported architectures: the missing feature of the network."""
 
 
 def architecture(name: str) -> Family:
-    """Returns what sets models of an architecture apart.
+    """Return the family of an architecture.
 
-    Raises:
-        ModelFormatError: it is not known.
+    Raises
+    ------
+    ModelFormatError
+        The architecture is unknown.
     """
     if name in MISSING:
         raise ModelFormatError(

@@ -1,7 +1,8 @@
-"""Sinks: for each head of queries a score of nothing, which takes its part of what keys weigh.
+"""Attention sinks: a learned logit for each query head that takes part in the softmax without a
+value.
 
-A sink is the key before all others, and its value is 0. Queries have one more element, the sink of
-their head; this key has a 1 there, and the others a 0.
+A sink is implemented as the first key, whose value is 0. Queries get one more element, the sink
+logit of their head; the sink's key has a 1 there, all other keys a 0.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import numpy as np
 from ....ir.tensor import Tensor, constant
 from ....ops import concat, expand, reshape, zeros
 
-WIDER = 4
-"""Elements that queries and keys have more, so that their rows are still whole vectors of four."""
+SINK_ELEMENTS = 4
+"""The number of added elements of queries and keys; rows stay multiples of vec4."""
 
 
 def widened(q: Tensor, k: Tensor, sinks: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return queries and keys with room for sinks. q: (b, heads, n, d), k: (b, kv_heads, n, d),
-    sinks: (heads,), scale: of scores.
+    """Return queries and keys extended for sinks. q: (b, heads, n, d), k: (b, kv_heads, n, d),
+    sinks: (heads,), scale: the scale of attention scores.
     """
     b, heads, n, _ = q.shape
     own = expand(reshape(sinks * (1 / scale), (1, heads, 1, 1)), (b, heads, n, 1))
-    q = concat([q, own, zeros((b, heads, n, WIDER - 1))], axis=3)
-    return q, concat([k, zeros((*k.shape[:3], WIDER))], axis=3)
+    q = concat([q, own, zeros((b, heads, n, SINK_ELEMENTS - 1))], axis=3)
+    return q, concat([k, zeros((*k.shape[:3], SINK_ELEMENTS))], axis=3)
 
 
 def after_sink(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values behind those of the sinks. k: widened."""
+    """Return keys and values with those of the sink first. k: extended by `widened`."""
     key = np.zeros((*k.shape[:2], 1, k.shape[3]), np.float32)
-    key[..., -WIDER] = 1
+    key[..., -SINK_ELEMENTS] = 1
     none = zeros((*v.shape[:2], 1, v.shape[3]))
     return concat([constant(key), k], axis=2), concat([none, v], axis=2)

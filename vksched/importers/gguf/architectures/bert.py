@@ -1,5 +1,5 @@
-"""BERT, and what is the same network under its name: MiniLM, BGE, E5. nomic-bert, with rotary
-positions, a gate and no biases. Encoders: they make vectors of texts.
+"""BERT and models with its architecture: MiniLM, BGE, E5; nomic-bert with rotary embeddings, gated
+feed-forward and no biases. They are encoders for embeddings.
 
 Sources: https://arxiv.org/abs/1810.04805, https://arxiv.org/abs/2402.01613
 """

@@ -1,5 +1,5 @@
-"""Command R: layer norms without shifts, and attention beside the feed-forward part, not before it.
-Command R7B and Command A have windows in three of four layers; the others turn nothing.
+"""Command R: layer norms without bias, and parallel attention and feed-forward blocks. Command R7B
+and Command A have sliding windows in three of four layers; the others have no rotary embedding.
 
 Source: https://docs.cohere.com/docs/command-r
 """

@@ -1,4 +1,4 @@
-"""Family: what sets the networks of a family of language models apart, as data."""
+"""Family: the architecture parameters of a family of language models, as data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ GELU_TANH: Activation = partial(gelu, approximate="tanh")
 
 
 def squared_relu(x: Tensor) -> Tensor:
-    """Return the square of what is over 0."""
+    """Return the squared ReLU of x."""
     return square(relu(x))
 
 
 @dataclass(frozen=True)
 class Norms:
-    """The names of the norms of what enters attention or a feed-forward part, of what leaves it,
-    and of the sum with what entered; "" where there is none.
+    """The names of the norms before a block, after it, and after the residual addition; "" if
+    absent.
     """
 
     before: str = ""
@@ -32,37 +32,57 @@ class Norms:
 
 @dataclass(frozen=True)
 class Family:
-    """What sets the networks of a family apart.
+    """The architecture parameters of a family.
 
-    encoder: tokens see those behind them, too; it reads texts and does not go on with them.
-    interleaved: positions turn elements 2 i and 2 i + 1 of a head as a pair, not i and i + d / 2.
-    learned_positions: a vector is added to each token instead. token_types: another one, that of
-    type 0. embedding_norm, output_norm: the norm of all of these, and of the last layer.
-    biases: names of products that must have them; others have them where the file has.
-    head_norms: q and k are normed: "each" head, "all" heads as one vector, or each "plain", without
-    scales, in layers that turn them; not in models of so many experts as `unnormed_experts`.
-    layer_norms: norms have a mean, and a shift where `shifted_norms`.
-    parallel: both parts of a layer read what the layer does.
-    gated: an activation of one product is a factor of another one, or what `gating` makes of both.
-    joined: the tensors that hold several: "attn_qkv", and "ffn_up" with the gate before it.
-    scaled_embedding: embeddings are multiplied by the root of the width.
-    logits_over_scale: logits are divided by the scale of the file, not multiplied.
-    full_every: so many layers follow each other of which only the last sees all tokens, where the
-    file has a window and does not say in which layers; 0: all layers have it. chunked: the window
-    is one of the pieces of so many tokens that a text is cut into.
-    window_base: the rotary base in layers with a window, where the file does not say; 0: as in
-    others. window_scaled: their positions are scaled as those of others.
-    unturned_every: each so manyth layer turns nothing; 0: none. full_unturned: nor do those that
-    see all tokens, where others have a window.
-    tempered_from: the number of the first position for what queries grow by, which those of
-    `tempered` layers do: "all" or "unturned" ones.
-    sinks: each head of queries sees a score of nothing, too.
-    yarn_rounded: the pairs between which YaRN slows more and more are whole numbers.
-    scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
-    renormed_experts: the weights of the experts that a token has sum to 1. gated_experts: they are
-    sigmoids, and factors of what an expert reads. shifted_experts: their products have biases.
-    shared_expert: one more reads all tokens, "gated"
-    by a product of its own or "added"; "" where there is none.
+    encoder: attention is bidirectional; the model embeds texts and cannot generate.
+
+    interleaved: rotary embedding pairs elements 2 i and 2 i + 1 of a head, not i and i + d / 2.
+    learned_positions: learned position embeddings instead of rotary ones. token_types: the
+    embedding of token type 0 is added. embedding_norm, output_norm: the names of the norms of the
+    embeddings and of the last layer.
+
+    biases: names of linear layers that require a bias; it is optional in others.
+
+    head_norms: QK-norm of "each" head, of "all" heads as one vector, or "plain" for each head
+    without weights in layers with rotary embedding; not in models of `unnormed_experts` experts.
+
+    layer_norms: layer norm instead of RMS norm, with biases if `shifted_norms`.
+
+    parallel: attention and feed-forward read the input of the layer.
+
+    gated: the feed-forward multiplies by the activation of a gate, or combines gate and up by
+    `gating`.
+
+    joined: tensors with merged weights: "attn_qkv", and "ffn_up" with the gate first.
+
+    scaled_embedding: embeddings are multiplied by the square root of the width.
+
+    logits_over_scale: logits are divided by the file's logit scale instead of multiplied.
+
+    full_every: every `full_every`-th layer has full attention, if the file has a window and does
+    not list its layers; 0: all layers have the window. chunked: the window is a chunk of the text.
+
+    window_base: the default rotary base of layers with a window; 0: that of all others.
+    window_scaled: position scaling applies to layers with a window, too.
+
+    unturned_every: every `unturned_every`-th layer has no rotary embedding; 0: none. full_unturned:
+    layers with full attention have none in models with windows.
+
+    tempered_from: the position of the first token for attention temperature scaling, which the
+    layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
+
+    sinks: attention sinks.
+
+    yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
+
+    scale_by_width: models of these numbers of layers scale scores by width / heads instead of
+    key_length.
+
+    renormed_experts: expert weights are normalized to sum 1. gated_experts: expert weights are
+    sigmoids that scale the experts' input. shifted_experts: expert layers have biases.
+
+    shared_expert: an additional expert for all tokens, "gated" by a linear layer of its own or
+    "added"; "" if absent.
     """
 
     encoder: bool = False
@@ -102,5 +122,5 @@ class Family:
     shared_expert: str = ""
 
     def between(self, gate: Tensor, up: Tensor) -> Tensor:
-        """Returns what the last product of a feed-forward part reads."""
+        """Return the input of the down projection."""
         return self.gating(gate, up) if self.gating else self.activation(gate) * up

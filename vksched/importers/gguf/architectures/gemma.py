@@ -1,9 +1,9 @@
-"""Gemma: scaled embeddings. Gemma 2 and 3: norms on both sides of each part, and layers with a
-window between those that see all.
+"""Gemma: scaled embeddings. Gemma 2 and 3: norms before and after each block, and sliding-window
+layers between layers with full attention.
 
-Files hold the scales of norms with 1 added. Gemma 2 caps scores and logits; Gemma 3 norms heads
-instead, and turns them faster in layers with a window. The largest of each scales scores by the
-width: it is known by its number of layers, 46 and 62.
+Files store the norm weights with 1 added. Gemma 2 has softcaps on scores and logits; Gemma 3 has
+QK-norm instead, and another rotary base in layers with a window. The largest model of each scales
+scores by the width; it is recognized by its number of layers, 46 and 62.
 
 Sources: https://arxiv.org/abs/2403.08295, https://arxiv.org/abs/2408.00118,
 https://arxiv.org/abs/2503.19786

@@ -1,5 +1,5 @@
-"""GLM 4: half of each head is turned, in pairs of neighbours, and gate and up are one product. The
-models of 2025 have norms on both sides of each part; older ones go by the name chatglm.
+"""GLM 4: interleaved rotary embedding on half of each head, and merged gate and up weights. The
+models of 2025 have norms before and after each block; older ones are named chatglm.
 
 Source: https://arxiv.org/abs/2406.12793
 """

@@ -1,4 +1,4 @@
-"""GPT 2: layer norms, biases everywhere, learned positions, and no gate.
+"""GPT 2: layer norms, biases everywhere, learned position embeddings, and no gate.
 
 Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019
 """

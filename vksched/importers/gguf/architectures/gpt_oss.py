@@ -1,5 +1,5 @@
-"""gpt-oss: attention sinks, windows in every other layer, and experts with biases, whose gates and
-factors are cut off.
+"""gpt-oss: attention sinks, sliding windows in every other layer, and experts with biases and
+clamped gate and up projections.
 
 Source: https://arxiv.org/abs/2508.10925
 """

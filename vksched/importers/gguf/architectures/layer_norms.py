@@ -1,5 +1,5 @@
-"""Networks with layer norms and rotary positions: StarCoder 2, StableLM, Phi 2, Falcon, Nemotron.
-Phi 2 and Falcon compute attention beside the feed-forward part, of the same norm.
+"""Networks with layer norms and rotary embeddings: StarCoder 2, StableLM, Phi 2, Falcon, Nemotron.
+Phi 2 and Falcon have parallel attention and feed-forward blocks with one norm.
 
 Sources: https://arxiv.org/abs/2402.19173, https://arxiv.org/abs/2402.17834,
 https://arxiv.org/abs/2311.16867, https://arxiv.org/abs/2407.14679

@@ -1,9 +1,9 @@
-"""llama, and what is the same network under its name: Mistral, TinyLlama, SmolLM, and Mixtral with
-its experts. Close to it: Mistral 3 (Ministral), whose queries may grow; SmolLM 3, which turns three
-of four layers; Granite, with factors of its own; Arcee, Ernie 4.5, Exaone 3.
+"""Llama and models with its architecture: Mistral, TinyLlama, SmolLM, and Mixtral with its experts.
+Variants: Mistral 3 (Ministral) with attention temperature scaling; SmolLM 3 with rotary embedding
+in three of four layers; Granite with scale factors; Arcee, Ernie 4.5, Exaone 3.
 
-Llama 4 cuts texts into pieces of 8,192 tokens; each fourth layer sees the whole text, and turns
-nothing. Its models of 128 experts have no norms of heads.
+Llama 4 attends within chunks of 8,192 tokens; every fourth layer has full attention and no rotary
+embedding. Its models of 128 experts have no QK-norm.
 
 Source: https://arxiv.org/abs/2302.13971
 """

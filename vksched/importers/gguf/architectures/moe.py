@@ -1,7 +1,7 @@
-"""Layers of experts: each token is read by a few feed-forward parts of many, chosen by a product.
+"""Mixture of experts: a router selects a few of many feed-forward experts for each token.
 
-x -> router -> the best of all experts, and their weights
-     '------------> each expert reads the tokens that chose it -> sums by these weights
+x -> router -> top-k experts and their weights
+     '------------> each expert processes its tokens -> weighted sums
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ....ops import (
 
 @dataclass(frozen=True)
 class Experts:
-    """The matrices of a layer.
+    """The weights of a mixture-of-experts layer.
 
-    gate, up: (experts, inner, width). down: (experts, width, inner). used: experts of a token.
-    renormed: their weights are divided by their sum. between: what gate and up make together.
-    gated: weights are sigmoids, and factors of what an expert reads. shifts: biases of the three
-    products, (experts, inner) twice and (experts, width); () where they have none.
+    gate, up: (experts, inner, width). down: (experts, width, inner). used: the number of experts
+    per token. renormed: expert weights are normalized to sum 1. between: combines gate and up.
+    gated: expert weights are sigmoids that scale the experts' input. shifts: the biases of the
+    three linear layers, (experts, inner) twice and (experts, width); () if absent.
     """
 
     gate: Tensor
@@ -41,7 +41,7 @@ class Experts:
     shifts: Sequence[Tensor] = ()
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
-        """Return the weighted sum of what the chosen experts make of each token.
+        """Return the weighted sum of the selected experts' outputs for each token.
 
         x: (b, n, width), scores: (b, n, experts) -> (b, n, width).
         """
@@ -59,6 +59,6 @@ class Experts:
             gate, up = gate * shares, up * shares
         if shifts:
             gate, up = gate + shifts[0], up + shifts[1]
-        made = moe_linear(self.between(gate, up), self.down, expert_ids)
-        made = made + shifts[2] if shifts else made
-        return reshape(reduce_sum(made if self.gated else made * shares, 1), x.shape)
+        y = moe_linear(self.between(gate, up), self.down, expert_ids)
+        y = y + shifts[2] if shifts else y
+        return reshape(reduce_sum(y if self.gated else y * shares, 1), x.shape)

@@ -1,12 +1,13 @@
-"""Network: what most language models are; a Family tells them apart.
+"""Network: builds the graph of a transformer; a Family holds the architecture's parameters.
 
-ids -> embedding -> layers -> norm -> hidden states -> logits
+    ids -> embedding -> layers -> norm -> hidden states -> logits
 
-a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output -> norm --+-> ...
-          '---------------------------------------------------------------------------'
-          ... -> norm -> activation(gate) * up -> down -> norm -> added again
+    a layer:  x -> norm -> q, k, v -> rotary embedding -> attention -> output -> norm --+-> ...
+              '-------------------------------------------------------------------------'
+              ... -> norm -> activation(gate) * up -> down -> norm -> add
 
-Which norms there are differs, some are of the sum, and the gate may be missing.
+The norms of a layer differ between families, some follow the residual addition, and the gate is
+optional.
 """
 
 from __future__ import annotations
@@ -41,27 +42,29 @@ from .weights import Weights
 
 @dataclass
 class Network:
-    """One graph that is written."""
+    """The builder of one graph."""
 
     family: Family
     hyper: Hyper
     weights: Weights
     text: Text
     tables: Tables = field(default_factory=dict)
-    """Of the positions of the text, which its parts share."""
+    """The position tables, which all parts of a text share."""
 
     @cached_property
     def at(self) -> Positions:
-        """Where the tokens are."""
+        """The positions of the tokens."""
         return Positions(self.family, self.hyper, self.weights, self.text, self.tables)
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Return the logits of what follows each token, or the last one.
+        """Return the next-token logits of each token, or of the last one.
 
         ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
 
-        Raises:
-            ModelFormatError: the network is an encoder, or the file has other tensors than it.
+        Raises
+        ------
+        ModelFormatError
+            The network is an encoder, or the file's tensors do not match the network.
         """
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
         if not hyper.causal or self.family.encoder:
@@ -75,7 +78,7 @@ class Network:
                 x = gather(x, self.text.last, axis=1)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
-            shift = self._shift("output", hyper.vocabulary)
+            shift = self._bias("output", hyper.vocabulary)
             logits = linear(self._norm(x, self.family.output_norm), head, shift)
             if scale := hyper.logit_scale:
                 logits = logits * (1 / scale if self.family.logits_over_scale else scale)
@@ -85,12 +88,14 @@ class Network:
         return logits
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """Returns what the last layer, and its norm, make of each token.
+        """Return the hidden states after the last layer and its norm.
 
         ids: (b, n) int32 -> (b, n, width).
 
-        Raises:
-            ModelFormatError: the file has other tensors than the network.
+        Raises
+        ------
+        ModelFormatError
+            The file's tensors do not match the network.
         """
         x = self._layers(ids)
         with name_scope("output"):
@@ -123,7 +128,7 @@ class Network:
         return self._norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
-        """Return the vectors of the tokens' positions, (tokens, width)."""
+        """Return the position embeddings of the tokens, (tokens, width)."""
         hyper, at = self.hyper, self.text.positions
         table = self.weights.take("position_embd.weight", (hyper.context, hyper.width))
         return table[:tokens] if at is None else gather(table, at)
@@ -137,10 +142,10 @@ class Network:
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
-            made = self._norm(part(layer, self._norm(read, before)), after)
+            y = self._norm(part(layer, self._norm(read, before)), after)
             if self.hyper.residual_scale:
-                made = made * self.hyper.residual_scale
-            x = self._norm(x + made, both)
+                y = y * self.hyper.residual_scale
+            x = self._norm(x + y, both)
             read = read if family.parallel else x
         return x
 
@@ -148,11 +153,11 @@ class Network:
 
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         hyper, window = self.hyper, self._window(layer)
-        turned = self._turns(layer)
+        is_rotated = self._is_rotated(layer)
         q, k, v = self._queries_keys_values(layer, x)
-        if turned:
-            q, k = (self.at.turned(each, window > 0) for each in (q, k))
-        if hyper.temperature_scale and (self.family.tempered == "all" or not turned):
+        if is_rotated:
+            q, k = (self.at.rotate(each, window > 0) for each in (q, k))
+        if hyper.temperature_scale and (self.family.tempered == "all" or not is_rotated):
             q = self.at.tempered(q)
         scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
         if sink:
@@ -162,16 +167,16 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
+        return self._linear(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
-        """Return so many keys a token sees in a layer, 0 where it sees all."""
-        told, every = self.hyper.windowed, self.family.full_every
-        windowed = told[layer] if told else not every or (layer + 1) % every > 0
+        """Return the attention window of a layer; 0 for full attention."""
+        declared, every = self.hyper.windowed, self.family.full_every
+        windowed = declared[layer] if declared else not every or (layer + 1) % every > 0
         return self.hyper.window if windowed else 0
 
-    def _turns(self, layer: int) -> bool:
-        """Return whether a layer turns queries and keys by their positions."""
+    def _is_rotated(self, layer: int) -> bool:
+        """Return True if a layer has rotary embedding."""
         family = self.family
         if (
             family.learned_positions
@@ -188,7 +193,7 @@ class Network:
         return hyper.scale or 1 / math.sqrt(size)
 
     def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Return each as (b, heads, n, size)."""
+        """Return queries, keys and values, each (b, heads, n, size)."""
         hyper, name = self.hyper, f"blk.{layer}.attn_"
         heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
         shapes = {
@@ -198,10 +203,10 @@ class Network:
         }
         sizes = [count * size for count, size in shapes.values()]
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self._product(x, f"{name}qkv", sum(sizes)), sizes, -1)
+            flat = split(self._linear(x, f"{name}qkv", sum(sizes)), sizes, -1)
         else:
             flat = tuple(
-                self._product(x, name + which, size)
+                self._linear(x, name + which, size)
                 for which, size in zip(shapes, sizes, strict=True)
             )
         unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
@@ -214,12 +219,13 @@ class Network:
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
             if normed and norms == "each":
                 apart = self._norm(apart, f"{name}{which}_norm")
-            if normed and norms == "plain" and self._turns(layer):
+            if normed and norms == "plain" and self._is_rotated(layer):
                 apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
 
-    # -- feed forward, products, norms -----------------------------------------------------------
+    # -- feed-forward, linear layers, norms
+    # -----------------------------------------------------------
 
     def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
         name = f"blk.{layer}.ffn"
@@ -228,17 +234,19 @@ class Network:
         return self._gated(x, name, "", self.hyper.feed_forward[layer])
 
     def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
-        """Returns what products named after a kind make of x, as "blk.0.ffn_up_shexp"."""
+        """Return the input of the down projection, from the gate and up weights of a kind, for
+        example "blk.0.ffn_up_shexp".
+        """
         family = self.family
         if "ffn_up" in family.joined:
-            gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
+            gate, up = split(self._linear(x, f"{name}_up{kind}", 2 * inner), 2, -1)
             between = family.between(gate, up)
         elif family.gated:
-            gate = self._product(x, f"{name}_gate{kind}", inner)
-            between = family.between(gate, self._product(x, f"{name}_up{kind}", inner))
+            gate = self._linear(x, f"{name}_gate{kind}", inner)
+            between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner))
         else:
-            between = family.activation(self._product(x, f"{name}_up{kind}", inner))
-        return self._product(between, f"{name}_down{kind}", self.hyper.width)
+            between = family.activation(self._linear(x, f"{name}_up{kind}", inner))
+        return self._linear(between, f"{name}_down{kind}", self.hyper.width)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
         hyper, family, width = self.hyper, self.family, self.hyper.width
@@ -248,7 +256,9 @@ class Network:
             self.weights.take(
                 f"{name}_{which}_exps.weight",
                 (count, *shape),
-                [f"{name}_{which}.{expert}.weight" for expert in range(count)],  # old files
+                [
+                    f"{name}_{which}.{expert}.weight" for expert in range(count)
+                ],  # older files have one tensor per expert
             )
             for which, shape in shapes.items()
         )
@@ -262,35 +272,35 @@ class Network:
             gated=family.gated_experts,
             shifts=shifts,
         )
-        scores = self._product(x, f"{name}_gate_inp", count)
+        scores = self._linear(x, f"{name}_gate_inp", count)
         with name_scope("experts"):
             mixed = experts.mix(x, scores)
         if hyper.expert_scale:
             mixed = mixed * hyper.expert_scale
         kind = family.shared_expert or ("added" if hyper.shared_inner else "")
-        return mixed + self._shared(name, x, kind) if kind else mixed
+        return mixed + self._shared_expert(name, x, kind) if kind else mixed
 
-    def _shared(self, name: str, x: Tensor, kind: str) -> Tensor:
-        """Returns what the expert makes of x that reads all tokens."""
+    def _shared_expert(self, name: str, x: Tensor, kind: str) -> Tensor:
+        """Return the output of the shared expert."""
         hyper, width = self.hyper, self.hyper.width
-        made = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
+        y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
         if kind == "added":
-            return made
+            return y
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
-        return made * sigmoid(linear(x, reshape(opened, (1, width))))
+        return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
-    def _product(self, x: Tensor, name: str, size: int) -> Tensor:
-        """Return x times a weight, plus its bias where the file has one or must."""
+    def _linear(self, x: Tensor, name: str, size: int) -> Tensor:
+        """Return x times a weight, plus its bias if the file has one or the family requires it."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        return linear(x, weight, self._shift(name, size))
+        return linear(x, weight, self._bias(name, size))
 
-    def _shift(self, name: str, size: int) -> Tensor | None:
-        """Return the bias of a product, None where the file has none and need not."""
+    def _bias(self, name: str, size: int) -> Tensor | None:
+        """Return the bias of a linear layer; None if it is optional and the file has none."""
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         return self.weights.take(f"{name}.bias", (size,)) if biased else None
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        """Return x by a norm of the file, or as it is where the norm has no name."""
+        """Return x normalized by a norm of the file; return x if the name is ""."""
         if not name:
             return x
         size, eps = x.shape[-1:], self.hyper.eps

@@ -1,6 +1,7 @@
-"""OLMo 2 and 3: norms of what leaves a part, not of what enters it, and of q and k as wholes.
-OLMo 3 has windows in three of four layers, whose positions are not scaled. OLMoE has experts.
-EXAONE 4 norms each head; layers that see all tokens turn nothing where others have a window.
+"""OLMo 2 and 3: norms after each block instead of before it, and QK-norm over all heads. OLMo 3 has
+sliding windows in three of four layers, without position scaling. OLMoE has experts. EXAONE 4 has
+QK-norm for each head; its layers with full attention have no rotary embedding in models with
+windows.
 
 Sources: https://arxiv.org/abs/2501.00656, https://arxiv.org/abs/2409.02060,
 https://arxiv.org/abs/2507.11407

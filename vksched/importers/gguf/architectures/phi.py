@@ -1,5 +1,5 @@
-"""Phi 3 and 3.5: queries, keys and values are one product, gate and up another. For long texts the
-file has other factors of rotary positions.
+"""Phi 3 and 3.5: merged QKV weights, and merged gate and up weights. The file has separate rotary
+factors for long texts.
 
 Source: https://arxiv.org/abs/2404.14219
 """

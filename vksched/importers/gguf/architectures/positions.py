@@ -1,7 +1,7 @@
-"""Positions: what the place of a token in its text does to its queries and keys.
+"""Positions: applies rotary embedding and attention temperature scaling to queries and keys.
 
-Pairs of elements of each head are turned by angles that grow with the position; queries may grow,
-too. cos and sin of all positions are tables, of which the tokens take their rows.
+Rotary embedding rotates pairs of elements of each head by angles proportional to the position. cos
+and sin of all positions are tables, from which the rows of the tokens are gathered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .token_layout import Text
 from .weights import Weights
 
 Tables = dict[Rope | None, tuple[Tensor, ...]]
-"""By the way in which pairs are turned; None: what queries grow by."""
+"""Tables by rotary parameters; under None the attention temperatures."""
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -35,13 +35,13 @@ class Positions:
     weights: Weights
     text: Text
     tables: Tables
-    """Of all positions. The parts of a text share them."""
+    """The tables for all positions, which all parts of a text share."""
     rows: Tables = field(default_factory=dict)
-    """Those of the tokens."""
+    """The rows of the tokens."""
 
-    def turned(self, x: Tensor, windowed: bool) -> Tensor:
-        """Return queries or keys (b, heads, n, size), turned. windowed: in a layer with a window,
-        which may turn them by another base.
+    def rotate(self, x: Tensor, windowed: bool) -> Tensor:
+        """Return queries or keys (b, heads, n, size) with rotary embedding. windowed: True in a
+        layer with a window, which may have another rotary base.
         """
         rope = self.hyper.rope
         if windowed:
@@ -54,7 +54,9 @@ class Positions:
         )
 
     def tempered(self, q: Tensor) -> Tensor:
-        """Return queries (b, heads, n, size), which grow with the position."""
+        """Return queries (b, heads, n, size), scaled by the attention temperature of their
+        positions.
+        """
         if self.text.length + self.family.tempered_from <= self.hyper.temperature_length:
             return q
         return q * self._rows_of(None)[0]
@@ -62,8 +64,8 @@ class Positions:
     def _rows_of(self, rope: Rope | None) -> tuple[Tensor, ...]:
         if rope not in self.rows:
             if rope not in self.tables:
-                made = self._growth() if rope is None else self._angles(rope)
-                self.tables[rope] = tuple(constant(self._float32(each)) for each in made)
+                tables = self._growth() if rope is None else self._angles(rope)
+                self.tables[rope] = tuple(constant(self._float32(each)) for each in tables)
             at = self.text.positions
             whole = self.tables[rope]
             self.rows[rope] = whole if at is None else tuple(gather(each, at) for each in whole)
@@ -97,8 +99,8 @@ class Positions:
         return rope.attention_factor * np.cos(angles), rope.attention_factor * np.sin(angles)
 
     def _slowed(self, rope: Rope) -> NDArray | float:
-        """Returns what the speed of each pair is divided by, as files of Llama 3.1 have it, and
-        those of Phi 3 for short texts and for long ones.
+        """Return the divisors of the pairs' frequencies: those of Llama 3.1 files, and those of Phi
+        3 for short or long contexts.
         """
         if "rope_freqs.weight" in self.weights:
             return self._divisors("rope_freqs.weight")
@@ -115,25 +117,26 @@ class Positions:
 
 
 def _rates(rope: Rope, slowed: NDArray | float, rounded: bool) -> NDArray:
-    """Return the angle of each pair at position 1. slowed: what it is divided by. rounded: as
-    `Family.yarn_rounded`.
+    """Return the frequency of each pair, its angle at position 1. slowed: the divisors of
+    frequencies. rounded: see `Family.yarn_rounded`.
     """
     rates = rope.base ** (-np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims) / slowed
     if rope.scaling == "linear":
         return np.asarray(rates / rope.factor)
     if rope.scaling == "yarn":
-        kept = rope.kept * _kept(rope, rounded)
-        return np.asarray(rates * (kept + (1 - kept) / rope.factor))
+        ext_factor = rope.ext_factor * _extrapolation_ramp(rope, rounded)
+        return np.asarray(rates * (ext_factor + (1 - ext_factor) / rope.factor))
     return np.asarray(rates)
 
 
-def _kept(rope: Rope, rounded: bool) -> NDArray:
-    """Return for each pair how much of its speed it keeps: 1 where it turns fast, then less and
-    less, then 0.
+def _extrapolation_ramp(rope: Rope, rounded: bool) -> NDArray:
+    """Return YaRN's ramp for each pair: 1 for high frequencies, falling linearly to 0 for low ones.
 
     Source: https://arxiv.org/abs/2309.00071
     """
-    span = 2 * np.log(max(rope.base, 1 + 1e-6)) / rope.dims  # of logarithms, from pair to pair
+    span = (
+        2 * np.log(max(rope.base, 1 + 1e-6)) / rope.dims
+    )  # the step of log frequency between pairs
     first, last = (
         np.log(rope.original / (2 * np.pi * turns)) / span for turns in (rope.fast, rope.slow)
     )

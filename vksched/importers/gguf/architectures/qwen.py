@@ -1,6 +1,5 @@
-"""Qwen 2 and 2.5, with biases of queries, keys and values; Qwen 3, with norms of their heads. Both
-come with experts, too; in Qwen 2 one more of them reads all tokens. Seed OSS is Qwen 2 with another
-name of a norm.
+"""Qwen 2 and 2.5 with QKV biases; Qwen 3 with QK-norm. Both have mixture-of-experts variants; that
+of Qwen 2 has a shared expert. Seed OSS is Qwen 2 with another name of a norm.
 
 Sources: https://arxiv.org/abs/2407.10671, https://arxiv.org/abs/2505.09388
 """

@@ -1,4 +1,4 @@
-"""Text: what the tokens of a call belong to, and so what each of them sees."""
+"""Token layout: the sequences that the tokens of a call belong to, and their attention."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from .attention_sinks import after_sink
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """What the tokens of a layer see, and how.
+    """The attention mask of a layer, and its score parameters.
 
-    scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0: all.
-    chunked: the text is cut into pieces of so many tokens instead, and a token sees those of its
-    own up to itself. sink: it also sees a sink, as `sinks.widened` queries and keys have room for.
+    scale, softcap: as in `vs.attention`. window: the number of visible keys, including the token's
+    own; 0: all. chunked: the text is split into chunks of `window` tokens, and a token sees the
+    keys of its own chunk up to itself. sink: queries and keys are extended for an attention sink by
+    `attention_sinks.widened`.
     """
 
     scale: float
@@ -46,8 +47,8 @@ class AttentionMask:
         used: Tensor | None = None,
         new: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Return attention to the keys up to a token and `left` of those before it, or to those
-        that are seen; else as `vs.attention`.
+        """Return the attention of each token to itself and at most `left` earlier keys, or to the
+        keys that `seen` selects; otherwise as `vs.attention`.
         """
         return attention(
             *(q, k, v, seen),
@@ -63,10 +64,10 @@ class AttentionMask:
 
 
 class Text(Protocol):
-    """The text that the tokens of a call belong to.
+    """The sequences that the tokens of a call belong to.
 
-    length: of the text at most. positions: of the tokens in it, (n,); None: 0, 1, ... last: whose
-    logits are wanted, as an index of the tokens; None: those of all.
+    length: the maximum length of the text. positions: the positions of the tokens, (n,); None for
+    0, 1, .... last: the index of the token whose logits are wanted; None for all tokens.
     """
 
     @property
@@ -81,14 +82,16 @@ class Text(Protocol):
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
-        """Return the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
-        by position -> (b, heads, n, d). attention_mask: what each token sees, and how.
+        """Return the attention of a layer.
+
+        q: (b, heads, n, d), k, v: (b, kv_heads, n, d), with rotary embedding -> (b, heads, n, d).
+        attention_mask: the layer's mask.
         """
 
 
 @dataclass(frozen=True)
 class FullSequence:
-    """A text that is given from its first token on. Each token sees itself and those before it."""
+    """A complete sequence with causal attention."""
 
     length: int
     positions: None = None
@@ -114,8 +117,8 @@ class FullSequence:
 
 
 def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor:
-    """Return the attention of a text (b, heads, n, d) within pieces of as many tokens as the
-    window, or within one of fewer.
+    """Return the attention of a text (b, heads, n, d) within chunks of `window` tokens, or within
+    one shorter chunk.
     """
     b, heads, n, _ = qkv[0].shape
     count, size = max(1, n // attention_mask.window), min(n, attention_mask.window)
@@ -124,16 +127,18 @@ def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor
         cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
         return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
 
-    made = attention_mask.attend(*map(apart, qkv))
-    made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
-    return reshape(made, (b, heads, n, made.shape[4]))
+    attended = attention_mask.attend(*map(apart, qkv))
+    attended = transpose(
+        reshape(attended, (b, count, heads, size, attended.shape[3])), (0, 2, 1, 3, 4)
+    )
+    return reshape(attended, (b, heads, n, attended.shape[4]))
 
 
 @dataclass(frozen=True)
 class PaddedTexts:
-    """Texts of which each has `counts` tokens, (b,) int32, and what fills it up to `length`.
+    """A batch of padded texts, with `counts` (b,) int32 tokens each.
 
-    causal: no token sees those behind it; else each sees all of its text.
+    causal: causal attention; otherwise each token sees its whole text.
     """
 
     length: int
@@ -145,7 +150,7 @@ class PaddedTexts:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
-        if self.causal:  # what fills a text is behind it
+        if self.causal:  # padding follows the text
             return FullSequence(self.length).attend(layer, q, k, v, attention_mask)
         seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
         return attention(

@@ -1,4 +1,4 @@
-"""Weights: the tensors of a file as tensors of a graph, each made once."""
+"""Weights: creates graph weights from the tensors of a file, each once."""
 
 from __future__ import annotations
 
@@ -25,49 +25,57 @@ from ..read.loader import GgufFile
 from ..read.tensors import GgufTensor
 
 Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
-"""What `take` was called with: name, shape, parts."""
+"""The arguments of `take`: name, shape, parts."""
 
 
 class Weights:
-    """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
-    them. Matrices keep the type of the file where products read it (vs.quantized_weight); all else
-    becomes float32.
+    """The weights of a file, created at first use by any thread and shared by all graphs.
+
+    Quantized matrices keep the file's format if matmuls support it (`vs.quantized_weight`); all
+    other tensors become float32.
     """
 
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
-        self._made: dict[str, Tensor] = {}
+        self._tensors_by_name: dict[str, Tensor] = {}
         self._asked: dict[str, Asked] = {}
         self._held: dict[str, ArrayLike] = {}
-        """The words of matrices, which are perhaps made ready ahead."""
+        """The 32-bit words of matrices, which a background thread may repack."""
         self._words: dict[str, Tensor] = {}
-        """Those of them that graphs have, or will."""
+        """The weights that graphs use or will use."""
         self._making = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
     def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
-        """Return a weight, with the name that it has in the file in whatever scope it is made.
+        """Return a weight, named as in the file regardless of the current name scope.
 
-        parts: the names under which files have the entries of its first axis, if not all as one.
+        parts: the names of tensors that hold the entries of the first axis, for files that split
+        it.
 
-        Raises:
-            ModelFormatError: there is none, or it has another shape.
+        Raises
+        ------
+        ModelFormatError
+            There is no such tensor, or it has another shape.
         """
         if name not in self._tensors and any(part in self._tensors for part in parts[:1]):
             tensors = [self._found(part, shape[1:]) for part in parts]
         else:
             tensors = [self._found(name, shape)]
         with self._making:
-            if name not in self._made:
-                made = Context().run(self._make, name, shape, tensors)
+            if name not in self._tensors_by_name:
+                result = Context().run(self._make, name, shape, tensors)
                 self._asked[name] = name, shape, tuple(parts)
-                self._made |= dict.fromkeys((name, *(tensor.name for tensor in tensors)), made)
-            return self._made[name]
+                self._tensors_by_name |= dict.fromkeys(
+                    (name, *(tensor.name for tensor in tensors)), result
+                )
+            return self._tensors_by_name[name]
 
     def leaf(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
-        """Returns what `take` makes a weight of: itself, or its words where it is packed."""
+        """Return the leaf of the weight that `take` returns: itself, or its 32-bit words if it is
+        quantized.
+        """
         tensor = None if parts else self._tensors.get(name)
         kind = None if tensor is None or tensor.shape != shape else _packed_as([tensor])
         if tensor is None or kind is None:
@@ -76,9 +84,11 @@ class Weights:
             return Context().run(self._pack_u32, tensor, kind)
 
     def leaves(self) -> dict[Tensor, Asked]:
-        """Return all that were taken, as `leaf` returns them, with its operands."""
+        """Return the leaves of all weights that were taken, with the arguments of `take`."""
         with self._making:
-            return {_leaf(self._made[name]): asked for name, asked in self._asked.items()}
+            return {
+                _leaf(self._tensors_by_name[name]): asked for name, asked in self._asked.items()
+            }
 
     def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
         tensor = self._tensors.get(name)
@@ -113,18 +123,18 @@ class Weights:
         return self._held[tensor.name]
 
     def held(self) -> list[ArrayLike]:
-        """Return the words of all matrices, as the weights of graphs will have them."""
+        """Return the 32-bit words of all matrices, in the form that graphs use."""
         with self._making:
             return [self._held_of(tensor, kind) for tensor, kind in self._matrices()]
 
     def words(self) -> dict[Tensor, ArrayLike]:
-        """Return the same by these weights."""
+        """Return the 32-bit words of all matrices by weight."""
         return Context().run(self._all_words)
 
     def _all_words(self) -> dict[Tensor, ArrayLike]:
         with self._making:
-            made = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
-        return {each: each.held for each in made if each.held is not None}
+            packed = [self._pack_u32(tensor, kind) for tensor, kind in self._matrices()]
+        return {each: each.held for each in packed if each.held is not None}
 
     def _matrices(self) -> Iterator[tuple[GgufTensor, Format]]:
         for tensor in self._tensors.values():
@@ -133,10 +143,10 @@ class Weights:
                 yield tensor, kind
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
-        """Raise ModelFormatError where a tensor of the file was never taken, besides some: what is
-        not known would be left out of the computation.
+        """Raise ModelFormatError if a tensor of the file, except `besides`, was never taken: an
+        unknown tensor would be left out of the computation.
         """
-        left = [name for name in self._tensors if name not in (*self._made, *besides)]
+        left = [name for name in self._tensors if name not in (*self._tensors_by_name, *besides)]
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelFormatError(
@@ -146,14 +156,12 @@ class Weights:
 
 
 class MetaWeights(Weights):
-    """Weights of the same types and sizes, for plans: nothing of the file is read, and no memory
-    taken, as nobody reads them.
-    """
+    """Weights of equal types and sizes without data, for planning; nothing is read or allocated."""
 
     def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
         kind = _packed_as(tensors)
         if kind is None:
-            # the few vectors may be divided by
+            # ones: vectors may be divisors
             array = np.zeros(shape, np.float32) if len(shape) > 1 else np.ones(shape, np.float32)
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
@@ -161,16 +169,18 @@ class MetaWeights(Weights):
 
 
 def _vector(tensor: GgufTensor, blocks: FileSlice, name: str) -> Tensor:
-    """Return floats of a file in memory of their own, as a change of the file is told late."""
-    made = weight(_floats(tensor), name)
-    origin = blocks.origin(made.shape, made.dtype)
+    """Return floats of a file as a copy, because a change of the file would be detected too
+    late.
+    """
+    result = weight(_floats(tensor), name)
+    origin = blocks.origin(result.shape, result.dtype)
     if origin is not None:
-        ORIGINS.set(made.held, origin)
-    return made
+        ORIGINS.set(result.held, origin)
+    return result
 
 
 def _floats(tensor: GgufTensor) -> NDArray:
-    """Return the values of a tensor, of bytes that stay as they are."""
+    """Return the values of a tensor as float32, without a change of its bytes."""
     return dequantize(tensor.name, tensor.type, tensor.shape, copied(tensor.blocks))
 
 
@@ -179,7 +189,7 @@ def _leaf(taken: Tensor) -> Tensor:
 
 
 def _joined(blocks: Sequence[memoryview | FileSlice]) -> memoryview | FileSlice:
-    """Return the bytes of tensors one behind the other."""
+    """Return the concatenated bytes of tensors."""
     if len(blocks) == 1:
         return blocks[0]
     apart = [each for each in blocks if isinstance(each, FileSlice)]
@@ -187,15 +197,15 @@ def _joined(blocks: Sequence[memoryview | FileSlice]) -> memoryview | FileSlice:
 
 
 def device_bytes_of(tensor: GgufTensor) -> int:
-    """Return the bytes that a tensor takes on a device."""
+    """Return the size of a tensor on a device in bytes."""
     kind, shape = _packed_as([tensor]), tensor.shape
     words = tensor.size if kind is None else math.prod(shape[:-1]) * kind.row_words(shape[-1])
     return WORD_BYTES * words
 
 
 def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:
-    """Return the format in which tensors are held; None where they become float32, as they do
-    where they are of several.
+    """Return the quantized format in which tensors are stored on devices; None if they become
+    float32, as tensors of different formats do.
     """
     types = {tensor.type for tensor in tensors}
     kind, shape = _format_of(types.pop()), tensors[0].shape

@@ -1,4 +1,4 @@
-"""Hyper: the sizes and numbers of a language model, as the metadata of its file has them."""
+"""Hyperparameters: the sizes and parameters of a language model, from the metadata of its file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from .rope import Rope, read_rope
 
 MAX_LAYERS = MAX_EXPERTS = 1 << 12
 MAX_CONTEXT = (1 << 29) - 1
-"""Tokens that attention can tell apart."""
+"""The maximum context length that attention supports."""
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 POOLINGS = ("", "mean", "cls", "last", "rank")
-"""By the numbers that files have for them."""
+"""Pooling types by the numbers in files."""
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """width: of the hidden state. heads, kv_heads, feed_forward: for each layer. eps: of norms.
-    window: so many keys are seen, at most those of the context; 0 where all are. windowed: which
-    layers have it; () where the file does not say. scale: of scores, 0 where it follows from the
-    size of heads. temperature_scale, temperature_length: queries grow by this times the logarithm
-    of how often their position has passed this length; 0 where they do not. softcap,
-    output_softcap: of scores and of logits, 0 where they have none. embedding_scale,
-    residual_scale, logit_scale: of embeddings, of what layers add to them, and of logits; 0 where
-    there is none. experts: of each layer, `experts_used` at a time; 0 where layers have none.
-    expert_inner: the size between their products; shared_inner: that of one which all tokens have.
-    expert_scale: of what they make together, 0 where there is none. causal: no token sees those
-    behind it. pooling: how an encoder makes one vector of those of all tokens, of `POOLINGS`; ""
-    where the file does not say.
+    """The hyperparameters of a model.
+
+    width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps: the
+    epsilon of norms. window: the number of visible keys, at most the context; 0 for full attention.
+    windowed: whether each layer has the window; () if the file does not list it. scale: the scale
+    of scores; 0 for the default by head size. temperature_scale, temperature_length: queries are
+    scaled by 1 + scale * log(1 + position // length); 0 if absent. softcap, output_softcap: the
+    softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
+    factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
+    of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
+    inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
+    output, 0 if absent. causal: causal attention. pooling: the pooling of an encoder, one of
+    `POOLINGS`; "" if the file does not name one.
     """
 
     architecture: str
@@ -68,10 +69,12 @@ class Hyper:
 
 
 def architecture_of(file: GgufFile) -> str:
-    """Returns what kind of network it is: "llama", "qwen2".
+    """Return the name of the architecture, for example "llama" or "qwen2".
 
-    Raises:
-        ModelFormatError: the file does not say.
+    Raises
+    ------
+    ModelFormatError
+        The file does not name it.
     """
     found = file.metadata.get("general.architecture")
     if not isinstance(found, str) or not found:
@@ -85,19 +88,21 @@ def architecture_of(file: GgufFile) -> str:
 def read_hyper(file: GgufFile) -> Hyper:
     """Return the hyperparameters of a file.
 
-    Raises:
-        ModelFormatError: a key is missing, or no model has such a value.
+    Raises
+    ------
+    ModelFormatError
+        A key is missing, or its value is invalid.
     """
     keys = Keys(architecture_of(file), file.metadata)
-    layers = keys.whole("block_count", most=MAX_LAYERS)
+    layers = keys.whole("block_count", maximum=MAX_LAYERS)
     width = keys.whole("embedding_length")
     heads = keys.per_layer("attention.head_count", layers)
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
     feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
-    experts = keys.whole("expert_count", 0, least=0, most=MAX_EXPERTS)
+    experts = keys.whole("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
     eps = "attention.layer_norm_rms_epsilon"
-    context = keys.whole("context_length", most=MAX_CONTEXT)
+    context = keys.whole("context_length", maximum=MAX_CONTEXT)
     rope = read_rope(keys, key_length, context)
     return Hyper(
         architecture=keys.architecture,
@@ -112,7 +117,7 @@ def read_hyper(file: GgufFile) -> Hyper:
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=rope,
-        window=min(keys.whole("attention.sliding_window", 0, least=0), context),
+        window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
         windowed=keys.flags("attention.sliding_window_pattern", layers),
         scale=keys.real("attention.scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
@@ -123,18 +128,18 @@ def read_hyper(file: GgufFile) -> Hyper:
         residual_scale=keys.real("residual_scale", 0.0),
         logit_scale=keys.real("logit_scale", 0.0),
         experts=experts,
-        experts_used=keys.whole("expert_used_count", most=experts) if experts else 0,
-        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), least=0),
-        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, least=0),
+        experts_used=keys.whole("expert_used_count", maximum=experts) if experts else 0,
+        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0),
+        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, minimum=0),
         expert_scale=keys.real("expert_weights_scale", 0.0),
         causal=keys.flag("attention.causal", True),
-        pooling=POOLINGS[keys.whole("pooling_type", 0, least=0, most=len(POOLINGS) - 1)],
+        pooling=POOLINGS[keys.whole("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)],
         token_types=Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
 
 
 def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
-    """Return for each layer the heads of keys and values, which heads of queries share evenly."""
+    """Return the number of KV heads of each layer, each a divisor of the query heads."""
     shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
     for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
         if of_keys and of_queries % of_keys:
@@ -146,7 +151,7 @@ def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _vocabulary(file: GgufFile, keys: Keys) -> int:
-    """Return the number of tokens; without a tokenizer what the file says, or what it embeds."""
+    """Return the vocabulary size: that of the tokenizer, else of the metadata or the embedding."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, (tuple, Texts)) and tokens:
         return len(tokens)

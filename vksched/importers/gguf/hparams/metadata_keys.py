@@ -1,7 +1,7 @@
-"""Keys: the metadata of one architecture, each value in its range.
+"""Metadata keys: reads the metadata of one architecture, with a range check for each value.
 
-Keys begin with the name of the architecture: "llama.block_count". Wrong or missing ones are a
-ModelFormatError that names the key.
+Keys begin with the name of the architecture: "llama.block_count". An invalid or missing key raises
+a ModelFormatError that names it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..read.metadata import Value
 
 MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
-"""A little of float32 is left, for what is computed of it."""
+"""The range of numbers: within float32, with headroom for values computed from them."""
 
-USUAL: Mapping[str, Value] = {
+DEFAULTS: Mapping[str, Value] = {
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
     "llama4.attention.temperature_length": 8192,
     "llama4.attention.temperature_scale": 0.1,
 }
-"""What files leave out, as all models of the architecture have it."""
-NEEDED = frozenset(
+"""Defaults of keys that files of an architecture omit."""
+REQUIRED = frozenset(
     {
         "cohere2.attention.sliding_window",
         "cohere2.logit_scale",
@@ -37,11 +37,11 @@ NEEDED = frozenset(
         "granitemoe.logit_scale",
     }
 )
-"""What other architectures may leave out."""
+"""Defaults of keys that all other architectures may omit."""
 
 
 class Keys:
-    """Takes values of one architecture from the metadata, each in its range."""
+    """The metadata of one architecture, with range checks."""
 
     def __init__(self, architecture: str, metadata: Mapping[str, Value]) -> None:
         self.architecture = architecture
@@ -51,16 +51,16 @@ class Keys:
         return f"{self.architecture}.{name}" in self._metadata
 
     def whole(
-        self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_SIZE
     ) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         value = self._get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        raise self._wrong(name, f"a whole number of {least} to {most}", value)
+        raise self._wrong(name, f"a whole number of {minimum} to {maximum}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
-        """Return a number over 0 that float32 holds with some to spare; also 0 where that is the
+        """Return a positive number within the range of float32 with headroom; also 0 if that is the
         default.
         """
         value = self._get(name, default)
@@ -72,23 +72,23 @@ class Keys:
         raise self._wrong(name, f"a float32 over 0, at most {MAX_REAL:g}", value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return whether something is so."""
+        """Return a Boolean."""
         value = self._get(name, default)
         if isinstance(value, bool):
             return value
         raise self._wrong(name, "true or false", value)
 
     def text(self, name: str, default: str) -> str:
-        """Return a word."""
+        """Return a string."""
         value = self._get(name, default)
         if isinstance(value, str):
             return value
-        raise self._wrong(name, "a word", value)
+        raise self._wrong(name, "a string", value)
 
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """Return a number for each layer; one in the file stands for all."""
+        """Return an integer for each layer; a scalar in the file applies to all layers."""
         if default is not None and not self.has(name):
             return default
         value = self._get(name, None)
@@ -101,14 +101,14 @@ class Keys:
         raise self._wrong(name, f"{layers} whole numbers of 0 to {MAX_SIZE}", found)
 
     def flags(self, name: str, layers: int) -> tuple[bool, ...]:
-        """Return true or false for each layer; () where the file has no such key. A number p in
-        the file stands for p layers in turn of which the last one is false, and 0 for true.
+        """Return a Boolean for each layer; () if the file has no such key. A scalar p in the file
+        means that every p-th layer is False, and 0 that all are True.
         """
         if not self.has(name):
             return ()
         value = self._get(name, None)
         if not isinstance(value, np.ndarray):
-            period = self.whole(name, least=0)
+            period = self.whole(name, minimum=0)
             return tuple(period == 0 or (each + 1) % period > 0 for each in range(layers))
         if value.dtype.kind in "bui" and value.shape == (layers,):
             return tuple(bool(each) for each in value.tolist())
@@ -116,7 +116,7 @@ class Keys:
 
     def _get(self, name: str, default: Value | None) -> Value:
         key = f"{self.architecture}.{name}"
-        default = USUAL.get(key, None if key in NEEDED else default)
+        default = DEFAULTS.get(key, None if key in REQUIRED else default)
         value = self._metadata.get(key, default)
         if value is None:
             raise ModelFormatError(

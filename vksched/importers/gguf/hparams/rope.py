@@ -1,4 +1,4 @@
-"""Rope: rotary positions, and how they reach beyond the context of training."""
+"""Rope: the parameters of rotary embedding, and its scaling beyond the training context."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from .metadata_keys import Keys
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions. dims: so many of each head are turned. scaling: "none", "linear", "yarn",
-    "longrope" or another way to reach beyond the context of training, by `factor`. original: the
-    tokens of that context. attention_factor: of cosines and sines, where texts are longer.
-    window_base: the base in layers with a window, 0 where it is the same.
-    fast, slow: pairs that turn more often than `fast` times in the original context keep their
-    speed, and those that do so less often than `slow` times are slowed by the factor ("yarn").
-    kept: the share of their speed that the first of these keep.
+    """The parameters of rotary embedding. dims: the number of rotated elements of each head.
+    scaling: the context extension: "none", "linear", "yarn", "longrope" or another one, by
+    `factor`. original: the training context in tokens. attention_factor: the factor of cos and sin
+    beyond the training context. window_base: the base in layers with a window, 0 if it equals
+    `base`.
+
+    fast, slow: YaRN keeps the frequencies of pairs with more than `fast` rotations in the training
+    context, and divides those with fewer than `slow` rotations by the factor. ext_factor: YaRN's
+    extrapolation mix.
     """
 
     base: float
@@ -28,18 +30,20 @@ class Rope:
     window_base: float
     fast: float = 32.0
     slow: float = 1.0
-    kept: float = 1.0
+    ext_factor: float = 1.0
 
 
 def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
-    """Returns what a file says of them. key_length: of heads. context: of the model, in tokens."""
+    """Return the rotary parameters of a file. key_length: the size of a head. context: the model's
+    context in tokens.
+    """
     older = keys.real("rope.scale_linear", 0.0)
     factor = keys.real("rope.scaling.factor", 0.0) or older or 1.0
     scaling = keys.text("rope.scaling.type", "none" if factor == 1 else "linear")
     original = keys.whole("rope.scaling.original_context_length", context)
     return Rope(
         base=keys.real("rope.freq_base", 10000.0),
-        dims=keys.whole("rope.dimension_count", key_length, most=key_length),
+        dims=keys.whole("rope.dimension_count", key_length, maximum=key_length),
         scaling=scaling,
         factor=factor,
         original=original,
@@ -47,12 +51,14 @@ def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
         window_base=keys.real("rope.freq_base_swa", 0.0),
         fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
         slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
-        kept=keys.real("rope.scaling.yarn_ext_factor", 1.0),
+        ext_factor=keys.real("rope.scaling.yarn_ext_factor", 1.0),
     )
 
 
 def _attention_factor(keys: Keys, scaling: str, factor: float, longer: float) -> float:
-    """Return the factor of cosines and sines. longer: the context by that of training."""
+    """Return the factor of cos and sin. longer: the ratio of the context to the training
+    context.
+    """
     usual, key = 1.0, "rope.scaling.attn_factor"
     if scaling == "longrope" and longer > 1:
         original = keys.whole("rope.scaling.original_context_length", 2)
@@ -65,5 +71,5 @@ def _attention_factor(keys: Keys, scaling: str, factor: float, longer: float) ->
 
 
 def _growth(factor: float, share: float) -> float:
-    """Returns what keeps scores even in texts `factor` times as long."""
+    """Return YaRN's attention scale for a context extension by `factor`."""
     return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0

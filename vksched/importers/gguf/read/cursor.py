@@ -1,4 +1,4 @@
-"""Cursor: numbers and strings of a file, one after another, and none behind its end."""
+"""Cursor: reads numbers and strings of a file in sequence, with bounds checks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _layout = cache(lambda codes: struct.Struct(f"<{codes}"))
 
 
 class Cursor:
-    """Reads a file from front to back. All numbers are little-endian.
+    """A reader from the start to the end of a file; all numbers are little-endian.
 
-    data: the whole file. at: how many bytes are read so far.
+    data: the whole file. at: the number of bytes that were read.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -28,14 +28,16 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """How many bytes are not read yet."""
+        """The number of bytes that were not read."""
         return len(self.data) - self.at
 
     def take(self, size: int, what: str) -> memoryview:
         """Return the next bytes.
 
-        Raises:
-            ModelFormatError: the file ends before.
+        Raises
+        ------
+        ModelFormatError
+            The file ends before that.
         """
         if size > self.left:
             raise ModelFormatError(
@@ -46,45 +48,49 @@ class Cursor:
         return self.data[self.at - size : self.at]
 
     def number(self, code: str, what: str) -> Any:
-        """Return a number. code: as in Python's struct: "I", "Q", "f"."""
+        """Return a number. code: the type as in Python's struct: "I", "Q", "f"."""
         return self.fields(code, what)[0]
 
     def fields(self, codes: str, what: str) -> tuple[Any, ...]:
-        """Return numbers of several kinds, one behind the other."""
+        """Return consecutive numbers of several types."""
         layout = _layout(codes)
         if layout.size > self.left:
-            self.take(layout.size, what)  # which says so
+            self.take(layout.size, what)  # raises the error
         self.at += layout.size
         return layout.unpack_from(self.data, self.at - layout.size)
 
     def numbers(self, dtype: str, count: int, what: str) -> NDArray:
         """Return numbers as a read-only view of the file."""
-        wanted = np.dtype(dtype).newbyteorder("<")
-        return np.frombuffer(self.take(count * wanted.itemsize, what), wanted)
+        element_type = np.dtype(dtype).newbyteorder("<")
+        return np.frombuffer(self.take(count * element_type.itemsize, what), element_type)
 
-    def count(self, least_bytes: int, most: int, what: str) -> int:
-        """Return a number of things that follow.
+    def count(self, min_bytes: int, max_count: int, what: str) -> int:
+        """Return the number of items that follow.
 
-        least_bytes: each of them takes so many bytes at least. most: so many are taken.
+        min_bytes: the minimum size of an item. max_count: the maximum number.
 
-        Raises:
-            ModelFormatError: there are more than that, or than the rest of the file can hold.
+        Raises
+        ------
+        ModelFormatError
+            The number is larger than that, or than the rest of the file can hold.
         """
         found = int(self.number("Q", what))
-        if found > min(most, self.left // least_bytes):
+        if found > min(max_count, self.left // min_bytes):
             raise ModelFormatError(
-                f"[gguf] {what}: expected at most {min(most, self.left // least_bytes)} with "
+                f"[gguf] {what}: expected at most {min(max_count, self.left // min_bytes)} with "
                 f"{self.left} bytes left of the file, got {found}; the file is cut off or damaged"
             )
         return found
 
-    def name(self, most_bytes: int, what: str) -> str:
-        """Return a string of UTF-8.
+    def name(self, max_bytes: int, what: str) -> str:
+        """Return a UTF-8 string.
 
-        Raises:
-            ModelFormatError: it is empty, longer, or no UTF-8.
+        Raises
+        ------
+        ModelFormatError
+            It is empty, too long, or not UTF-8.
         """
-        size = self.count(1, most_bytes, f"{what}, length of its name")
+        size = self.count(1, max_bytes, f"{what}, length of its name")
         raw = bytes(self.take(size, what))
         try:
             text = raw.decode()
@@ -95,27 +101,27 @@ class Cursor:
         return text
 
     def texts(self, count: int, what: str) -> list[str]:
-        """Return strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
-        a vocabulary may be parts of a letter.
+        """Return strings. Invalid UTF-8 is decoded with `surrogateescape`, because vocabulary
+        entries may be parts of a character.
         """
         out, at = native_kernels.gguf_strings(self.data, self.at, count) or _texts(
             self.data, self.at, count
         )
-        self._go_behind(at, len(out), count, what)
+        self._skip_to(at, len(out), count, what)
         return out
 
     def skip_texts(self, count: int, what: str) -> bool:
-        """Goes behind strings that are all there, and makes none; returns False, having gone
-        nowhere, where only `texts` can.
+        """Skip strings that lie within the file without decoding them; return False, without a
+        change of the position, if only `texts` can read them.
         """
         skipped = native_kernels.skip_gguf_strings(self.data, self.at, count)
         if skipped is None:
             return False
         found, at = skipped
-        self._go_behind(at, found, count, what)
+        self._skip_to(at, found, count, what)
         return True
 
-    def _go_behind(self, at: int, found: int, count: int, what: str) -> None:
+    def _skip_to(self, at: int, found: int, count: int, what: str) -> None:
         if found < count:
             raise ModelFormatError(
                 f"[gguf] {what}: expected {count} strings, got {found} and one that ends "
@@ -125,7 +131,7 @@ class Cursor:
 
 
 def _texts(data: memoryview, at: int, count: int) -> tuple[list[str], int]:
-    """Does what `loops.gguf_strings` does."""
+    """The Python implementation of `loops.gguf_strings`."""
     out = []
     for _ in range(count):
         start = at + _LENGTH.size

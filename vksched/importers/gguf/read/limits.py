@@ -1,23 +1,29 @@
-"""What a GGUF file may ask for: numbers far above real models and far below what hurts a host."""
+"""Limits: bounds of the counts and sizes in a GGUF file, far above real models and far below the
+host's limits.
+"""
 
 from __future__ import annotations
 
 MAX_KEYS = 1 << 16
-"""Of metadata."""
+"""The maximum number of metadata keys."""
 MAX_KEY_BYTES = (1 << 16) - 1
-"""Of the name of one, as in the format's own words."""
+"""The maximum bytes of a key's name, from the format specification."""
 MAX_STRINGS = 1 << 23
-"""In all arrays of one file: a string takes Python several times its bytes in the file."""
+"""The maximum number of strings in all arrays of one file; in Python a string takes several times
+its bytes in the file.
+"""
 MAX_NESTED = 1 << 16
-"""Arrays within arrays, of one file."""
+"""The maximum number of nested arrays of one file."""
 MAX_DEPTH = 8
-"""Arrays inside each other."""
+"""The maximum depth of nested arrays."""
 MAX_TENSORS = 1 << 18
-"""Of all parts of a model."""
+"""The maximum number of tensors of all parts of a model."""
 MAX_NAME_BYTES = 1 << 10
-"""Of a tensor; llama.cpp takes 64."""
+"""The maximum bytes of a tensor's name; llama.cpp allows 64."""
 MAX_RANK = 8
-"""Of a tensor; ggml has 4."""
+"""The maximum rank of a tensor; ggml has 4."""
 MAX_ALIGNMENT = 1 << 20
 MAX_PARTS = 256
-"""Of a model: each holds a file descriptor, of which a process has some 1,000."""
+"""The maximum number of parts of a model; each holds a file descriptor, of which a process has
+about 1,000.
+"""

@@ -1,10 +1,11 @@
-"""Reads a GGUF file, or all parts of a model that was split, as a GgufFile.
+"""Loader: reads a GGUF file, or all parts of a split model, as a GgufFile.
 
-    "GGUF" | version | count of tensors | count of keys | metadata | what tensors there are | data
+    "GGUF" | version | count of tensors | count of keys | metadata | tensor infos | data
 
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file is not trusted: whatever
-is wrong is a ModelFormatError that names the key or tensor, before anything is made of it. Weights
-stay in the file, which must not be changed while its tensors live: see `storage/model_file.py`.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Files are untrusted: invalid
+content raises a ModelFormatError that names the key or tensor, before any object is built from it.
+Weights stay in the file, which must not be changed while its tensors are alive; see
+`storage/model_file.py`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Source = str | os.PathLike[str] | bytes
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """A checked file, or all parts of one.
+    """A validated file, or all parts of a model.
 
-    metadata: that of the first part. tensors: those of all parts, by name, in the order of the
-    file. parts: the paths; none of bytes. file_bytes: of all parts. identity: what tells the
-    files as they were opened from all others; None where they are in memory.
+    metadata: the metadata of the first part. tensors: the tensors of all parts by name, in file
+    order. parts: the paths; empty for a file in memory. file_bytes: the size of all parts.
+    identity: identifies the opened files; None if they are in memory.
     """
 
     version: int
@@ -51,14 +52,14 @@ class GgufFile:
     identity: tuple[tuple[int, ...], ...] | None = None
 
     def read_ahead(self) -> None:
-        """Has the system read the weights from now on, while something else is done."""
+        """Ask the operating system to read the weights ahead in the background."""
         parts = {id(tensor.data.obj): tensor.data for tensor in self.tensors.values()}
         for data in parts.values():
             read_ahead(data)
 
     @property
     def path(self) -> Path | None:
-        """The first part."""
+        """The path of the first part."""
         return self.parts[0] if self.parts else None
 
 
@@ -72,18 +73,20 @@ class _Part:
 
 
 def read_gguf(source: Source) -> GgufFile:
-    """Reads and checks a model.
+    """Read and validate a model.
 
-    source: the bytes of a file, or its path; for a model in parts the path of any of them.
+    source: the bytes of a file, or its path; for a split model the path of any part.
 
-    Raises:
-        ModelFormatError: a file cannot be read, or is not valid.
+    Raises
+    ------
+    ModelFormatError
+        A file cannot be read, or is invalid.
     """
     try:
         return _read(source)
     except ModelFormatError as error:
         failure = str(error)
-    # A new error, as the frames of the old one would keep the file mapped.
+    # A new error, because the frames of the old one would keep the file mapped.
     raise ModelFormatError(failure)
 
 
@@ -147,7 +150,7 @@ def _read_version(cursor: Cursor) -> int:
 
 
 def _split_number(part: _Part, key: str, default: int) -> int:
-    """Return a number of a model in parts, `default` of another one."""
+    """Return a number of a split model; `default` for other models."""
     value = part.metadata.get(key, default)
     if not _is_whole(value, MAX_TENSORS):
         raise ModelFormatError(
@@ -161,7 +164,7 @@ def _paths_of_parts(path: Path, count: int) -> list[Path]:
     if named is None or int(named[3]) != count or not 1 <= int(named[2]) <= count:
         raise ModelFormatError(
             f"[gguf] expected a part of {count} with a name such as model-00001-of-{count:05}.gguf"
-            f", got {path.name!r}; try to give all parts the names that they were made with"
+            f", got {path.name!r}; try the original names of all parts"
         )
     if count > MAX_PARTS:
         raise ModelFormatError(f"[gguf] expected a model of at most {MAX_PARTS} parts, got {count}")
@@ -169,15 +172,15 @@ def _paths_of_parts(path: Path, count: int) -> list[Path]:
 
 
 def _check_part(part: _Part, name: str, number: int, count: int) -> None:
-    """Raise ModelFormatError where a file is another part than its name says."""
-    for key, wanted in (
+    """Raise ModelFormatError if a file is not the part that its name says."""
+    for key, expected in (
         (Keys.Split.LLM_KV_SPLIT_NO, number),
         (Keys.Split.LLM_KV_SPLIT_COUNT, count),
     ):
         found = part.metadata.get(key)
-        if not _is_whole(found, MAX_PARTS) or found != wanted:
+        if not _is_whole(found, MAX_PARTS) or found != expected:
             raise ModelFormatError(
-                f"[gguf] {name}: expected {wanted} as {key!r}, got {shortened(found)}; try to "
+                f"[gguf] {name}: expected {expected} as {key!r}, got {shortened(found)}; try to "
                 "get this part again"
             )
 
@@ -197,10 +200,10 @@ def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
                     "in two"
                 )
             tensors[name] = tensor
-    wanted = _split_number(first, Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(tensors))
-    if wanted != len(tensors):
+    expected = _split_number(first, Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(tensors))
+    if expected != len(tensors):
         raise ModelFormatError(
-            f"[gguf] expected {wanted} tensors in all parts, as the first one says, got "
+            f"[gguf] expected {expected} tensors in all parts, as the first one says, got "
             f"{len(tensors)}; the parts are not of one model"
         )
     known = [part.identity for part in parts if part.identity is not None]
@@ -214,5 +217,5 @@ def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
     )
 
 
-def _is_whole(value: object, most: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_whole(value: object, maximum: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum

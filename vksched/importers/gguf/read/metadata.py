@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file: keys, each with a number, a truth value, a string or an array.
+"""Metadata: reads the keys of a GGUF file, each with a number, a Boolean, a string or an array.
 
 count of keys, then for each:  name | type | value        array:  type | count | values
 """
@@ -17,8 +17,8 @@ from .limits import MAX_DEPTH, MAX_KEY_BYTES, MAX_NESTED, MAX_STRINGS
 from .texts import Texts
 
 Value: TypeAlias = bool | int | float | str | NDArray | Texts | tuple["Value", ...]
-"""An array of numbers or truth values is a read-only NDArray, one of strings or arrays a tuple, one
-of many strings Texts.
+"""The value of a key. An array of numbers or Booleans is a read-only NDArray, an array of strings
+or arrays is a tuple, and an array of many strings is a Texts.
 """
 
 _NUMBERS = {
@@ -34,20 +34,22 @@ _NUMBERS = {
     GGUFValueType.INT64: ("q", "i8"),
     GGUFValueType.FLOAT64: ("d", "f8"),
 }
-"""Letters of Python's struct, and types of numpy."""
+"""The types of Python's struct and of numpy."""
 MIN_KEY_BYTES = 8 + 1 + 4 + 1
-"""Of a key with its value."""
+"""The minimum bytes of a key with its value."""
 MANY = 1 << 10
-"""Strings of an array, which are made when they are needed."""
+"""The number of strings from which on an array is decoded lazily."""
 _LENGTH_BYTES = 8
 _ARRAY_HEAD_BYTES = 4 + 8
 
 
 def read_metadata(cursor: Cursor, count: int, file: ModelFile) -> dict[str, Value]:
-    """Return the values that come next, by key. file: the one that the cursor reads.
+    """Return the next `count` values by key. file: the file of the cursor.
 
-    Raises:
-        ModelFormatError: a key comes twice, a type is unknown, or a value is not whole.
+    Raises
+    ------
+    ModelFormatError
+        A key occurs twice, a type is unknown, or a value is truncated.
     """
     reader = _ValueReader(cursor, file)
     out: dict[str, Value] = {}
@@ -62,7 +64,7 @@ def read_metadata(cursor: Cursor, count: int, file: ModelFile) -> dict[str, Valu
 
 
 class _ValueReader:
-    """Reads the values of one file, and keeps count of what it makes of them."""
+    """The reader of one file's values, with totals for the limits."""
 
     def __init__(self, cursor: Cursor, file: ModelFile) -> None:
         self._cursor, self._file = cursor, file
@@ -70,7 +72,7 @@ class _ValueReader:
         self._nested = MAX_NESTED
 
     def read(self, what: str) -> Value:
-        """Return the next value, before which its type stands."""
+        """Return the next value, which follows its type."""
         return self._value(self._type(what), what)
 
     def _type(self, what: str) -> GGUFValueType:

@@ -1,8 +1,8 @@
-"""What a GGUF file says of its tensors, and the part of the file that each of them is.
+"""Tensors: reads the tensor infos of a GGUF file, and maps each tensor to its part of the file.
 
     for each:  name | rank | sizes, the innermost first | type | offset        then, aligned: data
 
-An element type has blocks: so many elements of a row in so many bytes.
+An element type has blocks, each a number of elements of a row in a number of bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK
 
 MIN_INFO_BYTES = 8 + 1 + 4 + 4 + 8
-"""Of what is said of a tensor."""
+"""The minimum bytes of a tensor info."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GgufTensor:
-    """A tensor of a file, as it lies there.
+    """A tensor of a file, in the file's format.
 
-    shape: as numpy has it, the innermost axis last. type: the element type as ggml names it,
-    "Q4_K". blocks: the bytes, for those who use them later; `data` where the file is in memory.
+    shape: in numpy's order, the innermost axis last. type: ggml's name of the element type, for
+    example "Q4_K". blocks: a lazy reference to the bytes; `data` if the file is in memory.
     """
 
     name: str
@@ -56,10 +56,13 @@ class GgufTensor:
         return f"<GgufTensor {self.name}: {self.type} {self.shape}, {self.nbytes} bytes>"
 
     def to_numpy(self) -> NDArray:
-        """Return the elements as float32: a view of the file where they are that, else new.
+        """Return the elements as float32: a view of the file if they are float32 already, else a
+        new array.
 
-        Raises:
-            ModelFormatError: the type is none of weights.
+        Raises
+        ------
+        ModelFormatError
+            The type is not a type of weights.
         """
         return dequantize(self.name, self.type, self.shape, self.data)
 
@@ -69,7 +72,7 @@ class _Info(NamedTuple):
     shape: Shape
     type: GGMLQuantizationType
     start: int
-    """Counted from where data begins."""
+    """Byte offsets from the start of the data."""
     size_bytes: int
 
     @property
@@ -80,11 +83,13 @@ class _Info(NamedTuple):
 def read_tensors(
     cursor: Cursor, count: int, alignment: int, file: ModelFile
 ) -> dict[str, GgufTensor]:
-    """Return the tensors of a file by name. cursor: on the file, where it tells of them.
+    """Return the tensors of a file by name. cursor: positioned at the tensor infos.
 
-    Raises:
-        ModelFormatError: a name comes twice, a type is unknown, sizes are no blocks, or data is not
-            within the file, not aligned, or shared.
+    Raises
+    ------
+    ModelFormatError
+        A name occurs twice, a type is unknown, a size is not a multiple of its block, or data is
+        outside of the file, misaligned, or overlapping.
     """
     infos: dict[str, _Info] = {}
     for number in range(count):
@@ -141,7 +146,7 @@ def _type(number: int, what: str) -> GGMLQuantizationType:
 
 
 def _check_places(infos: list[_Info], data_bytes: int) -> None:
-    """Raise ModelFormatError where tensors lie outside the file or on each other."""
+    """Raise ModelFormatError if tensors are outside of the file or overlap."""
     before: _Info | None = None
     for info in sorted(infos, key=lambda info: info.start):
         if info.end > data_bytes:

@@ -1,5 +1,4 @@
-"""Texts: the strings of a long array of a file, as a vocabulary has them, made when they are first
-asked for. A start that needs no text makes none.
+"""Texts: the strings of a long array of a file, for example a vocabulary, decoded at first use.
 
 Examples: tests/importers/test_gguf_reader.py.
 """
@@ -15,11 +14,13 @@ from .cursor import Cursor
 
 
 class Texts(Sequence[str]):
-    """A tuple of texts that is equal to others with the same ones. start, end: the bytes of the
-    file in which they lie, each behind its length; `count` of them are known to be whole.
+    """A lazy sequence of strings, which compares by its elements. start, end: the range of the file
+    that holds them, each after its length; its `count` strings were checked to be complete.
 
-    Raises:
-        ModelFormatError, when they are first asked for: the file was changed.
+    Raises
+    ------
+    ModelFormatError
+        At first use: the file was changed.
     """
 
     def __init__(self, file: ModelFile, start: int, end: int, count: int) -> None:
@@ -27,7 +28,7 @@ class Texts(Sequence[str]):
         self._count = count
 
     @cached_property
-    def _made(self) -> tuple[str, ...]:
+    def _strings(self) -> tuple[str, ...]:
         return tuple(Cursor(copied(self._part)).texts(self._count, "texts"))
 
     def __len__(self) -> int:
@@ -40,21 +41,21 @@ class Texts(Sequence[str]):
     def __getitem__(self, at: slice) -> tuple[str, ...]: ...
 
     def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
-        return self._made[at]
+        return self._strings[at]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
+        return iter(self._strings)
 
     def index(self, text: str, *where: int) -> int:
-        return self._made.index(text, *where)
+        return self._strings.index(text, *where)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (tuple, Texts)):
-            return self._made == tuple(other)
+            return self._strings == tuple(other)
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._made)
+        return hash(self._strings)
 
     def __repr__(self) -> str:
-        return repr(self._made)
+        return repr(self._strings)

@@ -1,4 +1,4 @@
-"""Vocabularies and chat templates as the metadata of a GGUF file describe them.
+"""Tokenizers and chat templates, built from the metadata of a GGUF file.
 
 metadata --> Vocabulary --> one of: byte_pair, sentence_piece, unigram, word_piece
                  |                        |

@@ -1,4 +1,4 @@
-"""Byte-pair encoding by merges, through the package `tokenizers`."""
+"""Byte-pair encoding: merges pairs with the package `tokenizers`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level token stands for."""
+    """Return the byte of each character of a byte-level token."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [each for each in range(256) if each not in plain]
     return {chr(each): each for each in plain} | {
@@ -31,7 +31,7 @@ LETTERS = _letters()
 
 
 def find_pre(fields: Fields, model: str) -> Pre:
-    """Return how texts are cut; without a name in the file, the default, with a warning."""
+    """Return the pre-tokenizer of a file; the default, with a warning, if the file names none."""
     if model == "gemma4":
         return PRE["gemma4"]
     name = fields.text("pre")
@@ -47,7 +47,7 @@ def find_pre(fields: Fields, model: str) -> Pre:
 
 
 class BytePair:
-    """Merges pairs in the order of the file's list."""
+    """A BPE tokenizer that merges pairs in the order of the file's list."""
 
     def __init__(self, vocabulary: Vocabulary, fields: Fields, pre: Pre) -> None:
         self._vocabulary = vocabulary
@@ -77,17 +77,19 @@ class BytePair:
 
 
 def _pairs(lines: list[str]) -> list[tuple[str, str]] | None:
-    """Return the pairs of lines that are each there once; None where that takes a closer look."""
+    """Return the pairs of merge lines; None if they need the slower check for duplicates."""
     cut = [line.partition(" ") for line in lines]
     pairs = [(left, right) for left, _, right in cut if left]
     return pairs if len(pairs) == len(set(lines)) == len(lines) else None
 
 
 def _checked_pairs(lines: list[str], ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the pairs of lines, each once.
+    """Return the unique pairs of merge lines.
 
-    Raises:
-        ModelFormatError: a line is no merge of tokens.
+    Raises
+    ------
+    ModelFormatError
+        A line is not a merge of two tokens.
     """
     out: dict[tuple[str, str], None] = {}
     for number, line in enumerate(lines):
@@ -127,14 +129,14 @@ def _build(vocabulary: Vocabulary, fields: Fields, pre: Pre) -> Library:
 
 
 def _model(ids: dict[str, int], lines: list[str], pre: Pre) -> BPE:
-    """Returns what merges. The library takes only merges of tokens, so each line is checked only
-    to say which one it does not take.
+    """Return the BPE model. The library rejects merges of unknown tokens; the lines are then
+    checked one by one to name the invalid one.
     """
     from tokenizers.models import BPE
 
     how = {"ignore_merges": pre.whole_words, "byte_fallback": pre.spaces}
     pairs = _pairs(lines)
     if pairs is not None:
-        with suppress(Exception):  # of a class that it does not tell apart
+        with suppress(Exception):  # the library raises plain Exception
             return BPE(vocab=ids, merges=pairs, **how)
     return BPE(vocab=ids, merges=_checked_pairs(lines, ids), **how)

@@ -1,4 +1,4 @@
-"""Chat templates: how a model wants to see a conversation, as a program in its file."""
+"""Chat templates: formats conversations by the template program in a model's file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 from ....common.errors import DTypeError
 
 MAX_DEPTH = 200
-"""Of messages and other variables."""
+"""The maximum depth of messages and other variables."""
 _PLAIN = frozenset((str, int, float, bool, complex, bytes, type(None)))
 
 
 class ChatTemplate:
-    """Renders conversations by a template, as Hugging Face's `apply_chat_template` does.
+    """Renders conversations by a template, like Hugging Face's `apply_chat_template`.
 
-    The template is a stranger's program. It runs in a process of its own, in a sandbox: it reads no
-    files, changes nothing that it is given, and its steps, its time, its memory and its output have
-    limits.
+    The template is untrusted code. It runs in a sandbox in a separate process: it reads no files
+    and cannot change its variables, and its steps, time, memory and output are limited.
 
     Raises
     ------
     ModelFormatError
-        The template is wrong; the message has the line.
+        The template is invalid; the message has the line.
     VkschedError
         The jinja2 package is missing, or no process can be started.
     """
@@ -44,26 +43,26 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: object,
     ) -> str:
-        """Render a conversation as text, with special tokens by their names.
+        """Render a conversation as text, with special tokens by name.
 
         Parameters
         ----------
         messages
-            Each with "role" and "content".
+            Messages with "role" and "content".
         add_generation_prompt
-            Whether the text ends where the model's answer begins.
+            End the text where the model's answer begins.
         **values
-            More variables of the template, such as `tools`: texts, numbers, and lists and
+            Further variables of the template, for example `tools`: strings, numbers, and lists and
             mappings of these.
 
         Raises
         ------
         ModelFormatError
-            The template fails, or needs more than the limits.
+            The template fails, or exceeds the limits.
         DTypeError
-            A variable is an object that no other process has.
+            A variable cannot be sent to another process.
         """
-        given = {
+        variables = {
             "messages": [dict(each) for each in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
@@ -72,19 +71,21 @@ class ChatTemplate:
             **values,
         }
         return self._renderer.render(
-            self.source, {name: _plain(value, name) for name, value in given.items()}
+            self.source, {name: _plain(value, name) for name, value in variables.items()}
         )
 
 
 def start_renderer() -> None:
-    """Start the process that renders templates, for a rendering that comes later."""
+    """Start the template process in the background, for a later rendering."""
     from .rendering.template_process import RENDERER
 
     RENDERER.start()
 
 
 def _plain(value: Any, name: str, depth: int = 0) -> Any:
-    """Return a value in types that another process has. name: of the variable, for errors."""
+    """Return a value as types that can be sent to another process. name: the variable's name, for
+    errors.
+    """
     if type(value) in _PLAIN:
         return value
     if depth > MAX_DEPTH:

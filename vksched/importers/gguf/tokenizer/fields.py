@@ -1,4 +1,4 @@
-"""Typed access to the metadata of a GGUF file, none of which is trusted."""
+"""Fields: typed access to the tokenizer metadata of an untrusted GGUF file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "tokenizer.ggml."
 
 
 class Fields:
-    """The keys of a file that begin with `tokenizer.ggml.`."""
+    """The keys of a file with the prefix `tokenizer.ggml.`."""
 
     def __init__(self, metadata: Mapping[str, object]) -> None:
         self._metadata = metadata
@@ -38,7 +38,7 @@ class Fields:
         raise self._wrong(key, "true or false", value)
 
     def index(self, key: str, size: int) -> int | None:
-        """Return a token's number; None where the file has none, or says -1."""
+        """Return a token id; None if the file has none, or -1."""
         value = self._metadata.get(PREFIX + key)
         if value is None:
             return None
@@ -66,7 +66,7 @@ class Fields:
         return list(value)
 
     def numbers(self, key: str, at_least: int) -> list[float] | None:
-        """Return finite numbers, as many as asked for; None where the file has none."""
+        """Return at least `at_least` finite numbers; None if the file has none."""
         found = self._array(key, at_least)
         if found is None:
             return None

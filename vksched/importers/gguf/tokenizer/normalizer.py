@@ -1,7 +1,7 @@
-"""The table of replacements of sentencepiece: of each longest match, its normal form.
+"""Normalizer: sentencepiece's replacement table, which maps each longest match to its normal form.
 
-The table is a trie in one array of 32-bit entries (Kanda: Space- and time-efficient string
-dictionaries, 2018), then the replacements, each with a zero byte behind it.
+The table is a double-array trie of 32-bit entries (Kanda: Space- and time-efficient string
+dictionaries, 2018), followed by the replacements, each terminated by a zero byte.
 
     entry: 31: holds a value | 10-30: base | 9: base is shifted by 8 | 8: has a value | 0-7: byte
 """
@@ -14,17 +14,17 @@ from ....common.errors import ModelFormatError
 from .fields import PREFIX
 
 MAX_KEY_BYTES = 1 << 8
-"""Of what is replaced at once; sentencepiece's own tables have some 20."""
+"""The maximum bytes of a match; sentencepiece's own tables have about 20."""
 MAX_VALUE_BYTES = 1 << 12
-"""Of a replacement."""
+"""The maximum bytes of a replacement."""
 MAX_GROWTH, SPARE_BYTES = 64, 1 << 12
-"""A text may become so many times as long, and so many bytes longer. Unicode's NFKC has 11 at most:
-the ligature U+FDFA becomes 18 letters.
+"""The maximum growth of a text: a factor and a number of bytes. Unicode's NFKC has a factor of at
+most 11: the ligature U+FDFA becomes 18 characters.
 """
 
 
 class CharacterMap:
-    """Replaces text by the table of a file."""
+    """The replacement table of a file."""
 
     def __init__(self, data: bytes) -> None:
         size = int.from_bytes(data[:4], "little") if len(data) >= 4 else 0
@@ -36,8 +36,10 @@ class CharacterMap:
     def replace(self, text: str) -> str:
         """Return the normal form of a text.
 
-        Raises:
-            ModelFormatError: the table is damaged, or makes far more of the text than a table does.
+        Raises
+        ------
+        ModelFormatError
+            The table is damaged, or the text grows beyond the limit.
         """
         data = text.encode()
         out: list[bytes] = []
@@ -61,7 +63,7 @@ class CharacterMap:
         return b"".join(out).decode("utf-8", "replace")
 
     def _find(self, data: bytes, start: int) -> tuple[int, bytes]:
-        """Return the length of the longest match, 0 for none, and what replaces it."""
+        """Return the length of the longest match, 0 for none, and its replacement."""
         trie = self._trie
         length = value = 0
         try:

@@ -1,9 +1,9 @@
-"""How texts are cut into words before pairs of them are merged, as data.
+"""Pre-tokenizer: the patterns that split texts into words before BPE merges, as data.
 
-`tokenizer.ggml.pre` names a row. Each pattern of a row cuts what the ones before it left in one
-piece: what it matches and what lies between become pieces. The patterns are those the models were
-trained with, in the syntax of the package `tokenizers`. llama.cpp rewrites some of them for its own
-engine, with the same results on ordinary text.
+`tokenizer.ggml.pre` selects a row. Each pattern of a row splits the pieces that the previous
+patterns left: matches and the text between them become pieces. The patterns are those of the
+models' training, in the syntax of the package `tokenizers`. llama.cpp rewrites some of them for its
+own regex engine, with equal results on ordinary text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CASED = (
     "\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb"
     "\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
 )
-"""Letters with cases, of the version of Unicode that the model knew."""
+"""Cased letters, in the Unicode version of the models' training."""
 
 
 def _words(digits: str, marks: str = "", suffix: str = _SUFFIX + "|") -> str:
-    """Return the pattern of llama 3 and of what came after it."""
+    """Return the pattern of Llama 3 and later models."""
     return (
         rf"{suffix}[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}{marks}]+|{digits}"
         rf"| ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*|{_SPACES}"
@@ -43,7 +43,7 @@ def _words(digits: str, marks: str = "", suffix: str = _SUFFIX + "|") -> str:
 
 
 def _cased(digits: str, suffix: str = "") -> str:
-    """Return the pattern that cuts before capitals within words."""
+    """Return the pattern that splits before capitals within words."""
     start = r"[^\r\n\p{L}\p{N}]?"
     return (
         f"{start}[{_UPPER}]*[{_LOWER}]+{suffix}|{start}[{_UPPER}]+[{_LOWER}]*{suffix}|{digits}"
@@ -92,7 +92,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"[\r\n]",
         rf"\s?[{_CASED}]+",
         r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
-        r"(?<!\s)\s+$",  # without the first part, spaces would take the square of their number
+        r"(?<!\s)\s+$",  # the lookbehind avoids quadratic time on runs of spaces
         "[一-龥\u0800-一가-\ud7ff]+",
         r"\p{N}+",
     ),
@@ -124,16 +124,16 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "lines": (_LINES,),
 }
-"""The patterns of each way to cut."""
+"""The patterns of each pre-tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pre:
-    """How texts are cut.
+    """A pre-tokenizer.
 
-    whole_words: words that are tokens stay whole, whatever the merges say. begin: BOS is put before
-    a text. separate: a separator is put behind it. spaces: "▁" stands for a space, and bytes have
-    tokens such as <0x0A>.
+    whole_words: words in the vocabulary are not split, regardless of merges. begin: BOS is added
+    before a text. separate: a separator is added after it. spaces: "▁" replaces a space, and bytes
+    have tokens such as <0x0A>.
     """
 
     patterns: str
@@ -177,8 +177,8 @@ PRE: dict[str, Pre] = {
     **_rows("gemma4 granite-embed-multi-311m", Pre("lines", begin=True, spaces=True)),
     **_rows("sarvam-moe", Pre("lines", spaces=True)),
 }
-"""Each value of `tokenizer.ggml.pre` that is known.
+"""The supported values of `tokenizer.ggml.pre`.
 
-Left out are those that look ahead to the end of a run of digits from each of its digits (afmoe,
-superbpe, tiny_aya, cohere2moe), and those that have no merges (kimi-k2).
+Not supported are patterns with a lookahead to the end of a run of digits from each digit (afmoe,
+superbpe, tiny_aya, cohere2moe), and tokenizers without merges (kimi-k2).
 """

@@ -1,10 +1,10 @@
-"""Sentencepiece's byte-pair encoding: the pair whose token has the highest score is merged first.
+"""SentencePiece BPE: merges the pair whose token has the highest score first.
 
     ▁ h e y  --(h e: -3, ▁ h: -5)-->  ▁ he y  -->  ▁he y  -->  ▁hey
 
-A merge of the package `tokenizers` has a rank of its own, so it cannot tell pairs of equal score
-apart by their place, as sentencepiece does. Complexity: n log n of a word's length. Words are cut
-before "▁" where no token crosses that place, and remembered.
+The package `tokenizers` gives each merge a unique rank, so it cannot break ties between equal
+scores by position, as sentencepiece does. Complexity: O(n log n) for a word of length n. Words are
+split before "▁" if no token spans that position, and cached.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import re
 from .vocabulary import BYTE, CONTROL, SPACE, USER_DEFINED, Vocabulary
 
 _MAX_WORDS, _MAX_LETTERS = 1 << 16, 64
-"""Remembered, of words of so many letters at most."""
+"""The maximum number of cached words, and their maximum length."""
 
 
 class SentencePiece:
-    """Merges by scores; characters that are no token become tokens of bytes."""
+    """A tokenizer that merges by score; characters without a token become byte tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -49,9 +49,9 @@ class SentencePiece:
         ids, scores = self._vocabulary.ids, self._vocabulary.scores
         size = len(word)
         ends = list(range(1, size + 1))
-        """Of the piece that starts at a place; 0 where none does any more."""
+        """The end of the piece that starts at each position; 0 if there is none."""
         starts = list(range(-1, size))
-        """Of the piece before the one that starts at a place."""
+        """The start of the piece before the one that starts at each position."""
         queue: list[tuple[float, int, int, int]] = []
 
         def offer(left: int, middle: int) -> None:
@@ -82,7 +82,7 @@ class SentencePiece:
         return out
 
     def _fall_back(self, piece: str) -> list[int]:
-        """Return the tokens of a character's bytes; unknown where a byte has none."""
+        """Return the byte tokens of a character; the unknown token for bytes without one."""
         found = [self._bytes.get(each) for each in piece.encode()]
         known = [each for each in found if each is not None]
         if len(known) == len(found):
@@ -92,7 +92,7 @@ class SentencePiece:
 
 
 def piece_bytes(vocabulary: Vocabulary, token: int) -> bytes:
-    """Returns what a token of sentencepiece stands for."""
+    """Return the bytes of a sentencepiece token."""
     kind, text = vocabulary.types[token], vocabulary.tokens[token]
     if kind == BYTE:
         return bytes([vocabulary.bytes_of(token)])

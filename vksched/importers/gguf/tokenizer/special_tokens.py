@@ -1,4 +1,4 @@
-"""Finds tokens in texts that no algorithm may cut, such as <|im_start|>."""
+"""Special tokens: finds tokens in texts that must not be split, such as <|im_start|>."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _SPACES = " \t\n\v\f\r"
 
 
 class Specials:
-    """Takes a text apart at its special tokens, longer names first.
+    """Splits texts at special tokens, longest names first.
 
-    Tokens that a user may write are always found. Control tokens and the unknown one are found
-    where asked for. name, pre: of the model, by which some tokens take spaces beside them away.
+    User-defined tokens are always found. Control tokens and the unknown token are found on request.
+    name, pre: the tokenizer's model and pre-tokenizer, which determine the tokens that strip
+    adjacent spaces.
     """
 
     def __init__(self, vocabulary: Vocabulary, name: str, pre: str, architecture: str) -> None:
@@ -29,14 +30,14 @@ class Specials:
         ):
             self._left = {vocabulary.ids[each] for each in ("<mask>",) if each in vocabulary.ids}
         elif "phi-3" in name.lower() or "phi3" in name.lower():
-            kept = {"<unk>", "<s>", "<|endoftext|>"}
-            self._right = {each for each, text, _ in self._listed if text not in kept}
+            exempt = {"<unk>", "<s>", "<|endoftext|>"}
+            self._right = {each for each, text, _ in self._listed if text not in exempt}
             self._right |= {vocabulary.ids[each] for each in ("</s>",) if each in vocabulary.ids}
         elif "modern-bert" in name.lower():
             self._left = {vocabulary.ids[each] for each in ("[MASK]",) if each in vocabulary.ids}
 
     def split(self, text: str, control: bool) -> list[str | int]:
-        """Return pieces of text, and numbers of the tokens between them."""
+        """Return pieces of text, and the ids of the special tokens between them."""
         pieces: list[str | int] = [text] if text else []
         for token, name, always in self._listed:
             if (always or control) and name in text:

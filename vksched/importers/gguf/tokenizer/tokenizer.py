@@ -1,4 +1,4 @@
-"""Texts to the numbers a model reads, and back."""
+"""Tokenizer: converts texts to token ids and back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Algorithm, Vocabulary, r
 from .word_piece import WordPiece
 
 MODELS = ("gpt2", "gemma4", "llama", "t5", "bert")
-"""Of tokenizers, as `tokenizer.ggml.model` names them."""
+"""The tokenizer classes by `tokenizer.ggml.model`."""
 
 
 class Tokenizer:
-    """The tokenizer of a GGUF file, made from its metadata alone.
+    """The tokenizer of a GGUF file, built only from its metadata.
 
-    It gives what llama.cpp gives, and what the model was trained with where both differ. `decode`
-    never takes spaces away before a full stop or an apostrophe, so that text comes back as it was.
+    It matches llama.cpp, or the original tokenizer if the two differ. `decode` never strips spaces
+    before a full stop or an apostrophe, so that texts survive a round trip.
 
-    Raises:
-        ModelFormatError: the metadata are not those of a tokenizer, or of none that is known.
-        VkschedError: the tokenizers package is missing.
+    Raises
+    ------
+    ModelFormatError
+        The metadata is invalid, or the tokenizer is unknown.
+    VkschedError
+        The tokenizers package is missing.
     """
 
     def __init__(self, metadata: Mapping[str, object]) -> None:
@@ -80,19 +83,27 @@ class Tokenizer:
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end an answer."""
+        """The end-of-generation tokens."""
         return self.vocabulary.ends
 
     def role(self, name: str) -> int | None:
-        """Return the token of a role: "bos", "eos", "eot", "unknown", "padding", "mask"."""
+        """Return the token of a role: "bos", "eos", "eot", "unknown", "padding", "mask"; None if
+        absent.
+        """
         return self.vocabulary.roles.get(name)
 
     def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
         """Return the tokens of a text.
 
-        special: names of control tokens in the text mean these tokens; give it for the text of a
-            chat template, not for what a user wrote. bos: adds what the model wants to see at the
-            beginning and the end.
+        Parameters
+        ----------
+        text
+            The text.
+        special
+            Parse the names of control tokens in the text. Use it for the output of a chat template,
+            not for user input.
+        bos
+            Add the special tokens that the model expects at the beginning and the end.
         """
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         out: list[int] = list(self._before) if bos else []
@@ -107,12 +118,12 @@ class Tokenizer:
         return out + self._behind if bos else out
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Return the text of tokens; special: with the names of control tokens."""
+        """Return the text of tokens. special: include the names of control tokens."""
         decoder = StreamDecoder(self, special=special)
         return "".join(map(decoder.add, ids)) + decoder.end()
 
     def bytes_of(self, token: int, *, special: bool = False) -> bytes:
-        """Returns what a token stands for, which may be a part of a character."""
+        """Return the bytes of a token, which may be a part of a character."""
         if not 0 <= token < self.size:
             raise ModelFormatError(f"[gguf] expected a token below {self.size}, got {token}")
         kind = self.vocabulary.types[token]
@@ -123,12 +134,12 @@ class Tokenizer:
         return self._algorithm.bytes_of(token)
 
     def strips_first_space(self) -> bool:
-        """Return whether encoding puts a space before a text."""
+        """Return True if encoding adds a space before a text."""
         return self._strip
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come, in whole characters."""
+    """Decodes a stream of tokens to text, in whole characters."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
         self._tokenizer = tokenizer
@@ -137,12 +148,12 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Return the characters that are complete with this token, often none."""
+        """Return the characters that this token completes, often none."""
         data = self._tokenizer.bytes_of(token, special=self._special)
         if self._strip and data:
             data, self._strip = data.removeprefix(b" "), False
         return self._decoder.decode(data)
 
     def end(self) -> str:
-        """Returns what is left; bytes that are no character become U+FFFD."""
+        """Return the rest of the text; incomplete characters become U+FFFD."""
         return self._decoder.decode(b"", True)

@@ -1,8 +1,9 @@
-"""Sentencepiece's unigram model: of all ways to cut a text, the one with the largest sum of scores.
+"""Unigram: sentencepiece's unigram model, which selects the segmentation with the maximum sum of
+scores.
 
     best[end] = max over tokens that end there of best[start] + score
 
-Complexity: the text's length times the number of lengths that tokens with one first letter have.
+Complexity: the length of the text times the number of distinct token lengths for a first character.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .sentence_piece import piece_bytes
 from .vocabulary import NORMAL, SPACE, UNUSED, USER_DEFINED, Vocabulary
 
 _PENALTY = 10.0
-"""How much worse than the worst token an unknown character is."""
+"""The penalty of an unknown character relative to the minimum score."""
 
 
 class Unigram:

@@ -1,4 +1,4 @@
-"""The tokens of a file with their types, scores and roles."""
+"""Vocabulary: the tokens of a file with their types, scores and roles."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from ....common.errors import ModelFormatError
 from .fields import PREFIX, Fields
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Types of tokens, as files number them."""
+"""The token types by their numbers in files."""
 
 SPACE = "▁"
-"""Stands for a space in tokens of sentencepiece."""
+"""The replacement of a space in sentencepiece tokens."""
 
 MAX_CHARACTERS = 1 << 16
-"""Of a token; a longer one is a mistake or an attack."""
+"""The maximum length of a token; a longer one is an error or an attack."""
 
 DEFAULTS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "bert": {"bos": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
     "t5": {"eos": 1, "unknown": 2, "padding": 0},
 }
-"""Roles of tokens by the model of the tokenizer, where the file tells none."""
+"""The default special tokens of each tokenizer model."""
 
 ENDS = (
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
     "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> "
     "<eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
 ).split()
-"""Names of tokens that end an answer, whatever the file says of them."""
+"""The names of end-of-generation tokens, regardless of their types in the file."""
 
 FILL_ENDS: dict[str, list[str]] = {
     "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]".split(),
     "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>".split(),
     "fim_sep": ["<|file_sep|>"],
 }
-"""Tokens of models that fill in the middle; they end an answer as well."""
+"""The fill-in-the-middle tokens, which also end generation."""
 
 FILLS = (
     "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> "
@@ -45,11 +45,13 @@ FILLS = (
     "▁<MID> <|code_middle|> <|middle|>"
 ).split()
 SHOWN = "<|channel|> <|message|> <|start|> <|constrain|>".split()
-"""Control tokens that belong to the text of an answer."""
+"""Control tokens that are part of the generated text."""
 
 
 class Algorithm(Protocol):
-    """Turns text without special tokens into ids, and a normal token into bytes."""
+    """The algorithm that encodes text without special tokens, and returns the bytes of a normal
+    token.
+    """
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -58,10 +60,10 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What is known of each token, by its number.
+    """The tokens of a file by id.
 
-    ids: the number of each token. roles: numbers of tokens by role ("bos", "eos", ...). ends: the
-    numbers that end an answer.
+    ids: the id of each token. roles: ids by role ("bos", "eos", ...). ends: the end-of-generation
+    ids.
     """
 
     tokens: list[str]
@@ -93,7 +95,9 @@ class Vocabulary:
 
 
 def read_vocabulary(fields: Fields, model: str) -> Vocabulary:
-    """Raise ModelFormatError where tokens, types, scores or roles do not fit each other."""
+    """Return the vocabulary; raise ModelFormatError if tokens, types, scores or roles are
+    inconsistent.
+    """
     tokens = fields.texts("tokens")
     if not tokens:
         raise ModelFormatError(f"[gguf] expected a list of tokens in {PREFIX}tokens, got none")
@@ -118,7 +122,9 @@ def read_vocabulary(fields: Fields, model: str) -> Vocabulary:
 
 
 def _ends(ids: dict[str, int], types: list[int], roles: dict[str, int]) -> frozenset[int]:
-    """Returns what ends an answer, and sets the types of tokens whose names say what they are."""
+    """Return the end-of-generation tokens, and correct the types of tokens with well-known
+    names.
+    """
     ends = {ids[each] for each in ENDS if each in ids}
     for role, names in FILL_ENDS.items():
         named = [roles[role]] if role in roles else [ids[each] for each in names if each in ids]

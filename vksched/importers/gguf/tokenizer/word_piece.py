@@ -1,6 +1,7 @@
-"""BERT's word pieces: of each word the longest token from the left, again and again.
+"""WordPiece: BERT's tokenizer, which splits each word greedily into the longest tokens from the
+left.
 
-In a GGUF file, tokens that begin a word begin with "▁"; those that go on with one do not.
+In a GGUF file, tokens at the start of a word begin with "▁"; continuation tokens do not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HAN = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-"""Each character of these is a word."""
+"""Characters that are words by themselves."""
 
 
 class WordPiece:
@@ -50,7 +51,7 @@ class WordPiece:
         return text.encode("utf-8", "replace")
 
     def _cut(self, word: str) -> list[int]:
-        """Return the tokens of a word; none where a part of it is no token."""
+        """Return the tokens of a word; empty if a part of it has no token."""
         ids = self._vocabulary.ids
         out: list[int] = []
         at = 0

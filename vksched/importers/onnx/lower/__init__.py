@@ -1,1 +1,1 @@
-"""A file's graph made into tensors, stage by stage."""
+"""Lowering: convert the graph of a file to tensors, segment by segment."""

@@ -1,4 +1,4 @@
-"""Constants: the value of a Tensor that is made of known arrays alone."""
+"""Constants: evaluate Tensors that depend on known arrays only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....ir.tensor import Tensor
 
 
 def evaluate(tensor: Tensor) -> NDArray:
-    """Return the elements of a Tensor that reads no input, by the ops' references."""
+    """Return the elements of a Tensor that reads no input, computed with the reference ops."""
     graph, _ = build_graph(tensor)
     values = graph.arrays()
     with np.errstate(all="ignore"):

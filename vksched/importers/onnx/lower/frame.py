@@ -1,4 +1,4 @@
-"""Frame: the values of one graph body while it is lowered."""
+"""Frame: the values of one graph body during lowering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..nodes.values import Value
 
 
 class NeedsValue(Exception):
-    """A rule asks for elements that are not known yet."""
+    """A rule needs elements that are not computed yet."""
 
     def __init__(self, value: Value) -> None:
         super().__init__("a value is needed before it is computed")
@@ -24,14 +24,17 @@ class NeedsValue(Exception):
 
 
 class NeedsInputs(VkschedError):
-    """The elements of an input are needed, and only types were given."""
+    """The elements of an input are needed, but only types are available."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """What is to be done: nodes in order, what they may read, and the results wanted.
+    """Work that remains to be lowered: sorted nodes, their operands, and the requested results.
 
-    env: known values, and slots whose types are not known yet.
+    Attributes
+    ----------
+    env
+        Known values, and slots whose types are still unknown.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -40,16 +43,22 @@ class Frame:
 
     @cached_property
     def slots(self) -> tuple[str, ...]:
-        """What must be there before this can be lowered."""
+        """Return the slots that must be filled before this frame can be lowered."""
         return tuple(dict.fromkeys(s for v in self.env.values() for s in slots_of(v)))
 
 
 @dataclass(frozen=True, eq=False)
 class CpuStep:
-    """One node that the host evaluates between two stages.
+    """One node that the CPU evaluates between two segments.
 
-    inputs: known values and slots, None where one is left out. captured: what its subgraphs read of
-    the graph around it. reason: why it is not part of a stage.
+    Attributes
+    ----------
+    inputs
+        Known values and slots; None for an omitted input.
+    captured
+        Values of the enclosing graph that the node's subgraphs read.
+    reason
+        Why the node is not part of a segment.
     """
 
     node: NodeProto
@@ -60,10 +69,22 @@ class CpuStep:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One stage. outputs: what its graph computes, by slot. elem_types: of these. guards: slots and
-    the elements for which it was made. step, then: what follows; None at the end. results: at the
-    end the results wanted, each known or in a slot. known: names of values that are the same in
-    every run, computed on the host while lowering or given in the file.
+    """One segment.
+
+    Attributes
+    ----------
+    outputs
+        Tensors that the graph of the segment computes, by slot.
+    elem_types
+        ONNX element types of the outputs, by slot.
+    guards
+        Slots with the elements for which the segment was lowered.
+    step, then
+        The CPU step and the frame that follow; None at the end.
+    results
+        At the end, the requested results, each known or in a slot.
+    known
+        Names of values that are equal in every run: initializers and folded constants.
     """
 
     outputs: Mapping[str, Tensor]

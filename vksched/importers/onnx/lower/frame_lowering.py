@@ -1,17 +1,18 @@
-"""FrameLowering: the nodes of an ONNX graph as vksched Tensors, as far as shapes are known.
+"""FrameLowering: convert the nodes of an ONNX graph to vksched Tensors while shapes are known.
 
-Problem: a vksched graph has fixed shapes, an ONNX graph need not: shapes may depend on inputs, on
-computed values, on the turns of a loop. Method: the nodes are walked for given input types. What is
-the same in every run is folded on the host; a rule turns each other node into Tensors, or it
-becomes a host node. Where a shape depends on a value that the graph has not computed yet, the walk
-ends: the graph so far is a stage, what it must hand on are slots, and the rest is lowered when they
-are there.
+Problem: a vksched graph has fixed shapes. Shapes of an ONNX graph may depend on inputs, on computed
+values, or on the iterations of a loop. Method: nodes are visited in order, for concrete input
+types. Nodes with constant results are folded. A rule lowers each other node to Tensors, or the node
+becomes a CPU node. If a shape depends on a value that is not computed yet, the walk stops: the
+graph so far is one segment, the values that later nodes read are its slots, and the remaining nodes
+are lowered once the slots are filled.
 
-    x -> Conv -> Relu | NonZero | Gather -> ...      stage 1 | host step | stage 2, for each shape
+    x -> Conv -> Relu | NonZero | Gather -> ...      segment 1 | CPU step | segment 2, per shape
                         ^ its shape depends on data
 
-A stage may use the elements of a slot, not only its type: then they are its guard, and it serves
-runs with the same ones. Complexity: O(nodes). Examples: tests/importers/test_onnx_lowering.py.
+If a segment uses the elements of a slot, not only its type, they are its guard: the segment is
+reused only for runs with equal elements. Complexity: O(nodes). Examples:
+tests/importers/test_onnx_lowering.py.
 """
 
 from __future__ import annotations
@@ -48,20 +49,25 @@ from .function_expansion import expand
 from .model_context import ModelContext
 
 MAX_ELEMENTS = 1 << 32
-"""No tensor of a model may have more elements."""
+"""Maximum number of elements of a tensor of a model."""
 
 
 MISFIT = "operands that may not fit"
-"""How a reason begins where a rule has something against the operands."""
+"""Prefix of the reason if a rule rejects its operands."""
 
 
 @dataclass(eq=False)
 class FrameLowering:
     """The walk over one frame.
 
-    types: of all slots. arrays: the elements of slots, for a run that waits for it; None when only
-    types are there. needed: the value whose elements a node needs before they are computed, after
-    `run` ended there.
+    Attributes
+    ----------
+    types
+        Types of all slots.
+    arrays
+        Elements of slots if a run waits for the lowering; None if only types are available.
+    needed
+        The value whose elements a node needs before they are computed, after `run` stopped there.
     """
 
     context: ModelContext
@@ -81,7 +87,7 @@ class FrameLowering:
         self.todo = deque(self.frame.nodes)
 
     def _expand(self, value: Value) -> Value:
-        """Return a slot with what is known of it."""
+        """Return a slot with its known type and elements."""
         if value.items is not None:
             return replace(value, items=tuple(self._expand(item) for item in value.items))
         if value.slot is None:
@@ -99,10 +105,14 @@ class FrameLowering:
         return Value(0, items=items)
 
     def run(self) -> Lowered:
-        """Lower nodes up to the end, or to the first that needs what is not computed yet.
+        """Lower nodes up to the end, or up to the first node that needs a value not computed yet.
 
-        Raises:
-            ModelFormatError: a node is wrong. NeedsInputs: elements of inputs are needed.
+        Raises
+        ------
+        ModelFormatError
+            A node is invalid.
+        NeedsInputs
+            Elements of inputs are needed.
         """
         while self.todo:
             node = self.todo.popleft()
@@ -118,14 +128,10 @@ class FrameLowering:
                 return self._cut(step)
         return self._cut(None)
 
-    # -- for rules -----------------------------------------------------------------------------
+    # -- called by rules ---------------------------------------------------------------------------
 
     def tensor(self, value: Value) -> Tensor:
-        """Return the Tensor that holds a value.
-
-        Raises:
-            UnsupportedOp: only the host can hold it.
-        """
+        """Return the Tensor of a value; raise UnsupportedOp if only the CPU can hold it."""
         if value.tensor is not None:
             return value.tensor
         if len(value.shape) > MAX_RANK:
@@ -146,32 +152,31 @@ class FrameLowering:
         return self.inputs[value.slot]
 
     def demand(self, value: Value) -> NDArray:
-        """Return the elements of a value, which become a guard where runs may differ in them.
+        """Return the elements of a value, and add them to the guards if they can vary between runs.
 
-        Raises:
-            NeedsValue: they are not computed yet.
+        Raise NeedsValue if they are not computed yet.
         """
         if value.array is not None:
             return value.array
         if value.slot is None or self.arrays is None:
             raise NeedsValue(value)
-        if value.slot not in self.guards:  # a copy: the array is the caller's, who may change it
+        if value.slot not in self.guards:  # a copy: the caller may change its array
             self.guards[value.slot] = np.array(self.arrays[value.slot])
         return self.guards[value.slot]
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
-        """Put nodes before all that are still to be lowered. env: what else they may read."""
+        """Insert nodes before all remaining ones; `env` holds further values that they read."""
         self.env.update(env)
         self.todo.extendleft(reversed(list(nodes)))
 
     # -- one node ------------------------------------------------------------------------------
 
     def _lower(self, node: NodeProto) -> CpuStep | None:
-        """Lower one node into the environment, or returns it as a step of the host."""
+        """Lower one node into the environment, or return it as a CPU step."""
         inputs = tuple(self._read(node, name) for name in node.input)
-        made = self.context.constant_node(node)
-        if made is not None:
-            self.env[node.output[0]] = made
+        computed = self.context.constant_node(node)
+        if computed is not None:
+            self.env[node.output[0]] = computed
             return None
         schema = self.context.schema(node)
         inferred = self.context.infer(node, inputs, schema)
@@ -200,14 +205,15 @@ class FrameLowering:
         if not name:
             return None
         if name not in self.env:
-            raise ModelFormatError(f"[onnx] {describe(node)} reads {name!r}, which nothing makes")
+            raise ModelFormatError(
+                f"[onnx] {describe(node)} reads {name!r}, which no node produces"
+            )
         return self.env[name]
 
     def _by_rule(self, n: NodeContext) -> list[Value | None] | None:
-        """Return the results of a node's rule; None when it was replaced by other nodes.
+        """Return the results of the rule of a node, or None if the rule spliced in other nodes.
 
-        Raises:
-            UnsupportedOp: no rule expresses it.
+        Raise UnsupportedOp if no rule expresses the node.
         """
         rule = find_rule(n.node.domain, n.op_type)
         if rule is None:
@@ -218,15 +224,15 @@ class FrameLowering:
                 found = rule(n)
         except (NeedsValue, UnsupportedOp):
             while len(self.guards) > guards:
-                self.guards.popitem()  # for this stage it is of no use what they are
+                self.guards.popitem()  # this segment does not depend on their elements
             raise
         except VkschedError as error:
             if isinstance(error, ModelFormatError):
                 raise
-            # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
+            # stricter than ONNX, or the node is invalid: then the evaluator rejects it, too
             raise UnsupportedOp(f"{MISFIT}: {error}") from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # nothing has looked at their elements before, nor at the operands of an unknown op
+            # neither their elements nor the operands of an unknown op were checked before
             raise ModelFormatError(
                 f"[onnx] {describe(n.node)}: operands that do not fit, {error}"
             ) from error
@@ -245,11 +251,11 @@ class FrameLowering:
             elem_type = _elem_type_like(result, n.inputs)
         if storage(elem_type) != result.dtype:
             raise UnsupportedOp(
-                f"{n.op_type}: the rule made {result.dtype}, expected {storage(elem_type)}"
+                f"{n.op_type}: the rule returned {result.dtype}, expected {storage(elem_type)}"
             )
         if inferred is not None and inferred.shape not in (None, result.shape):
             raise UnsupportedOp(
-                f"{n.op_type}: the rule made shape {result.shape}, expected {inferred.shape}"
+                f"{n.op_type}: the rule returned shape {result.shape}, expected {inferred.shape}"
             )
         return Value(elem_type, tensor=result)
 
@@ -268,7 +274,7 @@ class FrameLowering:
                     f"shape {shape}"
                 )
 
-    # -- what the host does --------------------------------------------------------------------
+    # -- CPU nodes ---------------------------------------------------------------------------------
 
     def _on_host(
         self,
@@ -277,8 +283,8 @@ class FrameLowering:
         inferred: Sequence[Inferred | None],
         reason: str,
     ) -> CpuStep | None:
-        """Make a node one of the graph that the host computes, or a step between two stages where
-        its results' shapes are not known.
+        """Add a node to the graph as a CPU node, or return it as a step between segments if the
+        shapes of its results are unknown.
         """
         if not has_subgraphs(node):
             self.context.check_host(node, reason)
@@ -301,12 +307,12 @@ class FrameLowering:
             return self._step(node, inputs, reason)
         elem_types = [0 if v is None else v.elem_type for v in inputs]
         with name_scope(scope_name(node)):
-            made = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
+            computed = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
         self._write(
             node,
             [
                 None if t is None or kind is None else Value(kind.elem_type, tensor=t)
-                for t, kind in zip(made, types, strict=True)
+                for t, kind in zip(computed, types, strict=True)
             ],
         )
         return None
@@ -319,10 +325,10 @@ class FrameLowering:
         captured = {name: self.env[name] for name in free_names(node) if name in self.env}
         return CpuStep(node, inputs, captured, reason)
 
-    # -- the end of a stage --------------------------------------------------------------------
+    # -- the end of a segment ----------------------------------------------------------------------
 
     def _cut(self, step: CpuStep | None) -> Lowered:
-        """End the stage: what is still read is handed on in slots."""
+        """End the segment: store the values that remaining nodes read in slots."""
         handing = _Handing(
             self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
         )
@@ -332,7 +338,7 @@ class FrameLowering:
             results = []
             for name in self.frame.outputs:
                 if name not in self.env:
-                    raise ModelFormatError(f"[onnx] nothing makes the output {name!r}")
+                    raise ModelFormatError(f"[onnx] no node produces the output {name!r}")
                 results.append(hand_on(name, self.env[name]))
             return Lowered(outputs, elem_types, self.guards, None, None, tuple(results), known)
         nodes = tuple(self.todo)
@@ -340,12 +346,12 @@ class FrameLowering:
         wanted = [*read, *self.frame.outputs]
         env = {name: hand_on(name, self.env[name]) for name in wanted if name in self.env}
         if step is not None:
-            given = [
+            handed = [
                 None if v is None else hand_on(name, v)
                 for name, v in zip(step.node.input, step.inputs, strict=True)
             ]
             captured = {name: hand_on(name, v) for name, v in step.captured.items()}
-            step = replace(step, inputs=tuple(given), captured=captured)
+            step = replace(step, inputs=tuple(handed), captured=captured)
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
         return Lowered(outputs, elem_types, self.guards, step, then, known=known)
@@ -353,8 +359,14 @@ class FrameLowering:
 
 @dataclass(frozen=True, eq=False)
 class _Handing:
-    """What a stage hands on, and in which slots. inputs: its own. slots: of Tensors by their
-    element types.
+    """Slots that a segment passes on.
+
+    Attributes
+    ----------
+    inputs
+        Values that are slots of the segment itself.
+    slots
+        Slots of Tensors, keyed by Tensor and element type.
     """
 
     inputs: Mapping[str, Tensor]
@@ -363,13 +375,13 @@ class _Handing:
     elem_types: dict[str, int] = field(default_factory=dict)
 
     def hand_on(self, name: str, value: Value) -> Value:
-        """Return a value as what follows finds it."""
+        """Return a value as the following segment reads it."""
         if value.items is not None:
             items = [self.hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
             return replace(value, items=tuple(items))
         if value.tensor is None:
             return value
-        # one Tensor may hold values of two element types, as after a cast that changes no bits
+        # one Tensor may hold values of two element types, as after a cast that keeps bits
         slot = self.slots.setdefault((value.tensor, value.elem_type), name)
         if slot == name and slot not in self.inputs:
             self.outputs[slot], self.elem_types[slot] = value.tensor, value.elem_type
@@ -380,13 +392,13 @@ class _Handing:
 
 
 def scope_name(node: NodeProto) -> str:
-    """Return the name under which the ops of a node stand in the graph."""
+    """Return the name scope of a node's ops in the graph."""
     return str(node.name or next((o for o in node.output if o), node.op_type))
 
 
 def _elem_type_like(result: Tensor, inputs: Sequence[Value | None]) -> int:
-    """The element type of a result that has none declared: that of the first operand whose storage
-    has its own type, else the one that the result's storage names.
+    """Return the element type of a result without a declared one: that of the first operand whose
+    storage has the result's dtype, else the type that the dtype names.
     """
     for value in inputs:
         if value is not None and value.is_tensor:
@@ -399,5 +411,5 @@ def _elem_type_like(result: Tensor, inputs: Sequence[Value | None]) -> int:
 
 
 def known_elem_type(dtype: str) -> int:
-    """Return the ONNX element type that a Tensor of some dtype holds as it is."""
+    """Return the ONNX element type that a Tensor of this dtype stores unchanged."""
     return next(e for e, held in SAME.items() if held == dtype)

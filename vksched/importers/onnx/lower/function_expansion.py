@@ -1,4 +1,4 @@
-"""Functions: ops that ONNX itself defines by other ops, spliced in where no rule expresses them."""
+"""Function expansion: replace ops that no rule expresses with their ONNX function bodies."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from ..rules import find_rule
 from .model_context import ModelContext, type_proto
 
 MAX_NODES = 512
-"""So many nodes may one function become."""
+"""Maximum number of nodes of an expanded function."""
 
 
 def expand(
     context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
 ) -> list[NodeProto] | None:
-    """Returns what ONNX defines a node to be; None where it says nothing, where that does not hold
-    at the opsets of the model, or would leave more to the host than the node itself.
+    """Return the nodes of the function that defines an op in ONNX.
+
+    Return None if there is no function, if it is not valid at the opsets of the model, or if it
+    would leave more work to the CPU than the node itself.
     """
     if any(v is not None and v.elem_type in NARROW_FLOATS for v in inputs):
-        return None  # so few digits that each step's rounding shows: the evaluator's are the judge
+        return None  # each rounding is visible in few digits: the evaluator is the reference
     function = _function(context, node, inputs, schema)
     if function is None or schema is None or node_count(function.node) > MAX_NODES:
         return None
@@ -33,13 +35,13 @@ def expand(
         return None
     if not has_subgraphs(node) and not _is_expressed(context, function.node):
         return None
-    given = {a.name: a for a in node.attribute}
+    attributes_of_node = {a.name: a for a in node.attribute}
     defaults = {
         name: a.default_value
         for name, a in schema.attributes.items()
         if a.default_value.type != AttributeProto.UNDEFINED
     }
-    body = [_bound(inner, {**defaults, **given}) for inner in function.node]
+    body = [_bound(inner, {**defaults, **attributes_of_node}) for inner in function.node]
     names = [*node.input, *[""] * len(function.input)]
     arguments = dict(zip(function.input, names, strict=False))
     copy = copy_body(body, list(function.output), context.prefix(node), arguments)
@@ -49,16 +51,16 @@ def expand(
 def _function(
     context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
 ) -> FunctionProto | None:
-    """Return the body of the newest version that the model's opset may mean."""
+    """Return the body of the newest version that the model's opset can refer to."""
     if schema is None:
         return None
-    asked = context.version(node.domain)
+    opset = context.version(node.domain)
     for versions, needs_types in (
         (schema.function_opset_versions, False),  # type: ignore[attr-defined]
         (schema.context_dependent_function_opset_versions, True),  # type: ignore[attr-defined]
     ):
-        # a body of a later opset holds too, where its ops have not changed since
-        for version in sorted(versions, key=lambda v: (v > asked, abs(v - asked))):
+        # a body of a later opset is valid, too, if its ops have not changed since
+        for version in sorted(versions, key=lambda v: (v > opset, abs(v - opset))):
             try:
                 if needs_types:
                     types = [TypeProto() if v is None else type_proto(v) for v in inputs]
@@ -69,7 +71,7 @@ def _function(
                     found = schema.get_function_with_opset_version(version)  # type: ignore[attr-defined]
                 function = FunctionProto()
                 function.ParseFromString(found)
-            except Exception:  # of the C++ library, where it cannot build one
+            except Exception:  # raised by the C++ library if it cannot build a body
                 continue
             if function.node:
                 return function
@@ -77,11 +79,13 @@ def _function(
 
 
 def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
-    """Return whether the ops of a body are, at the model's opsets, those it was written for."""
+    """Return True if the ops of a body have, at the model's opsets, the versions it was written
+    for.
+    """
     versions = {o.domain: o.version for o in function.opset_import}
     for node in nodes:
         meant = context.schema(node)
-        # what a function does not import it takes from the model
+        # a function takes opsets that it does not import from the model
         written = context.schema(node, versions.get(node.domain))
         if meant is None or written is None or not _is_form_of(written, meant):
             return False
@@ -91,8 +95,9 @@ def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeP
 
 
 def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
-    """Return whether calls of one version of an op mean the same of another: it differs in types
-    alone, or in what such calls leave out.
+    """Return True if calls of one op version mean the same in another one.
+
+    The versions may differ in types only, or in inputs and attributes that the calls omit.
     """
     if old.since_version == new.since_version:
         return True
@@ -109,7 +114,7 @@ def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
 
 
 def _is_expressed(context: ModelContext, nodes: Iterable[NodeProto]) -> bool:
-    """Return whether there is a rule, or a function, for each op."""
+    """Return True if each op has a rule or a function."""
     for node in nodes:
         schema = context.schema(node)
         known = node.op_type == "Constant" or find_rule(node.domain, node.op_type) is not None
@@ -125,7 +130,7 @@ def _has_function(schema: OpSchema) -> bool:
 
 
 def _bound(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Return a node of a function with the attributes of the call."""
+    """Return a node of a function body with the attributes of the call."""
     out = NodeProto()
     out.CopyFrom(node)
     _bind(out, attributes)
@@ -145,6 +150,6 @@ def _bind(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
             value.CopyFrom(attributes[attribute.ref_attr_name])
             value.name = attribute.name
             bound.append(value)
-    kept = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+    copies = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(copies)

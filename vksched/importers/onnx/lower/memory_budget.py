@@ -1,9 +1,9 @@
-"""Budget: what all values take that are made on the host while a model is lowered.
+"""Budget: memory of all values that are computed on the CPU during lowering.
 
-A few bytes of a file may ask for far more: a chain of Tile doubles its result at each node. What a
-file describes by less counts here, as long as it is held. Where the budget is spent, nodes stay in
-the graph and are computed in each run, but for those whose results are small: shapes depend on
-these. Views of what the file holds cost nothing.
+A few bytes of a file can request far more memory: a chain of Tile doubles its result at each node.
+Values that are larger than their description in the file count here while they are alive. If the
+budget is spent, nodes stay in the graph and are computed in each run, except for small results, on
+which shapes may depend. Views of arrays of the file are free.
 """
 
 from __future__ import annotations
@@ -19,33 +19,43 @@ from ....common.user_warning import warn
 from ..nodes.limits import MADE, made_limit
 
 SMALL_BYTES = 1024
-"""Results up to this size are made whatever is left."""
+"""Results up to this size are always computed."""
 
 
 class Budget:
-    """file_bytes: of the model with its external data. used_bytes: what reading it has made."""
+    """Memory budget of one model.
+
+    Parameters
+    ----------
+    file_bytes
+        Size of the model with its external data.
+    used_bytes
+        Memory used while the file was read.
+    """
 
     def __init__(self, file_bytes: int, used_bytes: int = 0) -> None:
-        self._most_bytes = made_limit(file_bytes)
+        self._max_bytes = made_limit(file_bytes)
         self._file_bytes, self._used_bytes = file_bytes, used_bytes
         self._held: set[int] = set()
-        """Arrays that count, or are the file's, by their identity."""
+        """Arrays that count, or belong to the file, by their identity."""
         self._has_warned = False
 
     def leave_out(self, arrays: Iterable[NDArray]) -> None:
-        """Notes arrays of the file, which live as long as this and cost nothing."""
+        """Register arrays of the file, which live as long as the budget and are free."""
         self._held.update(id(_owner(each)) for each in arrays)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether a result of so many bytes may be made; the first that may not is told."""
-        if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._most_bytes:
+        """Return True if a result of this size may be computed; warn at the first one that may
+        not.
+        """
+        if size_bytes <= SMALL_BYTES or self._used_bytes + size_bytes <= self._max_bytes:
             return True
         if not self._has_warned:
             self._has_warned = True
             warn(
-                f"[onnx] values that are the same in every run take {self._most_bytes >> 20} MiB, "
-                f"all that is made before of a file of {self._file_bytes} bytes; the others are "
-                f"computed in each run; try {MADE}={self._most_bytes >> 19}"
+                f"[onnx] folded constants use {self._max_bytes >> 20} MiB, the limit for a file "
+                f"of {self._file_bytes} bytes; further ones are computed in each run; try "
+                f"{MADE}={self._max_bytes >> 19}"
             )
         return False
 
@@ -65,14 +75,14 @@ class Budget:
 
 
 def _owner(array: NDArray) -> NDArray:
-    """Return the array whose memory one shows."""
+    """Return the array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def bytes_of(array: NDArray) -> int:
-    """Returns what an array takes, and the texts in it."""
+    """Return the size of an array in bytes, including its strings."""
     if array.dtype != object:
         return array.nbytes
     return array.nbytes + sum(map(sys.getsizeof, array.flat))

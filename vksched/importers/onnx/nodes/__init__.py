@@ -1,1 +1,1 @@
-"""Nodes and values of a file's graph, as the rules see them."""
+"""Nodes and values of an ONNX graph, as rules see them."""

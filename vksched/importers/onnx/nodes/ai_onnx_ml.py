@@ -1,7 +1,7 @@
-"""Ops of ai.onnx.ml that the host computes: of texts and maps, and what no vksched op expresses.
+"""Ops of ai.onnx.ml that the CPU evaluates: ops on strings and maps, and ops without a vksched op.
 
-They take the place of the onnx package's own in its evaluator, which has some of them wrong and
-others not at all. What they give is what onnxruntime gives: tests/importers/test_onnx_classical.py.
+They replace the ops of the onnx package's evaluator, some of which are wrong or missing. Results
+equal those of onnxruntime: tests/importers/test_onnx_classical.py.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Results = tuple[Any, ...]
 
 
 class _Classical(OpRun):
-    """An op with the attributes that its node gives."""
+    """An op whose attributes are those of its node, without defaults."""
 
     op_domain = ML
 
     def _run(self, *operands: Any, **_: Any) -> Results:
-        given = {a.name: getattr(self, a.name) for a in self.onnx_node.attribute}
-        return (self.compute(given, *operands),)
+        attrs = {a.name: getattr(self, a.name) for a in self.onnx_node.attribute}
+        return (self.compute(attrs, *operands),)
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         raise NotImplementedError
 
 
 def _looked_up(x: NDArray, table: Mapping[Any, Any], default: Any, dtype: Any) -> NDArray:
-    """Returns what a table has for each element."""
+    """Return the table's value for each element."""
     found = [table.get(_key(key), default) for key in np.asarray(x).reshape(-1).tolist()]
     out = np.empty(len(found), dtype)
     out[:] = found
@@ -45,31 +45,31 @@ _NAN = "not a number"
 
 
 def _key(value: Any) -> Any:
-    """Return a value as tables have it: all NaN are one."""
+    """Return a value as a table key: all NaN are equal."""
     value = value.item() if isinstance(value, np.generic) else value
     return (_NAN,) if isinstance(value, float) and math.isnan(value) else value
 
 
 class LabelEncoder(_Classical):
-    """Values for keys, of which the first one of several that are equal counts."""
+    """Map keys to values; of equal keys the first one counts."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
-        if "classes_strings" in given:  # version 1
-            names = given["classes_strings"]
+        if "classes_strings" in attrs:  # version 1
+            names = attrs["classes_strings"]
             if np.asarray(x).dtype.kind in "OUS":
                 numbers = {name: i for i, name in enumerate(names)}
-                return _looked_up(x, numbers, given.get("default_int64", -1), np.int64)
-            default = given.get("default_string", "_Unused")
+                return _looked_up(x, numbers, attrs.get("default_int64", -1), np.int64)
+            default = attrs.get("default_string", "_Unused")
             return _looked_up(x, dict(enumerate(names)), default, object)
-        keys, _, _ = _column(given, "keys")
-        values, default, dtype = _column(given, "values")
+        keys, _, _ = _column(attrs, "keys")
+        values, default, dtype = _column(attrs, "values")
         if len(keys) != len(values):
             raise ValueError(f"expected as many keys as values, got {len(keys)} and {len(values)}")
         table: dict[Any, Any] = {}
         for key, value in zip(keys, values, strict=True):
             table.setdefault(_key(key), value)
-        if np.asarray(x).dtype == np.float32:  # keys that are no tensor are float32, too
+        if np.asarray(x).dtype == np.float32:  # keys that are not a tensor are float32, too
             table = {float(np.float32(k)) if isinstance(k, float) else k: table[k] for k in table}
         return _looked_up(x, table, default, dtype)
 
@@ -79,12 +79,12 @@ _KINDS: dict[str, tuple[str, Any, Any]] = {
     "int64s": ("default_int64", -1, np.int64),
     "floats": ("default_float", -0.0, np.float32),
 }
-"""Kinds of keys and values: the attribute that has their default, what it is, and numpy's type."""
+"""Kinds of keys and values: the attribute of their default, the default, and the numpy dtype."""
 
 
-def _column(given: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
-    """Return keys or values, the default of values, and their element type."""
-    tensor, default = given.get(f"{name}_tensor"), given.get("default_tensor")
+def _column(attrs: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, Any]:
+    """Return the keys or values, the default value, and their dtype."""
+    tensor, default = attrs.get(f"{name}_tensor"), attrs.get("default_tensor")
     if tensor is not None:
         letter = tensor.dtype.kind
         kind = "strings" if letter in "OUS" else "floats" if letter == "f" else "int64s"
@@ -92,51 +92,51 @@ def _column(given: Mapping[str, Any], name: str) -> tuple[Sequence[Any], Any, An
         items = tensor.reshape(-1).tolist()
         if default is not None:
             standard = default.reshape(-1).tolist()[0]
-        elif attribute in given:
-            standard = given[attribute]
+        elif attribute in attrs:
+            standard = attrs[attribute]
         return items, standard, dtype if kind == "strings" else tensor.dtype
     for kind, (attribute, standard, dtype) in _KINDS.items():
-        if f"{name}_{kind}" in given:
-            return given[f"{name}_{kind}"], given.get(attribute, standard), dtype
+        if f"{name}_{kind}" in attrs:
+            return attrs[f"{name}_{kind}"], attrs.get(attribute, standard), dtype
     raise ValueError(f"expected {name}_strings, {name}_int64s, {name}_floats or {name}_tensor")
 
 
 class CategoryMapper(_Classical):
-    """Numbers for names, or names for numbers."""
+    """Map names to numbers, or numbers to names."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (x,) = operands
-        numbers, names = given.get("cats_int64s", ()), given.get("cats_strings", ())
+        numbers, names = attrs.get("cats_int64s", ()), attrs.get("cats_strings", ())
         if len(numbers) != len(names):
             raise ValueError(f"expected as many numbers as names, got {len(numbers)}, {len(names)}")
         if np.asarray(x).dtype.kind in "OUS":
             table: dict[Any, Any] = dict(zip(names, numbers, strict=True))
-            return _looked_up(x, table, given.get("default_int64", -1), np.int64)
+            return _looked_up(x, table, attrs.get("default_int64", -1), np.int64)
         table = dict(zip(numbers, names, strict=True))
-        return _looked_up(x, table, given.get("default_string", "_Unused"), object)
+        return _looked_up(x, table, attrs.get("default_string", "_Unused"), object)
 
 
 class OneHotEncoder(_Classical):
-    """A 1 where the category of each element stands, an axis behind the others."""
+    """One-hot encode categories along a new last axis."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
         text = x.dtype.kind in "OUS"
-        names = given.get("cats_strings", ()) if text else given.get("cats_int64s", ())
-        count = len(given.get("cats_int64s", ()) or given.get("cats_strings", ()))
+        names = attrs.get("cats_strings", ()) if text else attrs.get("cats_int64s", ())
+        count = len(attrs.get("cats_int64s", ()) or attrs.get("cats_strings", ()))
         places = {name: i for i, name in enumerate(names)}
         with np.errstate(all="ignore"):
             keys = x if text else x.astype(np.int64)
         found = _looked_up(keys, places, -1, np.int64)
-        if not given.get("zeros", 1) and (found < 0).any():
+        if not attrs.get("zeros", 1) and (found < 0).any():
             raise ValueError("a category that is not among those of the node, and zeros is 0")
         return (found[..., None] == np.arange(count)).astype(np.float32)
 
 
 class ArrayFeatureExtractor(_Classical):
-    """Columns of the last axis; of one axis it makes a row."""
+    """Select columns of the last axis; a one-dimensional input becomes a row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x, places = (np.asarray(a) for a in operands)
         at = places.reshape(-1)
         if at.size and not 0 <= at.min() <= at.max() < x.shape[-1]:
@@ -148,32 +148,36 @@ class ArrayFeatureExtractor(_Classical):
 # -- maps ----------------------------------------------------------------------------------------
 
 _NUMPY: dict[type, Any] = {float: np.float32, int: np.int64, str: object}
-"""The types of values of maps that the model itself makes."""
+"""Value dtypes of maps that the model creates."""
 
 
 class DictVectorizer(_Classical):
-    """The values that a map has for a vocabulary, 0 or "" where it has none: one row."""
+    """Return a row with the map's value for each entry of a vocabulary, 0 or "" if it is
+    missing.
+    """
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
-        words = given.get("string_vocabulary") or given.get("int64_vocabulary") or ()
+        words = attrs.get("string_vocabulary") or attrs.get("int64_vocabulary") or ()
         dtype = getattr(found, "dtype", None) or _NUMPY[type(next(iter(found.values()), 0.0))]
         empty = "" if np.dtype(dtype).kind == "O" else 0
         return np.array([[found.get(word, empty) for word in words]], dtype)
 
 
 class CastMap(_Classical):
-    """The values of a map, in the order of its keys or at the place that each names: one row."""
+    """Return a row with the values of a map, in the order of its keys or at the positions they
+    name.
+    """
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         (found,) = operands
-        cast, empty, dtype = _CASTS[given.get("cast_to", "TO_FLOAT")]
-        if given.get("map_form", "DENSE") == "DENSE":
+        cast, empty, dtype = _CASTS[attrs.get("cast_to", "TO_FLOAT")]
+        if attrs.get("map_form", "DENSE") == "DENSE":
             values = [cast(found[key]) for key in sorted(found)]
         else:
             if any(key < 0 for key in found):
                 raise ValueError(f"expected keys from 0 on, got {min(found)}")
-            places = range(given.get("max_map", 1))
+            places = range(attrs.get("max_map", 1))
             values = [cast(found[i]) if i in found else empty for i in places]
         out = np.empty((1, len(values)), dtype)
         out[0, :] = values
@@ -197,15 +201,15 @@ _CASTS: dict[str, tuple[Any, Any, Any]] = {
     "TO_INT64": (_to_int, 0, np.int64),
     "TO_STRING": (_to_text, "0.f", object),
 }
-"""How a value becomes one of another type, what stands where there is none, and numpy's type."""
+"""For each target type: the conversion, the default for missing values, and the numpy dtype."""
 
 
 class ZipMap(_Classical):
-    """A list of maps from labels to scores, one for each row."""
+    """Return a list with one map from labels to scores for each row."""
 
-    def compute(self, given: Mapping[str, Any], *operands: Any) -> Any:
+    def compute(self, attrs: Mapping[str, Any], *operands: Any) -> Any:
         x = np.asarray(operands[0])
-        names = given.get("classlabels_strings") or given.get("classlabels_int64s") or ()
+        names = attrs.get("classlabels_strings") or attrs.get("classlabels_int64s") or ()
         if not 1 <= x.ndim <= 2 or x.shape[-1] != len(names):
             raise ValueError(f"expected scores of {len(names)} labels, got shape {x.shape}")
         order = sorted(range(len(names)), key=lambda i: _sort_key(names[i]))
@@ -222,9 +226,9 @@ def _sort_key(name: Any) -> Any:
 
 
 class PairwiseCoupling(OpRun):
-    """Probabilities of classes by those of pairs: (rows, pairs) -> (rows, classes).
+    """Compute class probabilities from pairwise ones: (rows, pairs) -> (rows, classes).
 
-    Source: Wu, Lin, Weng (2004), algorithm 2, as libsvm has it; float32 and its bounds are those of
+    Source: Wu, Lin, Weng (2004), algorithm 2, as in libsvm. float32 and the iteration limits follow
     onnxruntime.
     """
 
@@ -240,8 +244,12 @@ _LEAST = np.float32(1e-7)
 
 
 def couple(pairs: NDArray) -> NDArray:
-    """Return the probabilities of classes: (rows, pairs) -> (rows, classes). pairs: how likely the
-    first of two classes is, (0, 1), (0, 2), ... (1, 2), ...
+    """Return the probabilities of classes: (rows, pairs) -> (rows, classes).
+
+    Parameters
+    ----------
+    pairs
+        Probability of the first class of each pair (0, 1), (0, 2), ... (1, 2), ...
     """
     rows, count = pairs.shape
     classes = (1 + math.isqrt(1 + 8 * count)) // 2

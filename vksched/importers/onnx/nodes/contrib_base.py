@@ -1,4 +1,4 @@
-"""What ops of com.microsoft share that the host computes: the reference evaluator runs them."""
+"""Base class of com.microsoft ops that the reference evaluator runs on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Results = tuple[NDArray, ...]
 
 
 class ContribOp(OpRun):
-    """An op of com.microsoft, whose attributes are only those that a node gives."""
+    """An op of com.microsoft whose attributes are those of its node, without defaults."""
 
     op_domain = MICROSOFT
     op_schema = None

@@ -1,5 +1,7 @@
-"""onnxruntime's own ops that only the host computes: of text, or of results whose size depends on
-data. The reference evaluator runs them as ops of its own.
+"""Ops of com.microsoft that only the CPU computes: ops on strings, and results of data-dependent
+size.
+
+The reference evaluator runs them as custom ops.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from .contrib_hash import MurmurHash3, NGramHashMapping, VarlenNGramHashMapping
 from .contrib_tokenizer import Tokenizer
 from .schemas import MICROSOFT
 
-# -- twins of ops of the default domain, for text --------------------------------------------------
+# -- variants of ops of the default domain, for strings ------------------------------------------
 
 
 class ExpandDims(ContribOp):
-    """One more axis."""
+    """Insert an axis."""
 
     def _run(self, x: NDArray, axis: NDArray) -> Results:
         return (np.expand_dims(x, int(axis)),)
 
 
 class GatherND(ContribOp):
-    """Elements, or slices, by tuples of indices."""
+    """Gather elements or slices by index tuples."""
 
     def _run(self, x: NDArray, indices: NDArray) -> Results:
         return (x[tuple(np.moveaxis(indices, -1, 0))],)
@@ -35,7 +37,7 @@ class GatherND(ContribOp):
 
 
 class Inverse(ContribOp):
-    """The inverse of each matrix."""
+    """Invert each matrix."""
 
     def _run(self, x: NDArray) -> Results:
         wide = x.astype(np.float32) if x.dtype == np.float16 else x
@@ -43,8 +45,8 @@ class Inverse(ContribOp):
 
 
 class Unique(ContribOp):
-    """The different elements as they first occur, where each element is among them, and how often
-    each occurs.
+    """Return the unique elements in order of first occurrence, the index of each element among
+    them, and their counts.
     """
 
     def _run(self, x: NDArray) -> Results:
@@ -57,9 +59,9 @@ class Unique(ContribOp):
 
 
 class DynamicTimeWarping(ContribOp):
-    """The path from the first element of costs (1, rows, columns) to the last whose sum is least.
+    """Return the path of minimal cost from the first element of (1, rows, columns) to the last.
 
-    A step goes along both axes, or down, or along a row, in this order where sums are equal.
+    Of steps with equal cost, a diagonal one is preferred, then down, then along the row.
     """
 
     def _run(self, costs: NDArray) -> Results:
@@ -88,8 +90,8 @@ class DynamicTimeWarping(ContribOp):
 
 
 class BifurcationDetector(ContribOp):
-    """Words that were predicted, taken over as far as the source agrees, and where the source goes
-    on behind the last words, if it has these once.
+    """Accept predicted tokens up to and including the first one that differs from the source, and
+    find where the source continues after the last tokens, if they occur there exactly once.
     """
 
     def _run(
@@ -134,9 +136,9 @@ HOST_OPS: tuple[type[Any], ...] = (
     Unique,
     VarlenNGramHashMapping,
 )
-"""All of these ops, by their names."""
+"""All ops of this module, by name."""
 
 
 def has_host_op(op_type: str, domain: str) -> bool:
-    """Return whether the host computes an op of onnxruntime's own."""
+    """Return True if the CPU implements an op of com.microsoft."""
     return domain == MICROSOFT and any(op.__name__ == op_type for op in HOST_OPS)

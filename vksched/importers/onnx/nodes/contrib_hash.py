@@ -1,4 +1,4 @@
-"""Hashes of com.microsoft, which the host computes: of elements, and of sequences of words."""
+"""Hash ops of com.microsoft on the CPU: of elements and of token n-grams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def _rotated(x: NDArray, bits: int) -> NDArray:
 
 
 def murmur3(keys: NDArray, size: int, seed: int) -> NDArray:
-    """Return MurmurHash3_x86_32 of keys of `size` bytes each: (count, words), the last one filled
-    up with zeros.
+    """Return MurmurHash3_x86_32 of keys of `size` bytes: (count, words), the last word
+    zero-padded.
     """
     out = np.full(len(keys), seed, np.uint32)
     for at in range(keys.shape[1]):
@@ -29,20 +29,20 @@ def murmur3(keys: NDArray, size: int, seed: int) -> NDArray:
 
 
 class MurmurHash3(ContribOp):
-    """A hash of 32 bits of each element: of its bytes, of text in UTF-8."""
+    """Compute a 32-bit hash of each element's bytes; strings are hashed as UTF-8."""
 
     def _run(self, x: NDArray, positive: int = 1, seed: int = 0) -> Results:
-        made = np.empty(x.size, np.uint32)
+        hashes = np.empty(x.size, np.uint32)
         start = seed & 0xFFFFFFFF
         if x.dtype.kind in "OUS":
             for at, text in enumerate(x.reshape(-1)):
                 data = str(text).encode()
                 words = np.frombuffer(data + bytes(-len(data) % 4), "<u4")
-                made[at] = murmur3(words[None], len(data), start)[0]
+                hashes[at] = murmur3(words[None], len(data), start)[0]
         else:
             words = np.ascontiguousarray(x).reshape(-1, 1).view(np.uint32)
-            made[:] = murmur3(words, x.itemsize, start)
-        return (made.view(np.uint32 if positive else np.int32).reshape(x.shape),)
+            hashes[:] = murmur3(words, x.itemsize, start)
+        return (hashes.view(np.uint32 if positive else np.int32).reshape(x.shape),)
 
 
 def _ngrams(
@@ -55,11 +55,22 @@ def _ngrams(
     filler: int,
     segments: NDArray | None,
 ) -> NDArray:
-    """Return hashes of the words before each place of one sequence: (length, hashes).
+    """Return n-gram hashes of each token and its predecessors in one sequence: (length, hashes).
 
-    ids: (length,). past: the words before these. sizes: of the tables of all hashes, those of two
-    words first. end: a word behind which nothing of what was before counts; filler: what stands
-    there instead. segments: (past and length,), another one begins anew.
+    Parameters
+    ----------
+    ids
+        Tokens (length,).
+    past
+        Tokens before `ids`.
+    sizes
+        Table sizes of all hashes, those of bigrams first.
+    end
+        Token that ends a sequence: n-grams of later tokens do not extend beyond it.
+    filler
+        Token that replaces the tokens that do not count.
+    segments
+        Segment of each token of `past` and `ids`; a new segment starts a new sequence.
     """
     before, length = len(past), len(ids)
     whole = np.concatenate([past, ids])
@@ -77,14 +88,12 @@ def _ngrams(
         word = np.where(at - shift < first, np.asarray(filler, ids.dtype), whole[at - shift])
         mixed = mixed ^ (word * multipliers[shift])
         out.append(mixed[:, None] % sizes[(shift - 1) * heads : shift * heads])
-    made = np.concatenate(out, 1)
-    return np.asarray(made if offsets is None else made + offsets, ids.dtype)
+    hashes = np.concatenate(out, 1)
+    return np.asarray(hashes if offsets is None else hashes + offsets, ids.dtype)
 
 
 class NGramHashMapping(ContribOp):
-    """Hashes of each word (batch, length) and those before it, and the words that come before the
-    next call's.
-    """
+    """Return n-gram hashes of tokens (batch, length), and the past tokens for the next call."""
 
     def _run(
         self,
@@ -104,18 +113,18 @@ class NGramHashMapping(ContribOp):
         shape = (len(ids), max_ngram_size - 1)
         held = np.full(shape, filler, ids.dtype) if past is None else past
         stop = filler if end is not None and reset_on_eos else None
-        made = []
+        hashes = []
         for row, before, at in zip(ids, held, range(len(ids)), strict=True):
             parts = None
-            if segments is not None:  # what came before is of the first one
+            if segments is not None:  # past tokens belong to the first segment
                 parts = np.concatenate([np.repeat(segments[at, :1], shape[1]), segments[at]])
-            made.append(_ngrams(row, before, multipliers, sizes, offsets, stop, filler, parts))
-        return np.stack(made), np.concatenate([held, ids], 1)[:, -shape[1] :].copy()
+            hashes.append(_ngrams(row, before, multipliers, sizes, offsets, stop, filler, parts))
+        return np.stack(hashes), np.concatenate([held, ids], 1)[:, -shape[1] :].copy()
 
 
 class VarlenNGramHashMapping(ContribOp):
-    """The same of sequences of any length that lie one behind the other, whose segments may go on
-    in the next call.
+    """Return n-gram hashes of concatenated sequences of any length, whose segments may continue in
+    the next call.
     """
 
     def _run(
@@ -141,7 +150,7 @@ class VarlenNGramHashMapping(ContribOp):
         held = np.full(shape, filler, ids.dtype) if past is None else past
         stop = filler if end is not None and reset_on_eos else None
         updates: NDArray = np.full((len(held), state_update_capacity, shape[1]), pad_id, ids.dtype)
-        made, words, marks = [], [], []
+        hashes, words, marks = [], [], []
         for at, (start, stop_at) in enumerate(zip(ends, ends[1:], strict=False)):
             row, parts = ids[start:stop_at], None
             if segments is not None:
@@ -149,11 +158,11 @@ class VarlenNGramHashMapping(ContribOp):
                 before = before if past_segments is None else past_segments[at]
                 parts = np.concatenate([before, segments[start:stop_at]])
                 marks.append(parts[-shape[1] :])
-            made.append(_ngrams(row, held[at], multipliers, sizes, offsets, stop, filler, parts))
+            hashes.append(_ngrams(row, held[at], multipliers, sizes, offsets, stop, filler, parts))
             whole = np.concatenate([held[at], row])
             words.append(whole[-shape[1] :])
             count = 0 if captured is None else int(captured[at])
             for step in range(min(count, state_update_capacity, len(row))):
                 updates[at, step] = whole[step + 1 : step + 1 + shape[1]]
         states = np.stack(marks) if marks else np.zeros(shape, np.int32)
-        return np.concatenate(made), np.stack(words), states, updates
+        return np.concatenate(hashes), np.stack(words), states, updates

@@ -1,4 +1,4 @@
-"""Tokenizer of com.microsoft, which the host computes."""
+"""Tokenizer of com.microsoft on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .contrib_base import ContribOp, Results
 
 @lru_cache(maxsize=32)
 def _characters(category: str) -> str:
-    """Return the characters of a category of Unicode, as they stand within brackets."""
+    """Return the characters of a Unicode category in the syntax of a character class."""
     held = [unicodedata.category(chr(c)).startswith(category) for c in range(sys.maxunicode + 1)]
     ends = np.flatnonzero(np.diff(np.array([False, *held, False], np.int8)))
     if not ends.size:
@@ -30,7 +30,7 @@ def _characters(category: str) -> str:
 
 @lru_cache(maxsize=256)
 def _pattern(source: str) -> re.Pattern[str]:
-    """Return a pattern in RE2's syntax as one of Python's."""
+    """Convert a pattern from RE2's syntax to Python's."""
 
     def category(found: re.Match[str]) -> str:
         kind = _characters(found[2].strip("{}"))
@@ -51,7 +51,7 @@ def _pattern(source: str) -> re.Pattern[str]:
 
 
 def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int] | None:
-    """Return where the first match begins, and the end of the longest one from there."""
+    """Return the start of the first match, and the end of the longest match from there."""
     found = pattern.search(text, start)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int]
 
 
 def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield what lies between matches; a match of nothing takes a character all the same."""
+    """Yield the parts between matches; an empty match consumes one character."""
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)
@@ -73,14 +73,16 @@ def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
     yield text[start:]
 
 
-def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
-    """Yield matches of some characters or more; of a shorter one, the first is passed over."""
+def _matches(text: str, pattern: re.Pattern[str], min_length: int) -> Iterator[str]:
+    """Yield matches of at least `min_length` characters; after a shorter one, continue at the next
+    character.
+    """
     start = 0
     while start <= len(text):
         found = _longest(pattern, text, start)
         if found is None:
             break
-        if found[1] - found[0] >= least:
+        if found[1] - found[0] >= min_length:
             yield text[found[0] : found[1]]
             start = found[1]
         else:
@@ -88,7 +90,7 @@ def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
 
 
 class Tokenizer(ContribOp):
-    """Texts (..., count) as their parts (..., count, most), filled up with a text."""
+    """Split strings (..., count) into padded tokens (..., count, max_tokens)."""
 
     def _run(
         self,
@@ -105,23 +107,23 @@ class Tokenizer(ContribOp):
             list(_tokens(str(text), list(separators), tokenexp, mincharnum))
             for text in x.reshape(-1)
         ]
-        most = max(map(len, rows))
-        if most and mark:
+        width = max(map(len, rows))
+        if width and mark:
             rows = [["\x02", *row, "\x03"] for row in rows]
-        most += 2 * bool(most and mark)
-        out = np.full((len(rows), most), pad_value, object)
+        width += 2 * bool(width and mark)
+        out = np.full((len(rows), width), pad_value, object)
         for row, tokens in zip(out, rows, strict=True):
             row[: len(tokens)] = tokens
-        return (out.reshape(*x.shape, most),)
+        return (out.reshape(*x.shape, width),)
 
 
-def _tokens(text: str, separators: list[str], expression: str, least: int) -> Iterable[str]:
+def _tokens(text: str, separators: list[str], expression: str, min_length: int) -> Iterable[str]:
     if separators == [""] or (not separators and expression == "."):
         return text
     if not separators:
-        return _matches(text, _pattern(expression), least)
+        return _matches(text, _pattern(expression), min_length)
     parts: Iterable[str] = [text]
     for separator in separators:
         pattern = _pattern(separator)
-        parts = [p for part in parts for p in _separated(part, pattern) if len(p) >= least]
+        parts = [p for part in parts for p in _separated(part, pattern) if len(p) >= min_length]
     return parts

@@ -1,8 +1,7 @@
-"""Host nodes: ONNX nodes that no vksched op expresses, computed by the onnx package's own reference
-evaluator, as one node of the graph.
+"""CPU nodes: ONNX nodes without a vksched op, computed by the onnx package's reference evaluator.
 
-A node of several results is one node that packs their bytes, and one more per result that takes it
-out. Both run on the CPU, and say why.
+A node with several results becomes one node that packs their bytes, and one node per result that
+extracts it. Both run on the CPU and carry the reason.
 """
 
 from __future__ import annotations
@@ -36,38 +35,44 @@ from .reference_evaluator import make_evaluator
 from .values import CpuValue, CpuValueType
 
 PART = "onnx.part"
-"""The op that takes one of several results out of what a host node packed."""
+"""Op that extracts one result from the packed bytes of a CPU node."""
 _ALIGN_BYTES = 8
 
 
 def describe(node: NodeProto) -> str:
-    """Return how messages name a node."""
+    """Return the description of a node for messages."""
     name = node.name or next((o for o in node.output if o), "without a name")
     return f"{node.domain + '.' if node.domain else ''}{node.op_type} node {name!r}"
 
 
 class Refused(ModelFormatError):
-    """The evaluator refuses a node or its operands. said: what it says."""
+    """The evaluator rejects a node or its operands.
 
-    def __init__(self, node: NodeProto, said: str) -> None:
-        super().__init__(f"[onnx] {describe(node)}: {said}")
-        self.node, self.said = node, said
+    Attributes
+    ----------
+    message
+        The evaluator's message.
+    """
+
+    def __init__(self, node: NodeProto, message: str) -> None:
+        super().__init__(f"[onnx] {describe(node)}: {message}")
+        self.node, self.message = node, message
 
 
 @contextmanager
 def naming(reason: str) -> Iterator[None]:
-    """Put why the host has a node before what the evaluator has against it."""
+    """Add the reason why the CPU computes a node to errors of the evaluator."""
     try:
         yield
     except Refused as error:
         raise ModelFormatError(
-            f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.said}"
+            f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.message}"
         ) from error
 
 
 def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -> None:
-    """Raise Refused for a node that the evaluator is not to compute: it was not compared with
-    onnxruntime, or gives something else.
+    """Raise Refused for a node that the evaluator must not compute: its op was not compared with
+    onnxruntime, or its result differs.
     """
     found = find_uncompared([node], functions)
     if found is None:
@@ -75,14 +80,13 @@ def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -
     inner = "" if found is node else f"its {describe(found)}: "
     raise Refused(
         node,
-        f"{inner}not asked for {found.op_type}, of which it gives something else than "
-        "onnxruntime, or was not compared; try to export the model for another opset, or without "
-        "that op",
+        f"{inner}not used for {found.op_type}: its results differ from onnxruntime's, or were not "
+        "compared; try to export the model for another opset, or without that op",
     )
 
 
 class CpuNode:
-    """One ONNX node as a function of host values."""
+    """One ONNX node as a function of CPU values."""
 
     def __init__(
         self,
@@ -103,10 +107,12 @@ class CpuNode:
             raise Refused(node, _format_error(error)) from error
 
     def __call__(self, inputs: Sequence[CpuValue]) -> list[CpuValue]:
-        """Return the results by position, None where one has no name.
+        """Return the results by position, None for a result without a name.
 
-        Raises:
-            Refused: the evaluator refuses the node or its operands.
+        Raises
+        ------
+        Refused
+            The evaluator rejects the node or its operands.
         """
         feeds = {name: v for name, v in zip(self.node.input, inputs, strict=True) if name}
         feeds.update(self._defaults)
@@ -121,7 +127,9 @@ class CpuNode:
 
 
 def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
-    """Return a function of one node: of a node alone the evaluator takes the newest version."""
+    """Return a function that contains one node: for a bare node the evaluator uses the newest op
+    version.
+    """
     imports = {canonical_domain(node.domain): 1, "": 1, **opsets}
     return make_function(
         "vksched",
@@ -159,9 +167,16 @@ def add_host_node(
 ) -> list[Tensor | None]:
     """Add a node to the graph that the reference evaluator computes.
 
-    inputs: one per input of the node, None where it is left out. elem_types: of these. outputs:
-    element types and shapes of the results, None for those without a name. reason: why no vksched
-    op does it.
+    Parameters
+    ----------
+    inputs
+        One Tensor per input of the node, None for an omitted one.
+    elem_types
+        ONNX element types of the inputs.
+    outputs
+        Types of the results, None for a result without a name.
+    reason
+        Why no vksched op computes the node.
     """
     wanted = [t for t in outputs if t is not None]
     attrs: dict[str, AttrValue] = {
@@ -172,8 +187,8 @@ def add_host_node(
         "shapes": tuple(t.shape for t in wanted),
         "reason": reason,
     }
-    given = [t for t in inputs if t is not None]
-    result = apply(_host_op(node), given, attrs)
+    tensors = [t for t in inputs if t is not None]
+    result = apply(_host_op(node), tensors, attrs)
     if len(wanted) == 1:
         return [result if t is not None else None for t in outputs]
     starts = iter(_starts(wanted))
@@ -190,12 +205,12 @@ def add_host_node(
 
 
 def _host_op(node: NodeProto) -> str:
-    """Return the name of the op for nodes of this kind, declared at first sight."""
+    """Return the op for nodes of this type, declared at first use."""
     return declare(f"onnx.{node.domain + '.' if node.domain else ''}{node.op_type}")
 
 
 def declare(name: str) -> str:
-    """Declare the op of a kind of nodes, where it is not yet; returns its name."""
+    """Declare the op for a type of nodes unless it exists; return its name."""
     if name not in all_ops():
         kernel = Kernel((), _refuse)
         register(
@@ -225,7 +240,7 @@ def _host_types(attrs: Attrs) -> list[CpuValueType]:
 
 
 def _starts(types: Sequence[CpuValueType]) -> list[int]:
-    """Return the byte at which each packed result starts, and the end of the last."""
+    """Return the offset of each packed result, and the end of the last one."""
     sizes = [math.prod(t.shape) * numpy_dtype(storage(t.elem_type)).itemsize for t in types]
     return list(
         itertools.accumulate((-(-n // _ALIGN_BYTES) * _ALIGN_BYTES for n in sizes), initial=0)
@@ -245,10 +260,10 @@ def _evaluator(node: str, opsets: str) -> CpuNode:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    arrays, given = iter(inputs), attrs.as_ints("given")
+    arrays, input_types = iter(inputs), attrs.as_ints("given")
     with naming(attrs.as_str("reason")):
         evaluate = _evaluator(attrs.as_str("node"), attrs.as_str("opsets"))
-        found = evaluate([from_storage(next(arrays), e) if e else None for e in given])
+        found = evaluate([from_storage(next(arrays), e) if e else None for e in input_types])
     types = _host_types(attrs)
     results = [r for name, r in zip(evaluate.node.output, found, strict=True) if name]
     held = [_checked(evaluate.node, r, t) for r, t in zip(results, types, strict=True)]
@@ -273,7 +288,7 @@ def _checked(node: NodeProto, result: CpuValue, wanted: CpuValueType) -> NDArray
 
 
 class WrongShape(VkschedError):
-    """The evaluator's result has another shape than shape inference said."""
+    """The evaluator's result has another shape than shape inference predicted."""
 
     def __init__(self, text: str, node: NodeProto | None = None) -> None:
         super().__init__(text)
@@ -307,6 +322,6 @@ register(
         operands=(1, 1),
         any_dtype=True,
         opaque=True,
-        cpu_only_reason="it takes apart what numpy has computed",
+        cpu_only_reason="it extracts one result of a CPU node",
     )
 )

@@ -1,15 +1,15 @@
-"""Element types of ONNX, and how a Tensor holds each: its storage.
+"""Storage: the element type of the Tensor that holds values of each ONNX element type.
 
-| ONNX                                   | storage | holds                       |
-|----------------------------------------|---------|-----------------------------|
-| FLOAT, FLOAT16, DOUBLE, BOOL           | same    |                             |
-| INT32, INT64, UINT32                   | same    |                             |
-| (U)INT16, (U)INT8, (U)INT4, (U)INT2    | int32   | the number; weights: below  |
-| UINT64                                 | int64   | the same bits               |
-| BFLOAT16, FLOAT8*, FLOAT4*             | float32 | the number                  |
-| STRING, COMPLEX*                       | none    | only the host can hold them |
+| ONNX                                   | storage | stored as                        |
+|----------------------------------------|---------|----------------------------------|
+| FLOAT, FLOAT16, DOUBLE, BOOL           | same    |                                  |
+| INT32, INT64, UINT32                   | same    |                                  |
+| (U)INT16, (U)INT8, (U)INT4, (U)INT2    | int32   | the number; weights: see below   |
+| UINT64                                 | int64   | the bits of the number           |
+| BFLOAT16, FLOAT8*, FLOAT4*             | float32 | the number                       |
+| STRING, COMPLEX*                       | none    | only the CPU can hold the values |
 
-Weights of narrow integers are held in 8 or 16 bits each, and widened to int32 in each run.
+Weights of narrow integers are stored in 8 or 16 bits and widened to int32 in each run.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ SAME: dict[int, str] = {
     T.INT64: INT64,
     T.UINT32: UINT32,
 }
-"""Element types that a Tensor holds as they are: their arithmetic is that of vksched's ops."""
+"""Element types with a native Tensor type: their arithmetic is that of vksched's ops."""
 
 NARROW_INTS: tuple[int, ...] = tuple(
     getattr(T, name)
     for name in ("INT16", "UINT16", "INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
     if hasattr(T, name)
 )
-"""Integers that are held as int32: arithmetic that passes their range must be wrapped."""
+"""Integers stored as int32: results beyond their range must be wrapped."""
 NARROW_FLOATS: tuple[int, ...] = tuple(
     number
     for name, number in T.DataType.items()
     if name == "BFLOAT16" or name.startswith(("FLOAT8", "FLOAT4"))
 )
-"""Floats that are held as float32: results must be rounded to them."""
+"""Floats stored as float32: results must be rounded."""
 
 STORAGE: dict[int, str] = {
     **SAME,
@@ -66,19 +66,19 @@ STORAGE: dict[int, str] = {
     **dict.fromkeys(NARROW_FLOATS, FLOAT32),
     T.UINT64: INT64,
 }
-"""The element type of the Tensor that holds each ONNX element type."""
+"""The storage type of each ONNX element type."""
 
 ANY = frozenset(STORAGE)
 """All element types that a Tensor can hold: for rules that only move elements."""
 PLAIN = frozenset(SAME)
-"""Those whose arithmetic is that of vksched's ops: what a rule takes unless it says otherwise."""
+"""Element types whose arithmetic is that of vksched's ops: the default of a rule."""
 EVERY = frozenset(T.DataType.values()) - {T.UNDEFINED}
-"""All element types, those of the host too: for rules that hand values on as they are."""
+"""All element types, including those only the CPU can hold: for rules that pass values through."""
 INTS = frozenset((T.INT32, T.INT64, T.UINT32, T.UINT64, *NARROW_INTS))
 
 
 def element_name(elem_type: int) -> str:
-    """Return the name of an element type as ONNX writes it, in lower case."""
+    """Return the ONNX name of an element type in lower case."""
     try:
         return str(T.DataType.Name(elem_type)).lower()
     except ValueError:
@@ -86,19 +86,21 @@ def element_name(elem_type: int) -> str:
 
 
 def storage(elem_type: int) -> str:
-    """Return the element type of the Tensor that holds an ONNX element type.
+    """Return the storage type of an ONNX element type.
 
-    Raises:
-        UnsupportedOp: only the host can hold it.
+    Raises
+    ------
+    UnsupportedOp
+        Only the CPU can hold the element type.
     """
     if elem_type not in STORAGE:
-        raise UnsupportedOp(f"{element_name(elem_type)} is held by the host only")
+        raise UnsupportedOp(f"{element_name(elem_type)} can only be held by the CPU")
     return STORAGE[elem_type]
 
 
 @cache
 def numpy_of(elem_type: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype, which may be one of ml_dtypes, of an ONNX element type."""
+    """Return the numpy dtype of an ONNX element type, which may be one of ml_dtypes."""
     try:
         return np.dtype(tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, ValueError, TypeError):
@@ -109,17 +111,19 @@ _ELEMENTS: dict[np.dtype[np.generic], int] = {numpy_of(e): e for e in STORAGE}
 
 
 def element_of(array: NDArray) -> int:
-    """Return the ONNX element type of an array; what numpy holds as objects or text is STRING.
+    """Return the ONNX element type of an array; object and text arrays are STRING.
 
-    Raises:
-        ModelFormatError: ONNX has no such type.
+    Raises
+    ------
+    ModelFormatError
+        ONNX has no corresponding type.
     """
     return element_of_dtype(array.dtype)
 
 
-@lru_cache(maxsize=256)  # texts of each length have a type of their own
+@lru_cache(maxsize=256)  # strings of each length have a dtype of their own
 def element_of_dtype(dtype: np.dtype[Any]) -> int:
-    """The same, of arrays of a numpy dtype."""
+    """Return the ONNX element type of a numpy dtype; see `element_of`."""
     found = _ELEMENTS.get(dtype)
     if found is not None:
         return found
@@ -133,10 +137,13 @@ def element_of_dtype(dtype: np.dtype[Any]) -> int:
 
 
 def to_storage(array: NDArray) -> NDArray:
-    """Return an array as the Tensor for its element type holds it; a copy only where it differs.
+    """Return an array in the storage type of its element type, without a copy if it is the same
+    type.
 
-    Raises:
-        UnsupportedOp: only the host can hold it.
+    Raises
+    ------
+    UnsupportedOp
+        Only the CPU can hold the element type.
     """
     wanted = _storage_dtype(array.dtype)
     if array.dtype == wanted:
@@ -150,7 +157,7 @@ def _storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def as_narrow(array: NDArray) -> NDArray | None:
-    """Return narrow integers as a weight holds them, in 8 or 16 bits; None of other elements."""
+    """Return narrow integers as a weight of 8 or 16 bits, or None for other element types."""
     elem_type = element_of(array)
     if elem_type not in NARROW_INTS:
         return None
@@ -160,7 +167,7 @@ def as_narrow(array: NDArray) -> NDArray | None:
 
 
 def from_storage(array: NDArray, elem_type: int) -> NDArray:
-    """Returns what a Tensor holds as an array of its ONNX element type."""
+    """Convert an array from its storage type to its ONNX element type."""
     wanted = numpy_of(elem_type)
     if array.dtype == wanted:
         return array

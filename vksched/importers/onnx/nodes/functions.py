@@ -1,4 +1,4 @@
-"""Functions of a model: how many nodes they would become.
+"""Local functions of a model: the number of nodes after inlining.
 
 graph -> outer -> inner      nodes(graph) = 1 + nodes(outer), nodes(outer) = 1 + nodes(inner)
       -> inner               counted once for each function: linear in the file, not the result
@@ -16,16 +16,16 @@ from .limits import MAX_DEPTH, MAX_NODES
 from .topological_order import label, subgraphs
 
 FunctionKey = tuple[str, str, str]
-"""Domain, name and overload."""
+"""Domain, name and overload of a function."""
 
 
 def canonical_domain(domain: str) -> str:
-    """Return a domain by its one name; the default one has two."""
+    """Return the canonical name of a domain; the default domain has two names."""
     return "" if domain == "ai.onnx" else domain
 
 
 def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
-    """Returns what a function is called by."""
+    """Return the key that calls of a function refer to."""
     name = item.op_type if isinstance(item, onnx.NodeProto) else item.name
     return canonical_domain(item.domain), name, item.overload
 
@@ -33,21 +33,23 @@ def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
 def expanded_nodes(
     graph: onnx.GraphProto, functions: Mapping[FunctionKey, onnx.FunctionProto]
 ) -> int:
-    """Return the number of nodes as if each call were replaced by the function's body.
+    """Return the number of nodes with all calls replaced by their function bodies.
 
-    Raises:
-        ModelFormatError: functions that call each other in a circle, or too many nodes.
+    Raises
+    ------
+    ModelFormatError
+        Functions call each other in a cycle, or there are too many nodes.
     """
     return _Expansion(functions).body(graph.node, "", 0)[0]
 
 
 @dataclass
 class _Expansion:
-    """Counts nodes as if each call were replaced by the function's body."""
+    """Count nodes with all calls replaced by their function bodies."""
 
     functions: Mapping[FunctionKey, onnx.FunctionProto]
     known: dict[FunctionKey, tuple[int, int]] = field(default_factory=dict)
-    """Nodes and depth of each function."""
+    """Number of nodes and depth of each function."""
     open: list[FunctionKey] = field(default_factory=list)
 
     def body(self, nodes: Iterable[onnx.NodeProto], prefix: str, depth: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Splicing: the nodes of a subgraph or function as nodes of the graph around it.
+"""Inlining: copy the nodes of a subgraph or function into the enclosing graph.
 
-What the body makes gets a prefix, what it is given the names of the arguments, what it reads of the
-graph around it stays. Prefixes are made of the name of a result of the node that goes, which is
-unique in its graph, so that names of two copies never meet.
+Names defined in the body get a prefix, its inputs get the names of the arguments, and captured
+names of the enclosing graph do not change. The prefix is the name of a result of the replaced node,
+which is unique in its graph, so names of two copies never collide.
 
     y = If(c) { a = Neg(x); b = Abs(a) }    ->    y%a = Neg(x); y%b = Abs(y%a); y = Identity(y%b)
 """
@@ -20,7 +20,15 @@ from .values import Value
 
 @dataclass(frozen=True)
 class Copy:
-    """A body as nodes of the graph around it. env: its initializers. outputs: by position."""
+    """A body inlined into the enclosing graph.
+
+    Attributes
+    ----------
+    env
+        Initializers of the body.
+    outputs
+        Names of its outputs, by position.
+    """
 
     nodes: list[NodeProto]
     env: dict[str, Value]
@@ -34,7 +42,13 @@ def copy_body(
     arguments: Mapping[str, str],
     initializers: Mapping[str, Value] | None = None,
 ) -> Copy:
-    """Return a body with other names. arguments: for its inputs, names around it; "" for none."""
+    """Return a copy of a body with new names.
+
+    Parameters
+    ----------
+    arguments
+        For each input of the body, a name of the enclosing graph, or "" if it is omitted.
+    """
     names = dict(arguments)
     env: dict[str, Value] = {}
     for name, value in (initializers or {}).items():
@@ -54,7 +68,7 @@ def copy_body(
 
 
 def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Give other names to what a node and its subgraphs read of the graph around it."""
+    """Rename the values that a node and its subgraphs read from the enclosing graph."""
     node.input[:] = [names.get(name, name) for name in node.input]
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
@@ -80,13 +94,13 @@ def _sparse_name(sparse: SparseTensorProto) -> str:
 
 
 def hand_over(sources: Sequence[str], targets: Sequence[str]) -> list[NodeProto]:
-    """Return nodes that give values their names in the graph around."""
+    """Return Identity nodes that assign values to names of the enclosing graph."""
     pairs = zip(sources, targets, strict=False)
     return [make_node("Identity", [source], [target]) for source, target in pairs if target]
 
 
 def node_count(nodes: Iterable[NodeProto]) -> int:
-    """Return how many nodes there are, those of subgraphs too."""
+    """Return the number of nodes, including those of subgraphs."""
     count = 0
     for node in nodes:
         count += 1

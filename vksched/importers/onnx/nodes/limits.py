@@ -1,30 +1,35 @@
-"""What a model file may ask for: numbers far above real models and far below what hurts a host."""
+"""Limits on a model file: far above real models, and far below sizes that harm a host."""
 
 from __future__ import annotations
 
 from ....common.env import number_of
 
 MAX_RANK = 64
-"""Of a tensor, as in numpy."""
+"""Maximum rank of a tensor, as in numpy."""
 MAX_ELEMENTS = 1 << 40
-"""Of a declared tensor: the product of its dimensions that are not zero."""
+"""Maximum product of a declared tensor's dimensions, zeros excluded."""
 MAX_MADE_BYTES = 1 << 28
-"""What constants may take that a file describes in less: sparse ones, shared external data, the
-results of ConstantOfShape and the like while a model is folded. For folding more by `MADE_TIMES`
-the size of the file, as weights of 4 bits may become floats."""
-MADE_TIMES = 16
+"""Maximum memory of constants that are larger than their description in the file.
+
+Examples are sparse tensors, shared external data, and results of ConstantOfShape during folding.
+Constant folding may also use `MATERIALIZED_FACTOR` times the size of the file, because 4-bit
+weights may become floats.
+"""
+MATERIALIZED_FACTOR = 16
 MADE = "VKSCHED_MADE_MIB"
-"""Variable that gives another number instead of both, in MiB."""
+"""Environment variable that replaces both limits, in MiB."""
 MAX_DEPTH = 24
-"""Subgraphs and functions inside each other."""
+"""Maximum nesting of subgraphs and functions."""
 MAX_NODES = 1 << 18
-"""With all function calls expanded."""
+"""Maximum number of nodes with all function calls inlined."""
 MAX_INFERRED_NODES = 1 << 16
 MAX_INFERRED_BYTES = 1 << 26
-"""Larger models are not given to shape inference as a whole: it copies them several times."""
+"""Larger models skip shape inference of the whole model, which copies them several times."""
 
 
 def made_limit(file_bytes: int = 0) -> int:
-    """Returns what may be made of a file of so many bytes, beside what it holds as it is."""
-    given = number_of(MADE)
-    return MAX_MADE_BYTES + MADE_TIMES * file_bytes if given is None else given << 20
+    """Return the limit on materialized constants for a file of this size."""
+    limit_mib = number_of(MADE)
+    return (
+        MAX_MADE_BYTES + MATERIALIZED_FACTOR * file_bytes if limit_mib is None else limit_mib << 20
+    )

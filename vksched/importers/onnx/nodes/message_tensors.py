@@ -1,4 +1,4 @@
-"""Walks the messages of a model by their descriptors, and finds tensors in whatever field."""
+"""Iterate over the messages of a model by their descriptors, and find tensors in any field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 
 def messages_in(message: Message, without: Collection[str] = ()) -> Iterator[Message]:
-    """Yield the messages that the fields of a message hold. without: names of fields."""
+    """Yield the messages in the fields of a message, except fields named in `without`."""
     for field, value in message.ListFields():
         if field.message_type is None or field.name in without:
             continue
@@ -20,7 +20,7 @@ def messages_in(message: Message, without: Collection[str] = ()) -> Iterator[Mes
 
 
 def tensors_in(message: Message) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a message, at any depth."""
+    """Yield every tensor in a message, at any depth."""
     waiting = [message]
     while waiting:
         found = waiting.pop()
@@ -31,5 +31,5 @@ def tensors_in(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
-    """Return whether a tensor says that its data lies in a file."""
+    """Return True if a tensor refers to external data."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL

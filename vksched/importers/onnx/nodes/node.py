@@ -20,10 +20,16 @@ from .values import Inferred, Value
 
 
 class NodeContext:
-    """One node while it is lowered.
+    """One node during lowering.
 
-    inputs: None where one is left out; trailing ones may be missing. version: the opset of the
-    node's domain that the model asks for. inferred: what shape inference says of each result.
+    Attributes
+    ----------
+    inputs
+        Operands, None for an omitted one; trailing ones may be missing.
+    version
+        The opset of the node's domain that the model imports.
+    inferred
+        The inferred type of each result.
     """
 
     def __init__(
@@ -49,15 +55,15 @@ class NodeContext:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the results; "" for one that nobody wants."""
+        """The names of the results; "" for an unused one."""
         return tuple(self.node.output)
 
     def wants(self, index: int) -> bool:
-        """Return whether somebody may read a result."""
+        """Return True if a result may be read."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
     def with_input(self, index: int, value: Value) -> NodeContext:
-        """Return the same node with another operand."""
+        """Return a copy of the node with one operand replaced."""
         inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
         context = self.lowering, self.node, inputs, self.schema, self.inferred, self.version
         return NodeContext(*context)
@@ -65,26 +71,26 @@ class NodeContext:
     # -- operands ------------------------------------------------------------------------------
 
     def has(self, index: int) -> bool:
-        """Return whether an operand is given."""
+        """Return True if the node has an operand at this position."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
-        """Return an operand as it is: for sequences and optionals."""
+        """Return an operand as a Value, which may be a sequence or an optional."""
         found = self.inputs[index] if self.has(index) else None
         if found is None:
             raise UnsupportedOp(f"{self.op_type} without operand {index}")
         return found
 
     def tensor(self, index: int) -> Tensor:
-        """Return an operand as a Tensor in its storage."""
+        """Return an operand as a Tensor in its storage type."""
         return self.lowering.tensor(self.value(index))
 
     def optional(self, index: int) -> Tensor | None:
-        """Return an operand as a Tensor, or None where it is left out."""
+        """Return an operand as a Tensor, or None if it is omitted."""
         return self.tensor(index) if self.has(index) else None
 
     def tensors(self) -> list[Tensor]:
-        """Return all operands, of which none may be left out."""
+        """Return all operands; none may be omitted."""
         return [self.tensor(i) for i in range(len(self.inputs))]
 
     def shape(self, index: int) -> Shape:
@@ -96,17 +102,17 @@ class NodeContext:
     def known(self, index: int) -> NDArray:
         """Return the elements of an operand, as a numpy array of its ONNX type.
 
-        They become part of what is lowered: for other elements the model is lowered again. Where
-        they are not known yet, the model is cut here.
+        The elements become a guard: the model is lowered again for other elements. If they are not
+        known yet, the segment ends here.
         """
         return self.lowering.demand(self.value(index))
 
     def ints(self, index: int) -> tuple[int, ...]:
-        """Return the elements of an integer operand; as `known`."""
+        """Return the elements of an integer operand; see `known`."""
         return tuple(int(v) for v in np.ravel(self.known(index)))
 
     def number(self, index: int, default: float | None = None) -> Any:
-        """Return the one element of an operand as a Python number; as `known`."""
+        """Return the single element of an operand as a Python number; see `known`."""
         if not self.has(index) and default is not None:
             return default
         array = self.known(index)
@@ -117,8 +123,9 @@ class NodeContext:
     # -- attributes and results ----------------------------------------------------------------
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Return an attribute: a number, text, a tuple of these, a tensor as an array, a graph;
-        where it is not given the default of the op's schema, or `default`.
+        """Return an attribute as a number, string, tuple, array or graph.
+
+        If the node does not set it, return the default of the op's schema, or `default`.
         """
         found = self._attributes.get(name)
         if found is None and self.schema is not None and name in self.schema.attributes:
@@ -127,19 +134,21 @@ class NodeContext:
         return default if found is None else attribute_value(found)
 
     def has_attr(self, name: str) -> bool:
-        """Return whether the node itself gives an attribute."""
+        """Return True if the node sets an attribute."""
         return name in self._attributes
 
     def require(self, holds: bool, reason: str) -> None:
-        """Raise UnsupportedOp with a reason unless something holds."""
+        """Raise UnsupportedOp with a reason unless a condition holds."""
         if not holds:
             raise UnsupportedOp(f"{self.op_type} with {reason}")
 
     def require_room(self, shape: Iterable[int], dtype: str) -> None:
-        """Raise UnsupportedOp unless the model's budget has room for a constant of this kind."""
+        """Raise UnsupportedOp unless the memory budget has room for a constant of this shape and
+        dtype.
+        """
         size = math.prod(shape)
         fits = self.lowering.context.budget.has_room(size * numpy_dtype(dtype).itemsize)
-        self.require(fits, f"{size} numbers that are made before")
+        self.require(fits, f"{size} elements as a folded constant")
 
     def require_type(self, index: int, *elem_types: int) -> None:
         """Raise UnsupportedOp unless an operand has one of these element types."""
@@ -148,7 +157,7 @@ class NodeContext:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """Return an attribute as Python holds it."""
+    """Return an attribute as a Python value."""
     value = get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

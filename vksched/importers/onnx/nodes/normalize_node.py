@@ -1,4 +1,4 @@
-"""Nodes as the evaluator takes them: what it asks for is spelled out."""
+"""Normalize nodes for the reference evaluator: make defaults explicit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ....common.dtypes import NDArray
 _LEFT_OUT: dict[str, dict[int, NDArray]] = {
     "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
 }
-"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
+"""Optional inputs that the evaluator requires, by position, with their defaults."""
 
 
 def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
-    """Return a node with what the evaluator takes from a later version of its op spelled out, and
-    a sparse constant as a dense one.
+    """Return a node with explicit values for attributes whose meaning changed in a later op
+    version, and with a dense constant in place of a sparse one.
     """
-    given = {a.name: a for a in node.attribute}
-    if node.op_type == "Constant" and "sparse_value" in given and not node.domain:
-        dense = _dense(given["sparse_value"].sparse_tensor)
+    attributes = {a.name: a for a in node.attribute}
+    if node.op_type == "Constant" and "sparse_value" in attributes and not node.domain:
+        dense = _dense(attributes["sparse_value"].sparse_tensor)
         return make_node("Constant", [], node.output, node.name, value=from_array(dense))
     if node.domain in ("", "ai.onnx") and node.op_type == "RoiAlign" and opsets.get("", 16) < 16:
         node = NodeProto.FromString(node.SerializeToString())
@@ -33,7 +33,7 @@ def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
 
 
 def _dense(sparse: SparseTensorProto) -> NDArray:
-    """Return a sparse tensor with its zeros; its indices have been checked."""
+    """Return a sparse tensor as a dense array; its indices were checked before."""
     values, places = to_array(sparse.values), to_array(sparse.indices)
     shape = tuple(sparse.dims)
     out = np.zeros(shape, values.dtype)
@@ -44,15 +44,17 @@ def _dense(sparse: SparseTensorProto) -> NDArray:
 
 
 def with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
-    """Return a node that leaves out no input which the evaluator asks for, and their values."""
+    """Return a node with names for omitted inputs that the evaluator requires, and their default
+    values.
+    """
     defaults: dict[str, NDArray] = {}
-    given = list(node.input)
+    inputs = list(node.input)
     for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
-        given.extend([""] * (at + 1 - len(given)))
-        if not given[at]:
-            given[at] = f"default {at} of {node.output[0]}"
-            defaults[given[at]] = value
+        inputs.extend([""] * (at + 1 - len(inputs)))
+        if not inputs[at]:
+            inputs[at] = f"default {at} of {node.output[0]}"
+            defaults[inputs[at]] = value
     if defaults:
         node = NodeProto.FromString(node.SerializeToString())
-        node.input[:] = given
+        node.input[:] = inputs
     return node, defaults

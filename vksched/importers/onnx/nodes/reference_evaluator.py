@@ -1,24 +1,24 @@
-"""The onnx package's reference evaluator, with those of its ops mended that are wrong.
+"""The onnx package's reference evaluator, with corrected versions of ops that are wrong.
 
-Found by comparing it with onnxruntime on random calls of each op, for opsets 7 to 24, with onnx
-1.23 (tests/importers/onnx_calls/onnx_calls.py). Ops that are wrong in short are written anew here,
-after the specification:
+The errors were found by comparing random calls of each op with onnxruntime, for opsets 7 to 24,
+with onnx 1.23 (tests/importers/onnx_calls/onnx_calls.py). Small ops are reimplemented here
+according to the specification:
 
-| op                            | opsets  | what the evaluator does                               |
+| op                            | opsets  | error in the evaluator                                |
 |-------------------------------|---------|-------------------------------------------------------|
-| BatchNormalization            | 7 to 13 | mixes the batch's own statistics in, as if it trained |
-| Softmax, LogSoftmax, Hardmax  | to 12   | one axis, where all from it on are meant; -1 for 1    |
-| GlobalMaxPool                 | all     | the wrong axes of what is no image                    |
-| LRN                           | all     | so many channels as there are batches                 |
-| DequantizeLinear              | 10 to 18| has none                                              |
-| MaxRoiPool                    | all     | has none                                              |
-| Scatter                       | all     | has none                                              |
-| Shape                         | 15 on   | counts a start or end before the first axis once more |
-| Unique                        | all     | the wrong axis where it does not sort                 |
-| Unsqueeze                     | to 12   | axes in their order, not from the first one on        |
+| BatchNormalization            | 7 to 13 | mixes in the statistics of the batch, as in training  |
+| Softmax, LogSoftmax, Hardmax  | to 12   | reduces one axis, not all from it on; -1 for 1        |
+| GlobalMaxPool                 | all     | wrong axes for inputs that are not images             |
+| LRN                           | all     | uses the number of batches as that of channels        |
+| DequantizeLinear              | 10 to 18| missing                                               |
+| MaxRoiPool                    | all     | missing                                               |
+| Scatter                       | all     | missing                                               |
+| Shape                         | 15 on   | adds the rank again to a start or end before axis 0   |
+| Unique                        | all     | the wrong axis if results are not sorted              |
+| Unsqueeze                     | to 12   | inserts axes in their order, not in ascending order   |
 
-Ops of texts are in texts.py, those of ai.onnx.ml in classical.py. What it is asked for is in
-compared.py.
+String ops are in string_ops.py, those of ai.onnx.ml in ai_onnx_ml.py. The ops that may be evaluated
+are in allow_list.py.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def make_evaluator(
     proto: ModelProto | FunctionProto,
     functions: list[ReferenceEvaluator | FunctionProto] | None = None,
 ) -> ReferenceEvaluator:
-    """Return an evaluator of a model or function, with mended ops and those of onnxruntime.
-    functions: as the class takes them.
-    """
+    """Return an evaluator of a model or function, with corrected ops and those of com.microsoft."""
     opset = max(
         (o.version for o in proto.opset_import if not canonical_domain(o.domain)), default=1
     )
@@ -58,7 +56,7 @@ def make_evaluator(
 
 
 class BatchNormalization(OpRun):
-    """As in inference: with the statistics that it is given."""
+    """Normalize with the mean and variance operands, as in inference."""
 
     def _run(
         self,
@@ -70,14 +68,14 @@ class BatchNormalization(OpRun):
         epsilon: float,
         **_: Any,
     ) -> Results:
-        ones = (1,) * (x.ndim - 1 - scale.ndim)  # opset 7 may have numbers for each element, too
+        ones = (1,) * (x.ndim - 1 - scale.ndim)  # opset 7 may also have one value per element
         scale, bias, mean, var = (a.reshape(a.shape + ones) for a in (scale, bias, mean, var))
         y = scale * (x - mean) / np.sqrt(var + epsilon) + bias
         return (y.astype(x.dtype),)
 
 
 class _Flattened(OpRun):
-    """An op of rows. A row is all axes from `axis` on, by default from 1."""
+    """An op on rows; a row consists of all axes from `axis` on, by default from 1."""
 
     def _run(self, x: NDArray, **_: Any) -> Results:
         axis = next((a.i for a in self.onnx_node.attribute if a.name == "axis"), 1)
@@ -90,7 +88,7 @@ class _Flattened(OpRun):
 
 
 class Softmax(_Flattened):
-    """Before opset 13."""
+    """Softmax before opset 13."""
 
     def _rows(self, rows: NDArray) -> NDArray:
         powers = np.exp(rows - rows.max(1, keepdims=True))
@@ -98,7 +96,7 @@ class Softmax(_Flattened):
 
 
 class LogSoftmax(_Flattened):
-    """Before opset 13."""
+    """LogSoftmax before opset 13."""
 
     def _rows(self, rows: NDArray) -> NDArray:
         rows = rows - rows.max(1, keepdims=True)
@@ -106,21 +104,21 @@ class LogSoftmax(_Flattened):
 
 
 class Hardmax(_Flattened):
-    """Before opset 13."""
+    """Hardmax before opset 13."""
 
     def _rows(self, rows: NDArray) -> NDArray:
         return np.asarray(np.arange(rows.shape[1]) == rows.argmax(1)[:, None])
 
 
 class GlobalMaxPool(OpRun):
-    """Over all axes from the third on."""
+    """Reduce all axes from the third on."""
 
     def _run(self, x: NDArray) -> Results:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
 class LRN(OpRun):
-    """Divides by a power of the sum of squares of channels nearby."""
+    """Divide by a power of the sum of squares of neighboring channels."""
 
     def _run(self, x: NDArray, alpha: float, beta: float, bias: float, size: int) -> Results:
         before, behind = (size - 1) // 2, size // 2
@@ -135,7 +133,7 @@ class LRN(OpRun):
 
 
 class DequantizeLinear(OpRun):
-    """Before opset 19: (x - zero point) * scale, of each element along an axis or of all."""
+    """Before opset 19: (x - zero point) * scale, per element along an axis or per tensor."""
 
     def _run(
         self, x: NDArray, scale: NDArray, zero: NDArray | None = None, axis: int = 1, **_: Any
@@ -150,7 +148,7 @@ class DequantizeLinear(OpRun):
 
 
 class MaxRoiPool(OpRun):
-    """The largest element of each cell of each region; 0 of cells without any."""
+    """Return the maximum of each cell of each region; 0 for empty cells."""
 
     def _run(
         self, x: NDArray, rois: NDArray, pooled_shape: Sequence[int], spatial_scale: float = 1.0
@@ -172,7 +170,7 @@ class MaxRoiPool(OpRun):
 
 
 def _cells(start: int, end: int, count: int, size: int) -> list[slice]:
-    """Return the cells of a region along one axis, as far as they lie in the image."""
+    """Return the cells of a region along one axis, clipped to the image."""
     step = np.float32(max(end - start + 1, 1)) / np.float32(count)
     lows = [int(np.floor(np.float32(i) * step)) + start for i in range(count)]
     highs = [int(np.ceil(np.float32(i + 1) * step)) + start for i in range(count)]
@@ -181,19 +179,19 @@ def _cells(start: int, end: int, count: int, size: int) -> list[slice]:
 
 
 class Scatter(OpRun):
-    """What ScatterElements is called before opset 11."""
+    """ScatterElements under its name before opset 11."""
 
     def _run(
         self, data: NDArray, indices: NDArray, updates: NDArray, axis: int | None = 0
     ) -> Results:
-        from onnx.reference.ops.op_scatter_elements import scatter_elements  # all ops with it
+        from onnx.reference.ops.op_scatter_elements import scatter_elements  # imports all ops
 
         found = scatter_elements(data, indices, updates, axis=axis or 0)  # type: ignore[no-untyped-call]
         return (np.asarray(found),)
 
 
 class Shape(OpRun):
-    """The sizes of some axes: a start or end before the first axis is the first one."""
+    """Return the sizes of some axes; a start or end before the first axis is clipped to it."""
 
     def _run(self, x: NDArray, start: int = 0, end: int | None = None) -> Results:
         rank = np.ndim(x)
@@ -205,12 +203,12 @@ class Shape(OpRun):
 
 
 class Unique(OpRun):
-    """The values, or slices along an axis, once each; sorted, or in the order of the first ones."""
+    """Return unique elements, or slices along an axis; sorted, or in order of first occurrence."""
 
     def _run(self, x: NDArray, axis: int | None = None, sorted: int | None = 1) -> Results:
         text = x.dtype.kind in "OUS"
-        given = x.astype(str) if text else x
-        y, first, inverse, counts = np.unique(given, True, True, True, axis=axis)
+        values = x.astype(str) if text else x
+        y, first, inverse, counts = np.unique(values, True, True, True, axis=axis)
         inverse = inverse.reshape(-1)
         if not sorted:
             order = np.argsort(first)
@@ -221,7 +219,7 @@ class Unique(OpRun):
 
 
 class Unsqueeze(OpRun):
-    """Before opset 13: axes of length 1, the first one of them first."""
+    """Before opset 13: insert axes of size 1 in ascending order."""
 
     def _run(self, data: NDArray, axes: Sequence[int]) -> Results:
         for axis in sorted(axis + (data.ndim + len(axes)) * (axis < 0) for axis in axes):
@@ -242,9 +240,9 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     *((1, _EVER, op) for op in (MaxRoiPool, Scatter, Shape, Unique)),
     *((1, _EVER, op) for op in (*TEXTS, *CLASSICAL)),
 )
-"""First and last opset of each op that is written anew."""
+"""First and last opset of each reimplemented op."""
 
 
 def mended_names() -> frozenset[str]:
-    """Return the ops of ONNX that are written anew."""
+    """Return the names of the reimplemented ONNX ops."""
     return frozenset(op.__name__ for _, _, op in _MENDED if op.op_domain != "vksched")

@@ -1,7 +1,7 @@
-"""Schemas: how the onnx package declares an op, and the ops that onnxruntime knows besides.
+"""Schemas: op declarations of the onnx package, and ops that exist only in onnxruntime.
 
 onnxruntime has ops of its own, some in the default domain, and its optimizer saves models with
-them. Some came into ONNX later: their first version there holds below its opset, too.
+them. Some were added to ONNX later: their first ONNX version is also used below its opset.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .functions import canonical_domain
 MICROSOFT = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
 BLOCK = "block_channels"
-"""An attribute that reading gives the nodes of NCHWC: the channels of a block."""
+"""Attribute for the channels per block, added to NCHWc nodes while reading."""
 CONTRIB_DOMAINS = (MICROSOFT, NCHWC)
-"""Domains of which the onnx package has no schema."""
+"""Domains without schemas in the onnx package."""
 EARLIER = {"LayerNormalization": 17, "ThresholdedRelu": 10}
-"""Ops of the default domain that onnxruntime has at all opsets, and the first opset in ONNX."""
+"""Ops of the default domain that onnxruntime has at all opsets, and their first opset in ONNX."""
 CONTRIB_OPS = frozenset(
     (
         "Affine",
@@ -34,12 +34,12 @@ CONTRIB_OPS = frozenset(
         "SimplifiedLayerNormalization",
     )
 )
-"""Ops of the default domain that onnxruntime has where ONNX has none of the name."""
+"""Ops of the default domain that exist in onnxruntime only."""
 
 
 @lru_cache(maxsize=4096)
 def find_schema(op_type: str, version: int, domain: str) -> OpSchema | None:
-    """Return the declaration of an op at an opset; None where the onnx package has none."""
+    """Return the schema of an op at an opset, or None if the onnx package has none."""
     domain = canonical_domain(domain)
     if not domain:
         version = max(version, EARLIER.get(op_type, 0))
@@ -50,7 +50,7 @@ def find_schema(op_type: str, version: int, domain: str) -> OpSchema | None:
 
 
 def is_contrib(op_type: str, domain: str, schema: OpSchema | None) -> bool:
-    """Return whether an op is onnxruntime's own."""
+    """Return True if an op exists in onnxruntime only."""
     if domain in CONTRIB_DOMAINS:
         return True
     return schema is None and not canonical_domain(domain) and op_type in CONTRIB_OPS

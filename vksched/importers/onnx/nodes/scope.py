@@ -1,4 +1,4 @@
-"""What a rule may ask of the lowering around its node, which stands above it."""
+"""Protocols of the lowering that a rule may use: its module is a level above."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from .values import Value
 
 
 class Room(Protocol):
-    """What all values take that are made while a model is lowered."""
+    """Memory budget for values computed during lowering."""
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether a result of so many bytes may be made."""
+        """Return True if a result of this size may be computed."""
 
 
 class ModelScope(Protocol):
-    """What all nodes of a model share.
+    """State shared by all nodes of a model.
 
-    opsets: the version of each domain that the model imports. budget: for what lowering makes.
+    Attributes
+    ----------
+    opsets
+        The version of each domain that the model imports.
+    budget
+        Memory budget of lowering.
     """
 
     opsets: dict[str, int]
@@ -32,13 +37,13 @@ class ModelScope(Protocol):
     def budget(self) -> Room: ...
 
     def host_node(self, serialized: bytes) -> CpuNode:
-        """Returns what evaluates a node on the host."""
+        """Return the function that evaluates a node on the CPU."""
 
     def prefix(self, node: NodeProto) -> str:
-        """Return the beginning of the names of what is made of a node."""
+        """Return the prefix of names derived from a node."""
 
     def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
-        """Return the initializers of a subgraph as values, the same ones every time."""
+        """Return the initializers of a subgraph as values, cached."""
 
     def fold(
         self,
@@ -46,11 +51,11 @@ class ModelScope(Protocol):
         operands: Sequence[Value | None],
         make: Callable[[], list[Value | None] | None],
     ) -> list[Value | None] | None:
-        """Returns what a node makes of known operands, computed once."""
+        """Return results computed from known operands, cached by node."""
 
 
 class NodeScope(Protocol):
-    """The walk over the nodes around one. env: the values by name."""
+    """The walk over the nodes of a frame; `env` holds the values by name."""
 
     env: dict[str, Value]
 
@@ -58,10 +63,10 @@ class NodeScope(Protocol):
     def context(self) -> ModelScope: ...
 
     def tensor(self, value: Value) -> Tensor:
-        """Return a value as a Tensor in its storage."""
+        """Return a value as a Tensor in its storage type."""
 
     def demand(self, value: Value) -> NDArray:
-        """Return the elements of a value; where they are not known yet, the model is cut here."""
+        """Return the elements of a value; if they are not known yet, the segment ends here."""
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
-        """Put nodes in the place of one, with values that they read."""
+        """Insert nodes in place of the current one, with values that they read."""

@@ -1,12 +1,11 @@
-"""Ops of texts and of counts of n-grams as onnxruntime has them, where the onnx package's evaluator
-gives something else.
+"""String ops and n-gram counts with onnxruntime's results, where the onnx evaluator differs.
 
-| op               | what the evaluator does                                              |
+| op               | behavior of the evaluator                                            |
 |------------------|----------------------------------------------------------------------|
-| Cast, CastLike   | writes and reads numbers as numpy does                               |
-| StringNormalizer | takes accents off, drops empty texts                                 |
-| StringSplit      | splits at all white space, an empty text into one part               |
-| TfIdfVectorizer  | mixes up weights where n-grams are not in the order of their columns |
+| Cast, CastLike   | formats and parses numbers as numpy does                             |
+| StringNormalizer | strips accents, drops empty strings                                  |
+| StringSplit      | splits at all white space, an empty string into one part             |
+| TfIdfVectorizer  | mixes up weights if n-grams are not in the order of their columns    |
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ from ....common.dtypes import NDArray
 Results = tuple[NDArray, ...]
 
 
-# -- numbers as texts ------------------------------------------------------------------------------
+# -- numbers as strings --------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)", re.I)
 _WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
 def number_of(text: str) -> float:
-    """Return the number that a text begins with."""
+    """Return the number that a string starts with."""
     return float(_beginning(_NUMBER, text))
 
 
 def whole_of(text: str) -> int:
-    """Return the integer that a text begins with."""
+    """Return the integer that a string starts with."""
     return int(_beginning(_WHOLE, text))
 
 
 def _beginning(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.match(text)
     if match is None:
-        raise ValueError(f"expected texts that begin with a number, got {text!r}")
+        raise ValueError(f"expected strings that start with a number, got {text!r}")
     return match[0]
 
 
 def _text_of(value: float | int | str) -> str:
-    """Return a number with 8 digits, as onnxruntime writes it."""
+    """Format a number with 8 digits, as onnxruntime does."""
     if not isinstance(value, float):
         return str(int(value)) if isinstance(value, bool) else str(value)
     if value != value:
@@ -59,7 +58,7 @@ def _text_of(value: float | int | str) -> str:
 
 
 def convert_texts(x: NDArray, elem_type: int) -> NDArray:
-    """Return texts as another element type, or numbers as texts."""
+    """Convert strings to another element type, or numbers to strings."""
     items = np.asarray(x).reshape(-1)
     if elem_type == TensorProto.STRING:
         wide = items.astype(np.float32) if items.dtype.name in _SMALL else items
@@ -70,8 +69,8 @@ def convert_texts(x: NDArray, elem_type: int) -> NDArray:
         if dtype.kind == "b":
             return _filled([bool(v) for v in wholes], dtype, x)
         span = 1 << 8 * dtype.itemsize
-        least = -span // 2 if dtype.kind == "i" else 0
-        return _filled([(v - least) % span + least for v in wholes], dtype, x)
+        lowest = -span // 2 if dtype.kind == "i" else 0
+        return _filled([(v - lowest) % span + lowest for v in wholes], dtype, x)
     return _filled([number_of(v) for v in items.tolist()], np.float64, x).astype(dtype)
 
 
@@ -85,14 +84,14 @@ def _filled(values: Sequence[Any], dtype: Any, like: NDArray) -> NDArray:
 
 
 class Cast(OpRun):
-    """As the evaluator's, but for texts."""
+    """Cast, with onnxruntime's conversion of strings."""
 
     def _run(
         self, x: NDArray, to: int, saturate: int | None = 1, round_mode: str | None = "up"
     ) -> Results:
         if to == TensorProto.STRING or np.asarray(x).dtype.kind in "OUS":
             return (convert_texts(x, to),)
-        from onnx.reference.ops.op_cast import cast_to  # all ops with it
+        from onnx.reference.ops.op_cast import cast_to  # imports all ops
 
         kind = TensorProto.DataType.Name(to)
         saturates = saturate is None or bool(saturate)
@@ -100,7 +99,7 @@ class Cast(OpRun):
 
 
 class CastLike(OpRun):
-    """As Cast, to the element type of another tensor."""
+    """Cast to the element type of another tensor."""
 
     def _run(self, x: NDArray, y: NDArray, saturate: int | None = 1, **_: Any) -> Results:
         kind = np.asarray(y).dtype
@@ -108,14 +107,16 @@ class CastLike(OpRun):
         return Cast._run(self, x, to, saturate)  # type: ignore[arg-type]
 
 
-# -- texts -----------------------------------------------------------------------------------------
+# -- strings ------------------------------------------------------------------------------------
 
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
 class StringNormalizer(OpRun):
-    """Texts (count) or (1, count) in one case, without stop words: an empty one if none is left."""
+    """Change the case of strings (count) or (1, count) and remove stop words; [""] if none
+    remain.
+    """
 
     def _run(
         self,
@@ -126,22 +127,22 @@ class StringNormalizer(OpRun):
         **_: Any,
     ) -> Results:
         if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
-            raise ValueError(f"expected texts (count) or (1, count), got shape {x.shape}")
+            raise ValueError(f"expected strings (count) or (1, count), got shape {x.shape}")
         compare: Callable[[str], str] = str if is_case_sensitive else str.lower
         stops = {compare(word) for word in stopwords or ()}
         change = _CASES[case_change_action]
-        kept = [change(text) for text in x.reshape(-1).tolist() if compare(text) not in stops]
-        return (np.array(kept or [""], object).reshape((1, -1) if x.ndim == 2 else -1),)
+        texts = [change(text) for text in x.reshape(-1).tolist() if compare(text) not in stops]
+        return (np.array(texts or [""], object).reshape((1, -1) if x.ndim == 2 else -1),)
 
 
 class StringSplit(OpRun):
-    """The parts of each text, filled up with empty ones, and how many there are."""
+    """Return the padded parts of each string, and their number."""
 
     def _run(
         self, x: NDArray, delimiter: str | None = None, maxsplit: int | None = None
     ) -> Results:
-        most = -1 if maxsplit is None else maxsplit
-        parts = [_parts(text, delimiter, most) for text in x.reshape(-1).tolist()]
+        max_splits = -1 if maxsplit is None else maxsplit
+        parts = [_parts(text, delimiter, max_splits) for text in x.reshape(-1).tolist()]
         counts = np.array([len(p) for p in parts], np.int64)
         width = int(counts.max(initial=0))
         out = np.full((len(parts), width), "", object)
@@ -150,12 +151,12 @@ class StringSplit(OpRun):
         return out.reshape((*x.shape, width)), counts.reshape(x.shape)
 
 
-def _parts(text: str, delimiter: str | None, most: int) -> list[str]:
+def _parts(text: str, delimiter: str | None, max_splits: int) -> list[str]:
     if delimiter:
-        return text.split(delimiter, most) if text else []
+        return text.split(delimiter, max_splits) if text else []
     found: list[str] = []
     rest = text.strip(" ")
-    while rest and len(found) != most:
+    while rest and len(found) != max_splits:
         part, _, rest = rest.partition(" ")
         found.append(part)
         rest = rest.lstrip(" ")
@@ -163,9 +164,9 @@ def _parts(text: str, delimiter: str | None, most: int) -> list[str]:
 
 
 class TfIdfVectorizer(OpRun):
-    """How often n-grams of a pool are in each row, weighed: (rows, items) -> (rows, columns).
+    """Return weighted n-gram counts of each row: (rows, items) -> (rows, columns).
 
-    An n-gram may leave out items: the same number, at most max_skip_count, between any two.
+    An n-gram may skip up to max_skip_count items between neighbors, always the same number.
     """
 
     def _run(self, x: NDArray, mode: str, **_: Any) -> Results:

@@ -1,11 +1,8 @@
-"""Bodies: what a model has beside the nodes of its main graph.
+"""Subgraphs: bodies of If, Loop and Scan, local functions, and the constants in all nodes.
 
-Branches of If, bodies of Loop and Scan, the functions of the model itself, and the parameters that
-stand in nodes of all of these.
-
-    main graph: Equal, If
-                       |- then_branch: Conv, Constant (weights), If ...
-                       `- else_branch: ...
+main graph: Equal, If
+                   |- then_branch: Conv, Constant (weights), If ...
+                   `- else_branch: ...
 """
 
 from __future__ import annotations
@@ -24,13 +21,23 @@ from .topological_order import subgraphs
 
 _LISTS = {"value_floats": ("floats", 4), "value_ints": ("ints", 8), "value_strings": ("strings", 8)}
 _SINGLE = {"value_float": 4, "value_int": 8, "value_string": 8}
-"""Attributes of Constant that are no tensors, with the bytes that numpy holds of an element."""
+"""Attributes of Constant that are not tensors, with the bytes per element in numpy."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """A graph inside a node. node: which, by its name or first result. attribute: its name, as
-    then_branch. depth: 0 in the main graph. ops: how many nodes of each.
+    """A graph in an attribute of a node.
+
+    Attributes
+    ----------
+    node
+        The node's name, or its first result.
+    attribute
+        Name of the attribute, for instance then_branch.
+    depth
+        0 in the main graph.
+    ops
+        Number of nodes of each op.
     """
 
     node: str
@@ -42,7 +49,7 @@ class Body:
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """A function that the model brings. calls: how many nodes in the file call it."""
+    """A local function of the model; `calls` is the number of nodes in the file that call it."""
 
     name: str
     calls: int
@@ -50,7 +57,7 @@ class LocalFunction:
 
 
 def find_bodies(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[Body]:
-    """Return the graphs inside nodes, each before those inside it."""
+    """Yield the subgraphs of nodes, each before its own subgraphs."""
     for node in nodes:
         name = str(node.name or next((o for o in node.output if o), ""))
         for attribute, graph in subgraphs(node):
@@ -59,7 +66,7 @@ def find_bodies(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[Body]:
 
 
 def find_functions(model: ModelProto) -> tuple[LocalFunction, ...]:
-    """Return the functions of a model whose calls still stand in it."""
+    """Return the functions of a model that are still called."""
     callers = (model.graph.node, *(f.node for f in model.functions))
     calls = Counter(function_key(node) for nodes in callers for node in all_nodes(nodes))
     return tuple(
@@ -73,7 +80,7 @@ def _function_name(function: FunctionProto) -> str:
 
 
 def op_name(node: NodeProto) -> str:
-    """Return an op as tables show it, with its domain unless that is the default one."""
+    """Return an op's name for tables, prefixed by its domain unless that is the default."""
     return f"{node.domain}.{node.op_type}" if node.domain else str(node.op_type)
 
 
@@ -82,7 +89,7 @@ def _ops(nodes: Iterable[NodeProto]) -> dict[str, int]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Return nodes, and those of the graphs inside them."""
+    """Yield nodes, including those of subgraphs."""
     for node in nodes:
         yield node
         for _, graph in subgraphs(node):
@@ -90,8 +97,9 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def count_embedded(model: ModelProto) -> tuple[int, int]:
-    """Return the elements and bytes of all constants that stand in nodes, or in graphs inside
-    nodes. Equal ones count once, as one array is held for them.
+    """Return the elements and bytes of all Constant nodes and of tensors in subgraphs.
+
+    Equal constants count once, because they share one array.
     """
     found: dict[bytes, tuple[int, int]] = {}
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
@@ -107,7 +115,7 @@ def count_embedded(model: ModelProto) -> tuple[int, int]:
 
 
 def _constant(node: NodeProto) -> dict[bytes, tuple[int, int]]:
-    """Return by a digest of its content how large a Constant is."""
+    """Return the size of a Constant, keyed by a digest of its content."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return _tensor(attribute.t)
@@ -132,7 +140,7 @@ def _tensor(tensor: TensorProto) -> dict[bytes, tuple[int, int]]:
 
 
 def _data(tensor: TensorProto) -> bytes:
-    """Return the data of a tensor that has no raw data, without its name."""
+    """Return the data of a tensor without raw data, without its name."""
     nameless = TensorProto()
     nameless.CopyFrom(tensor)
     nameless.ClearField("name")

@@ -1,7 +1,7 @@
-"""Puts the nodes of a graph where their inputs are known, and finds cycles.
+"""Sort the nodes of a graph topologically, and find cycles.
 
-ONNX asks for sorted nodes; files that are not sorted, yet could be, are sorted here: the meaning
-is plain, as each name has one producer. Stable, and linear but for a heap.
+ONNX requires sorted nodes. Files with unsorted nodes are sorted here: the meaning is unambiguous,
+because each name has one producer. The sort is stable, and linear except for a heap.
 
     b = f(a)            a = g(x)
     a = g(x)     ->     b = f(a)
@@ -18,7 +18,7 @@ from ....common.errors import ModelFormatError
 
 
 def label(node: onnx.NodeProto) -> str:
-    """Return how messages name a node: by its name, or else by its first result."""
+    """Return a node's label for messages: its name, or its first result."""
     if node.name:
         return f"node {node.name!r} ({node.op_type})"
     first = next((o for o in node.output if o), "")
@@ -26,7 +26,7 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """Return the graphs among a node's attributes, with the attribute's name."""
+    """Yield the graphs in a node's attributes, with the attribute names."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -35,7 +35,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def used_names(node: onnx.NodeProto) -> set[str]:
-    """Return the names a node takes from its graph, for itself and for its subgraphs."""
+    """Return the names that a node and its subgraphs read from the graph."""
     names = {name for name in node.input if name}
     for _, graph in subgraphs(node):
         inside = {i.name for i in graph.input} | {i.name for i in graph.initializer}
@@ -51,12 +51,17 @@ def used_names(node: onnx.NodeProto) -> set[str]:
 def order(
     nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int], where: str
 ) -> list[int] | None:
-    """Return the positions of the nodes in an order that works, None if it is the one they have.
+    """Return the positions of the nodes in topological order, or None if they are sorted.
 
-    producers: the position of the node that gives a name.
+    Parameters
+    ----------
+    producers
+        The position of the node that produces each name.
 
-    Raises:
-        ModelFormatError: some wait for each other.
+    Raises
+    ------
+    ModelFormatError
+        The nodes form a cycle.
     """
     needs = [{producers[name] for name in used_names(node) if name in producers} for node in nodes]
     if all(max(need, default=-1) < i for i, need in enumerate(needs)):

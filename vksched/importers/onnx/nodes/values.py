@@ -1,4 +1,4 @@
-"""Values: what stands for an ONNX value while a model is lowered, and what the host holds of it."""
+"""Values: representations of ONNX values during lowering, and on the CPU."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from ....ir.tensor import Tensor
 from .elements import element_of, element_of_dtype
 
 CpuValue = Any
-"""What the host holds: an array, a list of these (a sequence), None (an empty optional), a map from
-numbers or texts to values, or a list of maps.
+"""A value on the CPU: an array, a list of arrays (a sequence), None (an empty optional), a map from
+numbers or strings to values, or a list of maps.
 """
 
 BUCKETS = (1 << 20, 1 << 31)
-"""An int64 placeholder is lowered for values within one of these, or for any."""
+"""An int64 placeholder is lowered for values within one of these bounds, or for any value."""
 SEQUENCE = -1
-"""Element type of a sequence, whatever its items are."""
+"""Element type of a sequence, regardless of its items."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuValueType:
-    """What lowering may know of an array without looking at its elements.
+    """The type of an array that lowering may use without a guard on its elements.
 
-    bound: int64 values lie in -bound .. bound - 1; 0 where that is not known.
+    Attributes
+    ----------
+    bound
+        int64 values are in -bound .. bound - 1; 0 if unknown.
     """
 
     elem_type: int
@@ -39,20 +42,20 @@ class CpuValueType:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What shape inference says of a result. shape: None where it depends on data."""
+    """The inferred type of a result; `shape` is None if it depends on data."""
 
     elem_type: int
     shape: Shape | None
 
 
 MAPS = "maps"
-"""What lowering may know of a map, or of a sequence of maps: that only the host can hold it."""
+"""The type of a map or of a sequence of maps: only the CPU can hold it."""
 TypeKey = CpuValueType | tuple[Any, ...] | str | None
-"""What lowering may know of a host value: sequences are tuples of those of their items."""
+"""The type of a CPU value; for sequences, a tuple of the types of their items."""
 
 
 class Map(dict[Any, Any]):
-    """A map that the caller gives. dtype: numpy's type of its values."""
+    """A map passed by the caller; `dtype` is the numpy dtype of its values."""
 
     def __init__(self, items: Iterable[tuple[Any, Any]], dtype: np.dtype[Any]) -> None:
         super().__init__(items)
@@ -60,14 +63,14 @@ class Map(dict[Any, Any]):
 
 
 def has_maps(value: CpuValue) -> bool:
-    """Return whether a value is a map, or a sequence of maps."""
+    """Return True if a value is a map or a sequence of maps."""
     if isinstance(value, (list, tuple)):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict)
 
 
 def type_of(value: CpuValue | CpuValueType) -> TypeKey:
-    """Returns what lowering may know of a host value without a guard."""
+    """Return the type of a CPU value, which lowering may use without a guard."""
     if value is None or isinstance(value, CpuValueType):
         return value
     if has_maps(value):
@@ -89,12 +92,20 @@ def _type_of_array(dtype: np.dtype[np.generic], shape: Shape, bound: int) -> Cpu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """One ONNX value while a model is lowered; just one of these is given:
+    """One ONNX value during lowering. At most one of the first four is set.
 
-    tensor: it is computed by the graph. array: it is the same in every run. slot: the caller or an
-    earlier stage gives it to the run. items: a sequence. None of them: an empty optional.
-
-    type: of a slot, what is known of it; None as long as nothing is, and of maps.
+    Attributes
+    ----------
+    tensor
+        The value is computed by the graph.
+    array
+        The value is equal in every run.
+    slot
+        The caller or an earlier segment supplies the value.
+    items
+        The value is a sequence. If none of the four is set, it is an empty optional.
+    type
+        The type of a slot; None if it is unknown, and for maps.
     """
 
     elem_type: int
@@ -118,12 +129,12 @@ class Value:
 
     @property
     def is_tensor(self) -> bool:
-        """It is neither a sequence nor an empty optional."""
+        """True if it is neither a sequence nor an empty optional."""
         return self.tensor is not None or self.array is not None or self.type is not None
 
     @property
     def is_known(self) -> bool:
-        """It is the same in every run, all items of a sequence too."""
+        """True if it, and all items of a sequence, are equal in every run."""
         if self.items is not None:
             return all(item.is_known for item in self.items)
         return self.array is not None or (self.tensor is None and self.slot is None)
@@ -134,14 +145,14 @@ EMPTY = Value(0)
 
 
 def known(array: NDArray) -> Value:
-    """Return the value of an array that is the same in every run, which nobody may write to."""
+    """Return a value for a read-only array that is equal in every run."""
     array = np.asarray(array)
     array.flags.writeable = False
     return Value(element_of(array), array=array)
 
 
 def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
-    """Yield the arrays of known values, also those in sequences."""
+    """Yield the arrays of known values, including those in sequences."""
     for value in values:
         if value is not None and value.items is not None:
             yield from arrays_of(value.items)
@@ -150,14 +161,14 @@ def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
 
 
 def known_host(value: Value) -> CpuValue:
-    """Return a known value as the host holds it."""
+    """Return a known value as a CPU value."""
     if value.items is not None:
         return [known_host(item) for item in value.items]
     return value.array
 
 
 def known_value(value: CpuValue) -> Value:
-    """Returns what the host holds as a known value."""
+    """Return a CPU value as a known value."""
     if value is None:
         return EMPTY
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Files read and checked: bytes, tensors, shapes, local functions."""
+"""Reading of ONNX files: bytes, tensors, shapes and local functions, with checks."""

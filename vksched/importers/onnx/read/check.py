@@ -1,8 +1,8 @@
-"""Checks the structure of a model: names, order, ops, attributes, subgraphs and functions.
+"""Check the structure of a model: names, ops, attributes, subgraphs and functions.
 
-What the checker of the onnx package leaves to the executor is asked here as well, and every
-message names the node. Names resolve as in the format: a subgraph sees the names of the graphs
-around it, a function only its inputs.
+The checks include those that the onnx package's checker leaves to the executor, and every message
+names the node. Names are resolved as in the format: a subgraph sees the names of the enclosing
+graphs, a function only its inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..rules import find_rule
 from .tensors import TensorReader, check_element_type, checked_shape, text
 
 DEPRECATED_LATER = frozenset(("GroupNormalization",))
-"""Ops of which a version was deprecated when files had it already: its rule holds."""
+"""Ops with a version that was deprecated while files already used it: its rule applies."""
 _TRY = (
     "try a function of the model itself that stands for the op, or an op of ai.onnx, ai.onnx.ml or "
     "com.microsoft"
@@ -55,7 +55,7 @@ _LISTS = (
 
 @dataclass
 class _Scope:
-    """Names that are known at a place, and those of the graphs around it."""
+    """Names that are visible at a place, including those of enclosing graphs."""
 
     outer: _Scope | None
     names: set[str] = field(default_factory=set)
@@ -70,14 +70,15 @@ class _Scope:
 
 
 def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
-    """Check a model; returns the number of its nodes with all functions expanded.
+    """Check a model and return its number of nodes with all functions inlined.
 
-    Nodes are sorted, the default domain gets the one name "", and functions the model's opsets.
+    The check sorts nodes, replaces "ai.onnx" with "" as the default domain, and adds the opsets of
+    the model to functions. It does not look at the data of the main graph's initializers.
 
-    The data of the main graph's initializers is not looked at.
-
-    Raises:
-        ModelFormatError: with the node, initializer, input or output that is wrong.
+    Raises
+    ------
+    ModelFormatError
+        The model is invalid; the message names the node, initializer, input or output.
     """
     if not 0 < model.ir_version <= onnx.IR_VERSION:
         raise ModelFormatError(
@@ -108,10 +109,11 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
 
 
 def _embed_hidden(model: onnx.ModelProto, reader: TensorReader) -> None:
-    """Bring external data inside that the checks do not come to, in whatever field: defaults of
-    functions, graphs of training. Nothing that reads the model later opens a file that it names.
+    """Embed external data in fields that the checks do not reach: defaults of functions, training
+    graphs.
 
-    The initializers of the main graph are left to `TensorReader.array`.
+    Later readers of the model then never open a file that it names. The initializers of the main
+    graph are left to `TensorReader.array`.
     """
     parts: list[Message] = []
     for message, left in (
@@ -127,7 +129,7 @@ def _embed_hidden(model: onnx.ModelProto, reader: TensorReader) -> None:
 
 @dataclass
 class _Checker:
-    """Checks nodes that share opsets: the main graph's or those of a function."""
+    """Check nodes with common opsets: those of the main graph or of a function."""
 
     reader: TensorReader
     functions: Mapping[FunctionKey, onnx.FunctionProto]
@@ -138,7 +140,7 @@ class _Checker:
     def graph(
         self, graph: onnx.GraphProto, outer: _Scope, depth: int, prefix: str, main: bool = False
     ) -> None:
-        """Check a graph and what is in it."""
+        """Check a graph and its nodes."""
         if depth > MAX_DEPTH:
             raise ModelFormatError(
                 f"[onnx] {prefix}expected at most {MAX_DEPTH} graphs inside each other, got more"
@@ -166,7 +168,7 @@ class _Checker:
             if value.name not in scope:
                 raise ModelFormatError(
                     f"[onnx] {prefix}output {value.name!r}: expected the name of a value, got one "
-                    "that nothing gives"
+                    "that no node produces"
                 )
         if main:
             self._names(set(), (o.name for o in graph.output), "output")
@@ -180,13 +182,13 @@ class _Checker:
             if name not in scope:
                 raise ModelFormatError(
                     f"[onnx] {self.prefix}output {name!r}: expected the name of a value, got one "
-                    "that nothing gives"
+                    "that no node produces"
                 )
 
     def nodes(
         self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, depth: int, prefix: str
     ) -> None:
-        """Checks nodes one by one, in an order that works; puts the graph's into that order."""
+        """Check nodes in topological order, and sort them."""
         producers: dict[str, int] = {}
         for at, node in enumerate(graph.node):
             self._texts(node, prefix)
@@ -211,7 +213,7 @@ class _Checker:
                 if name and name not in scope:
                     raise ModelFormatError(
                         f"[onnx] {where}: expected inputs that exist, got {name!r}, which no "
-                        "node, input or initializer gives"
+                        "node, input or initializer defines"
                     )
             self._op(node, where)
             for attribute in node.attribute:
@@ -305,16 +307,19 @@ class _Checker:
 
 @lru_cache(maxsize=1)
 def _schema_domains() -> frozenset[str]:
-    """Return the domains of which the onnx package knows ops."""
+    """Return the domains that have schemas in the onnx package."""
     return frozenset(schema.domain for schema in defs.get_all_schemas())
 
 
 def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:
-    """Check the declared type of an input, output or value. Dimensions below 0 become unknown
-    ones, as in onnxruntime; 0 is a size, there too.
+    """Check the declared type of an input, output or value.
 
-    Raises:
-        ModelFormatError: it is missing, unknown, or has dimensions that cannot be.
+    Negative dimensions become unknown, as in onnxruntime; 0 is a size.
+
+    Raises
+    ------
+    ModelFormatError
+        The type is missing or unknown, or has invalid dimensions.
     """
     text(value.name, where)
     _check_type_proto(value.type, where, required)
@@ -361,34 +366,35 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str,
 
 
 def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
-    """Check the number of inputs and outputs and the attributes against those of the op."""
-    for what, count, least, most in (
+    """Check the inputs, outputs and attributes of a node against the op's schema."""
+    for what, count, min_count, max_count in (
         ("inputs", len(node.input), schema.min_input, schema.max_input),
         ("outputs", len(node.output), schema.min_output, schema.max_output),
     ):
-        if not least <= count <= most:
-            span = str(least) if least == most else f"{least} to {most}"
-            if most >= 1 << 31 - 1:
-                span = f"at least {least}"
+        if not min_count <= count <= max_count:
+            span = str(min_count) if min_count == max_count else f"{min_count} to {max_count}"
+            if max_count >= 1 << 31 - 1:
+                span = f"at least {min_count}"
             raise ModelFormatError(f"[onnx] {where}: expected {span} {what}, got {count}")
     single = defs.OpSchema.FormalParameterOption.Single
     for name, formal in zip(node.input, schema.inputs, strict=False):
         if not name and formal.option == single:
             raise ModelFormatError(f"[onnx] {where}: expected an input {formal.name}, got none")
-    given: set[str] = set()
+    present: set[str] = set()
     known = schema.attributes
     for attribute in node.attribute:
-        if attribute.name in given or attribute.name not in known:
+        if attribute.name in present or attribute.name not in known:
             raise ModelFormatError(
                 f"[onnx] {where}: expected attributes of {', '.join(known) or 'none'}, each at "
-                f"most once, got {attribute.name!r}" + (" again" if attribute.name in given else "")
+                f"most once, got {attribute.name!r}"
+                + (" again" if attribute.name in present else "")
             )
-        given.add(attribute.name)
+        present.add(attribute.name)
         if attribute.type != known[attribute.name].type.value:
             raise ModelFormatError(
                 f"[onnx] {where}, attribute {attribute.name!r}: expected "
                 f"{known[attribute.name].type.name}, got type {attribute.type}"
             )
     for name, wanted in known.items():
-        if wanted.required and name not in given:
+        if wanted.required and name not in present:
             raise ModelFormatError(f"[onnx] {where}: expected an attribute {name!r}, got none")

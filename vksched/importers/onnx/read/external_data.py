@@ -1,5 +1,5 @@
-"""Opens the external data of a model file: never a file outside the model's folder, or outside its
-repository in a hub's cache, whatever the model says; see `storage/safe_open.py`.
+"""Open the external data of a model, restricted to its folder or its repository in a hub's cache;
+see `storage/safe_open.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from ....storage.model_file import content_of
 from ....storage.safe_open import opened_below, parts_of, root_of
 
 MAX_MAPS = 256
-"""A map holds a file descriptor, of which a process has some 1,000; files beyond are read."""
+"""A mapping holds a file descriptor, of which a process has about 1,000; further files are read."""
 
 
 class Folder:
-    """The folder of a model, None if it has none, and those external data files of it that were
-    asked for.
-    """
+    """The folder of a model, or None, and its external data files opened so far."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -33,8 +31,10 @@ class Folder:
     def read(self, location: str, offset: int, length: int, where: str) -> memoryview:
         """Return bytes of a file.
 
-        Raises:
-            ModelFormatError: no such file in the folder, or it ends before.
+        Raises
+        ------
+        ModelFormatError
+            The folder has no such file, or the file is too short.
         """
         data = self._files.get(location)
         if data is None:
@@ -72,7 +72,9 @@ class Folder:
                 got = (
                     f"a symbolic link that leads out of {str(root_of(self._path))!r}, or no folder"
                 )
-                hint = "; try a copy of the file in place of the link, or the model where it lies"
+                hint = (
+                    "; try a copy of the file in place of the link, or the model in its own folder"
+                )
             raise ModelFormatError(
                 f"[onnx] {where}: expected external data in {location!r}, got {got}{hint}"
             ) from None

@@ -1,11 +1,11 @@
-"""Reads an ONNX model: from a file or bytes to a checked model and its weights as arrays.
+"""Load an ONNX model from a file or bytes: a checked model, and its weights as arrays.
 
     file --map--> bytes --split--> skeleton --protobuf--> ModelProto --check, infer--> OnnxFile
                         \\---------> raw data, external data --------> read-only views
 
-Weights are never copied where the file holds their bytes as numpy would. Whatever is wrong is a
-ModelFormatError that names the node, input, output or initializer. A mapped file must not be
-changed while its arrays live.
+Weights are not copied if their bytes in the file have numpy's layout. Every fault raises
+ModelFormatError, which names the node, input, output or initializer. A mapped file must not be
+changed while its arrays are in use.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 @dataclass(frozen=True, eq=False)
 class OnnxFile:
-    """A checked model; no function of onnx that opens files is needed, or safe, from here on."""
+    """A checked model. Functions of onnx that open files are neither needed nor safe from here
+    on.
+    """
 
     model: onnx.ModelProto
-    """Sorted nodes; the main graph's initializers, sparse ones too, with type and shape only."""
+    """The model with sorted nodes; initializers of the main graph have type and shape only."""
     initializers: Mapping[str, NDArray]
-    """Those of the main graph, read-only, in numpy's or ml_dtypes' types."""
+    """Initializers of the main graph, read-only, with dtypes of numpy or ml_dtypes."""
     path: Path | None
     file_bytes: int
-    """Of the model and its external data."""
+    """Size of the model with its external data."""
     functions: tuple[LocalFunction, ...] = ()
-    """Those of the file, whose calls are replaced by their nodes."""
+    """Local functions of the file, whose calls are inlined."""
     made_bytes: int = 0
-    """What was made for tensors that the file describes in less."""
+    """Memory of tensors that are larger than their description in the file."""
 
 
 def read_onnx(
@@ -56,19 +58,26 @@ def read_onnx(
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> OnnxFile:
-    """Reads and checks a model.
+    """Read and check a model.
 
-    source: a path, the bytes of a file, or a model. folder: of the external data of bytes or a
-    model; that of a path lies in its folder.
+    Parameters
+    ----------
+    source
+        A path, the bytes of a file, or a model.
+    folder
+        Folder of the external data, for bytes or a model. The external data of a path is in its
+        folder.
 
-    Raises:
-        ModelFormatError: the file cannot be read, or the model is not valid.
+    Raises
+    ------
+    ModelFormatError
+        The file cannot be read, or the model is invalid.
     """
     try:
         return _read(source, progress, folder)
     except ModelFormatError as error:
         kind, failure = type(error), str(error)
-    # A new error, as the frames of the old one would keep the file mapped.
+    # A new error: the frames of the old one would keep the file mapped.
     raise kind(failure)
 
 
@@ -111,8 +120,8 @@ def _read(
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    size, made = len(data) + folder.total_bytes, reader.made_bytes
-    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, made)
+    size, materialized = len(data) + folder.total_bytes, reader.made_bytes
+    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, materialized)
 
 
 def _content(source: Source) -> memoryview:

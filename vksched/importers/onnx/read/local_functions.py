@@ -1,8 +1,8 @@
-"""Functions of a model: their bodies replace the calls, before anything is lowered.
+"""Inline local functions before lowering.
 
-onnx's inliner does it, once calls give all attributes that have a default and functions import what
-the model imports. What it leaves, as ops have changed between a function's opset and the model's,
-the host evaluates as a whole.
+onnx's inliner is used, after calls got all attributes with a default and functions got the imports
+of the model. Functions that it skips, because ops changed between the function's opset and the
+model's, are evaluated as a whole on the CPU.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..nodes.names import subgraphs
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """Return a model without calls of its functions; those that are left it keeps.
+    """Return a model with its functions inlined; functions that cannot be inlined remain.
 
-    Where a function has the name of an op of its domain, the op is meant, as in onnxruntime.
+    If a function has the name of an op of its domain, calls refer to the op, as in onnxruntime.
     """
     if not model.functions:
         return model
     out = ModelProto()
     out.CopyFrom(model)
     versions = _versions(out)
-    kept = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
-    functions = [FunctionProto.FromString(f.SerializeToString()) for f in kept]
+    remaining = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
+    functions = [FunctionProto.FromString(f.SerializeToString()) for f in remaining]
     del out.functions[:]
     by_key = {function_key(f): f for f in functions}
     for nodes in (out.graph.node, *(f.node for f in functions)):
@@ -47,7 +47,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     out.functions.extend(functions)
     try:
         return inline_local_functions(out, convert_version=True)
-    except Exception:  # of onnx's converter: an op that it cannot bring to another opset
+    except Exception:  # raised by onnx's converter for ops that it cannot convert
         return inline_local_functions(out)
 
 
@@ -56,7 +56,9 @@ def _versions(of: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def _since(op_type: str, domain: str, versions: Mapping[str, int]) -> int | None:
-    """Return the opset that has defined an op; None where there is no such op."""
+    """Return the opset that introduced the current version of an op, or None if there is no such
+    op.
+    """
     canonical = canonical_domain(domain)
     if canonical not in versions:
         return None
@@ -83,9 +85,9 @@ def _give_defaults(
             _give_defaults(graph.node, functions)
         called = functions.get(function_key(node))
         if called is not None:
-            given = {a.name for a in node.attribute}
+            present = {a.name for a in node.attribute}
             node.attribute.extend(
                 AttributeProto.FromString(a.SerializeToString())
                 for a in called.attribute_proto
-                if a.name not in given
+                if a.name not in present
             )

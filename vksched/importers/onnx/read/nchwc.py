@@ -1,10 +1,10 @@
-"""NCHWc: models saved with all of onnxruntime's optimizations hold weights in blocks of channels.
+"""NCHWc: models saved with all optimizations of onnxruntime store weights in blocks of channels.
 
-    OIHW (32, 32, 3, 3)  ->  (2, 2, 3, 3, 16, 16), stored in the old shape
+    OIHW (32, 32, 3, 3)  ->  (2, 2, 3, 3, 16, 16), stored with the old shape
 
-A block has 16 channels on processors with AVX-512 or NEON and 8 on others; the file does not say
-which. Shapes tell it where channels were filled up to whole blocks. Else the block of this machine
-is taken, as by onnxruntime, with a warning.
+A block has 16 channels on processors with AVX-512 or NEON, and 8 on others. The file does not
+specify the size. It is inferred from shapes if channels were padded to whole blocks. Otherwise the
+size of this machine is used, as in onnxruntime, with a warning.
 
 Complexity: O(nodes). Examples: tests/importers/test_onnx_saved.py.
 """
@@ -24,14 +24,16 @@ from ..nodes.schemas import BLOCK, NCHWC
 from ..nodes.topological_order import label, subgraphs
 
 SIZES = (8, 16)
-"""Channels of a block."""
+"""Possible numbers of channels per block."""
 
 
 def mark_blocks(model: onnx.ModelProto) -> None:
-    """Write the number of channels of a block into the nodes that need it.
+    """Write the number of channels per block into the nodes that need it.
 
-    Raises:
-        ModelFormatError: shapes of the model contradict each other.
+    Raises
+    ------
+    ModelFormatError
+        Shapes of the model are contradictory.
     """
     if all(opset.domain != NCHWC for opset in model.opset_import):
         return
@@ -40,13 +42,13 @@ def mark_blocks(model: onnx.ModelProto) -> None:
     size, marked = 0, []
     for node in _all_nodes(model.graph):
         fits = _fitting(node, shapes, blocked)
-        told = min(fits, default=-1) if len(fits) < len(SIZES) else 0
-        if told < 0 or (told and size and told != size):
+        inferred = min(fits, default=-1) if len(fits) < len(SIZES) else 0
+        if inferred < 0 or (inferred and size and inferred != size):
             raise ModelFormatError(
                 f"[onnx] {label(node)}: expected weights in blocks of {size or '8 or 16'} channels "
                 "as in all of the model, got other ones"
             )
-        size = told or size
+        size = inferred or size
         channels = _channels(node, shapes, blocked)
         if channels is not None:
             blocked.update(dict.fromkeys(node.output, channels))
@@ -55,14 +57,15 @@ def mark_blocks(model: onnx.ModelProto) -> None:
     if marked and not size:
         size = _of_this_machine()
         warn_user(
-            "[onnx] the model was saved with all of onnxruntime's optimizations: its weights lie "
-            f"in blocks of 8 or 16 channels, and their shapes fit both; {size} is taken, as on "
-            "this machine; try the model as it was, or as ORT_ENABLE_EXTENDED saves it"
+            "[onnx] the model was saved with all of onnxruntime's optimizations: its weights are "
+            "stored in blocks of 8 or 16 channels, and their shapes fit both; "
+            f"{size} is used, as on this machine; try the original model, or one saved with "
+            "ORT_ENABLE_EXTENDED"
         )
     for node in marked:
-        given = [a for a in node.attribute if a.name != BLOCK]
+        attributes = [a for a in node.attribute if a.name != BLOCK]
         del node.attribute[:]
-        node.attribute.extend([*given, make_attribute(BLOCK, size)])
+        node.attribute.extend([*attributes, make_attribute(BLOCK, size)])
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -75,26 +78,27 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _channels(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> int | None:
-    """Return the channels of results that lie in blocks, 0 where they are not known; None of other
-    results. Ops of the default domain between those of blocks leave them as they are.
+    """Return the channels of results in NCHWc layout, 0 if unknown, or None for other results.
+
+    Ops of the default domain between NCHWc nodes keep the layout.
     """
     if node.domain == NCHWC and node.op_type in ("ReorderInput", "ReorderOutput"):
         return 0 if node.op_type == "ReorderInput" else None
     if node.domain == NCHWC and node.op_type == "Conv":
         shape = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
         return shape[0] if len(shape) == 4 else 0
-    given = [blocked[name] for name in node.input if name in blocked]
-    if not given:
+    channels = [blocked[name] for name in node.input if name in blocked]
+    if not channels:
         return None
     if node.op_type == "Concat":
-        return sum(given) if all(given) else 0
-    return max(given)
+        return sum(channels) if all(channels) else 0
+    return max(channels)
 
 
 def _fitting(
     node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
 ) -> set[int]:
-    """Return the sizes of blocks that agree with the shapes at a node."""
+    """Return the block sizes that are consistent with the shapes at a node."""
     fits = set(SIZES)
     if node.domain != NCHWC or not node.input:
         return fits
@@ -108,7 +112,7 @@ def _fitting(
     fits = {s for s in fits if shape[0] % s == 0}
     if _attribute(node, "group", 1) > 1:
         return fits
-    # fewer channels than a block are read as they are, others in whole blocks
+    # fewer channels than a block are stored unpadded, others in whole blocks
     if node.input[0] in blocked:
         return {s for s in fits if shape[1] % s == 0}
     return {s for s in fits if shape[1] < s}
@@ -122,7 +126,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 
 def _of_this_machine() -> int:
-    """Return the channels of the blocks that onnxruntime writes on this machine."""
+    """Return the block size that onnxruntime uses on this machine."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
         return 16
     try:

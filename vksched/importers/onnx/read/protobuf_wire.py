@@ -1,14 +1,14 @@
-"""Takes the large tensors out of a serialized model before protobuf parses the rest.
+"""Extract large tensors from a serialized model before protobuf parses it.
 
-A model is a tree of length-delimited fields; weights are the `raw_data` of the main graph's
+A model is a tree of length-delimited fields. Weights are the `raw_data` of the main graph's
 initializers, or packed numbers in another field:
 
     ModelProto [7: GraphProto [5: TensorProto [9: raw_data] ...] ...]
 
-protobuf would copy them, several times over, and parses 2 GiB at most. So the fields on that path
-are walked here, a few per initializer; data becomes a view of the file, and the skeleton without it
-is what protobuf sees. Time is linear in the number of nodes and initializers, not in bytes.
-Encoding: https://protobuf.dev/programming-guides/encoding
+protobuf would copy them several times, and parses at most 2 GiB. So this module walks the fields on
+that path, a few per initializer. Data becomes a view of the file, and protobuf parses the skeleton
+without it. The time is linear in the number of nodes and initializers, not in bytes. Encoding:
+https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from ....common.errors import ModelFormatError
 DType = np.dtype[Any]
 
 LARGE_BYTES = 4096
-"""Smaller data stays in the skeleton: shape inference wants to see it."""
+"""Smaller data stays in the skeleton, where shape inference can read it."""
 
 _GRAPH, _INITIALIZER = 7, 5
 RAW_DATA = 9
 FIELDS = {4: "float_data", 5: "int32_data", 7: "int64_data", 10: "double_data", 11: "uint64_data"}
-"""Of a tensor: those with numbers."""
+"""Fields of a tensor with numbers."""
 _DATA = (RAW_DATA, *FIELDS)
 _FIRST = frozenset(
     number << 3 | wire
     for wire, numbers in ((0, (1, 5)), (2, (2, 3, 4, 6, 7, 8, 14)))
     for number in numbers
 )
-"""Bytes of the fields of a ModelProto that may come first: numbers, then texts and messages."""
+"""First bytes of the fields that a ModelProto may start with: numbers, then strings and
+messages.
+"""
 _PIECE_BYTES = 1 << 20
 _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """The data of a tensor in one field, of which this is the number."""
+    """The data of a tensor in one field, and the field's number."""
 
     number: int
     data: memoryview
@@ -55,17 +57,19 @@ class _Field:
     number: int
     wire: int
     start: int
-    """Of the tag."""
+    """Offset of the tag."""
     value: int
-    """Of the value; for a delimited field behind its length."""
+    """Offset of the value; for a delimited field, after its length."""
     end: int
 
 
 def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
     """Return the model without large data, and for each initializer its data or None.
 
-    Raises:
-        ModelFormatError: the bytes end too early or are no fields.
+    Raises
+    ------
+    ModelFormatError
+        The bytes are truncated or are not fields.
     """
     taken: list[Large | None] = []
     pieces: list[bytes | memoryview] = []
@@ -78,46 +82,50 @@ def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
 
 
 def begins_as_model(data: memoryview) -> bool:
-    """Whether the first byte is that of a field of an ONNX model; what is no model may have one."""
+    """Return True if the first byte is that of a field of an ONNX model; other files may match,
+    too.
+    """
     return not len(data) or data[0] in _FIRST
 
 
 def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = []
-    kept = graph.value
+    copied = graph.value
     for field in _fields(data, graph.value, graph.end):
         if (field.number, field.wire) != (_INITIALIZER, _DELIMITED):
             continue
         large = _large(data, field)
         taken.append(None if large is None else Large(large.number, data[large.value : large.end]))
         if large is not None:
-            pieces.append(data[kept : field.start])
+            pieces.append(data[copied : field.start])
             rest: list[bytes | memoryview] = [
                 data[field.value : large.start],
                 data[large.end : field.end],
             ]
             _put(pieces, _INITIALIZER, rest)
-            kept = field.end
-    pieces.append(data[kept : graph.end])
+            copied = field.end
+    pieces.append(data[copied : graph.end])
     return pieces
 
 
 def _large(data: memoryview, tensor: _Field) -> _Field | None:
-    """Return the field with a tensor's data if it is large and the only one."""
+    """Return the field of a tensor's data if it is large and the only one."""
     found: _Field | None = None
     for part in _fields(data, tensor.value, tensor.end):
         if part.number in _DATA:
             if found is not None or part.wire != _DELIMITED:
-                return None  # several fields, or an entry for each number: protobuf joins them
+                return None  # several fields, or one entry per number: protobuf joins them
             found = part
     return found if found is not None and found.end - found.value > LARGE_BYTES else None
 
 
 def numbers(packed: memoryview, count: int, dtype: DType) -> NDArray:
-    """Return the low bits of packed numbers of variable length, read in pieces.
+    """Return the low bits of packed varints, decoded in chunks.
 
-    Raises:
-        ModelFormatError: there are more or fewer of them.
+    Raises
+    ------
+    ModelFormatError
+        Their number is not `count`.
     """
     data = np.frombuffer(packed, np.uint8)
     out, filled, at = np.empty(count, dtype), 0, 0
@@ -163,12 +171,12 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[_Field]:
         if not number:
             raise _damaged(start, "a field with the number 0")
         if at > end:
-            raise _damaged(start, f"a field that ends {at - end} bytes behind what holds it")
+            raise _damaged(start, f"a field that ends {at - end} bytes after its parent")
         yield _Field(number, wire, start, value, at)
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
+    """Return a varint and its end."""
     value = 0
     for place in range(10):
         if at + place >= end:

@@ -1,7 +1,8 @@
-"""Asks onnx's shape inference whether the types and shapes of a whole model fit together.
+"""Check with onnx's shape inference that the types and shapes of a whole model are consistent.
 
-It sees the model's inputs, its small constants and no declared shapes of values between: those
-are hints that exporters get wrong, and not what runs. Nodes it knows nothing about it passes over.
+It uses the model's inputs and its small constants, but not the declared shapes of intermediate
+values: exporters get these hints wrong, and they do not affect execution. Unknown nodes are
+skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..nodes.schemas import CONTRIB_DOMAINS
 from ..nodes.topological_order import label, subgraphs
 
 MAX_SHOWN_BYTES = 4096
-"""Larger constants are no shapes."""
+"""Larger constants are not shapes."""
 _PASSED_OVER = "vksched.passed_over"
 """A domain without schemas."""
 _ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): (?:\[\w*Error\] )?(.*)")
@@ -31,18 +32,20 @@ _ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): (?:\[\w*Error\] )?(.*
 def check_inference(
     model: onnx.ModelProto, arrays: Mapping[str, NDArray], expanded_nodes: int
 ) -> None:
-    """Infer all shapes from those of the inputs, and forgets them.
+    """Infer all shapes from those of the inputs, and discard them.
 
-    Raises:
-        ModelFormatError: two types or shapes contradict each other; names the node.
+    Raises
+    ------
+    ModelFormatError
+        Two types or shapes are contradictory; the message names the node.
     """
     if expanded_nodes > MAX_INFERRED_NODES or model.ByteSize() > MAX_INFERRED_BYTES:
         return
     if model.functions:
-        return  # of other opsets than the model's: onnx would refuse them
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    graph = asked.graph
+        return  # opsets differ from those of the model: onnx would reject them
+    stripped = onnx.ModelProto()
+    stripped.CopyFrom(model)
+    graph = stripped.graph
     types = {t.name: t.data_type for t in graph.initializer}
     types |= {s.values.name: s.values.data_type for s in graph.sparse_initializer}
     del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
@@ -55,39 +58,40 @@ def check_inference(
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    for function in asked.functions:
+    for function in stripped.functions:
         _prepare(function, _versions(function.opset_import))
-    _prepare(graph, _versions(asked.opset_import))
-    for opsets in (asked.opset_import, *(f.opset_import for f in asked.functions)):
-        missing = {_PASSED_OVER, *CONTRIB_DOMAINS, *(f.domain for f in asked.functions)}
+    _prepare(graph, _versions(stripped.opset_import))
+    for opsets in (stripped.opset_import, *(f.opset_import for f in stripped.functions)):
+        missing = {_PASSED_OVER, *CONTRIB_DOMAINS, *(f.domain for f in stripped.functions)}
         opsets.extend(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )
-    asked.ir_version = max(asked.ir_version, 4)  # from there on initializers need not be inputs
-    said = _failure(asked)
-    if said:
-        found = _ERROR.search(said)
-        where, what = (found[1], found[2]) if found else (_blamed(asked), said)
-        raise ModelFormatError(f"[onnx] {where}: {what}{_operands(asked, where)}")
+    # from IR version 4 on initializers need not be inputs
+    stripped.ir_version = max(stripped.ir_version, 4)
+    message = _failure(stripped)
+    if message:
+        found = _ERROR.search(message)
+        where, what = (found[1], found[2]) if found else (_blamed(stripped), message)
+        raise ModelFormatError(f"[onnx] {where}: {what}{_operands(stripped, where)}")
 
 
 def _failure(model: onnx.ModelProto) -> str:
-    """Returns what shape inference says against a model, "" for nothing."""
+    """Return the error of shape inference for a model, or ""."""
     try:
         shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except Exception as error:  # of several types, none of them documented
+    except Exception as error:  # raised in several types, none of them documented
         return " ".join(str(error).split()) or type(error).__name__
     return ""
 
 
 def _operands(model: onnx.ModelProto, name: str) -> str:
-    """Return the types of what a node of the main graph reads, as far as they can be told."""
+    """Return a description of the types that a node of the main graph reads, if they are known."""
     node = next((n for n in model.graph.node if n.name == name), None)
     if node is None:
         return ""
     try:
         graph = shape_inference.infer_shapes(model).graph
-    except Exception:  # as above
+    except Exception:  # see above
         graph = model.graph
     types = {v.name: _type_text(v.type.tensor_type) for v in (*graph.input, *graph.value_info)}
     types |= {
@@ -106,7 +110,7 @@ def _type_text(tensor: onnx.TypeProto.Tensor) -> str:
 
 
 def _blamed(model: onnx.ModelProto) -> str:
-    """Return the first node without which shape inference would not fail, found by halving."""
+    """Return the first node without which shape inference succeeds, found by bisection."""
     nodes = list(model.graph.node)
     part = onnx.ModelProto()
     part.CopyFrom(model)
@@ -124,9 +128,9 @@ def _blamed(model: onnx.ModelProto) -> str:
 
 
 def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
-    """Name each node after itself, so that messages can tell which one it was, and hides those
-    that onnx would infer through a body it has for the op: at older opsets these bodies fail
-    (MeanVarianceNormalization at 9 in onnx 1.23).
+    """Set the name of each node to its label for messages, and hide nodes that onnx would infer
+    through a function body: these bodies fail at older opsets (MeanVarianceNormalization at 9 in
+    onnx 1.23).
     """
     for node in graph.node:
         node.name = label(node)

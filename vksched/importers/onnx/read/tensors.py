@@ -1,4 +1,4 @@
-"""TensorProto to numpy, with every size checked before anything is made."""
+"""Convert TensorProto to numpy, and check all sizes before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from .external_data import Folder
 from .protobuf_wire import FIELDS, RAW_DATA, Large, numbers
 
 _Type = onnx.TensorProto
-# Newer types than those of the oldest onnx package are found by name.
+# Types that are newer than the oldest supported onnx package are looked up by name.
 _BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("INT2", "UINT2"), 2),
     **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
 }
-"""Types of which several elements share a byte."""
+"""Types with several elements per byte."""
 _COMPLEX = (_Type.COMPLEX64, _Type.COMPLEX128)
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _EXTERNAL = ("external_data", "data_location")
 
 
 def text(value: object, where: str) -> str:
-    """Return a string of the file; those that are no UTF-8 come as bytes.
+    """Return a string of the file; protobuf returns strings that are not UTF-8 as bytes.
 
-    Raises:
-        ModelFormatError: it is no UTF-8.
+    Raises
+    ------
+    ModelFormatError
+        The string is not UTF-8.
     """
     if not isinstance(value, str):
         raise ModelFormatError(f"[onnx] {where}: expected UTF-8, got {value!r}")
@@ -42,8 +44,10 @@ def text(value: object, where: str) -> str:
 def checked_shape(dims: Sequence[int], where: str) -> Shape:
     """Return dimensions as a shape.
 
-    Raises:
-        ModelFormatError: one is negative, or there are too many, or they are too large.
+    Raises
+    ------
+    ModelFormatError
+        A dimension is negative, or there are too many elements or dimensions.
     """
     shape = tuple(dims)
     if len(shape) > MAX_RANK:
@@ -63,8 +67,10 @@ def checked_shape(dims: Sequence[int], where: str) -> Shape:
 def check_element_type(data_type: int, where: str) -> str:
     """Return the name of an element type.
 
-    Raises:
-        ModelFormatError: there is no such type.
+    Raises
+    ------
+    ModelFormatError
+        There is no such type.
     """
     if data_type not in _Type.DataType.values() or data_type == _Type.UNDEFINED:
         raise ModelFormatError(
@@ -75,20 +81,25 @@ def check_element_type(data_type: int, where: str) -> str:
 
 
 class TensorReader:
-    """Reads the tensors of one model and keeps count of what it makes for them."""
+    """Reads the tensors of one model and counts the memory allocated for them."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self.made_bytes = 0
-        self._most_bytes = made_limit()
+        self._max_bytes = made_limit()
 
     def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
-        """Return the value as a read-only array, a view of the file where its bytes are there.
+        """Return the value as a read-only array, a view of the file if possible.
 
-        large: the data, if it was taken out of the tensor.
+        Parameters
+        ----------
+        large
+            The data, if it was extracted from the tensor.
 
-        Raises:
-            ModelFormatError: data is missing, or not of the size that shape and type ask for.
+        Raises
+        ------
+        ModelFormatError
+            Data is missing, or its size does not match shape and type.
         """
         shape, kind = self._described(tensor, where)
         raw: memoryview | None = None
@@ -106,7 +117,7 @@ class TensorReader:
         return array
 
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> NDArray:
-        """Return a sparse tensor with its zeros."""
+        """Return a sparse tensor as a dense array."""
         shape = checked_shape(sparse.dims, where)
         values = self.array(sparse.values, f"{where}, values")
         indices = self.array(sparse.indices, f"{where}, indices")
@@ -133,8 +144,8 @@ class TensorReader:
         return array
 
     def embed(self, tensor: onnx.TensorProto, where: str) -> None:
-        """Check a tensor that stays in the model, and brings external data of it inside: what
-        reads it later does not know where the file was.
+        """Check a tensor that stays in the model, and embed its external data: later readers do not
+        know the folder of the file.
         """
         shape, kind = self._described(tensor, where)
         if tensor.data_location == _Type.EXTERNAL:
@@ -148,7 +159,9 @@ class TensorReader:
     def _described(self, tensor: onnx.TensorProto, where: str) -> tuple[Shape, str]:
         kind = check_element_type(tensor.data_type, where)
         if tensor.HasField("segment"):
-            raise ModelFormatError(f"[onnx] {where}: expected a tensor in one piece, got segments")
+            raise ModelFormatError(
+                f"[onnx] {where}: expected a tensor without segments, got segments"
+            )
         return checked_shape(tensor.dims, where), kind
 
     def _external(
@@ -180,7 +193,7 @@ class TensorReader:
     def _unpacked_field(
         self, data_type: int, large: Large, shape: Shape, kind: str, where: str
     ) -> memoryview:
-        """Return data as it would stand in raw_data."""
+        """Return data in the layout of raw_data."""
         if large.number == RAW_DATA:
             return large.data
         wanted, field = helper.tensor_dtype_to_field(data_type), FIELDS[large.number]
@@ -189,7 +202,7 @@ class TensorReader:
                 f"[onnx] {where}: expected data in {wanted} for {kind}, got some in {field}"
             )
         if field in ("float_data", "double_data"):
-            return large.data  # each number as in raw data
+            return large.data  # raw data has the same layout
         count = math.prod(shape)
         bits = _BITS.get(kind, 8)
         if bits in (2, 4):
@@ -197,7 +210,7 @@ class TensorReader:
         width = 1 if kind in _BITS else helper.tensor_dtype_to_np_dtype(data_type).itemsize
         if count > len(large.data):
             raise ModelFormatError(
-                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got less"
+                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got fewer"
             )
         self._count(max(0, count * width - 4 * len(large.data)), where)
         try:
@@ -219,10 +232,10 @@ class TensorReader:
             count = -(-size * _BITS[kind] // 8)
         values = getattr(tensor, field)
         if len(values) != count:
-            given = [f"{len(getattr(tensor, f))} in {f}" for f in _FIELDS if getattr(tensor, f)]
+            filled = [f"{len(getattr(tensor, f))} in {f}" for f in _FIELDS if getattr(tensor, f)]
             raise ModelFormatError(
                 f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got "
-                f"{' and '.join(given) or 'no data'}"
+                f"{' and '.join(filled) or 'no data'}"
             )
         if kind != "STRING":
             try:
@@ -238,11 +251,11 @@ class TensorReader:
 
     def _count(self, made_bytes: int, where: str) -> None:
         self.made_bytes += made_bytes
-        if self.made_bytes > self._most_bytes:
+        if self.made_bytes > self._max_bytes:
             raise ModelFormatError(
-                f"[onnx] {where}: expected constants that take at most {self._most_bytes >> 20} "
+                f"[onnx] {where}: expected constants that take at most {self._max_bytes >> 20} "
                 f"MiB more than in the file, got {self.made_bytes >> 20} MiB; try plain "
-                f"initializers of the main graph, or {MADE}={self._most_bytes >> 19}"
+                f"initializers of the main graph, or {MADE}={self._max_bytes >> 19}"
             )
 
 
@@ -273,7 +286,7 @@ def _from_raw(raw: memoryview, data_type: int, shape: Shape, kind: str, where: s
 
 
 def _unpacked(packed: NDArray, bits: int, size: int) -> NDArray:
-    """Return a byte for each element, lowest bits first."""
+    """Return one byte per element, lowest bits first."""
     period = math.lcm(bits, 8) // 8
     if period == 1:
         each = 8 // bits

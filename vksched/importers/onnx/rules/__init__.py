@@ -1,11 +1,11 @@
-"""Rules: ONNX ops in terms of vksched's, one function per op.
+"""Rules: lower ONNX ops to vksched ops, one function per op.
 
     @rule("Relu")
     def relu_rule(n: NodeContext) -> Tensor:
         return relu(n.tensor(0))
 
-A rule returns its results by position: tensors in the storage of their element types, or Values. It
-raises UnsupportedOp with the reason where it cannot express a call; the node then runs on the host.
+A rule returns its results by position: Tensors in the storage of their element types, or Values. It
+raises UnsupportedOp with a reason if it cannot express a call; the node then runs on the CPU.
 """
 
 from __future__ import annotations

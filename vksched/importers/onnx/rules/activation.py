@@ -14,7 +14,7 @@ from .registry import rule
 
 
 def _thresholded(x: Tensor, alpha: float) -> Tensor:
-    """x above alpha, else 0: of what is no number, too."""
+    """Return x above alpha, else 0; NaN stays NaN."""
     return ops.where(x > alpha, x, ops.zeros_like(x))
 
 
@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "Softsign": (ops.softsign, ()),
     "ThresholdedRelu": (_thresholded, ("alpha",)),
 }
-"""Activations and their attributes, of which the schema has the defaults."""
+"""Activations and their attributes; the schema has the defaults."""
 
 
 def _activation(
@@ -68,7 +68,7 @@ def gelu(n: NodeContext) -> Tensor:
 
 
 def swish(x: Tensor, alpha: float) -> Tensor:
-    """x * sigmoid(alpha * x)."""
+    """Return x * sigmoid(alpha * x)."""
     return ops.silu(x) if alpha == 1 else x * ops.sigmoid(x * alpha)
 
 
@@ -86,18 +86,18 @@ def swiglu(n: NodeContext) -> Tensor:
 @rule("PRelu", types=NUMBERS)
 def prelu(n: NodeContext) -> Tensor:
     x, slope = n.tensor(0), n.tensor(1)
-    if n.version < 7 and slope.rank == 1 and slope.size > 1:  # then it is one for each channel
+    if n.version < 7 and slope.rank == 1 and slope.size > 1:  # the slope is one value per channel
         slope = slope.reshape((slope.size, *(1,) * (x.rank - 2)))
     if is_float(n.elem_type(0)):
         return fit(ops.prelu(x, slope), n.elem_type(0))
     if n.elem_type(0) == TensorProto.UINT32:
-        return x  # nothing is below 0
+        return x  # no element is below 0
     return fit(ops.where(x < 0, x * slope, x), n.elem_type(0))
 
 
 @rule("Shrink", types=NUMBERS)
 def shrink(n: NodeContext) -> Tensor:
-    """x moved towards 0 by bias where it is further away than lambd, else 0."""
+    """Move x towards 0 by bias if |x| > lambd, else return 0."""
     x, bias, lambd = n.tensor(0), n.attr("bias", 0.0), n.attr("lambd", 0.5)
     n.require(is_float(n.elem_type(0)), "integers")
     below, above = x < -lambd, x > lambd

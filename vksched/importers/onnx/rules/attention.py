@@ -1,4 +1,4 @@
-"""Rules for attention and its parts."""
+"""Rules for attention and rotary embedding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .registry import rule
 def rotary_rule(n: NodeContext) -> Tensor:
     x = n.tensor(0)
     joined = x.rank == 3
-    turned = rotate(
+    rotated = rotate(
         split_heads(x, n.attr("num_heads")) if joined else x,
         n.tensor(1),
         n.tensor(2),
@@ -50,12 +50,12 @@ def rotary_rule(n: NodeContext) -> Tensor:
         bool(n.attr("interleaved", 0)),
         n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated
 
 
 @rule("Attention", types=PLAIN)
 def attention_rule(n: NodeContext) -> list[Tensor | None]:
-    """Operands: q, k, v, mask, past k, past v, keys that are not padding."""
+    """Operands: q, k, v, mask, past k, past v, number of keys that are not padding."""
     q, k, v = n.tensor(0), n.tensor(1), n.tensor(2)
     joined = q.rank == 3
     if joined:
@@ -75,7 +75,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
         right = 0
     mask = _mask(n, q, keys)
     used = narrow(n.tensor(6)) if n.has(6) and mask is None and not n.wants(3) else None
-    if used is not None:  # a cache that is kept outside: only its first keys count
+    if used is not None:  # an external KV cache: only its first keys count
         past = -queries
     elif n.has(6):
         counts = narrow(n.tensor(6))
@@ -102,7 +102,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
 
 
 def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
-    """Return the mask; keys that a shorter one does not name are hidden."""
+    """Return the mask; keys beyond the end of a shorter mask are masked."""
     mask = n.optional(3)
     if mask is None:
         return None
@@ -119,8 +119,9 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
 @rule("LinearAttention", rounds=True)
 @rule("LinearAttention", domain=MICROSOFT)
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """One step after the other: a state of (batch, shared heads, depth, width). Where there are
-    fewer queries than keys each is for some of these.
+    """Linear attention as a recurrence over a state (batch, shared heads, depth, width).
+
+    If there are fewer query heads than states, each query head is repeated for several states.
     """
     n.require(not n.attr("state_window", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")
@@ -130,8 +131,8 @@ def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
         q, heads = repeat(q, shared // heads, 1), shared
     batch, _, steps, depth = q.shape
     scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
-    given = n.optional(3)
-    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if given is None else given
+    initial = n.optional(3)
+    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if initial is None else initial
     stored, dtype = state.dtype, FLOAT64 if state.dtype == FLOAT64 else FLOAT32
     decay = exp(cast(split_heads(n.tensor(4), shared), dtype)) if "gated" in kind else None
     rate = None
@@ -139,8 +140,8 @@ def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
         beta = cast(n.tensor(5), dtype)
         rate = split_heads(beta, beta.shape[2])
     q, k, v, state = (cast(t, dtype) for t in (q, k, v, state))
-    made, state = linear_recurrence(q, k, v, state, decay, rate, scale)
-    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+    attended, state = linear_recurrence(q, k, v, state, decay, rate, scale)
+    return cast(join_heads(attended), n.tensor(0).dtype), cast(state, stored)
 
 
 def linear_recurrence(
@@ -152,11 +153,15 @@ def linear_recurrence(
     rate: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Returns what linear attention gives, (batch, heads, steps, width), and its last state.
+    """Return the output of linear attention (batch, heads, steps, width), and the last state.
 
-    q: (batch, heads, steps, depth). k, v: with as many heads or fewer. state: (batch, shared
-    heads, depth, width). decay: (batch, shared heads, steps, depth or 1), factors of the state.
-    rate: (batch, shared heads or 1, steps, 1), how much of an old value a new one replaces.
+    Shapes
+    ------
+    q: (batch, heads, steps, depth)
+    k, v: heads equal to q or fewer
+    state: (batch, shared heads, depth, width)
+    decay: (batch, shared heads, steps, depth or 1), factors of the state
+    rate: (batch, shared heads or 1, steps, 1), the fraction of an old value that a new one replaces
     """
     (batch, heads, steps, depth), (shared, width) = q.shape, (k.shape[1], v.shape[3])
     q = reshape(q, (batch, shared, heads // shared, steps, depth))

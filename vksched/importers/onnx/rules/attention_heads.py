@@ -1,4 +1,4 @@
-"""What the rules of attention share: heads, masks, rotary positions, scores that are asked for."""
+"""Helpers of the attention rules: heads, masks, rotary embedding, intermediate scores."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def narrow(x: Tensor) -> Tensor:
-    """Return counts and positions as int32."""
+    """Return lengths and positions as int32."""
     return cast(x, INT32) if x.dtype == INT64 else x
 
 
 def scale_of(n: NodeContext, depth: int) -> float:
-    """Returns what scores are multiplied by, by default the inverse root of the heads' size."""
+    """Return the scale of scores, by default 1 / sqrt(head size)."""
     return float(n.attr("scale", 0.0)) or 1 / math.sqrt(depth)
 
 
 def number_of(value: float, like: Tensor) -> Tensor:
-    """Return a scalar of the element type of a tensor; as_tensor refuses infinities."""
+    """Return a scalar with the dtype of a tensor; as_tensor rejects infinities."""
     return constant(np.array(value, numpy_dtype(like.dtype)))
 
 
@@ -61,10 +61,15 @@ def seen(
     left: int | None,
     right: int | None,
 ) -> Tensor:
-    """Return which keys each query sees: from `left` before its place to `right` after it.
+    """Return the mask of visible keys for each query: from `left` before to `right` after its
+    position.
 
-    offset: the place of the first query, or one for each batch: (batch,) -> (batch, 1, m, n), else
-    (m, n). None: no bound.
+    Parameters
+    ----------
+    offset
+        Position of the first query, or one per batch: (batch,) -> (batch, 1, m, n), else (m, n).
+    left, right
+        None for no bound.
     """
     if isinstance(offset, int):
         n.require_room((queries, keys), INT32)
@@ -83,7 +88,7 @@ def seen(
 
 
 def both(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return two masks as one: bools that must both hold, or what is added to the scores."""
+    """Combine two masks: bools with logical and, additive masks with a sum."""
     if a is None or b is None:
         return b if a is None else a
     if a.dtype == b.dtype == BOOL:
@@ -102,14 +107,15 @@ def rotate(
     interleaved: bool,
     rotary_dim: int,
 ) -> Tensor:
-    """Turns x (batch, heads, length, size) by rows of the caches at positions (batch, length), or
-    by caches that are made for these.
+    """Apply rotary embedding to x (batch, heads, length, size).
+
+    The caches are indexed by positions (batch, length), or already gathered if positions is None.
     """
     caches = [cos, sin]
     if positions is not None:
         caches = [gather(c, positions, 0) for c in caches]
-    turned = rotary_dim or None
-    return rotary_embedding(x, *caches, interleaved=interleaved, rotary_dim=turned)
+    dims = rotary_dim or None
+    return rotary_embedding(x, *caches, interleaved=interleaved, rotary_dim=dims)
 
 
 def scores_of(
@@ -120,8 +126,8 @@ def scores_of(
     mask: Tensor | None,
     stage: int,
 ) -> Tensor:
-    """Return the scores (batch, heads, queries, keys): after the product (stage 0), the soft cap
-    (1), the mask (2) or softmax (3).
+    """Return scores (batch, heads, queries, keys) after the product (stage 0), the soft cap (1),
+    the mask (2) or softmax (3).
     """
     batch, heads, queries, depth = q.shape
     shared = k.shape[1]
@@ -139,5 +145,5 @@ def scores_of(
     if stage == 2:
         return scores
     weights = softmax(scores, axis=-1)
-    # a row that sees no key has no weights
+    # a row without visible keys has no weights
     return where(scores > number_of(-math.inf, scores), weights, number_of(0.0, scores))

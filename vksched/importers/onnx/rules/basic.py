@@ -1,4 +1,4 @@
-"""Rules for values as they are: identity, shapes, optionals, what is made from numbers alone."""
+"""Rules for identity, shapes, optionals, and constants generated from numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..nodes.values import EMPTY, Value, known
 from .registry import rule
 
 KNOWN_ELEMENTS = 1 << 16
-"""What is made of numbers alone is made on the host up to this size, that it may be folded."""
+"""Constants up to this size are computed on the CPU, so that they can be folded."""
 
 
 @rule("Identity", types=EVERY)
@@ -39,18 +39,18 @@ def size(n: NodeContext) -> Value:
 
 @rule("Reshape", types=ANY)
 def reshape_rule(n: NodeContext) -> Tensor:
-    given, old = n.ints(1), n.shape(0)
+    sizes, old = n.ints(1), n.shape(0)
     if not n.attr("allowzero", 0):
-        copied = [i for i, d in enumerate(given) if d == 0]
-        n.require(all(i < len(old) for i in copied), f"shape {given} for {old}")
-        given = tuple(old[i] if d == 0 else d for i, d in enumerate(given))
-        if -1 in given and any(old[i] == 0 for i in copied):
-            # an empty tensor: -1 stands for the axes that are not copied
+        copied = [i for i, d in enumerate(sizes) if d == 0]
+        n.require(all(i < len(old) for i in copied), f"shape {sizes} for {old}")
+        sizes = tuple(old[i] if d == 0 else d for i, d in enumerate(sizes))
+        if -1 in sizes and any(old[i] == 0 for i in copied):
+            # an empty tensor: -1 is inferred from the axes that are not copied
             rest = math.prod(d for i, d in enumerate(old) if i not in copied)
-            others = math.prod(d for i, d in enumerate(given) if i not in copied and d != -1)
-            n.require(others > 0 and rest % others == 0, f"shape {given} for {old}")
-            given = tuple(rest // others if d == -1 else d for d in given)
-    return reshape(n.tensor(0), given)
+            others = math.prod(d for i, d in enumerate(sizes) if i not in copied and d != -1)
+            n.require(others > 0 and rest % others == 0, f"shape {sizes} for {old}")
+            sizes = tuple(rest // others if d == -1 else d for d in sizes)
+    return reshape(n.tensor(0), sizes)
 
 
 # -- optionals -----------------------------------------------------------------------------------
@@ -76,13 +76,13 @@ def optional_get_element(n: NodeContext) -> Value:
     return n.value(0)
 
 
-# -- made of numbers -----------------------------------------------------------------------------
+# -- generated from numbers ---------------------------------------------------------------------
 
 
 @rule("ConstantOfShape", types=ANY)
 def constant_of_shape(n: NodeContext) -> Tensor | Value:
-    given = n.attr("value")
-    one: NDArray = np.zeros(1, np.float32) if given is None else given
+    fill = n.attr("value")
+    one: NDArray = np.zeros(1, np.float32) if fill is None else fill
     n.require(one.size == 1, f"{one.size} elements as its value")
     wanted = as_shape(n.ints(0))
     n.require(all(d >= 0 for d in wanted), f"shape {wanted}")

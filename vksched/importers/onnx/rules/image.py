@@ -22,9 +22,9 @@ from ..nodes.node import NodeContext
 from .registry import rule
 
 NAMES = {"bilinear": "linear", "bicubic": "cubic"}
-"""Modes of older opsets by their newer names."""
+"""Modes of older opsets, with their new names."""
 HALF_LATER = {"floor": "round_prefer_ceil", "round_prefer_floor": "ceil"}
-"""How to round a place for the result that it has when half is added before."""
+"""Rounding modes that are equivalent to adding one half first."""
 
 
 @rule("Upsample", types=ANY, rounds=True)
@@ -36,7 +36,7 @@ def upsample(n: NodeContext) -> Tensor:
 
 @rule("Resize", types=ANY, rounds=True)
 def resize_rule(n: NodeContext) -> Tensor:
-    """Operands: x, roi, scales, sizes; in opset 10 x, scales, with the rules of Upsample."""
+    """Operands: x, roi, scales, sizes; in opset 10 x, scales, with the semantics of Upsample."""
     mode = n.attr("mode", "nearest")
     if n.version < 11:
         return _resize(n, mode, scales=n.known(1).tolist())
@@ -47,7 +47,7 @@ def resize_rule(n: NodeContext) -> Tensor:
         scales = n.known(2).tolist()
     roi = n.known(1).tolist() if transform == "tf_crop_and_resize" else None
     nearest = n.attr("nearest_mode", "round_prefer_floor")
-    if transform == "tf_half_pixel_for_nn":  # of opset 11 and 12: half a place after half_pixel
+    if transform == "tf_half_pixel_for_nn":  # opset 11 and 12: half a pixel after half_pixel
         n.require(mode == "nearest" and nearest in HALF_LATER, f"{transform} for {nearest}")
         transform, nearest = "half_pixel", HALF_LATER[nearest]
     return resize(
@@ -68,8 +68,9 @@ def resize_rule(n: NodeContext) -> Tensor:
 
 
 def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
-    """Upsample's rules: places are divided by the scale; the nearest is the one before, or on an
-    axis that shrinks the one after, as onnxruntime has it.
+    """Resize with the semantics of Upsample: positions are divided by the scale.
+
+    "nearest" selects the previous pixel, or the next one on a shrinking axis, as in onnxruntime.
     """
     x = _plain(n, mode)
     for nearest, shrinks in (("ceil", True), ("floor", False)):
@@ -86,7 +87,9 @@ def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
 
 
 def _plain(n: NodeContext, mode: str) -> Tensor:
-    """Return x, whose narrow values only "nearest" leaves as they are."""
+    """Return x; require "nearest" for narrow element types, because other modes would change
+    values.
+    """
     name = element_name(n.elem_type(0))
     allowed = n.elem_type(0) in PLAIN or n.elem_type(0) == TensorProto.BFLOAT16
     n.require(mode == "nearest" or allowed, f"mode {mode} of {name}")
@@ -130,7 +133,7 @@ def space_to_depth_rule(n: NodeContext) -> Tensor:
 
 @rule("CenterCropPad", types=ANY)
 def center_crop_pad(n: NodeContext) -> Tensor:
-    """What is left over after halving is cut, or filled, at the end."""
+    """Crop or pad symmetrically; an odd remainder goes to the end."""
     x, wanted = n.tensor(0), n.ints(1)
     axes = n.attr("axes", None)
     along = range(x.rank) if axes is None else [normalize_axis("axes", a, x.rank) for a in axes]

@@ -1,4 +1,4 @@
-"""Rules that move elements by index: gather, scatter, one-hot and their kin."""
+"""Rules for gather, scatter, one-hot and other ops that move elements by index."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def gather_rule(n: NodeContext) -> Tensor:
 
 
 def _gather_widened(table: Tensor, indices: Tensor, axis: int) -> Tensor | None:
-    """Picks from a weight before it is widened, so that only what is picked is; None where this
-    would part words.
+    """Gather from a quantized weight before it is dequantized, so that only gathered elements are.
+
+    Return None if this would split 32-bit words.
     """
     held, *parts = table.inputs
     if axis == table.rank - 1 or held.shape[-1] % elements_of_word(held.dtype):
@@ -60,8 +61,8 @@ def _gather_widened(table: Tensor, indices: Tensor, axis: int) -> Tensor | None:
         parts = [part if part.size == 1 else gather(part, picks) for part in parts]
     scale = next((part for part in parts if part.dtype == FLOAT32), None)
     zero = next((part for part in parts if part.dtype == INT32), None)
-    made = dequantize_linear(gather(held, picks, axis), scale, zero, axis=along)
-    return made.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
+    output = dequantize_linear(gather(held, picks, axis), scale, zero, axis=along)
+    return output.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 
 @rule("GatherElements", types=ANY)
@@ -75,7 +76,7 @@ def gather_nd_rule(n: NodeContext) -> Tensor:
 
 
 def _reduction(n: NodeContext) -> str:
-    """Return how updates are combined; only plain types do so as the Tensors that hold them."""
+    """Return the reduction of updates; element types without native storage support none."""
     how = str(n.attr("reduction", "none"))
     if how != "none":
         n.require_type(0, *PLAIN)
@@ -95,7 +96,7 @@ def scatter_nd_rule(n: NodeContext) -> Tensor:
 
 @rule("TensorScatter", types=ANY)
 def tensor_scatter(n: NodeContext) -> Tensor:
-    """Rows of a cache overwritten, from a position of each batch on."""
+    """Overwrite rows of a KV cache, from a position per batch on."""
     past, update = n.tensor(0), n.tensor(1)
     axis = normalize_axis("tensor_scatter", n.attr("axis", -2), past.rank)
     n.require(axis > 0, "axis 0, which is that of the batches")
@@ -124,8 +125,8 @@ def reverse_sequence(n: NodeContext) -> Tensor:
     length = reshape(lengths, (batches, 1))
     mirrored = sub(sub(length, np.int32(1)), line)
     picked = where(less(line, length), mirrored, expand(line, (batches, steps)))
-    turned = gather_nd(rows, reshape(picked, (batches, steps, 1)), 1)
-    return transpose(turned, np.argsort(order).tolist())
+    rotated = gather_nd(rows, reshape(picked, (batches, steps, 1)), 1)
+    return transpose(rotated, np.argsort(order).tolist())
 
 
 @rule("OneHot", types=ANY)
@@ -141,8 +142,10 @@ def one_hot_rule(n: NodeContext) -> Tensor:
 
 @rule("Compress", types=ANY)
 def compress(n: NodeContext) -> Tensor | Sequence[Tensor]:
-    """Elements where a condition holds. Where that is not known before, the host finds them, and
-    what depends on their number is lowered for it; the condition itself is no part of that.
+    """Select elements by a condition.
+
+    If the condition is not known during lowering, the CPU finds the indices. Nodes that depend on
+    their number are lowered for that number, not for the condition.
     """
     axis = n.attr("axis")
     if n.value(1).is_known:

@@ -1,10 +1,10 @@
-"""Rules for products of integers. Of 8 bits they are one op, which takes four products at a time.
+"""Rules for integer matmul and convolution. 8-bit ones use packed int8 dot products.
 
-    quantized values, words of weights -> matmul_integer, conv_integer -> int32 -> requantize ->
+    quantized values, packed weights -> matmul_integer, conv_integer -> int32 -> requantize ->
     quantized values
 
-Known weights become words once (ops/linalg/int8_weights.py). Wider integers, zero points for rows
-of a, and convolutions in groups are sums of int32.
+Known weights are packed into 32-bit words once (ops/linalg/int8_weights.py). Wider integers, zero
+points per row of a, and grouped convolutions are computed with int32 ops.
 """
 
 from __future__ import annotations
@@ -37,45 +37,47 @@ BYTES = (T.INT8, T.UINT8)
 
 
 def per_row(n: NodeContext, index: int) -> Shape:
-    """Return how the scale or zero point of a's rows broadcasts with a."""
+    """Return the shape in which the scale or zero point of a's rows broadcasts with a."""
     shape = n.shape(index)
     return (*shape, 1) if len(shape) == 1 else shape
 
 
 def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
-    """Return how what is given for each result channel broadcasts, with channels at an axis."""
+    """Return the shape in which a value per result channel broadcasts, with channels at an axis."""
     shape = [1] * rank
     shape[axis] = int(np.prod(n.shape(index)))
     return tuple(shape)
 
 
 def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
-    """Return how a zero point of a's rows is placed."""
+    """Return a function that reshapes a zero point of a's rows for broadcasting."""
     return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
 
 
 def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
-    """Return how a zero point of a convolution's results is placed beside its weights."""
+    """Return a function that reshapes a zero point per output channel to broadcast with the
+    weights.
+    """
     return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
 
 
 def zero_point(n: NodeContext, index: int, shift: int = 0) -> Tensor:
-    """Return a zero point less a shift, as int32: one as a scalar, several in a line."""
+    """Return a zero point minus a shift as int32: a scalar, or a vector."""
     shape: Shape = () if not n.has(index) or math.prod(n.shape(index)) == 1 else (-1,)
     array = n.value(index).array if n.has(index) else np.zeros((), np.int32)
     if array is None or array.nbytes > INLINE_BYTES:
-        given = n.tensor(index).reshape(shape)
-        return given - shift if shift else given
+        operand = n.tensor(index).reshape(shape)
+        return operand - shift if shift else operand
     return constant(to_storage(array).astype(np.int32).reshape(shape) - np.int32(shift))
 
 
 def zero_of_weights(n: NodeContext, weight: int, index: int) -> Tensor:
-    """Return the zero point of weights as words hold these."""
+    """Return the zero point of weights, shifted like packed weights."""
     return zero_point(n, index, SHIFT if n.elem_type(weight) == T.UINT8 else 0)
 
 
 def _has_zeros(n: NodeContext, index: int, *sizes: int) -> bool:
-    """Whether a zero point is left out, or one, or one of `sizes` in a line."""
+    """Return True if a zero point is omitted, a scalar, or a vector with one of `sizes`."""
     if not n.has(index):
         return True
     shape = n.shape(index)
@@ -83,7 +85,7 @@ def _has_zeros(n: NodeContext, index: int, *sizes: int) -> bool:
 
 
 def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], kind: str) -> Tensor:
-    """Return known weights as words, the same ones in every lowering of a model."""
+    """Return known weights packed into 32-bit words, cached for all lowerings of a model."""
     value, signed = n.value(index), n.elem_type(index) == T.INT8
 
     def make() -> list[Value | None]:
@@ -92,9 +94,9 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 
     found = n.lowering.context.fold(f"words {kind}".encode(), [value], make)
     assert found is not None and found[0] is not None
-    made = n.lowering.tensor(found[0])
-    made.name = f"{n.node.input[index]}.words"
-    return made
+    result = n.lowering.tensor(found[0])
+    result.name = f"{n.node.input[index]}.words"
+    return result
 
 
 # -- products ----------------------------------------------------------------------------------
@@ -103,8 +105,12 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 def integer_product(
     n: NodeContext, a: int, a_zero: int, b: int, b_zero: int, *, turned: bool = False
 ) -> Tensor:
-    """Return the product of two integer matrices, less their zero points, as int32. turned: b is
-    read the other way round.
+    """Return the product of two integer matrices minus their zero points, as int32.
+
+    Parameters
+    ----------
+    turned
+        Transpose b.
     """
     int8_values = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
     if int8_values is not None and _has_zeros(n, a_zero):
@@ -117,7 +123,9 @@ def integer_product(
 def byte_product(
     n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, turned: bool = False
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return the product of int8 values, by their zero point; None of others."""
+    """Return a function from a zero point to the product of int8 values, or None for other
+    operands.
+    """
     shape = n.shape(b)
     if elem_type not in BYTES or n.elem_type(b) not in BYTES or min(a.rank, len(shape)) < 2:
         return None
@@ -127,8 +135,8 @@ def byte_product(
     if not _has_zeros(n, b_zero, columns):
         return None
     if n.value(b).array is not None:
-        turn: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
-        words = _words(n, b, turn, "turned" if turned else "")
+        arrange: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
+        words = _words(n, b, arrange, "turned" if turned else "")
     else:
         right = ops.transpose(n.tensor(b), (1, 0)) if turned else n.tensor(b)
         words = ops.prepack_int8(right, signed=n.elem_type(b) == T.INT8)
@@ -138,7 +146,7 @@ def byte_product(
 
 
 def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Tensor:
-    """Return a convolution of integers, less their zero points, as int32."""
+    """Return a convolution of integers minus their zero points, as int32."""
     axes, groups, shape = spatial_axes(n), n.attr("group", 1), n.shape(w)
     window: dict[str, Any] = {
         "stride": ints(n, "strides", axes),
@@ -149,11 +157,11 @@ def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Te
     zeros = _has_zeros(n, x_zero) and _has_zeros(n, w_zero, shape[0])
     if types and zeros and groups == 1 and n.value(w).array is not None and 0 not in shape:
         words = _words(n, w, as_matrix, "of windows")
-        given = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
+        zero_points = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
         signed = n.elem_type(x) == T.INT8
         int8_values, kernel = n.tensor(x), shape[2:]
         return ops.conv_integer(
-            int8_values, words, shape[0], kernel, *given, signed=signed, **window
+            int8_values, words, shape[0], kernel, *zero_points, signed=signed, **window
         )
     weights = centred(n, w, w_zero, channels(n, len(shape)))
     return ops.conv(centred(n, x, x_zero), weights, groups=groups, **window)
@@ -169,14 +177,19 @@ def conv_integer(n: NodeContext) -> Value:
     return Value(T.INT32, tensor=_convolution(n, 0, 2, 1, 3))
 
 
-# -- back to quantized values
-# -----------------------------------------------------------------------------
+# -- requantize --------------------------------------------------------------------------------
 
 
 def _requantized(
     n: NodeContext, sums: Tensor, scale: Tensor, bias: Tensor | None, axis: int
 ) -> Value:
-    """Return sums as quantized values of the zero point at index 7. axis: of scales and biases."""
+    """Quantize int32 sums with the zero point of operand 7.
+
+    Parameters
+    ----------
+    axis
+        Axis of scales and biases.
+    """
     target = n.elem_type(7)
     zero = n.value(7).array
     along = scale.size == 1 or scale.size == scale.shape[axis] == sums.shape[axis]
@@ -184,8 +197,10 @@ def _requantized(
         low, high = limits(target)
         shift = constant(np.int32(0)) if bias is None else bias
         number = int(to_storage(zero).reshape(()).item())
-        made = ops.requantize(sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis)
-        return Value(target, tensor=made)
+        result = ops.requantize(
+            sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis
+        )
+        return Value(target, tensor=result)
     if bias is not None:
         sums = sums + bias.reshape([-1 if a == axis else 1 for a in range(sums.rank)])
     return saturated(cast(sums, FLOAT32) * scale, zero_of(n, 7), target)

@@ -1,4 +1,4 @@
-"""Rules that move elements: transpose, slice, concat, split, pad and their kin."""
+"""Rules for transpose, slice, concat, split, pad and other ops that move elements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .registry import rule
 
 
 def axes_of(n: NodeContext, index: int) -> tuple[int, ...] | None:
-    """Return the axes of a node, which moved from an attribute to an operand; None where it gives
-    none.
+    """Return the axes of a node, which are an attribute or an operand depending on the opset, or
+    None if the node has none.
     """
     if n.has_attr("axes"):
         return tuple(n.attr("axes"))
@@ -77,7 +77,9 @@ def split_rule(n: NodeContext) -> tuple[Tensor, ...]:
 
 @rule("Squeeze", types=ANY)
 def squeeze_rule(n: NodeContext) -> Value:
-    """Of axes in any order; before opset 13 shape inference is wrong where they are not sorted."""
+    """Squeeze axes in any order; before opset 13 shape inference is wrong if they are not
+    sorted.
+    """
     return Value(n.elem_type(0), tensor=squeeze(n.tensor(0), axes_of(n, 1)))
 
 

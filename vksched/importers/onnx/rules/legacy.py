@@ -1,5 +1,6 @@
-"""Rules for ops of the default domain that ONNX dropped. onnxruntime runs them up to opset 9, where
-converters of those years wrote them.
+"""Rules for ops that ONNX removed from the default domain.
+
+onnxruntime runs them up to opset 9, and converters of that time wrote them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def scale(n: NodeContext) -> Tensor:
 
 @rule("ImageScaler")
 def image_scaler(n: NodeContext) -> Tensor:
-    """(batch, channels, height, width), with a bias for each channel."""
+    """x: (batch, channels, height, width), with a bias per channel."""
     x = n.tensor(0)
     bias = np.array(n.attr("bias"), numpy_dtype(x.dtype)).reshape(-1, 1, 1)
     return add(mul(x, n.attr("scale", 1.0)), constant(bias))
@@ -34,7 +35,7 @@ def image_scaler(n: NodeContext) -> Tensor:
 
 @rule("Crop", types=ANY)
 def crop(n: NodeContext) -> Tensor:
-    """border: left, top, right, bottom. scale: height and width, counted from the left and top."""
+    """border: left, top, right, bottom. scale: height and width, from the top left corner."""
     x = n.tensor(0)
     left, top, right, bottom = n.attr("border")
     height, width = n.attr("scale", ()) or (x.shape[2] - bottom - top, x.shape[3] - right - left)

@@ -22,7 +22,7 @@ UNSIGNED = frozenset(
     e for e in (T.UINT8, T.UINT16, T.UINT32, T.UINT64, T.UINT4, getattr(T, "UINT2", None)) if e
 )
 
-# -- of one operand ----------------------------------------------------------------------------
+# -- unary -------------------------------------------------------------------------------------
 
 _UNARY: dict[str, Callable[[TensorLike], Tensor]] = {
     "Abs": ops.abs,
@@ -81,7 +81,7 @@ def is_inf(n: NodeContext) -> Tensor:
     return found
 
 
-# -- of two operands ---------------------------------------------------------------------------
+# -- binary ------------------------------------------------------------------------------------
 
 Binary = Callable[[TensorLike, TensorLike], Tensor]
 
@@ -124,20 +124,20 @@ def mod(n: NodeContext) -> Tensor:
 
 @rule("Pow", types=NUMBERS)
 def pow_rule(n: NodeContext) -> Tensor:
-    """x ** y in the type of x; y may have another."""
+    """Return x ** y in the type of x; y may have another type."""
     x, (base, exponent) = n.tensor(0), (n.elem_type(0), n.elem_type(1))
-    given = n.value(1).array
-    if given is not None and given.size == 1 and is_float(base):
-        value, fewer = float(given.reshape(())), given.ndim <= x.rank
+    exponent_array = n.value(1).array
+    if exponent_array is not None and exponent_array.size == 1 and is_float(base):
+        value, fewer = float(exponent_array.reshape(())), exponent_array.ndim <= x.rank
         simple = {2.0: ops.square, 0.5: ops.sqrt, 1.0: ops.positive}.get(value)
         if simple is not None and fewer:
-            shape = np.broadcast_shapes(x.shape, given.shape)
+            shape = np.broadcast_shapes(x.shape, exponent_array.shape)
             return fit(simple(ops.broadcast_to(x, shape)), base)
     if is_float(base):
         return fit(ops.pow(x, convert(n.tensor(1), exponent, base)), base)
     if not is_float(exponent):
         return fit(ops.pow(x, convert(n.tensor(1), exponent, base)), base)
-    # float32 would be off by one where the power is whole
+    # float32 would be off by one if the power is an integer
     power = ops.pow(cast(x, FLOAT64), cast(n.tensor(1), FLOAT64))
     return convert(power, T.DOUBLE, base)
 
@@ -150,7 +150,7 @@ def bit_shift(n: NodeContext) -> Tensor:
     return fit(build(n.tensor(0), n.tensor(1)), n.elem_type(0))
 
 
-# -- of several operands -----------------------------------------------------------------------
+# -- variadic ----------------------------------------------------------------------------------
 
 
 def _folded(build: Binary) -> Callable[[NodeContext], Tensor]:
@@ -178,7 +178,7 @@ def where(n: NodeContext) -> Value:
 
 @rule("Clip", types=NUMBERS)
 def clip(n: NodeContext) -> Tensor:
-    """Up to opset 10 the ends are attributes, later operands, which may be left out."""
+    """Clip x. Up to opset 10 the bounds are attributes, later optional operands."""
     if n.version < 11:
         ends = [n.attr(a) if n.has_attr(a) else None for a in ("min", "max")]
     else:
@@ -187,7 +187,7 @@ def clip(n: NodeContext) -> Tensor:
 
 
 def _end(n: NodeContext, index: int) -> TensorLike | None:
-    """Return an end of a clip, as a number where it is known."""
+    """Return a bound of Clip, as a number if it is known."""
     if not n.has(index):
         return None
     array = n.value(index).array

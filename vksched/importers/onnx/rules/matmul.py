@@ -1,4 +1,4 @@
-"""Rules for products."""
+"""Rules for matmul, Gemm and Einsum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..nodes.node import NodeContext
 from .registry import rule
 
 WRAPPING = PLAIN | {TensorProto.UINT64}
-"""UINT64 is held by the same bits, so that its sums and products are right."""
+"""UINT64 is stored with the bits of INT64, so its sums and products are correct."""
 
 
 @rule("MatMul", types=WRAPPING, rounds=True)

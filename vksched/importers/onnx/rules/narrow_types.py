@@ -1,7 +1,7 @@
-"""Narrow element types: how arithmetic on what holds them stays within them.
+"""Narrow element types: arithmetic in a wider storage type.
 
-(U)INT16/8/4/2 are held as int32, BFLOAT16 and FLOAT8/FLOAT4 as float32 (elements.py). An op
-computes in what holds them; then an integer is wrapped to its range, as numpy wraps, and a float
+(U)INT16/8/4/2 are stored as int32, BFLOAT16 and FLOAT8/FLOAT4 as float32 (elements.py). An op
+computes in the storage type. Then integers are wrapped to their range, as in numpy, and floats are
 rounded.
 """
 
@@ -17,14 +17,14 @@ from ..nodes.elements import ANY, INTS, NARROW_FLOATS, NARROW_INTS, element_name
 
 T = TensorProto
 NUMBERS = ANY - {T.UINT64}
-"""Element types of which `fit` makes the results of arithmetic right."""
+"""Element types for which `fit` corrects the results of arithmetic."""
 WRAPPING = ANY
-"""As NUMBERS, for arithmetic of which UINT64 and INT64 with the same bits have the same results."""
+"""NUMBERS plus UINT64, for arithmetic that is equal on the bits of INT64 and UINT64."""
 _BITS = {e: int("".join(c for c in element_name(e) if c.isdigit())) for e in INTS if e != T.UINT64}
 
 
 def limits(elem_type: int) -> tuple[int, int]:
-    """Return the least and the largest value of an integer type other than UINT64."""
+    """Return the minimum and maximum of an integer type other than UINT64."""
     bits = _BITS[elem_type]
     if element_name(elem_type).startswith("u"):
         return 0, 2**bits - 1
@@ -32,7 +32,7 @@ def limits(elem_type: int) -> tuple[int, int]:
 
 
 def fit(x: Tensor, elem_type: int) -> Tensor:
-    """Returns what was computed in the storage of an element type as values of it."""
+    """Convert results of arithmetic in the storage type to values of the element type."""
     if elem_type in NARROW_INTS:
         return wrap(x, elem_type)
     if elem_type in NARROW_FLOATS:
@@ -41,7 +41,7 @@ def fit(x: Tensor, elem_type: int) -> Tensor:
 
 
 def wrap(x: Tensor, elem_type: int) -> Tensor:
-    """Return int32 wrapped to the range of a narrower integer."""
+    """Wrap int32 to the range of a narrower integer."""
     low, high = limits(elem_type)
     if low == 0:
         return ops.bitwise_and(x, high)
@@ -56,37 +56,48 @@ _FORMATS: dict[int, tuple[int, int, float, str, str]] = {
     T.FLOAT8E5M2: (2, -14, 57344.0, "inf", "saturate"),
     T.FLOAT8E5M2FNUZ: (2, -15, 57344.0, "nan", "saturate"),
 }
-"""Digits, least exponent, largest value, and what is beyond it, at last of casts that saturate."""
+"""Digits, minimum exponent, maximum value, and the result of overflow without and with
+saturation.
+"""
 if hasattr(T, "FLOAT4E2M1"):
     _FORMATS[T.FLOAT4E2M1] = (1, 0, 6.0, "saturate", "saturate")
 _WITHOUT_MINUS_ZERO = (T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2FNUZ)
 
 
 def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
-    """Return float32 rounded to a narrower float. saturate: as an attribute of ONNX Cast.
+    """Round float32 to a narrower float; `saturate` as in ONNX Cast.
 
-    Raises:
-        UnsupportedOp: no vksched op rounds to it.
+    Raises
+    ------
+    UnsupportedOp
+        No vksched op rounds to the type.
     """
     if elem_type not in _FORMATS:
         raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
-    digits, least, largest, wraps, cut = _FORMATS[elem_type]
-    rounded = ops.reduce_precision(x, digits, least, largest, cut if saturate else wraps)
+    digits, min_exponent, largest, wraps, saturated = _FORMATS[elem_type]
+    rounded = ops.reduce_precision(
+        x, digits, min_exponent, largest, saturated if saturate else wraps
+    )
     return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
-    """As `vs.cast`; what has the element type stays what it is."""
+    """Cast like `vs.cast`, but return x itself if it has the dtype."""
     return x if x.dtype == dtype else ops.cast(x, dtype)
 
 
 def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
-    """Return values of one element type as another, as ONNX Cast does.
+    """Convert values between element types, as ONNX Cast does.
 
-    saturate: what is beyond the range of a FLOAT8 becomes its largest value.
+    Parameters
+    ----------
+    saturate
+        Values beyond the range of a FLOAT8 become its maximum.
 
-    Raises:
-        UnsupportedOp: no vksched op converts between the two.
+    Raises
+    ------
+    UnsupportedOp
+        No vksched op converts between the types.
     """
     if source == target:
         return x
@@ -104,13 +115,13 @@ def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tenso
 
 
 def _within(source: int, target: int) -> bool:
-    """Return whether all values of one type are integers in the range of another."""
+    """Return True if all values of one type are integers in the range of another."""
     if source not in _BITS:
         return source == T.BOOL
-    (low, high), (least, most) = limits(source), limits(target)
-    return least <= low and high <= most
+    (low, high), (low_limit, high_limit) = limits(source), limits(target)
+    return low_limit <= low and high <= high_limit
 
 
 def is_float(elem_type: int) -> bool:
-    """Return whether the storage of an element type is one of floats."""
+    """Return True if the storage of an element type is a float."""
     return storage(elem_type) in FLOATS

@@ -26,7 +26,9 @@ from .window import ints, padding, spatial_axes
 
 
 def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
-    """Return the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
+    """Return the convolution of operands 0 and 1, with operand 2 as bias; `weights` replace operand
+    1.
+    """
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
@@ -52,11 +54,11 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
 def transposed_convolution(
     n: NodeContext, pads: tuple[int, ...] | None, bias: Tensor | None
 ) -> Tensor:
-    """Return the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
+    """Return the transposed convolution of operands 0 and 1; `pads` replace the attribute."""
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
-    given: Padding = padding(n, axes) if pads is None else pads
+    pads_used: Padding = padding(n, axes) if pads is None else pads
     extra = ints(n, "output_padding", axes, 0)
     same = n.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     target = tuple(n.attr("output_shape", ()))[-axes:]
@@ -72,29 +74,29 @@ def transposed_convolution(
         half = [max(t, 0) // 2 for t in totals]
         rest = [max(t, 0) - h for t, h in zip(totals, half, strict=True)]
         upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"
-        given = (*half, *rest) if upper else (*rest, *half)
-        if target:  # without one the result ends where the weights do, as in onnxruntime
+        pads_used = (*half, *rest) if upper else (*rest, *half)
+        if target:  # without output_shape, the result ends at the last weight, as in onnxruntime
             beyond = tuple(max(-t, 0) for t in totals)
-    made = conv_transpose(
+    result = conv_transpose(
         x,
         w,
         bias if not any(beyond) else None,
         stride=strides,
-        padding=given,
+        padding=pads_used,
         output_padding=extra,
         dilation=dilations,
         groups=n.attr("group", 1),
     )
-    if any(beyond):  # places that no weight reaches
-        made = pad(made, [(0, 0)] * 2 + [(0, more) for more in beyond])
+    if any(beyond):  # positions that no weight reaches
+        result = pad(result, [(0, 0)] * 2 + [(0, more) for more in beyond])
         if bias is not None:
-            made = made + reshape(bias, (-1, *(1,) * axes))
-    return made
+            result = result + reshape(bias, (-1, *(1,) * axes))
+    return result
 
 
 @rule("Col2Im", types=ANY)
 def col2im(n: NodeContext) -> Tensor:
-    """The transpose of a convolution whose weights put each row of a block at its place."""
+    """Compute Col2Im as a transposed convolution with one-hot weights."""
     x, image, block = n.tensor(0), n.ints(1), n.ints(2)
     axes = len(image)
     n.require(1 <= axes <= 3, f"{axes} spatial axes")
@@ -109,7 +111,7 @@ def col2im(n: NodeContext) -> Tensor:
     batch, channels = x.shape[0], x.shape[1] // taps
     n.require_room((taps, taps), x.dtype)
     w = np.eye(taps, dtype=numpy_dtype(x.dtype)).reshape(taps, 1, *block)
-    made = conv_transpose(
+    result = conv_transpose(
         reshape(x, (batch * channels, taps, *places)),
         constant(w),
         stride=strides,
@@ -117,14 +119,14 @@ def col2im(n: NodeContext) -> Tensor:
         output_padding=rest,
         dilation=dilations,
     )
-    return reshape(made, (batch, channels, *image))
+    return reshape(result, (batch, channels, *image))
 
 
 @rule("CausalConvWithState", rounds=True)
 @rule("CausalConvWithState", domain=MICROSOFT)
 def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """Each channel on its own, after what the last call left. Channels that come last may have
-    several axes.
+    """Compute a depthwise convolution that continues the past of the last call; channels-last
+    inputs may have several spatial axes.
     """
     n.require(n.attr("ndim", 1) == 1, f"{n.attr('ndim', 1)} spatial axes")
     several = n.attr("state_window", 0) or n.attr("state_update_capacity", 0)
@@ -139,8 +141,8 @@ def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
     def first(t: Tensor) -> Tensor:
         return transpose(reshape(t, (*t.shape[:2], -1)), (0, 2, 1))
 
-    given = None if before is None else first(before)
-    parts = causal_convolution(n, first(x), given, n.optional(2))
+    pads_used = None if before is None else first(before)
+    parts = causal_convolution(n, first(x), pads_used, n.optional(2))
     y, state = (transpose(t, (0, 2, 1)) for t in parts)
     return reshape(y, x.shape), reshape(state, (*state.shape[:2], *channels))
 
@@ -148,8 +150,13 @@ def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
 def causal_convolution(
     n: NodeContext, x: Tensor, before: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return x (batch, channels, length) convolved with operand 1 behind what came before, and the
-    end of it.
+    """Return the causal convolution of x (batch, channels, length) with operand 1, and the new
+    past.
+
+    Parameters
+    ----------
+    before
+        The past of the previous call, or None.
     """
     w, dilation = n.tensor(1), n.attr("dilation", 1)
     batch, channels, _ = x.shape
@@ -158,24 +165,24 @@ def causal_convolution(
         n.require_room((batch, channels, reach), x.dtype)
         before = constant(np.zeros((batch, channels, reach), numpy_dtype(x.dtype)))
     whole = concat([before, x], 2)
-    made = conv(whole, w, bias, groups=channels, dilation=dilation)
+    result = conv(whole, w, bias, groups=channels, dilation=dilation)
     kind = n.attr("activation", "none")
     n.require(kind in ("none", "silu", "swish"), f"the activation {kind}")
     state = slice(whole, whole.shape[2] - reach, whole.shape[2], 2)
-    return made if kind == "none" else silu(made), state
+    return result if kind == "none" else silu(result), state
 
 
 @rule("VarlenCausalConvWithState", domain=MICROSOFT)
 def causal_conv_of_sequences(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """Operands: rows of all sequences (rows, channels), weights, where each sequence begins and the
-    last one ends, a bias, and what came before each.
+    """Operands: rows of all sequences (rows, channels), weights, cumulative sequence lengths, a
+    bias, and the past of each sequence.
     """
     n.require(not n.has(5) and not n.has(6) and not n.wants(2), "states of several steps")
     x, ends, before = n.tensor(0), n.ints(2), n.tensor(4)
-    made, states = [], []
+    result, states = [], []
     for at, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
         rows = unsqueeze(transpose(slice(x, start, end, 0), (1, 0)), 0)
         y, state = causal_convolution(n, rows, slice(before, at, at + 1, 0), n.optional(3))
-        made.append(transpose(y[0], (1, 0)))
+        result.append(transpose(y[0], (1, 0)))
         states.append(state)
-    return concat(made, 0), concat(states, 0)
+    return concat(result, 0), concat(states, 0)

@@ -1,4 +1,4 @@
-"""Rules for normalisation."""
+"""Rules for normalization."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .registry import rule
 
-# -- by channels ---------------------------------------------------------------------------------
+# -- per channel -------------------------------------------------------------------------------
 
 
 @rule("BatchNormalization", rounds=True)
 def batch_norm_rule(n: NodeContext) -> tuple[Tensor, ...]:
-    """From opset 14 on training is an attribute, before that it was more results than one."""
+    """From opset 14 on training is an attribute; before, it was indicated by additional results."""
     n.require(n.attr("spatial", 1) == 1, "statistics for each place")
     training = bool(n.attr("training_mode", 0))
     n.require(n.version >= 14 or not any(map(n.wants, range(1, 5))), "training before opset 14")
-    given = n.tensors()
-    wide = [t.dtype for t in given]
-    if len(set(wide)) > 1:  # from opset 15 on mean and variance may be wider
+    operands = n.tensors()
+    wide = [t.dtype for t in operands]
+    if len(set(wide)) > 1:  # from opset 15 on mean and variance may have a wider type
         common = FLOAT64 if FLOAT64 in wide else FLOAT32
-        given = [cast(t, common) for t in given]
+        operands = [cast(t, common) for t in operands]
     eps = n.attr("epsilon", 1e-5)
-    x, gamma, beta, mean, variance = given
+    x, gamma, beta, mean, variance = operands
     if not training:
         return (cast(batch_norm(x, gamma, beta, mean, variance, eps), wide[0]),)
     momentum = n.attr("momentum", 0.9)
@@ -58,7 +58,7 @@ def instance_norm_rule(n: NodeContext) -> Tensor:
 
 @rule("GroupNormalization", rounds=True)
 def group_norm_rule(n: NodeContext) -> Tensor:
-    """Before opset 21 there was one scale and bias for each group."""
+    """Before opset 21 there was one scale and bias per group."""
     x, groups = n.tensor(0), n.attr("num_groups")
     gamma, beta = n.tensor(1), n.tensor(2)
     if n.version < 21:
@@ -90,7 +90,7 @@ def lp_normalize_rule(n: NodeContext) -> Tensor:
 
 @rule("MeanVarianceNormalization", rounds=True)
 def mean_variance_rule(n: NodeContext) -> Tensor:
-    """Below opset 9, where onnxruntime has it, over all axes or those that are no channels."""
+    """Below opset 9, in onnxruntime only: over all axes, or all except the channels."""
     x, axes = n.tensor(0), tuple(n.attr("axes", (0, 2, 3)))
     if n.version < 9:
         axes = tuple(a for a in range(x.rank) if a != 1 or n.attr("across_channels", 0))
@@ -99,7 +99,7 @@ def mean_variance_rule(n: NodeContext) -> Tensor:
     return mean_variance_normalize(x, axes)
 
 
-# -- by rows -------------------------------------------------------------------------------------
+# -- per row -----------------------------------------------------------------------------------
 
 
 def normalized(
@@ -110,20 +110,20 @@ def normalized(
     axis: int,
     eps: float,
 ) -> Tensor:
-    """Return layer_norm or rms_norm of x, whose scale and shift may broadcast to x."""
+    """Return layer_norm or rms_norm of x; scale and shift may broadcast to x."""
     row = x.shape[normalize_axis("norm", axis, x.rank) :]
-    given = [t for t in (scale, shift) if t is not None]
+    operands = [t for t in (scale, shift) if t is not None]
     if all(t.rank <= len(row) or t.shape[: t.rank - len(row)].count(1) == t.rank - len(row)
-           for t in given):  # fmt: skip
-        tail = [t.shape[max(0, t.rank - len(row)) :] for t in given]
-        given = [
+           for t in operands):  # fmt: skip
+        tail = [t.shape[max(0, t.rank - len(row)) :] for t in operands]
+        operands = [
             broadcast_to(reshape(t, s), row) if t.shape != row else t
-            for t, s in zip(given, tail, strict=True)
+            for t, s in zip(operands, tail, strict=True)
         ]
-        return norm(x, *given, axis=axis, eps=eps)
-    made = norm(x, axis=axis, eps=eps)
-    made = made if scale is None else made * scale
-    return made if shift is None else made + shift
+        return norm(x, *operands, axis=axis, eps=eps)
+    result = norm(x, axis=axis, eps=eps)
+    result = result if scale is None else result * scale
+    return result if shift is None else result + shift
 
 
 def layer_norm_results(
@@ -134,7 +134,7 @@ def layer_norm_results(
     axis: int,
     eps: float,
 ) -> list[Tensor | None]:
-    """Return the normalised x, and its mean and inverse deviation where they are wanted."""
+    """Return the normalized x, and its mean and inverse standard deviation if they are used."""
     out: list[Tensor | None] = [normalized(layer_norm, x, scale, shift, axis, eps), None, None]
     if n.wants(1) or n.wants(2):
         axes = tuple(range(normalize_axis("norm", axis, x.rank), x.rank))
@@ -148,7 +148,7 @@ def layer_norm_results(
 
 @rule("LayerNormalization", rounds=True)
 def layer_norm_rule(n: NodeContext) -> list[Tensor | None]:
-    """stash_type is the least precision of the first stage: what is computed has no less."""
+    """stash_type is the minimum precision of the first stage; the computation has at least that."""
     out = layer_norm_results(
         n,
         n.tensor(0),
@@ -184,7 +184,7 @@ def simplified_rule(n: NodeContext) -> list[Tensor | None]:
 
 
 def rms_deviation(n: NodeContext, index: int, x: Tensor, axis: int, eps: float) -> Tensor | None:
-    """Return the inverse root of the mean square as result `index`, where it is wanted."""
+    """Return the inverse root mean square as result `index` if it is used."""
     if not n.wants(index):
         return None
     axes = tuple(range(normalize_axis("norm", axis, x.rank), x.rank))

@@ -28,7 +28,7 @@ from .window import ints, padding, spatial_axes
 
 
 def window_of(n: NodeContext) -> dict[str, object]:
-    """Return the attributes of a pool's window as vksched's ops take them."""
+    """Return the window attributes of a pool as arguments of vksched's ops."""
     axes = spatial_axes(n)
     return {
         "kernel": tuple(n.attr("kernel_shape")),
@@ -39,16 +39,17 @@ def window_of(n: NodeContext) -> dict[str, object]:
     }
 
 
-def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
-    """Return a result whose last window starts within the input: shape inference counts one in the
-    padding, too, of some opsets.
+def _pooled(n: NodeContext, result: Tensor) -> Tensor | Value:
+    """Return a result whose last window starts within the input.
+
+    Shape inference also counts a window that starts in the padding, for some opsets.
     """
     is_plain = n.attr("ceil_mode", 0) and n.elem_type(0) != TensorProto.BFLOAT16
-    return Value(n.elem_type(0), tensor=made) if is_plain else made
+    return Value(n.elem_type(0), tensor=result) if is_plain else result
 
 
 def averages(n: NodeContext, x: Tensor) -> Tensor:
-    """Return the means of the windows of x, as the node's attributes say."""
+    """Return the means of the windows of x, with the node's attributes."""
     count = bool(n.attr("count_include_pad", 0))
     return average_pool(x, count_include_pad=count, **window_of(n))  # type: ignore[arg-type]
 
@@ -60,8 +61,8 @@ def average_pool_rule(n: NodeContext) -> Tensor | Value:
 
 @rule("LpPool", rounds=True)
 def lp_pool_rule(n: NodeContext) -> Tensor | Value:
-    made = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **window_of(n))  # type: ignore[arg-type]
-    return _pooled(n, made)
+    result = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **window_of(n))  # type: ignore[arg-type]
+    return _pooled(n, result)
 
 
 @rule("MaxPool", types=PLAIN | {TensorProto.INT8, TensorProto.UINT8, TensorProto.BFLOAT16})
@@ -76,7 +77,7 @@ def max_pool_rule(n: NodeContext) -> list[Tensor | Value]:
 
 
 def _column_major(index: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Indices into (..., *sizes) as they count where the first of these sizes varies fastest."""
+    """Convert indices into (..., *sizes) from row-major to column-major order."""
     area = math.prod(sizes)
     moved = index - index % area
     for axis, size in enumerate(sizes):
@@ -102,7 +103,7 @@ def global_lp_pool_rule(n: NodeContext) -> Tensor:
 
 @rule("MaxUnpool", types=ANY)
 def max_unpool(n: NodeContext) -> Tensor:
-    """Indices count in the shape that the window gives; a larger output_shape is filled up."""
+    """Indices refer to the shape inferred from the window; a larger output_shape is padded."""
     x, index = n.tensor(0), n.tensor(1)
     axes = spatial_axes(n)
     kernel, strides = tuple(n.attr("kernel_shape")), ints(n, "strides", axes)
@@ -115,9 +116,9 @@ def max_unpool(n: NodeContext) -> Tensor:
     flat = scatter_elements(
         zeros(math.prod(shape), x.dtype), reshape(index, (-1,)), reshape(x, (-1,))
     )
-    made = reshape(flat, shape)
+    result = reshape(flat, shape)
     if n.has(2):
         missing = [w - s for w, s in zip(n.ints(2), shape, strict=True)]
         n.require(min(missing) >= 0, "an output_shape below that of its window")
-        made = pad(made, [(0, more) for more in missing]) if any(missing) else made
-    return made
+        result = pad(result, [(0, more) for more in missing]) if any(missing) else result
+    return result

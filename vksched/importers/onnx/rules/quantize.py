@@ -1,4 +1,5 @@
-"""Rules for quantised models. Integers are held as int32; its sums and products are exact.
+"""Rules for QuantizeLinear and DequantizeLinear. Integers are stored as int32; their arithmetic is
+exact.
 
 x = (q - zero point) * scale        q = saturate(round(x / scale) + zero point)
 """
@@ -26,11 +27,11 @@ from .registry import rule
 T = TensorProto
 Rounded = TypeVar("Rounded", Tensor, NDArray)
 
-# -- parts -------------------------------------------------------------------------------------
+# -- scales and zero points --------------------------------------------------------------------
 
 
 def shaped(value: Rounded, shape: Shape) -> Rounded:
-    """Return a scale or zero point that broadcasts: of one element as a scalar."""
+    """Reshape a scale or zero point for broadcasting; a single element becomes a scalar."""
     wanted = () if value.shape in ((), (1,)) else shape
     return value if value.shape == wanted else value.reshape(wanted)
 
@@ -38,19 +39,19 @@ def shaped(value: Rounded, shape: Shape) -> Rounded:
 def parameter(
     n: NodeContext, index: int, dtype: str, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Return a scale or zero point in an element type, placed so that it broadcasts; of what is
-    known this makes no nodes.
+    """Return a scale or zero point in an element type, reshaped by `place`; known values add no
+    nodes.
     """
     put = place or (lambda value: shaped(value, value.shape))
     array = n.value(index).array
     if array is None or array.nbytes > INLINE_BYTES:
-        made: Tensor = put(n.tensor(index))
-        return cast(made, dtype)
+        result: Tensor = put(n.tensor(index))
+        return cast(result, dtype)
     return constant(put(to_storage(array)).astype(dtype))
 
 
 def is_zero(n: NodeContext, index: int) -> bool:
-    """Return whether a zero point is left out, or is known to be 0."""
+    """Return True if a zero point is omitted or known to be 0."""
     array = n.value(index).array if n.has(index) else np.zeros(())
     return array is not None and not array.astype(np.float32).any()
 
@@ -58,24 +59,26 @@ def is_zero(n: NodeContext, index: int) -> bool:
 def centred(
     n: NodeContext, index: int, zero: int, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Return an integer operand less its zero point."""
+    """Return an integer operand minus its zero point."""
     x = n.tensor(index)
     if is_zero(n, zero):
         return x
     shift = parameter(n, zero, x.dtype, place)
-    made = widened(x, shift, None)
-    return x - shift if made is None else made
+    result = widened(x, shift, None)
+    return x - shift if result is None else result
 
 
 def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | None:
-    """Return (x - zero) * scale in the pass that widens a weight; None where x is none, or where
-    there is not one zero point and scale for each position along an axis.
+    """Return (x - zero) * scale fused into the dequantization of a weight.
+
+    Return None if x is not a dequantized weight, or has not one zero point and scale per position
+    along an axis.
     """
     if x.op != "dequantize_linear" or len(x.inputs) > 1:
         return None
-    given = [part for part in (scale, zero) if part is not None]
+    operands = [part for part in (scale, zero) if part is not None]
     sizes = [
-        {x.rank - part.rank + a: s for a, s in enumerate(part.shape) if s > 1} for part in given
+        {x.rank - part.rank + a: s for a, s in enumerate(part.shape) if s > 1} for part in operands
     ]
     axes = {axis for along in sizes for axis in along}
     if len(axes) > 1 or any(x.shape[a] != s for along in sizes for a, s in along.items()):
@@ -86,7 +89,7 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
 
 
 def flat(part: Tensor) -> Tensor:
-    """Return a scale or zero point as one, or as a line."""
+    """Return a scale or zero point as a scalar or a vector."""
     shape = () if part.size == 1 else (part.size,)
     if part.data is not None and part.op == "constant":
         return constant(part.data.reshape(shape))
@@ -96,8 +99,8 @@ def flat(part: Tensor) -> Tensor:
 def real(
     n: NodeContext, index: int, zero: int, scale: Tensor, place: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    """Return the floats that an operand stands for. Those of narrow integers, which float32 holds,
-    are computed in it from end to end.
+    """Return a dequantized operand. Narrow integers, which float32 represents exactly, are computed
+    in float32 throughout.
     """
     if n.elem_type(index) not in NARROW_INTS or n.tensor(index).op == "dequantize_linear":
         return cast(centred(n, index, zero, place), FLOAT32) * scale
@@ -106,52 +109,62 @@ def real(
 
 
 def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
-    """Return the zero point of a result as float32, None where it is 0."""
+    """Return the zero point of a result as float32, or None if it is 0."""
     return None if is_zero(n, index) else parameter(n, index, FLOAT32, place)
 
 
 def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes: Shape) -> Tensor:
-    """Return scale * scale, divided by that of the result, in their own type, as float32.
+    """Return the product of two scales, divided by that of the result, as float32.
 
-    shapes: of the first two, to broadcast.
+    The product is computed in the type of the scales.
+
+    Parameters
+    ----------
+    shapes
+        Broadcast shapes of the first two scales.
     """
     indices = [first, second] if target is None else [first, second, target]
     wanted = [*shapes, ()]
     arrays = [n.value(i).array for i in indices]
     if all(a is not None for a in arrays):
         parts = [shaped(a, s) for a, s in zip(arrays, wanted, strict=False) if a is not None]
-        made = parts[0] * parts[1]
-        return constant(np.asarray(made if target is None else made / parts[2], np.float32))
+        result = parts[0] * parts[1]
+        return constant(np.asarray(result if target is None else result / parts[2], np.float32))
     elem_type = n.elem_type(first)
-    given = [shaped(n.tensor(i), s) for i, s in zip(indices, wanted, strict=False)]
-    found = fit(given[0] * given[1], elem_type)
+    operands = [shaped(n.tensor(i), s) for i, s in zip(indices, wanted, strict=False)]
+    found = fit(operands[0] * operands[1], elem_type)
     if target is not None:
-        found = fit(found / given[2], elem_type)
+        found = fit(found / operands[2], elem_type)
     return cast(found, FLOAT32)
 
 
 def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int = 0) -> Value:
-    """Return round(x / scale) + zero, cut to the range of an integer type. axis: of several scales
-    and zero points.
+    """Return round(x / scale) + zero, saturated to an integer type.
+
+    Parameters
+    ----------
+    axis
+        Axis of scales and zero points if there are several.
     """
     low, high = limits(elem_type)
-    made = ops.quantize_linear(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
-    return Value(elem_type, tensor=made)
+    result = ops.quantize_linear(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
+    return Value(elem_type, tensor=result)
 
 
 def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
-    """Return round(x) + zero, cut to the range of an integer type."""
+    """Return round(x) + zero, saturated to an integer type."""
     low, high = limits(elem_type)
     whole = ops.round(x) if zero is None else ops.round(x) + zero
     return Value(elem_type, tensor=cast(ops.clip(whole, low, high), INT32))
 
 
-# -- to integers and back ----------------------------------------------------------------------
+# -- quantize and dequantize -------------------------------------------------------------------
 
 
 def _along(n: NodeContext) -> Callable[[Any], Any]:
-    """Return how a scale or zero point is placed to broadcast with operand 0: there is one for
-    each position along an axis, or for each block of these.
+    """Return a function that reshapes a scale or zero point to broadcast with operand 0.
+
+    There is one value per position along an axis, or per block of positions.
     """
     shape, axis, block = n.shape(0), n.attr("axis", 1), n.attr("block_size", 0)
 
@@ -177,7 +190,7 @@ def _along(n: NodeContext) -> Callable[[Any], Any]:
 @rule("QuantizeLinear", types=NUMBERS)
 @rule("QuantizeLinear", types=NUMBERS, domain=MICROSOFT)
 def quantize_linear(n: NodeContext) -> Value:
-    """The division is one of the scales' type, unless `precision` names another."""
+    """The division uses the type of the scales, unless `precision` specifies another."""
     target = n.elem_type(2) if n.has(2) else n.attr("output_dtype") or T.UINT8
     precision, place = n.attr("precision") or n.elem_type(1), _along(n)
     x = convert(n.tensor(0), n.elem_type(0), precision)
@@ -190,9 +203,9 @@ def quantize_linear(n: NodeContext) -> Value:
     quotient = fit(x / convert(scale, n.elem_type(1), precision), precision)
     scaled, zero = cast(quotient, FLOAT32), zero_of(n, 2, place)
     if target in NARROW_FLOATS:
-        made = scaled if zero is None else scaled + zero
+        result = scaled if zero is None else scaled + zero
         saturate = bool(n.attr("saturate", 1))
-        return Value(target, tensor=convert(made, T.FLOAT, target, saturate))
+        return Value(target, tensor=convert(result, T.FLOAT, target, saturate))
     n.require(target in NARROW_INTS, f"{element_name(target)} as a result")
     return saturated(scaled, zero, target)
 
@@ -210,16 +223,16 @@ def dequantize_linear(n: NodeContext) -> Value:
 
 
 def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return float32 as uint8, its scale, and its zero point, by its least and largest value."""
-    least = ops.minimum(ops.reduce_min(x), 0.0)
-    span = ops.maximum(ops.reduce_max(x), 0.0) - least
+    """Quantize float32 to uint8 by its minimum and maximum; return values, scale and zero point."""
+    lowest = ops.minimum(ops.reduce_min(x), 0.0)
+    span = ops.maximum(ops.reduce_max(x), 0.0) - lowest
     scale = ops.where(span > 0, span / 255.0, 1.0)
-    zero = ops.cast(ops.round(ops.clip(-least / scale, 0, 255)), INT32)
+    zero = ops.cast(ops.round(ops.clip(-lowest / scale, 0, 255)), INT32)
     return ops.quantize_linear(x, scale, zero), scale, zero
 
 
 @rule("DynamicQuantizeLinear")
 def dynamic_quantize_linear(n: NodeContext) -> list[Value]:
     types = (T.UINT8, T.FLOAT, T.UINT8)
-    made = quantize_dynamically(n.tensor(0))
-    return [Value(e, tensor=t) for e, t in zip(types, made, strict=True)]
+    result = quantize_dynamically(n.tensor(0))
+    return [Value(e, tensor=t) for e, t in zip(types, result, strict=True)]

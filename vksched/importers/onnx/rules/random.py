@@ -1,4 +1,4 @@
-"""Rules for what draws random numbers: others in every run where no seed is given."""
+"""Rules for random ops: without a seed, results differ in every run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TensorProto
 
 @rule("Dropout", types=ANY)
 def dropout(n: NodeContext) -> tuple[Value, Value | Tensor | None]:
-    """What it is when nothing is trained: all is kept."""
+    """Dropout in inference: the mask is all true."""
     trains = n.version >= 12 and n.has(2) and bool(n.number(2))
     n.require(not trains or n.number(1, 0.5) == 0, "training_mode")
     mask = None
@@ -33,13 +33,13 @@ def dropout(n: NodeContext) -> tuple[Value, Value | Tensor | None]:
 
 
 def _seed(n: NodeContext) -> int | Tensor:
-    """Return the bits of the seed, which is a float. Without one the host draws one in every run,
-    so that runs differ.
+    """Return the bits of the seed, which is a float. Without a seed the CPU draws one in every
+    run.
     """
     if n.has_attr("seed"):
         return int(struct.unpack("<I", struct.pack("<f", n.attr("seed")))[0])
     node = make_node("RandomUniform", [], ["seed"], shape=[2], low=-(2.0**31), high=2.0**31)
-    reason = "it draws another seed in every run"
+    reason = "it draws a new seed in every run"
     opsets = n.lowering.context.opsets
     drawn = add_host_node(node, opsets, (), (), [CpuValueType(T.FLOAT, (2,))], reason)[0]
     assert drawn is not None
@@ -66,7 +66,7 @@ def draw_like(n: NodeContext) -> Value:
 
 @rule("Bernoulli", types=NUMBERS)
 def bernoulli(n: NodeContext) -> Value:
-    """1 with the probability that each element is."""
+    """Return 1 with the probability of each element."""
     x, elem_type = n.tensor(0), n.attr("dtype") or n.elem_type(0)
     drawn = ops.random_uniform(x.shape, seed=_seed(n))
     ones = ops.less(drawn, cast(x, FLOAT32))
@@ -75,7 +75,7 @@ def bernoulli(n: NodeContext) -> Value:
 
 @rule("Multinomial")
 def multinomial(n: NodeContext) -> Value:
-    """Classes by their logarithms of probability: (rows, classes) -> (rows, samples)."""
+    """Sample classes by their log probabilities: (rows, classes) -> (rows, samples)."""
     samples, elem_type = n.attr("sample_size", 1), n.attr("dtype", T.INT32)
     below = ops.cumsum(ops.softmax(cast(n.tensor(0), FLOAT32), -1), -1)
     rows, classes = below.shape

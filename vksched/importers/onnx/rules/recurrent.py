@@ -57,12 +57,12 @@ _OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "scaledtanh": (_scaled_tanh, (1.0, 1.0)),
     "thresholdedrelu": (thresholded_relu, (1.0,)),
 }
-"""Activations with alpha, or alpha and beta, and what these are unless given."""
+"""Activations with alpha, or alpha and beta, and their default values."""
 
 
 @lru_cache(maxsize=64)
 def _activation(name: str, *numbers: float) -> Activation:
-    """The same function for the same name and numbers: equal directions are computed as one."""
+    """Return a cached function per name and numbers: equal directions are computed as one."""
     if numbers:
         build = _OF_NUMBERS[name][0]
         return lambda x: build(x, *numbers)
@@ -70,18 +70,20 @@ def _activation(name: str, *numbers: float) -> Activation:
 
 
 def _activations(n: NodeContext) -> list[Activation] | None:
-    """Return the activations; alphas and betas are used up by those that have them, in turn."""
+    """Return the activations; each one that has an alpha or beta consumes the next value."""
     names = n.attr("activations", ())
     if not names or not n.has_attr("activations"):
         return None
-    given = [list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))]
+    activation_args = [list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))]
     out = []
     for name in map(str.lower, names):
         if name in _PLAIN:
             out.append(_activation(name))
         elif name in _OF_NUMBERS:
             defaults = _OF_NUMBERS[name][1]
-            numbers = [g.pop(0) if g else d for g, d in zip(given, defaults, strict=False)]
+            numbers = [
+                g.pop(0) if g else d for g, d in zip(activation_args, defaults, strict=False)
+            ]
             out.append(_activation(name, *numbers))
         else:
             raise UnsupportedOp(f"{n.op_type} with the activation {name}")
@@ -94,16 +96,16 @@ def _layer(
     states: int,
     weights: tuple[Tensor, Tensor] | None = None,
 ) -> list[Tensor]:
-    """Operands: x, w, r, b, sequence_lens, then the initial states. weights: in place of w, r."""
+    """Operands: x, w, r, b, sequence_lens, then the initial states; `weights` replace w and r."""
     batch_first = bool(n.attr("layout", 0))
 
-    def turned(t: Tensor | None) -> Tensor | None:
+    def squeezed(t: Tensor | None) -> Tensor | None:
         return t if t is None or not batch_first else transpose(t, (1, 0, 2))
 
-    initial = [turned(n.optional(5 + i)) for i in range(states)]
+    initial = [squeezed(n.optional(5 + i)) for i in range(states)]
     names = ("initial_h", "initial_c")[:states]
     y, *last = build(
-        turned(n.tensor(0)),
+        squeezed(n.tensor(0)),
         *(weights or (n.tensor(1), n.tensor(2))),
         n.optional(3),
         sequence_lens=n.optional(4),
@@ -136,9 +138,13 @@ def lstm_rule(n: NodeContext) -> list[Tensor]:
 
 @rule("DynamicQuantizeLSTM", types=NUMBERS, domain=MICROSOFT)
 def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
-    """Weights of 8 bits in float32; onnxruntime also rounds x and each state to 8 bits.
+    """Compute an LSTM with dequantized 8-bit weights; onnxruntime also rounds x and each state to 8
+    bits.
 
-    w, r: (directions, inputs, 4 * hidden), scales and zero points: (directions[, 4 * hidden]).
+    Shapes
+    ------
+    w, r: (directions, inputs, 4 * hidden)
+    scales, zero points: (directions[, 4 * hidden])
     """
 
     def weight(index: int, scale: int) -> Tensor:
@@ -147,10 +153,10 @@ def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
 
         of_each = parameter(n, scale, FLOAT32, place)
         zero = None if is_zero(n, scale + 1) else parameter(n, scale + 1, INT32, place)
-        made = widened(n.tensor(index), zero, of_each)
-        if made is None:
-            made = cast(centred(n, index, scale + 1, place), FLOAT32) * of_each
-        return transpose(made, (0, 2, 1))
+        result = widened(n.tensor(index), zero, of_each)
+        if result is None:
+            result = cast(centred(n, index, scale + 1, place), FLOAT32) * of_each
+        return transpose(result, (0, 2, 1))
 
     coupled = bool(n.attr("input_forget", 0))
     build = partial(lstm, peepholes=n.optional(7), input_forget=coupled)

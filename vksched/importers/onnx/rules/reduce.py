@@ -1,4 +1,4 @@
-"""Rules for reductions, softmax, running sums, searches along an axis, losses."""
+"""Rules for reductions, softmax, cumulative ops, arg ops, top-k and losses."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _REDUCTIONS: dict[str, tuple[Reduce, Callable[[Tensor], Tensor]]] = {
     "ReduceSum": (ops.reduce_sum, _same),
     "ReduceSumSquare": (ops.reduce_sum_square, ops.square),
 }
-"""Reductions, and what they are over no axis at all."""
+"""Reductions, and their result over an empty set of axes."""
 
 
 def reduced_axes(n: NodeContext) -> tuple[int, ...]:
-    """Return the axes of a reduction: an attribute, later an operand; all where none is given."""
+    """Return the axes of a reduction, an attribute or an operand; all axes by default."""
     rank = len(n.shape(0))
-    given = n.ints(1) if n.has(1) else n.attr("axes") or ()
-    if not given and n.attr("noop_with_empty_axes", 0):
+    requested = n.ints(1) if n.has(1) else n.attr("axes") or ()
+    if not requested and n.attr("noop_with_empty_axes", 0):
         return ()
-    return normalize_axes(n.op_type, given or None, rank)
+    return normalize_axes(n.op_type, requested or None, rank)
 
 
 def _reduction(n: NodeContext) -> Tensor:
@@ -70,7 +70,9 @@ for _name in _REDUCTIONS:
 
 @rule("ReduceMax", "ReduceMin", types=NUMBERS)
 def extreme(n: NodeContext) -> Tensor:
-    """Of bools False is the lesser; of nothing it is the type's least, or largest, value."""
+    """Return the maximum or minimum; False < True, and an empty reduction returns the limit of the
+    type.
+    """
     x, axes, keepdims = n.tensor(0), reduced_axes(n), bool(n.attr("keepdims", 1))
     is_max = n.op_type == "ReduceMax"
     if not axes:
@@ -78,8 +80,10 @@ def extreme(n: NodeContext) -> Tensor:
     if x.dtype == BOOL:
         return (ops.reduce_any if is_max else ops.reduce_all)(x, axes, keepdims)
     if prod(x.shape[a] for a in axes) == 0:
-        kept = [1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes]
-        return ops.full(kept, _of_nothing(n.elem_type(0), is_max), x.dtype)
+        out_shape = [
+            1 if a in axes else s for a, s in enumerate(x.shape) if keepdims or a not in axes
+        ]
+        return ops.full(out_shape, _of_nothing(n.elem_type(0), is_max), x.dtype)
     return (ops.reduce_max if is_max else ops.reduce_min)(x, axes, keepdims)
 
 
@@ -115,7 +119,7 @@ def topk(n: NodeContext) -> tuple[Tensor, Tensor]:
 
 
 def _along(n: NodeContext, build: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Apply a function along an axis; before opset 13 along that and all after it as one."""
+    """Apply a function along an axis; before opset 13 along the flattened axes from that one on."""
     x = n.tensor(0)
     axis = n.attr("axis", -1 if n.version >= 13 else 1)
     if n.version >= 13:
@@ -133,7 +137,9 @@ def softmax(n: NodeContext) -> Tensor:
 
 
 def _softmax_in_steps(x: Tensor, axis: int) -> Tensor:
-    """Compute as the op's function body does: each step rounds. Tests expect that in float16."""
+    """Compute softmax as the op's function body does, with a rounding per step, as float16 tests
+    expect.
+    """
     powers = ops.exp(x - ops.reduce_max(x, axis, True))
     return powers / ops.reduce_sum(powers, axis, True)
 
@@ -167,7 +173,7 @@ def softmax_cross_entropy_loss(n: NodeContext) -> tuple[Tensor, Tensor]:
 
 
 def _loss(n: NodeContext, log_probabilities: Tensor) -> Tensor:
-    """log_probabilities: (N, C, ...), operand 1: labels (N, ...), 2: weights (C)."""
+    """Operands: log_probabilities (N, C, ...), labels (N, ...), weights (C)."""
     labels, weights = n.tensor(1), n.optional(2)
     ignored, reduction = n.attr("ignore_index"), n.attr("reduction", "mean")
     known = None

@@ -25,9 +25,14 @@ _Build = TypeVar("_Build", bound=Build)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one ONNX op is expressed. types: the element types that its tensors may have.
+    """The rule of one ONNX op.
 
-    rounds: bfloat16 is computed as float32, which holds it, and each result rounded.
+    Attributes
+    ----------
+    types
+        Allowed element types of tensor operands.
+    rounds
+        bfloat16 is computed as float32, and each result is rounded.
     """
 
     domain: str
@@ -39,24 +44,26 @@ class Rule:
     def __call__(self, n: NodeContext) -> list[Tensor | Value | None]:
         """Return the results by position.
 
-        Raises:
-            UnsupportedOp: it cannot express this call.
+        Raises
+        ------
+        UnsupportedOp
+            The rule cannot express this call.
         """
-        given = [v.elem_type for v in n.inputs if v is not None and v.is_tensor]
-        for elem_type in given:
+        elem_types = [v.elem_type for v in n.inputs if v is not None and v.is_tensor]
+        for elem_type in elem_types:
             if elem_type not in self.types and not (self.rounds and elem_type == BFLOAT16):
                 raise UnsupportedOp(f"{self.op_type} of {element_name(elem_type)}")
         found = self.build(n)
         results: list[Tensor | Value | None] = (
             [found] if isinstance(found, (Tensor, Value)) else list(found)
         )
-        if not self.rounds or BFLOAT16 not in given:
+        if not self.rounds or BFLOAT16 not in elem_types:
             return results
         return [_rounded(n, i, result) for i, result in enumerate(results)]
 
 
 def _rounded(n: NodeContext, index: int, result: Tensor | Value | None) -> Tensor | Value | None:
-    """Return a result rounded where it is bfloat16, or shape inference does not say what it is."""
+    """Return a result rounded if it is bfloat16, or if its type is not inferred."""
     inferred = n.inferred[index] if index < len(n.inferred) else None
     if not isinstance(result, Tensor) or result.dtype != FLOAT32:
         return result
@@ -72,11 +79,14 @@ def rule(
     domain: str = "",
     rounds: bool | None = None,
 ) -> Callable[[_Build], _Build]:
-    """Register a function as the rule of one op or several.
+    """Register a function as the rule of one or more ops.
 
-    types: the element types that all operands may have: by default those whose arithmetic is that
-        of the Tensor that holds them. rounds: whether bfloat16 is taken too, and the results are
-        rounded to it once; as it is where no types are given.
+    Parameters
+    ----------
+    types
+        Allowed element types of all operands, by default those with native storage.
+    rounds
+        Also allow bfloat16, and round results once; the default if `types` is omitted.
     """
     allowed = frozenset(PLAIN if types is None else types)
 
@@ -93,7 +103,7 @@ def rule(
 
 
 def find_rule(domain: str, op_type: str) -> Rule | None:
-    """Return the rule of an op, or None where it has none."""
+    """Return the rule of an op, or None."""
     return _RULES.get((canonical_domain(domain), op_type))
 
 

@@ -1,4 +1,4 @@
-"""Rules for what samples an image at places that are computed: RoiAlign, DeformConv."""
+"""Rules for ops that sample images at computed positions: RoiAlign, DeformConv."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .registry import rule
 from .window import ints
 
 MAX_ELEMENTS = 1 << 28
-"""Of what lies between; more is for the host, which goes region by region."""
+"""Maximum elements of intermediate results; larger calls run on the CPU, region by region."""
 
 
 @rule("RoiAlign", types=PLAIN, rounds=True)
 def roi_align(n: NodeContext) -> Tensor:
-    """Rows of weights times the image times columns of weights: bilinear samples are separable.
+    """Multiply row weights, image and column weights: bilinear sampling is separable.
 
     y (regions, height, H) @ x (regions or 1, channels, H, W) @ x weights (regions, W, width)
     """
@@ -53,21 +53,22 @@ def roi_align(n: NodeContext) -> Tensor:
     for axis, (size, count) in enumerate(zip((height, width), counts, strict=True)):
         start, end = corners[:, 1 - axis : 2 - axis], corners[:, 3 - axis : 4 - axis]
         weights.append(_weights(start, end, size, count, samples, not half))
-    # of one image every region is
+    # with a single image, all regions use it
     taken = x if batch == 1 else gather(x, images, 0)
     rows, columns = (reshape(w, (w.shape[0], 1, *w.shape[1:])) for w in weights)
     return matmul(matmul(rows, taken), columns, transpose_b=True)
 
 
 def _weights(
-    start: Tensor, end: Tensor, size: int, count: int, samples: int, least_one: bool
+    start: Tensor, end: Tensor, size: int, count: int, samples: int, min_one: bool
 ) -> Tensor:
-    """Return the weight of each place of an axis in each part of a region, (regions, count, size).
+    """Return the weight of each position of an axis in each cell of a region: (regions, count,
+    size).
 
-    start, end: (regions, 1). Beyond one place outside nothing is sampled.
+    start, end: (regions, 1). Positions more than one pixel outside are not sampled.
     """
     span = end - start
-    if least_one:
+    if min_one:
         span = maximum(span, number_of(1.0, span))
     dtype = numpy_dtype(start.dtype)
     steps: NDArray = (np.arange(count * samples) + 0.5) / (count * samples)
@@ -85,7 +86,7 @@ def _weights(
 
 @rule("DeformConv", rounds=True)
 def deform_conv(n: NodeContext) -> Tensor:
-    """All taps of all places as one image of samples, then a product with the weights."""
+    """Sample all taps of all positions as one image, then multiply by the weights."""
     x, w, offset = n.tensor(0), n.tensor(1), n.tensor(2)
     n.require(x.rank == 4, f"{x.rank - 2} spatial axes")
     batch, channels, *sizes = x.shape
@@ -93,18 +94,18 @@ def deform_conv(n: NodeContext) -> Tensor:
     shared, groups = n.attr("offset_group", 1), n.attr("group", 1)
     taps, results = kernel[0] * kernel[1], offset.shape[2:]
     strides, dilations, pads = ints(n, "strides", 2), ints(n, "dilations", 2), ints(n, "pads", 4, 0)
-    # by a power of two places of few digits go to -1..1 and back as they are
+    # a power of two, so that low-precision positions survive the conversion to -1..1 and back
     wide = [1 << (size - 1).bit_length() for size in sizes]
     if wide != sizes:
         x = pad(x, [(0, 0), (0, 0), *((0, w - s) for w, s in zip(wide, sizes, strict=True))])
     moved = reshape(offset, (batch * shared, taps, 2, *results))
     coordinates = []
-    for axis in (1, 0):  # the grid has the innermost axis first
+    for axis in (1, 0):  # the innermost axis comes first in a grid
         steps = np.arange(results[axis]) * strides[axis] - pads[axis]
         place = np.indices(kernel)[axis].reshape(-1, 1, 1) * dilations[axis]
         base = place + (steps[:, None] if axis == 0 else steps)
         at = moved[:, :, axis] + constant(base.astype(numpy_dtype(x.dtype)))
-        # as grid_sample counts from edge to edge, -1 to 1
+        # grid_sample maps edge to edge to -1..1
         coordinates.append((at * 2.0 + 1.0) * (1.0 / wide[axis]) - 1.0)
     grid = reshape(stack(coordinates, -1), (batch * shared, taps * results[0], results[1], 2))
     spread = reshape(x, (batch * shared, channels // shared, *wide))
@@ -114,6 +115,6 @@ def deform_conv(n: NodeContext) -> Tensor:
     if n.has(4):
         sampled = sampled * reshape(n.tensor(4), (batch, shared, 1, taps, places))
     columns = reshape(sampled, (batch, groups, inner * taps, places))
-    made = matmul(reshape(w, (groups, outs // groups, inner * taps)), columns)
-    made = reshape(made, (batch, outs, *results))
-    return made + reshape(n.tensor(3), (outs, 1, 1)) if n.has(3) else made
+    result = matmul(reshape(w, (groups, outs // groups, inner * taps)), columns)
+    result = reshape(result, (batch, outs, *results))
+    return result + reshape(n.tensor(3), (outs, 1, 1)) if n.has(3) else result

@@ -1,6 +1,6 @@
-"""Rules for Fourier transforms: products with matrices of cosines and sines.
+"""Rules for Fourier transforms: matmul with matrices of cosines and sines.
 
-The complex numbers of a signal are two columns, so one real product is the whole transform.
+Complex numbers are two columns, so one real matmul computes the whole transform.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from ..nodes.values import known
 from .registry import rule
 
 MAX_ELEMENTS = 1 << 23
-"""Of a matrix; longer transforms are for a fast one, on the host."""
+"""Maximum elements of a matrix; longer transforms use an FFT on the CPU."""
 
 
 @lru_cache(maxsize=8)
-def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
-    """Return the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
-    (given * parts, results * 2).
+def _matrix(samples: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
+    """Return the DFT matrix (samples * parts, results * 2) for real or complex samples (parts 1 or
+    2).
     """
-    cos, sin = _waves(given, length, results)
+    cos, sin = _waves(samples, length, results)
     rows = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)][:parts], 1)
-    return rows.reshape(given * parts, results * 2).astype(numpy_dtype(dtype))
+    return rows.reshape(samples * parts, results * 2).astype(numpy_dtype(dtype))
 
 
 @lru_cache(maxsize=8)
-def _inverse_matrix(given: int, parts: int, length: int, dtype: str) -> NDArray:
-    """Return the transform back to real values, (given * parts, length): the other half of what is
-    given is the conjugate of this one.
+def _inverse_matrix(samples: int, parts: int, length: int, dtype: str) -> NDArray:
+    """Return the inverse DFT matrix to real values (samples * parts, length).
+
+    The samples are one half of the spectrum; the other half is its conjugate.
     """
-    cos, sin = _waves(given, length, length)
-    twice = np.full((given, 1), 2.0)
+    cos, sin = _waves(samples, length, length)
+    twice = np.full((samples, 1), 2.0)
     twice[0] = 1.0
     if length % 2 == 0:
         twice[length // 2 :] = 1.0
     rows = np.stack([twice * cos, -twice * sin][:parts], 1) / length
-    return rows.reshape(given * parts, length).astype(numpy_dtype(dtype))
+    return rows.reshape(samples * parts, length).astype(numpy_dtype(dtype))
 
 
-def _waves(given: int, length: int, results: int) -> tuple[NDArray, NDArray]:
-    angles = 2 * np.pi / length * (np.outer(np.arange(given), np.arange(results)) % length)
+def _waves(samples: int, length: int, results: int) -> tuple[NDArray, NDArray]:
+    angles = 2 * np.pi / length * (np.outer(np.arange(samples), np.arange(results)) % length)
     return np.cos(angles), np.sin(angles)
 
 
 def transformed(
     n: NodeContext, x: Tensor, axis: int, length: int, onesided: bool, inverse: bool = False
 ) -> Tensor:
-    """Return the transform of x (..., parts) along an axis, or from one half of it back."""
+    """Return the DFT of x (..., parts) along an axis, or the inverse from a one-sided spectrum."""
     parts, dtype = x.shape[-1], x.dtype
     n.require(parts in (1, 2), f"{parts} numbers for each value")
     n.require(length > 0, "a transform of no values")
@@ -72,21 +73,21 @@ def transformed(
         matrix, columns = _matrix(used, parts, length, results, dtype), 2
     rest = moved.shape[:-2]
     flat = reshape(moved, (*rest, used * parts))
-    made = matmul(flat, n.lowering.tensor(known(matrix)))
-    made = reshape(made, (*rest, made.shape[-1] // columns, columns))
+    result = matmul(flat, n.lowering.tensor(known(matrix)))
+    result = reshape(result, (*rest, result.shape[-1] // columns, columns))
     places = list(range(x.rank - 2))
     places.insert(axis, x.rank - 2)
-    return transpose(made, (*places, x.rank - 1))
+    return transpose(result, (*places, x.rank - 1))
 
 
 @rule("DFT", rounds=True)
 def dft(n: NodeContext) -> Tensor:
     """Until opset 19 the axis was an attribute."""
     x = n.tensor(0)
-    given = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
-    axis = normalize_axis("dft", given, x.rank)
+    axis = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
+    axis = normalize_axis("dft", axis, x.rank)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    # numpy's fast transform leaves rounding where the sums are 0, which ONNX's own tests ask for
+    # numpy's FFT leaves rounding errors for sums of 0, which ONNX's own tests expect
     n.require(not inverse or onesided, "complex results of an inverse transform")
     size = x.shape[axis]
     length = int(n.number(1, 2 * (size - 1) if inverse and onesided else size))
@@ -95,8 +96,9 @@ def dft(n: NodeContext) -> Tensor:
 
 @rule("STFT", rounds=True)
 def stft(n: NodeContext) -> Tensor:
-    """Operands: a signal (batch, length, parts), the step, a window, the length of a frame. A real
-    signal may come without its axis of parts, as onnxruntime takes it.
+    """Operands: a signal (batch, length, parts), the step, a window, the frame length.
+
+    A real signal may omit the axis of parts, as in onnxruntime.
     """
     x, step = n.tensor(0), int(n.number(1))
     if x.rank == 2:

@@ -1,4 +1,4 @@
-"""What convolutions and pools share: the attributes of their windows."""
+"""Window attributes of convolutions and pools."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..nodes.values import Value
 
 
 def spatial_axes(n: NodeContext) -> int:
-    """Return the number of axes behind batch and channels, of which kernels take one to three."""
+    """Return the number of spatial axes; kernels support one to three."""
     axes = len(n.shape(0)) - 2
     n.require(1 <= axes <= 3, f"{axes} spatial axes")
     return axes
 
 
 def ints(n: NodeContext, name: str, axes: int, default: int = 1) -> tuple[int, ...]:
-    """Return an attribute of one number for each spatial axis."""
-    given = n.attr(name, ())
-    return tuple(given) or (default,) * axes
+    """Return an attribute with one number per spatial axis."""
+    attribute = n.attr(name, ())
+    return tuple(attribute) or (default,) * axes
 
 
 def padding(n: NodeContext, axes: int) -> Padding:
-    """Return the padding as vksched's ops take it."""
+    """Return the padding as an argument of vksched's ops."""
     rule = n.attr("auto_pad", "NOTSET")
     return ints(n, "pads", 2 * axes, 0) if rule in ("NOTSET", "") else str(rule).lower()
 
 
-# -- channels that come last ---------------------------------------------------------------------
+# -- channels last ------------------------------------------------------------------------------
 
 
 def channels_first(x: Tensor) -> Tensor:
@@ -45,14 +45,14 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def either_layout(build: Callable[[NodeContext], Value]) -> Callable[[NodeContext], Value]:
-    """Return a rule that computes with channels first and takes the attribute channels_last."""
+    """Wrap a rule for channels first so that it supports the attribute channels_last."""
 
     def either(n: NodeContext) -> Value:
         if not n.attr("channels_last", 0):
             return build(n)
         first = Value(n.elem_type(0), tensor=channels_first(n.tensor(0)))
-        made = build(n.with_input(0, first))
-        assert made.tensor is not None
-        return replace(made, tensor=channels_last(made.tensor))
+        result = build(n.with_input(0, first))
+        assert result.tensor is not None
+        return replace(result, tensor=channels_last(result.tensor))
 
     return either

@@ -1,4 +1,4 @@
-"""Cases of the convolutions: each algorithm, any axes, padding, stride, dilation, groups."""
+"""Samples of convolutions: each algorithm, any axes, padding, stride, dilation, groups."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..op_sample import ErrorSample, OpSample, floats, ints
 def call(
     op: str, arrays: tuple[NDArray, ...], name: str, large: bool = False, **more: Any
 ) -> OpSample:
-    """A call of an op with the attributes that its builder makes of keywords."""
+    """Return a call of an op with the attributes of its builder's keywords."""
     inputs = [input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
     return OpSample(op, arrays, dict(getattr(ops, op)(*inputs, **more).attrs), name, large=large)
 
 
 def operands(x: Shape, w: Shape, channels: int | None = None) -> tuple[NDArray, ...]:
-    """x, w and a bias for so many channels where there are some."""
+    """Return x, w and, if `channels` is set, a bias."""
     bias = () if channels is None else (floats(channels, seed=2),)
     return (floats(*x), floats(*w, seed=1), *bias)
 
 
 def edges(x: NDArray, *values: float) -> NDArray:
-    """The same with special values, spread out."""
+    """Return arrays with special values at spread positions."""
     flat = x.reshape(-1).copy()
     flat[:: max(1, flat.size // len(values))][: len(values)] = values
     return np.asarray(flat.reshape(x.shape))
@@ -80,7 +80,7 @@ CONV: list[Row] = [
     ("depthwise times 3", (2, 2, 5, 6), (6, 1, 2, 2), True, {"groups": 2}),
     ("depthwise 1d", (2, 3, 301), (3, 1, 7), True, {"groups": 3, "padding": "same_upper"}),
     ("depthwise 3d", (1, 2, 4, 5, 6), (2, 1, 2, 3, 3), False, {"groups": 2, "padding": 1}),
-    # a product of unfolded windows
+    # im2col
     ("im2col", (2, 4, 9, 11), (16, 4, 3, 3), True, {"padding": 1}),
     ("im2col", (1, 5, 9, 10), (17, 5, 3, 3), False, {"stride": 2, "padding": (0, 1, 2, 0)}),
     ("im2col groups", (3, 8, 7, 8), (16, 4, 3, 3), True, {"groups": 2, "dilation": 2}),
@@ -93,13 +93,13 @@ CONV: list[Row] = [
     ("im2col whole window", (2, 8, 3, 4), (12, 8, 3, 4), True, {}),
     ("im2col across images", (5, 5, 5, 7), (37, 5, 3, 3), True, {"padding": 1, "stride": 2}),
     ("im2col 3d groups", (2, 6, 5, 4, 5), (34, 3, 2, 2, 3), False, {"padding": 1, "groups": 2}),
-    # a product at once
+    # implicit GEMM
     ("pointwise", (2, 8, 5, 7), (16, 8, 1, 1), True, {}),
     ("pointwise", (1, 12, 8, 8), (8, 12, 1, 1), False, {}),
     ("pointwise groups", (2, 6, 5, 3), (24, 2, 1, 1), True, {"groups": 3}),
     ("pointwise 1d", (1, 7, 65), (33, 7, 1), True, {"dilation": 4}),
     ("pointwise 3d", (3, 4, 2, 3, 5), (9, 4, 1, 1, 1), False, {}),
-    # each result a sum over all of an image
+    # each result sums a whole image
     ("linear", (2, 484, 1, 1), (33, 484, 1, 1), True, {}),
     ("linear odd", (3, 63, 1, 1), (20, 63, 1, 1), False, {"stride": 2}),
     ("linear of windows", (5, 3, 3, 4), (12, 3, 3, 4), True, {}),
@@ -142,14 +142,14 @@ CASES = [
             ((4, 9, 10), (8, 4, 3, 3), 1),
         )
     ),
-    # more than a CPU driver unfolds at a time: parts of an image, some of the images
+    # exceeds the im2col buffer of a CPU driver: parts of an image, some of the images
     call("conv", operands((1, 16, 64, 64), (8, 16, 3, 3), 8), "parts", large=True, padding=1),
     call("conv", operands((2, 9, 61, 60), (9, 9, 5, 5)), "parts", large=True, padding=2),
     call("conv", operands((1, 13, 67, 63), (48, 13, 3, 3), 48), "odd parts", large=True, padding=1),
     call("conv", operands((14, 8, 24, 24), (8, 8, 3, 3), 8), "parts", large=True, padding=1),
-    # more results than the invocations of a CPU driver with few groups may sum up
+    # more results than the few workgroups of a CPU driver may sum
     call("conv", operands((1, 64, 39, 55), (4, 64, 8, 8), 4), "cut"),
-    # more steps than llvmpipe's loops take
+    # more iterations than llvmpipe's loop limit
     call("conv", operands((1, 40000, 3), (2, 40000, 2), 2), "long", large=True),
     call("conv", operands((1, 20, 3000), (4, 20, 2000), 4), "long", large=True, stride=9),
 ]
@@ -226,8 +226,8 @@ CASES += [
 ]
 
 CASES += [
-    OpSample("flip_filters", (made(*shape),), {"groups": groups}, f"of {groups}")
-    for shape, groups, made in (
+    OpSample("flip_filters", (values(*shape),), {"groups": groups}, f"of {groups}")
+    for shape, groups, values in (
         ((1, 1, 1), 1, floats),
         ((5, 3, 7), 1, floats),
         ((6, 5, 3, 2), 2, ints),
@@ -247,24 +247,24 @@ def refused(
     dtypes: str = "fff",
     **keywords: Any,
 ) -> ErrorSample:
-    """ops.<op> on inputs of the given shapes; dtypes: f or i for each."""
+    """Return a refused call of ops.<op> on inputs of these shapes; dtypes: f or i for each."""
     names = {"f": "float32", "i": "int32"}
 
     def build() -> object:
-        given = zip(shapes, dtypes, strict=False)
-        inputs = [input(f"x{i}", shape, names[d]) for i, (shape, d) in enumerate(given)]
+        pairs = zip(shapes, dtypes, strict=False)
+        inputs = [input(f"x{i}", shape, names[d]) for i, (shape, d) in enumerate(pairs)]
         return getattr(ops, op)(*inputs, **keywords)
 
     return ErrorSample(build, error, match)
 
 
 def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> OpSample:
-    """The gradient of a depthwise convolution's weights, of rows for each channel."""
+    """Return the gradient of a depthwise convolution's weights, of `rows` per channel."""
     w = input("w", (x[1] * rows, 1, *kernel))
-    made = ops.conv(input("x", x), w, groups=x[1], **more)
-    attrs = {k: v for k, v in made.attrs.items() if k != "groups"} | {"kernel": kernel}
+    result = ops.conv(input("x", x), w, groups=x[1], **more)
+    attrs = {k: v for k, v in result.attrs.items() if k != "groups"} | {"kernel": kernel}
     return OpSample(
-        "depthwise_conv_weight_grad", (floats(*x), floats(*made.shape, seed=1)), attrs, name
+        "depthwise_conv_weight_grad", (floats(*x), floats(*result.shape, seed=1)), attrs, name
     )
 
 

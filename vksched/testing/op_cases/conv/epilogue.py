@@ -1,4 +1,4 @@
-"""Cases of what runs in the kernel of a product or convolution: every function, every kernel."""
+"""Samples of epilogues of matmuls and convolutions: every function, every kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELU = (step("relu", 0),)
 ADDED = (step("add", 0, 1), step("relu", 2))
 """A residual, which is operand 1, then relu."""
 SMOOTH = (step("mul", 0, 1), step("gelu", 2), step("leaky_relu", 3, alpha=0.25))
-"""With a constant, in place of the residual."""
+"""With a constant instead of the residual."""
 
 
 def behind(
@@ -38,10 +38,10 @@ def behind(
     residual: bool = False,
     nmse: float = 1e-10,
 ) -> OpSample:
-    """A call followed by steps. residual: of made-up values."""
-    made, inputs = case.result_type(), case.inputs
+    """Return a call with an epilogue. residual: add a random residual operand."""
+    result, inputs = case.result_type(), case.inputs
     if residual:
-        inputs += (floats(*made.shape, seed=7).astype(inputs[0].dtype),)
+        inputs += (floats(*result.shape, seed=7).astype(inputs[0].dtype),)
     words = tuple((FLOAT32, word(value, FLOAT32)) for value in constants)
     more = epilogue_attrs(1 + residual, tuple(steps), words)
     name = f"{case.name} then {' '.join(op for op, _, _ in steps)}"
@@ -49,7 +49,7 @@ def behind(
 
 
 def each(case: OpSample) -> list[OpSample]:
-    """A call followed by one step, by several with a constant, and by a residual where rows are
+    """Yield a call followed by one step, by several with a constant, and by a residual if rows are
     whole vec4s.
     """
     out = [behind(case, RELU), behind(case, SMOOTH, (0.5,))]
@@ -59,7 +59,7 @@ def each(case: OpSample) -> list[OpSample]:
 
 
 def product(a: Shape, b: Shape, name: str, bias: bool = True, **more: Any) -> OpSample:
-    """A product of matrices with a bias."""
+    """Return a matmul with a bias."""
     flips = more.pop("transpose_a", False), more.pop("transpose_b", False)
     inputs = swapped(floats(*a), flips[0]), swapped(floats(*b, seed=1), flips[1])
     row = (floats(b[-1], seed=2),) if bias else ()
@@ -134,25 +134,25 @@ SPECIAL = OpSample(
 )
 CASES = [
     *(
-        behind(SQUARE, (step(op, 0, **given),), nmse=max(1e-10, tolerance(op)))
-        for op, given in ONES.items()
+        behind(SQUARE, (step(op, 0, **attrs),), nmse=max(1e-10, tolerance(op)))
+        for op, attrs in ONES.items()
     ),
-    *(behind(SPECIAL, (step(op, 0, **given),), nmse=tolerance(op)) for op, given in ONES.items()),
+    *(behind(SPECIAL, (step(op, 0, **attrs),), nmse=tolerance(op)) for op, attrs in ONES.items()),
     *(behind(SQUARE, (step(op, 0, 1),), residual=True) for op in ("add", "mul")),
     behind(SQUARE, (step("add", 1, 0), step("mul", 2, 1), step("silu", 3)), residual=True),
     behind(SQUARE, (step("mul", 0, 0), step("add", 1, 0), step("clip", 2, low=-1.0, high=1.0))),
-    *(made for case in (*PRODUCTS, *CONVOLUTIONS, *WINOGRAD) for made in each(case)),
+    *(sample for case in (*PRODUCTS, *CONVOLUTIONS, *WINOGRAD) for sample in each(case)),
 ]
 FP16 = [
-    made.as_dtypes({"float32": "float16"})
+    sample.as_dtypes({"float32": "float16"})
     for case in (PRODUCTS[0], PRODUCTS[3], PRODUCTS[4], PRODUCTS[8], PRODUCTS[9], CONVOLUTIONS[0])
-    for made in each(case)
+    for sample in each(case)
 ]
 
 
 def _apply(steps: Sequence[Instr], operands: int, *inputs: NDArray) -> None:
-    given = {**matmul_attrs(), **epilogue_attrs(operands, tuple(steps), ())}
-    apply("matmul", [as_tensor(x) for x in inputs], given)
+    attrs = {**matmul_attrs(), **epilogue_attrs(operands, tuple(steps), ())}
+    apply("matmul", [as_tensor(x) for x in inputs], attrs)
 
 
 ERRORS = [

@@ -1,4 +1,4 @@
-"""Cases of the pools: windows of every kind, padding, what is not a number, adaptive windows."""
+"""Samples of pooling: all window shapes, padding, NaN, adaptive windows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ CASES = [
         for op, own, kind in POOLS
         for x in (floats(1, 2, 4), *((ints(1, 2, 4),) if "max" in op else ()))
     ),
-    *(  # what there is one of needs no step
+    *(  # axes of size 1 need no stride
         call(op, (floats(1, 2, 5),), f"only {dilation}", kernel=1, dilation=dilation, padding=2)
         for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
         for dilation in (2**31 - 1, 2**33)
@@ -103,13 +103,13 @@ CASES = [
         call(op, (EDGES,), "edges", sizes=(4, 7))
         for op in ("adaptive_max_pool", "adaptive_average_pool")
     ),
-    # more places of one window than an invocation may read on a CPU driver
+    # more positions per window than an invocation may read on a CPU driver
     call("max_pool_indices", (floats(1, 1, 200, 190),), "long", large=True, kernel=(190, 180)),
 ]
 
 
 def function(name: str, shape: Shape, case: str, **more: Any) -> FunctionSample:
-    """A case of ops.<name> with keywords."""
+    """Return a sample of ops.<name> with keywords."""
     return FunctionSample(name, lambda x: getattr(ops, name)(x, **more), (floats(*shape),), case)
 
 
@@ -147,7 +147,7 @@ def refused(
     dtype: str = "float32",
     **more: Any,
 ) -> ErrorSample:
-    """ops.<op> on an input of a shape."""
+    """Return a refused call of ops.<op> on an input of a shape."""
     return ErrorSample(
         lambda: getattr(ops, op)(input("x", shape, dtype), *rest, **more), error, match
     )

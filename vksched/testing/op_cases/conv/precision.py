@@ -1,9 +1,9 @@
-"""Cases of products, convolutions and attention once more, with each precision.
+"""Samples of matmuls, convolutions and attention with each reduced precision.
 
-They are those of float32 with tame values. What a device may round decides the error: operands of
-float16 are off by up to 2^-11 of themselves, by 2^-10 where a driver cuts digits off; those of
-bfloat16 by 2^-8; sums of hundreds of products in float16 by some times that. Codes of 8 bits are
-off by half a step, 1 / 254 of the largest of a run; only products by quantized weights have them.
+They are float32 samples with moderate values. The tolerance follows from the allowed rounding:
+operands in float16 have relative errors up to 2^-11, or 2^-10 if a driver truncates; in bfloat16
+2^-8; float16 sums of hundreds of products a multiple of that. 8-bit codes have errors of half a
+step, 1 / 254 of the largest in a block; only quantized matmuls use them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ....ops.quantized.q8_activations import has_int8_activations
 from ..op_sample import OpSample
 
 PER_OP = 6
-"""How many cases of each op are run with each precision."""
+"""Samples per op and precision."""
 LARGEST = 1e3
-"""Of what goes in: float16 holds the sums of such values."""
+"""Maximum magnitude of inputs: float16 represents their sums."""
 NMSE = {MIXED: 1e-6, HALF: 2e-5, BRAIN: 4e-5, BYTES: 1e-4}
-"""The normalised squared error of a result: the mean square of what its operands are off by."""
+"""Normalized squared error of a result: the mean square of its operands' errors."""
 OF_LARGEST = {MIXED: 2**-8, HALF: 2**-6, BRAIN: 2**-5, BYTES: 2**-5}
-"""The error of one value as a share of the largest result."""
+"""Error of one value relative to the largest result."""
 STEEP = {"attention_backward": 4.0}
-"""Ops that make more of an error, by how much: exponentials of large scores do."""
+"""Ops that amplify errors, with the factor: exponentials of large scores."""
 
 
 def with_precision(case: OpSample, word: str) -> OpSample:
-    """Return a case with a precision, and the error that it allows."""
+    """Return a sample with a precision and its tolerance."""
     return replace(
         case,
         attrs={**case.attrs, PRECISION: word},
@@ -43,7 +43,7 @@ def with_precision(case: OpSample, word: str) -> OpSample:
 
 
 def precise(cases: Iterable[OpSample]) -> list[OpSample]:
-    """Return cases with each precision, some of each op that has factors."""
+    """Return samples with each precision, some of each op with matmuls."""
     able: dict[str, list[OpSample]] = {}
     for case in cases:
         if case.declaration.roundable_operands and not case.large and _in_range(case):

@@ -1,4 +1,4 @@
-"""Cases of resize in every mode, of resample, which it is made of, and of depth and space."""
+"""Samples of resize in every mode, of resample, its underlying op, and of depth and space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 def resample(x: NDArray, axis: int, outs: int, taps: int, name: str = "") -> OpSample:
     indices = ints(outs, taps, seed=1, low=0, high=x.shape[axis])
     weights = floats(outs, taps, seed=2)
-    weights[:, -1] *= floats(outs, seed=3) > 0  # of some results a tap is not read
+    weights[:, -1] *= floats(outs, seed=3) > 0  # some results skip a tap
     title = f"axis {axis} {name}".strip()
     return OpSample("resample", (x, indices, weights), {"axis": axis}, title)
 
@@ -82,7 +82,7 @@ FUNCTIONS = [
         for size in SIZES
         if transform != "half_pixel_symmetric" or size != SIZES[1]
     ),
-    # coordinates that are whole but for rounding put the ONNX reference one element off
+    # for coordinates that are integers up to rounding, the ONNX reference is one element off
     *(
         resize(
             floats(1, 2, 6, 8),

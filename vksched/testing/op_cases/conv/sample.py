@@ -1,4 +1,4 @@
-"""Cases of grid_sample in every mode, at borders and beyond, and of affine_grid."""
+"""Samples of grid_sample in every mode, at and beyond borders, and of affine_grid."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..op_sample import ErrorSample, OpSample, bools, floats, ints
 
 
 def grid(*shape: int) -> NDArray:
-    """Coordinates, most of them inside."""
+    """Return coordinates, most of them inside."""
     return floats(*shape, seed=4, scale=0.8)
 
 
 def special(dims: int) -> NDArray:
-    """Corners, middles, borders, and what lies far outside, along each axis."""
+    """Return corners, centers, borders, and positions far outside, along each axis."""
     values = np.asarray([-1, 1, 0, -0.5, 0.25, -1.25, 2, -7, 41, 1e6, -1e6], np.float32)
     points = np.zeros((len(values), 1, dims), np.float32)
     points[:, 0] = np.stack([np.roll(values, axis) for axis in range(dims)], -1)
@@ -50,8 +50,8 @@ VOLUMES = [kind for kind in KINDS if kind[0] != "cubic"]
 UNDEFINED = np.asarray(
     [[[[np.nan, 0], [0, np.nan], [np.inf, 0], [0, -np.inf], [0, 0]]]], np.float32
 )
-BESIDE = floats(1, 1, 3, 3)
-BESIDE[0, 0, 0], BESIDE[0, 0, 1, 2] = np.inf, np.nan
+NONFINITE = floats(1, 1, 3, 3)
+NONFINITE[0, 0, 0], NONFINITE[0, 0, 1, 2] = np.inf, np.nan
 CASES = [
     *(sample(floats(2, 3, 5, 7), grid(2, 4, 6, 2), *kind) for kind in KINDS),
     *(sample(floats(1, 2, 4, 5), special(2), *kind, "special") for kind in KINDS),
@@ -65,7 +65,7 @@ CASES = [
         if kind[1] != "border"  # where weights are 0, which ONNX multiplies
     ),
     *(
-        sample(BESIDE, np.zeros((1, 1, 3, 2), np.float32), *kind, "beside infinity")
+        sample(NONFINITE, np.zeros((1, 1, 3, 2), np.float32), *kind, "beside infinity")
         for kind in KINDS
         if kind[2]
     ),
@@ -90,9 +90,9 @@ FUNCTIONS = [
 ]
 
 
-def refused(x: tuple[int, ...], at: tuple[int, ...], match: str, **given: Any) -> ErrorSample:
+def refused(x: tuple[int, ...], at: tuple[int, ...], match: str, **attrs: Any) -> ErrorSample:
     def build() -> Tensor:
-        return ops.grid_sample(input("x", x), input("grid", at), **given)
+        return ops.grid_sample(input("x", x), input("grid", at), **attrs)
 
     return ErrorSample(build, ShapeError, match)
 

@@ -1,4 +1,4 @@
-"""Cases of Winograd's filtering: the weights' transform, tiles that end with an image or go on."""
+"""Samples of Winograd convolution: the transform of weights, full and partial tiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call(
     end: tuple[int, int] = (1, 1),
     **more: Any,
 ) -> OpSample:
-    """A convolution of x with the weights w."""
+    """Return a convolution of x with the weights w."""
     points = compute(get_op("winograd_weights"), (w,), Attrs({"tile": tile}))
     rest = (floats(w.shape[0], seed=2),) if bias else ()
     attrs: dict[str, Any] = {"tile": tile, "begin": begin, "end": end}
@@ -39,7 +39,7 @@ def _positive(*shape: int) -> NDArray:
 
 
 def _large(at: tuple[int | slice, ...]) -> NDArray:
-    """Ones, but 1e6 at some places."""
+    """Return ones, but 1e6 at some positions."""
     out = np.ones((8, 21, 18), np.float32)
     out[at] = 1e6
     return out
@@ -56,7 +56,7 @@ ROWS: list[tuple[str, Shape, int, bool, dict[str, Any]]] = [
     ("no images", (0, 2, 4, 4), 3, False, {}),
 ]
 CASES = [
-    # so many channels that an invocation of the repair looks at fewer tiles
+    # enough channels that an invocation of the repair kernel covers fewer tiles
     call(floats(1, 2304, 8, 8), floats(2, 2304, 3, 3, seed=1), "many channels", 2),
     *(
         OpSample("winograd_weights", (floats(rows, channels, 3, 3),), {"tile": tile}, f"by {tile}")
@@ -76,7 +76,7 @@ CASES = [
         )
         for tile in winograd.TILES
     ),
-    # values beside which their neighbours would be lost; all are above 0, so that no sum cancels
+    # values next to which their neighbors would be lost; all are positive, so that no sum cancels
     *(
         call(_positive(8, 21, 18) * wild, _positive(40, 8, 3, 3)[0], name, tile, of_largest=1e-12)
         for tile in winograd.TILES
@@ -87,7 +87,7 @@ CASES = [
             ("small values", 1 / _large((slice(None), slice(8), slice(8)))),
         )
     ),
-    # more tiles than a CPU driver holds at a time
+    # more tiles than a CPU driver buffers at a time
     *(
         call(floats(8, 8, 58, 59), floats(32, 8, 3, 3, seed=1), "parts", tile, True, large=True)
         for tile in winograd.TILES
@@ -96,7 +96,7 @@ CASES = [
 
 
 def refused(error: type[Exception], match: str, *shapes: Shape, tile: int = 2) -> ErrorSample:
-    """winograd_conv on operands of the given shapes, or winograd_weights on one."""
+    """Return a refused winograd_conv of these shapes, or winograd_weights of one."""
 
     def build() -> object:
         inputs = [input(f"x{i}", shape) for i, shape in enumerate(shapes)]

@@ -1,4 +1,4 @@
-"""Cases of creation: every dtype, one value and more than a group, nothing, ends of ramps."""
+"""Samples of creation ops: every dtype, one value, more than a workgroup, empty, ends of ranges."""
 
 from __future__ import annotations
 
@@ -10,60 +10,67 @@ from ....ir.attrs import AttrValue
 from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, ints
 
 
-def made(op: str, name: str, shape: tuple[int, ...], dtype: str, **attrs: AttrValue) -> OpSample:
-    given = {"shape": shape, "dtype": dtype, **attrs}
-    return OpSample(op, (), given, f"{name}{shape}{dtype}".replace(" ", ""))
+def creation(
+    op: str, name: str, shape: tuple[int, ...], dtype: str, **attrs: AttrValue
+) -> OpSample:
+    all_attrs = {"shape": shape, "dtype": dtype, **attrs}
+    return OpSample(op, (), all_attrs, f"{name}{shape}{dtype}".replace(" ", ""))
 
 
 CASES: list[OpSample] = [
     *(
-        made("full", "", shape, "float32", value=2.5)
+        creation("full", "", shape, "float32", value=2.5)
         for shape in ((), (1,), (7,), (5003,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))
     ),
-    *(made("full", f"{v} ", (7,), "float32", value=v) for v in (0.0, np.inf, -np.inf, np.nan, 0.1)),
-    *(made("full", f"{v} ", (7,), "int32", value=v) for v in (0, -1, 2**31 - 1, -(2**31))),
-    *(made("full", f"{v} ", (7,), "uint32", value=v) for v in (0, 2**32 - 1)),
-    *(made("full", f"{v} ", (7,), "int64", value=v) for v in (-5, 2**31, 2**40)),
-    *(made("full", f"{v} ", (7,), "bool", value=v) for v in (True, False)),
-    *(made("full", "", (7, n), "float16", value=v) for n, v in ((1, 0.5), (4, -3.0), (0, 1.0))),
-    made("full", "nan", (4,), "float16", value=np.nan),
-    made("full", "", (7,), "float64", value=0.1),
     *(
-        made("eye", f"{k} ", shape, "float32", diagonal=k)
+        creation("full", f"{v} ", (7,), "float32", value=v)
+        for v in (0.0, np.inf, -np.inf, np.nan, 0.1)
+    ),
+    *(creation("full", f"{v} ", (7,), "int32", value=v) for v in (0, -1, 2**31 - 1, -(2**31))),
+    *(creation("full", f"{v} ", (7,), "uint32", value=v) for v in (0, 2**32 - 1)),
+    *(creation("full", f"{v} ", (7,), "int64", value=v) for v in (-5, 2**31, 2**40)),
+    *(creation("full", f"{v} ", (7,), "bool", value=v) for v in (True, False)),
+    *(creation("full", "", (7, n), "float16", value=v) for n, v in ((1, 0.5), (4, -3.0), (0, 1.0))),
+    creation("full", "nan", (4,), "float16", value=np.nan),
+    creation("full", "", (7,), "float64", value=0.1),
+    *(
+        creation("eye", f"{k} ", shape, "float32", diagonal=k)
         for shape in ((1, 1), (5, 5), (71, 73), (7, 3), (0, 3), (3, 0))
         for k in ((0, 1, -2) if shape[0] > 1 else (0,))
     ),
-    *(made("eye", "", (3, 5), t, diagonal=1) for t in ("int32", "uint32", "bool", "int64")),
-    made("eye", "", (3, 5), "float16", diagonal=0),
-    made("eye", "far ", (3, 5), "int32", diagonal=2**30),
+    *(creation("eye", "", (3, 5), t, diagonal=1) for t in ("int32", "uint32", "bool", "int64")),
+    creation("eye", "", (3, 5), "float16", diagonal=0),
+    creation("eye", "far ", (3, 5), "int32", diagonal=2**30),
     *(
-        made("arange", f"{start},{step} ", (count,), "int32", start=start, step=step)
+        creation("arange", f"{start},{step} ", (count,), "int32", start=start, step=step)
         for count, start, step in (
             *((1, 7, 3), (7, 0, 1), (5003, -5, 7), (5, 9, -4), (0, 0, 1)),
             *((3, 2**31 - 5, 2), (2, -(2**31), 2**31 - 1)),
         )
     ),
     *(
-        made("arange", f"{start},{step} ", (count,), "float32", start=start, step=step)
+        creation("arange", f"{start},{step} ", (count,), "float32", start=start, step=step)
         for count, start, step in (
             *((1, 0.5, 3.0), (7, 0.0, 0.1), (5003, -5.0, 0.3), (5, 9.0, -4.0), (0, 0.0, 1.0)),
         )
     ),
-    made("arange", "", (4,), "uint32", start=2**31, step=2**29),
-    made("arange", "", (5,), "int64", start=-5, step=7),
-    made("arange", "wide ", (5,), "int64", start=2**40, step=1),
-    made("arange", "widens ", (5,), "int64", start=2**31 - 3, step=1),
-    made("arange", "", (50,), "float64", start=0.1, step=0.25),
-    made("arange", "", (50,), "float16", start=0.0, step=0.25),
+    creation("arange", "", (4,), "uint32", start=2**31, step=2**29),
+    creation("arange", "", (5,), "int64", start=-5, step=7),
+    creation("arange", "wide ", (5,), "int64", start=2**40, step=1),
+    creation("arange", "widens ", (5,), "int64", start=2**31 - 3, step=1),
+    creation("arange", "", (50,), "float64", start=0.1, step=0.25),
+    creation("arange", "", (50,), "float16", start=0.0, step=0.25),
     *(
-        made("linspace", "", (count,), "float32", start=a, step=(b - a) / max(1, count - 1), stop=b)
+        creation(
+            "linspace", "", (count,), "float32", start=a, step=(b - a) / max(1, count - 1), stop=b
+        )
         for count, a, b in (
             *((0, 0.0, 1.0), (1, 2.0, 2.0), (2, 0.1, 0.7), (7, -1.0, 1.0), (5003, 0.3, 1e6)),
             *((50, 3.0, -2.0), (64, 1.0, 1.0)),
         )
     ),
-    made("linspace", "", (9,), "float16", start=0.0, step=0.125, stop=1.0),
-    made("linspace", "", (9,), "float64", start=0.0, step=0.1, stop=0.8),
+    creation("linspace", "", (9,), "float16", start=0.0, step=0.125, stop=1.0),
+    creation("linspace", "", (9,), "float64", start=0.0, step=0.1, stop=0.8),
 ]
 
 _X = floats(3, 5)

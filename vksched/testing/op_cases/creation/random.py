@@ -1,4 +1,4 @@
-"""Cases of random values: the same bits as numpy everywhere, for every seed and count."""
+"""Samples of random values: bits equal to numpy's everywhere, for every seed and size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPES += [(0,), (3, 0)]
 def drawn(
     op: str, seed: NDArray = SEED, shape: tuple[int, ...] = (1009,), **attrs: AttrValue
 ) -> OpSample:
-    """A call, named after all that it is given."""
+    """Return a call, named after its arguments."""
     defaults: dict[str, dict[str, AttrValue]] = {
         "random_uniform": {"start": 0.0, "scale": 1.0},
         "random_normal": {"mean": 0.0, "deviation": 1.0},
@@ -38,12 +38,12 @@ def drawn(
     }
     dtypes = {"random_integers": "int32", "bernoulli": "bool"}
     dtype = dtypes.get(op, "float32")
-    given = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
+    all_attrs = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
     inputs = (seed, normal_pieces()) if op == "random_normal" else (seed,)
     changed = ",".join(f"{k}{v}" for k, v in attrs.items())
     words = ".".join(str(v) for v in seed.reshape(-1))
     sides = "x".join(map(str, shape))
-    return OpSample(op, inputs, given, f"{words} {sides} {changed}", exact=True)
+    return OpSample(op, inputs, all_attrs, f"{words} {sides} {changed}", exact=True)
 
 
 OPS = ("random_uniform", "random_normal", "random_integers", "bernoulli")

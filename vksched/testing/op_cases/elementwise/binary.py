@@ -1,4 +1,4 @@
-"""Cases of the elementwise ops of two operands."""
+"""Samples of binary elementwise ops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES: list[OpSample] = [
         ("grid", grid(op, dtype)),
     )
 ]
-# Operands stay within 2**-126..2**126 where they divide and do not say more.
+# Operands of divisions stay within 2**-126..2**126 unless the case says otherwise.
 _BIG = f32(3e38, -3e38, 1e30, -1e20, 1e-30)
 _DIVISORS = f32(1e37, -1e30, 1e20, 1e-20, -1e-30)
 CASES += [
@@ -87,7 +87,7 @@ CASES += [
 _BASES = f32(-INF, -2.5, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.5, INF, NAN)
 _POWERS = f32(-INF, -3.0, -2.0, -1.5, -0.5, -0.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, INF, NAN)
 _PARITY = f32(16777215.0, 16777214.0, 16777216.0, 8388607.5, 1e10, -1e10, -5.0)
-"""Of whole numbers; from 2**24 on every float32 is even."""
+"""Integers; from 2**24 on every float32 is even."""
 CASES += [
     OpSample("pow", (a, b), name=name, nmse=LOOSER)
     for name, a, b in (
@@ -127,10 +127,10 @@ CASES += [
     for a, b in (_PAIRS[0], _PAIRS[7])
 ]
 
-# -- functions ---------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 SIGNED = ("copysign", "atan2", "fmod", "remainder", "floor_divide", "nextafter")
-"""Ops that give zeros their signs."""
+"""Ops with signed zeros."""
 _ZEROS = f32(0.0, -0.0, 1.0, -1.0, 3.0, -3.0, INF, -INF)
 
 
@@ -140,7 +140,7 @@ def _signs(op: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _known(op: str) -> tuple[NDArray, ...]:
-    """Pairs whose result is a number: the sign of a NaN is anything."""
+    """Return pairs with a result that is a number: the sign of a NaN is undefined."""
     a, b = np.repeat(_ZEROS, 8), np.tile(_ZEROS, 8)
     keep = np.isfinite(a) & (b != 0) if op in SIGNED[2:5] else np.full(64, True)
     return a[keep], b[keep]
@@ -148,7 +148,7 @@ def _known(op: str) -> tuple[NDArray, ...]:
 
 FUNCTIONS = [FunctionSample("signbit", partial(_signs, op), _known(op), op) for op in SIGNED]
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 ERRORS: list[ErrorSample] = [
     *(refused(op, DTypeError, "two operands", F, I) for op in ("add", "pow", "less", "equal")),

@@ -1,5 +1,5 @@
-"""Cases of dequantize_linear: all types, ends of their ranges, words that are not full, each axis,
-zero points and scales of one element and of many; and what moves such weights without widening
+"""Samples of dequantize_linear: all types and ends of their ranges, partial words, each axis,
+scalar and per-axis zero points and scales; and ops that move quantized weights without widening
 them.
 """
 
@@ -16,13 +16,13 @@ from ..sample_values import MANY, f32, i32
 
 
 def packed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
-    """Any integers of a type, both ends of its range first."""
+    """Return random integers of a type, both ends of its range first."""
     info = np.iinfo(dtype)
     rng = np.random.default_rng((seed, *shape))
-    made = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-    ends = np.array([info.min, info.max], dtype)[: made.size]
-    made.reshape(-1)[: ends.size] = ends
-    return made
+    values = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    ends = np.array([info.min, info.max], dtype)[: values.size]
+    values.reshape(-1)[: ends.size] = ends
+    return values
 
 
 _SHAPES = ((), (1,), (2,), (3,), (5,), (MANY,), (71, 73), (2, 3, 2, 1, 2, 3, 2, 3), (0,), (3, 0))

@@ -1,4 +1,4 @@
-"""Cases of the elementwise ops of three operands."""
+"""Samples of ternary elementwise ops."""
 
 from __future__ import annotations
 

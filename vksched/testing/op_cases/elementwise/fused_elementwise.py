@@ -1,6 +1,4 @@
-"""Cases of chains: every function that a fused elementwise op holds, every kind of operand, long
-ones.
-"""
+"""Samples of fused elementwise ops: every function, every kind of operand, long chains."""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ def fused_elementwise(
     constants: Sequence[float] = (),
     nmse: float = 1e-10,
 ) -> OpSample:
-    """A fused elementwise op of steps; constants are float32."""
+    """Return a fused elementwise op of steps; constants are float32."""
     words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
     return OpSample("fused_elementwise", tuple(inputs), program_attrs(steps, words), name, nmse)
 
 
-def step(op: str, *registers: int, **given: AttrValue) -> Instr:
-    return op, registers, tuple(sorted(given.items()))
+def step(op: str, *registers: int, **attrs: AttrValue) -> Instr:
+    return op, registers, tuple(sorted(attrs.items()))
 
 
-def _of_each() -> list[OpSample]:
-    """Each function once, with an add behind it so that no step is the only one."""
+def _one_per_function() -> list[OpSample]:
+    """Return each function once, followed by an add so that it is not the only step."""
     out = []
     for name in (*UNARY, *BINARY, "where"):
         op, _, dtype = name.rpartition("_")
@@ -47,16 +45,16 @@ def _of_each() -> list[OpSample]:
             out.append(fused_elementwise(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
             continue
         elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
-            given = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
-            steps = (step(op, *range(len(given))), step("logical_not", len(given)))
-            out.append(fused_elementwise(steps, given, name, nmse=0.0))
+            inputs = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
+            steps = (step(op, *range(len(inputs))), step("logical_not", len(inputs)))
+            out.append(fused_elementwise(steps, inputs, name, nmse=0.0))
             continue
         elif name in UNARY:
             inputs = (unary_sample(op, dtype, 3, 8),)
         else:
             inputs = (binary_sample(op, dtype, 3, 8), binary_sample(op, dtype, 3, 8, seed=1))
-        given_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
-        first = step(op or "where", *range(len(inputs)), **given_attrs)
+        first_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
+        first = step(op or "where", *range(len(inputs)), **first_attrs)
         is_bool = len(inputs) == 2 and op.split("_")[0] in ("equal", "not", "less", "greater")
         second = step("logical_not" if is_bool else "neg", len(inputs))
         out.append(fused_elementwise((first, second), inputs, name, nmse=tolerance(op)))
@@ -70,7 +68,7 @@ NUMBERS = [0.5 + i / 64 for i in range(32)]
 
 
 def _many(i: int) -> Instr:
-    """-(x * number + y) - y, over and over."""
+    """-(x * number + y) - y, repeated."""
     x = 33 + i if i else 0
     return (step("mul", x, 2 + i // 4 % 32), step("add", x, 1), step("neg", x), step("sub", x, 1))[
         i % 4
@@ -91,7 +89,7 @@ PAIRS = [
     ((0, 3), (3,)),
 ]
 CASES = [
-    *_of_each(),
+    *_one_per_function(),
     *(fused_elementwise(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
     *(fused_elementwise(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
     fused_elementwise(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),

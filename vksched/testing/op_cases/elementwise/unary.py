@@ -1,4 +1,4 @@
-"""Cases of the elementwise ops of one operand, of activations, and of casts and clips."""
+"""Samples of unary elementwise ops, activations, casts and clips."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
         {"low": None, "high": None},
     ),
 }
-"""Attributes of the ops that have some; the first are those of most rows."""
+"""Attributes of ops; the first are the default of samples."""
 
 
 def attrs(op: str, dtype: str = "float32", which: int = 0) -> dict[str, Any]:
-    """Return the attributes of a row; those of uint32 have no signs."""
-    given = ATTRS.get(op, ({},))[which]
+    """Return the attributes of a sample; those of uint32 are unsigned."""
+    chosen = ATTRS.get(op, ({},))[which]
     if dtype != "uint32":
-        return given
-    return {k: abs(v) if isinstance(v, int) else v for k, v in given.items()}
+        return chosen
+    return {k: abs(v) if isinstance(v, int) else v for k, v in chosen.items()}
 
 
 def row(op: str, x: NDArray, name: str, nmse: float | None = None, which: int = 0) -> OpSample:
-    given = attrs(op, x.dtype.name, which)
-    return OpSample(op, (x,), given, name, tolerance(op) if nmse is None else nmse)
+    chosen = attrs(op, x.dtype.name, which)
+    return OpSample(op, (x,), chosen, name, tolerance(op) if nmse is None else nmse)
 
 
 UNARY = [
@@ -113,11 +113,11 @@ UNARY += [
         *("asinh", "sinh", "cosh", "square"),
     )
 ]
-UNARY += [  # by bits, whatever a driver does to denormals
+UNARY += [  # bitwise, regardless of a driver's handling of denormals
     row(op, f32(1e-40, 2e-39, 1.1e-38, 1e-45), "denormal")
     for op in ("log", "log2", "log10", "sqrt", "rsqrt")
 ]
-UNARY += [  # results near 0 keep their digits
+UNARY += [  # results near 0 are exact
     row(op, floats(101, scale=1e-3), "small", LOOSE)
     for op in (
         *("tanh", "erf", "gelu", "gelu_tanh", "silu", "expm1", "log1p", "sin", "tan", "asin"),
@@ -129,7 +129,7 @@ _ANGLES = {
     "to 1e5": np.linspace(-1e5, 1e5, 2003, dtype=np.float32),
     "quarters": np.concatenate([_QUARTERS, -_QUARTERS, _QUARTERS * np.float32(4321)]),
     "large": np.geomspace(1e5, 3.4e38, 501).astype(np.float32),
-    # of all float32 this is nearest to a multiple of pi / 2
+    # the float32 nearest to a multiple of pi / 2
     "nearest": f32(16367173.0 * 2.0**72, 3.4028235e38, -(2.0**127), 0.78539819, 0.78, 0.5),
 }
 UNARY += [row(op, x, name) for op in ("sin", "cos", "tan") for name, x in _ANGLES.items()]
@@ -191,7 +191,7 @@ UNARY += [
     OpSample("clip", (sample("float32", 101),), {"low": -INF, "high": 0.1}, "float ends", nmse=0.0),
 ]
 
-# -- cast --------------------------------------------------------------------------------------
+# -- cast ------------------------------------------------------------------------------------------
 
 _CAST_EDGES: dict[str, NDArray] = {
     "float32": f32(
@@ -214,7 +214,7 @@ CAST += [
 ]
 CAST += [OpSample("cast", (ints(7),), {"to": "int32"}, "same")]
 _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-"""Every float16 there is."""
+"""All float16 values."""
 _STEPS = np.sort(_HALVES[np.isfinite(_HALVES)]).astype(np.float32)
 _MIDDLES = np.asarray((_STEPS[1:] + _STEPS[:-1]) / 2, np.float32)
 CAST += [
@@ -242,7 +242,8 @@ BITCAST = [
     OpSample("bitcast", (x,), {"to": to}, f"{dtype} to {to}")
     for dtype, x in _WORDS.items()
     for to in _WORDS
-    if to != "float32" or dtype == "float32"  # any word may be a NaN: devices do not keep its bits
+    # any word may be a NaN: devices do not preserve its bits
+    if to != "float32" or dtype == "float32"
 ]
 BITCAST += [
     OpSample("bitcast", (ints(*shape, low=0),), {"to": "float32"}, "positive")
@@ -251,13 +252,13 @@ BITCAST += [
 
 CASES: list[OpSample] = [*UNARY, *CAST, *BITCAST]
 
-# -- functions ---------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 ODD = (
     *("neg", "sqrt", "reciprocal", "sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh"),
     *("expm1", "log1p", "ceil", "floor", "trunc", "round", "positive"),
 )
-"""Ops that give zeros their signs."""
+"""Ops with signed zeros."""
 
 
 def _signs(op: str, x: Tensor) -> Tensor:
@@ -282,7 +283,7 @@ FUNCTIONS += [
     ),
 ]
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 ERRORS: list[ErrorSample] = [
     *(refused(op, DTypeError, op, t) for op in ("exp", "gelu", "sqrt") for t in (I, B)),

@@ -1,4 +1,4 @@
-"""Cases of ops that change no value: stop_gradient and after."""
+"""Samples of identity ops: stop_gradient and after."""
 
 from __future__ import annotations
 

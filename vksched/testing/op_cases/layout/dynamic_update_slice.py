@@ -1,6 +1,4 @@
-"""Cases of dynamic_update_slice: any axis, starts of each batch, rows that lie outside, nothing to
-write.
-"""
+"""Samples of dynamic_update_slice: any axis, starts per batch, rows out of range, empty updates."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Shape = tuple[int, ...]
 def write(
     data: NDArray, many: int, start: int | tuple[int, ...], axis: int = 0, name: str = ""
 ) -> OpSample:
-    """Write `many` rows from a start on, or from one of each batch."""
+    """Return a write of `many` rows from a start on, or from one start per batch."""
     shape = (*data.shape[:axis], many, *data.shape[axis + 1 :])
     rows = (bools if data.dtype.kind == "b" else ints if data.dtype.kind in "iu" else floats)(
         *shape, seed=3
@@ -83,8 +81,8 @@ _DATA, _ROWS = (4, 5, 6), (4, 2, 6)
 
 
 def _build(rows: Shape, start: Shape = (), axis: int = 1, dtype: str = "int32") -> Tensor:
-    given = input("data", _DATA), input("rows", rows), input("start", start, dtype)
-    return ops.dynamic_update_slice(*given, axis=axis)
+    operands = input("data", _DATA), input("rows", rows), input("start", start, dtype)
+    return ops.dynamic_update_slice(*operands, axis=axis)
 
 
 ERRORS: list[ErrorSample] = [

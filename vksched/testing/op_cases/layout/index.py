@@ -1,4 +1,4 @@
-"""Cases of the index ops: gather and its kin, one_hot."""
+"""Samples of index ops: gather and its variants, one_hot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def picks(size: int, *shape: int) -> NDArray:
-    """Indices into an axis of a size: all of -size..size-1 occur when there are many."""
+    """Return indices into an axis of a size: all of -size..size-1 occur if there are enough."""
     return ints(*shape, seed=1, low=-size, high=size)
 
 
@@ -93,7 +93,7 @@ CASES += [
 ]
 
 
-# -- gather_elements ---------------------------------------------------------------------------
+# -- gather_elements -------------------------------------------------------------------------------
 
 
 def elements(name: str, table: NDArray, indices: NDArray, axis: int) -> OpSample:
@@ -131,11 +131,11 @@ CASES += [
     elements("", floats(7, 11).astype(np.float16), picks(7, 7, 11), 0),
 ]
 
-# -- gather_nd ---------------------------------------------------------------------------------
+# -- gather_nd -------------------------------------------------------------------------------------
 
 
 def tuples(sizes: Shape, *shape: int, seed: int = 1) -> NDArray:
-    """Tuples of indices into axes of these sizes, negative ones too: (*shape, len(sizes))."""
+    """Return tuples of indices into axes of these sizes, also negative: (*shape, len(sizes))."""
     parts = [
         ints(*shape, seed=seed + i, low=-size, high=max(size, 1)) for i, size in enumerate(sizes)
     ]
@@ -181,15 +181,15 @@ CASES += [
     nd("even parted", floats(7, 12).astype(np.float16), tuples((7, 12), 13)),
 ]
 
-# -- one_hot -----------------------------------------------------------------------------------
+# -- one_hot ---------------------------------------------------------------------------------------
 
 
 def hot(
     name: str, indices: NDArray, depth: int, axis: int, values: NDArray | None = None
 ) -> OpSample:
-    given = np.asarray([0, 1], np.float32) if values is None else values
-    what = f"{given.dtype}{depth},{axis}{name}"
-    return OpSample("one_hot", (indices, given), {"depth": depth, "axis": axis}, what)
+    pair = np.asarray([0, 1], np.float32) if values is None else values
+    what = f"{pair.dtype}{depth},{axis}{name}"
+    return OpSample("one_hot", (indices, pair), {"depth": depth, "axis": axis}, what)
 
 
 CASES += [

@@ -1,4 +1,4 @@
-"""Cases of the layout ops: reshape, transpose, slice, concat, expand."""
+"""Samples of layout ops: reshape, transpose, slice, concat, expand."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Shape = tuple[int, ...]
 
 
 def sample(dtype: str, shape: Shape, seed: int = 0) -> NDArray:
-    """Any values of a type."""
+    """Return random values of a type."""
     if dtype == "float32":
         return floats(*shape, seed=seed)
     return ints(*shape, seed=seed) if dtype == "int32" else bools(*shape, seed=seed)
 
 
 def text(values: tuple[int, ...]) -> str:
-    """Axes or a shape, as a part of a case's name."""
+    """Return axes or a shape as a part of a sample's name."""
     return ",".join(map(str, values)) or "()"
 
 
-# -- reshape and expand ------------------------------------------------------------------------
+# -- reshape and expand ----------------------------------------------------------------------------
 
 _RESHAPES: list[tuple[Shape, Shape]] = [
     ((), ()),
@@ -76,7 +76,7 @@ EXPAND = [
     for dtype, old, new in _EXPANDS
 ]
 
-# -- transpose ---------------------------------------------------------------------------------
+# -- transpose -------------------------------------------------------------------------------------
 
 _TRANSPOSES: list[tuple[str, Shape, Shape]] = [
     *(("float32", (3, 5, 7), axes) for axes in permutations(range(3))),
@@ -114,7 +114,7 @@ TRANSPOSE = [
     for dtype, shape, axes in _TRANSPOSES
 ]
 
-# -- slice -------------------------------------------------------------------------------------
+# -- slice -----------------------------------------------------------------------------------------
 
 _SLICES: list[tuple[Any, ...]] = [  # name, shape, axes, starts, stops, steps
     ("whole", (7, 11), (), (), (), ()),
@@ -166,7 +166,7 @@ SLICE += [
     )
 ]
 
-# -- concat ------------------------------------------------------------------------------------
+# -- concat ----------------------------------------------------------------------------------------
 
 _CONCATS: list[tuple[str, int, list[Shape]]] = [
     ("float32", 0, [(7,)]),
@@ -216,11 +216,11 @@ FUNCTIONS = [
 
 CASES: list[OpSample] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]
 
-# -- errors ------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def refused(op: str, match: str, shape: Shape, *args: Any, **more: Any) -> ErrorSample:
-    """ops.<op> on an input of the given shape."""
+    """Return a refused call of ops.<op> on an input of this shape."""
     return ErrorSample(
         lambda: getattr(ops, op)(input("x", shape), *args, **more), ShapeError, match
     )

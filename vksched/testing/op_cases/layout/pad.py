@@ -1,4 +1,4 @@
-"""Cases of padding: every mode and type, crops, pads beyond the size, empty tensors."""
+"""Samples of padding: every mode and type, crops, pads beyond the size, empty tensors."""
 
 from __future__ import annotations
 

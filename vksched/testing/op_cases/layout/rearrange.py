@@ -1,4 +1,4 @@
-"""Cases of rearranging: roll and triangles as kernels, the rest as functions of other ops."""
+"""Samples of rearranging ops: roll and triangles as kernels, the rest as composed functions."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ CASES: list[OpSample] = [
 
 
 def function(name: str, what: str, build: Callable[..., Any], *inputs: NDArray) -> FunctionSample:
-    """A row whose name is the Python text of the arguments, which the oracle reads too."""
+    """Return a sample named after the Python text of its arguments, which the oracle also reads."""
     return FunctionSample(name, build, inputs, what)
 
 
 def calls(name: str, shape: Shape, *arguments: tuple[Any, ...]) -> list[FunctionSample]:
-    """One row for each tuple of arguments after the tensor."""
+    """Return one sample for each tuple of arguments after the tensor."""
     return [
         function(
             name, repr(more), lambda x, more=more: getattr(ops, name)(x, *more), floats(*shape)

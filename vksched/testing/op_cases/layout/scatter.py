@@ -1,4 +1,4 @@
-"""Cases of the scatter ops: repeated indices, long lines, every reduction, nothing to do."""
+"""Samples of scatter ops: repeated indices, long rows, every reduction, empty updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nd(name: str, data: NDArray, indices: NDArray, updates: NDArray, how: str = 
 
 
 def typed(dtype: str, *shape: int, seed: int = 0) -> NDArray:
-    """Any values of a type; uint32 beyond int32 too."""
+    """Return random values of a type; uint32 also beyond int32."""
     if dtype == "uint32":
         return ints(*shape, seed=seed, low=-(2**31), high=2**31 - 1).astype(np.uint32)
     return sample(dtype, shape, seed)
@@ -103,7 +103,7 @@ CASES += [
     ),
 ]
 
-CASES += [  # few lines with many updates, all at once on a GPU
+CASES += [  # few rows with many updates, concurrent on a GPU
     elements("at once", typed(t, 5, 7), picks(5, 999, 6), typed(t, 999, 6, seed=2), 0, how)
     for t in NUMBERS
     for how in SCATTER_CODES
@@ -144,7 +144,7 @@ CASES += [
     for t in NUMBERS
     for how in SCATTER_CODES
 ]
-CASES += [  # numpy takes whole rows: many targets with a first update, few with a tenth
+CASES += [  # numpy updates whole rows: many targets with one update, few with ten
     replace(nd("wide rows", typed(t, 37, 67), _UNEVEN, typed(t, 401, 67, seed=2), how), exact=True)
     for t in NUMBERS
     for how in SCATTER_CODES

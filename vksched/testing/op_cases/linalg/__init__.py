@@ -1,1 +1,1 @@
-"""Samples of products, attention and recurrent ops."""
+"""Samples of matmul, attention and recurrent ops."""

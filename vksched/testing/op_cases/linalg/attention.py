@@ -1,4 +1,4 @@
-"""Cases of attention and of the rotary position embedding."""
+"""Samples of attention and rotary embedding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attention(
     large: bool = False,
     **attrs: AttrValue,
 ) -> OpSample:
-    """q: (batch, heads, queries, depth), k: (heads, keys); the mask as it is."""
+    """Return attention. q: (batch, heads, queries, depth), k: (heads, keys); mask: unchanged."""
     batch, _, _, depth = q
     inputs = [floats(*q), floats(batch, *k, depth, seed=1), floats(batch, *k, columns, seed=2)]
     if mask is not None:
@@ -34,7 +34,7 @@ def attention(
 
 
 def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
-    """The attributes of a call, where none are given those of the builder."""
+    """Return the attributes of a call with the builder's defaults."""
     plain: dict[str, AttrValue] = {"softcap": 0.0, "past_len": 0, "left": -1, "right": -1}
     plain |= {"scale": max(1, depth) ** -0.5, "is_bshd": (0, 0, 0, 0)}
     plain |= {"fully_masked_is_nan": False}
@@ -42,14 +42,14 @@ def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
 
 
 def bias(*shape: int) -> NDArray:
-    """A float mask with some keys hidden."""
+    """Return a float mask with some masked keys."""
     out = floats(*shape, seed=5)
     out[bools(*shape, seed=6)] = -INF
     return out
 
 
 def hide(*shape: int) -> NDArray:
-    """A bool mask by which the first row sees nothing."""
+    """Return a bool mask whose first row is fully masked."""
     out = bools(*shape, seed=7)
     out[..., 0, :] = False
     return out
@@ -58,18 +58,20 @@ def hide(*shape: int) -> NDArray:
 def with_layout(
     case: OpSample, turns: tuple[int, int, int, int], name: str = "by length"
 ) -> OpSample:
-    """The same with q, k, v or the result with the length before the heads."""
-    turned = [
+    """Return a case with q, k, v or the result in (batch, length, heads, depth) layout."""
+    transposed = [
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
     ]
-    arrays = (*turned, *case.inputs[3:])
+    arrays = (*transposed, *case.inputs[3:])
     attrs = dict(case.attrs) | {"is_bshd": turns}
     return OpSample("attention", arrays, attrs, f"{name} {turns}")
 
 
 def odd_values() -> list[OpSample]:
-    """NaN and infinity in every operand, in the last key too, which most queries do not see."""
+    """Return NaN and infinity in every operand, also in the last key, which most queries do not
+    see.
+    """
     out = []
     for operand, name in enumerate("qkv"):
         for value in (NAN, INF, -INF):
@@ -84,7 +86,9 @@ def odd_values() -> list[OpSample]:
 
 
 def spoiled(case: OpSample) -> OpSample:
-    """The same with NaN in a value that is seen, and infinity in one that is hidden from some."""
+    """Return a case with NaN in a visible value, and infinity in one that is masked for some
+    queries.
+    """
     arrays = [x.copy() for x in case.inputs]
     arrays[2][0, 0, 1, 2] = NAN
     arrays[2][0, -1, -1, 3] = INF
@@ -177,7 +181,7 @@ CASES = [
 
 
 def of_gradient(case: OpSample) -> OpSample:
-    """The gradients of a case of attention whose operands have the heads before the length."""
+    """Return the gradients of an attention case in (batch, heads, length, depth) layout."""
     g = floats(*case.result_type().shape, seed=9)
     arrays = (*case.inputs[:3], g, *case.inputs[3:])
     return OpSample("attention_backward", arrays, gradient_attributes(case.attrs), case.name)
@@ -188,10 +192,12 @@ def gradient_attributes(attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
 
 
 def is_plain(case: OpSample) -> bool:
-    """Whether a case has gradients by the formula: hidden keys that are not finite count there."""
+    """Return True if the formula gives a case's gradients: it includes masked keys that are not
+    finite.
+    """
     operands = (*case.inputs[:3], *(np.maximum(m, -3e38) for m in case.inputs[3:]))
-    turned = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
-    return not (turned or case.large) and all(np.isfinite(x).all() for x in operands)
+    is_variant = case.attrs["is_bshd"] != (0, 0, 0, 0) or case.attrs["fully_masked_is_nan"]
+    return not (is_variant or case.large) and all(np.isfinite(x).all() for x in operands)
 
 
 OF_BLOCKS = [case for case in CASES if case.name in ("block 32", "with causal")]
@@ -205,23 +211,23 @@ CASES += [
 
 def rotary(
     x: tuple[int, int, int, int],
-    turned: int,
+    rotary_dim: int,
     batched: tuple[bool, bool] = (False, False),
     interleaved: bool = False,
 ) -> OpSample:
     caches = [
-        floats(*((x[0],) if own else ()), x[2], turned // 2, seed=i + 1)
+        floats(*((x[0],) if own else ()), x[2], rotary_dim // 2, seed=i + 1)
         for i, own in enumerate(batched)
     ]
-    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": turned}
-    name = f"{turned}{' interleaved' * interleaved}"
+    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "rotary_dim": rotary_dim}
+    name = f"{rotary_dim}{' interleaved' * interleaved}"
     return OpSample("rotary_embedding", (floats(*x), *caches), attrs, name)
 
 
 CASES += [
-    rotary(shape, turned, batched, interleaved)
+    rotary(shape, rotary_dim, batched, interleaved)
     for interleaved in (False, True)
-    for shape, turned, batched in (
+    for shape, rotary_dim, batched in (
         ((1, 1, 1, 2), 2, (False, False)),
         ((2, 3, 5, 8), 8, (False, False)),
         ((2, 3, 5, 8), 8, (True, True)),
@@ -233,7 +239,7 @@ CASES += [
     )
 ]
 
-# -- functions ---------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 FUNCTIONS = [
     FunctionSample(
@@ -267,8 +273,8 @@ def pull(g: tuple[int, ...], dtype: str) -> Tensor:
 
 
 def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> Tensor:
-    given = (input("x", x), input("c", cos), input("s", cos))
-    return ops.rotary_embedding(*given, **keywords)  # type: ignore[arg-type]
+    operands = (input("x", x), input("c", cos), input("s", cos))
+    return ops.rotary_embedding(*operands, **keywords)  # type: ignore[arg-type]
 
 
 _Q, _K = (2, 4, 3, 8), (2, 2, 5, 8)

@@ -1,4 +1,4 @@
-"""Cases of attention to the keys in use of a cache, and to new ones."""
+"""Samples of attention with a partly filled KV cache, and with new keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def cached(
     large: bool = False,
     **attrs: AttrValue,
 ) -> OpSample:
-    """q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: keys beside it."""
+    """Return attention with a KV cache.
+
+    q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys.
+    """
     batch, _, _, depth = q
     heads, keys = k
     inputs = [floats(*q), floats(batch, heads, keys, depth, seed=1)]
@@ -40,14 +43,14 @@ def cached(
 
 
 def halved(case: OpSample) -> OpSample:
-    """The same with a cache of float16."""
+    """Return a case with a cache in float16."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
     return OpSample(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
 
 
 def in_q8_0(case: OpSample) -> OpSample:
-    """The same with a cache of rows in q8_0."""
+    """Return a case with a cache in q8_0."""
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, pack_q8_0(k), pack_q8_0(v), *rest)
     attrs = case.attrs | {"columns": v.shape[-1]}
@@ -55,15 +58,15 @@ def in_q8_0(case: OpSample) -> OpSample:
 
 
 def narrow(case: OpSample) -> OpSample:
-    """The same with queries and new keys and values of float16."""
+    """Return a case with queries and new keys and values in float16."""
     q, k, v, used, *new = case.inputs
-    beside = (x.astype(np.float16) for x in new)
-    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *beside)
+    new_half = (x.astype(np.float16) for x in new)
+    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *new_half)
     return OpSample(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
 
 
 def wild(case: OpSample) -> OpSample:
-    """The same with keys and values that are not finite where none of a cache is in use."""
+    """Return a case with non-finite keys and values in the unused part of the cache."""
     q, k, v, used, *rest = case.inputs
     k, v = k.copy(), v.copy()
     for example, count in enumerate(np.broadcast_to(used, k.shape[:1])):
@@ -74,12 +77,14 @@ def wild(case: OpSample) -> OpSample:
 
 
 def with_layout(case: OpSample, turns: tuple[int, ...]) -> OpSample:
-    """The same with the length before the heads in q, k, v and the result where a turn is 1."""
-    turned = (
+    """Return a case in (batch, length, heads, depth) layout for q, k, v and the result, selected by
+    `turns`.
+    """
+    transposed = (
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
         for x, turn in zip(case.inputs[:3], turns, strict=False)
     )
-    inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
+    inputs: tuple[NDArray, ...] = (*transposed, *case.inputs[3:])
     name = f"{case.name} turned {turns}"
     return OpSample(case.op, inputs, {**case.attrs, "is_bshd": turns}, name, large=case.large)
 
@@ -167,7 +172,7 @@ CASES = [
 OF_PROMPTS = [
     case for case in CASES if case.name.startswith("411") and not case.name.endswith("tall")
 ]
-"""Many queries, on keys that are kept in few bits."""
+"""Many queries with quantized keys."""
 
 _Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
 
@@ -177,9 +182,11 @@ def _build(
     new: tuple[tuple[int, ...], ...] | None = (_NEW, _NEW),
     **keywords: object,
 ) -> Tensor:
-    given = {name: input(name, s) for name, s in zip(("k_new", "v_new"), new or (), strict=False)}
+    new_inputs = {
+        name: input(name, s) for name, s in zip(("k_new", "v_new"), new or (), strict=False)
+    }
     q, k, v = input("q", _Q), input("k", _K), input("v", _K)
-    return ops.attention(q, k, v, kv_len=input("used", *used), **given, **keywords)  # type: ignore[arg-type]
+    return ops.attention(q, k, v, kv_len=input("used", *used), **new_inputs, **keywords)  # type: ignore[arg-type]
 
 
 ERRORS = [

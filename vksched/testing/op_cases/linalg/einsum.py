@@ -1,4 +1,4 @@
-"""Cases of einsum: each equation is the name of its case."""
+"""Samples of einsum: each equation is the name of its sample."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ EQUATIONS: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
     *(("iii->i", ((3, 3, 3),)), ("ijij->ji", ((2, 3, 2, 3),)), ("ii->i", ((1, 1),))),
     *(("...ii->...i", ((2, 5, 4, 4),)), ("...ij->...ji", ((2, 5, 3, 4),)), ("...", ((2, 3),))),
     *(("i...->...", ((2, 3, 4),)), ("i...j", ((2, 3, 4),)), ("->", ((),)), ("ii", ((0, 0),))),
-    # two: products of matrices, in every order in memory
+    # two: matmuls, in every memory order
     *((f"{a},{b}->{c}", (x, y)) for a, x in (("ij", (3, 4)), ("ji", (4, 3)))
       for b, y in (("jk", (4, 5)), ("kj", (5, 4))) for c in ("ik", "ki")),
     *(("bij,bjk->bik", ((2, 3, 4), (2, 4, 5))), ("bij,jbk->ikb", ((2, 3, 4), (4, 2, 5)))),
     *(("...ij,...jk->...ik", ((2, 1, 3, 4), (5, 4, 2))), ("...i,...i->...", ((2, 1, 3), (4, 3)))),
     *(("...i,i", ((2, 3), (3,))), ("i...,...j->j...i", ((2, 3), (3, 4)))),
     *(("bhqd,bhkd->bhqk", ((2, 3, 4, 5), (2, 3, 6, 5))), ("abcd,cd->ab", ((2, 3, 4, 5), (4, 5)))),
-    # two: element by element, outer, sums of what only one has, sizes of 1
+    # two: elementwise, outer, sums over axes of one operand, sizes of 1
     *(("i,j->ij", ((3,), (4,))), ("i,i->i", ((3,), (3,))), ("ij,ij->", ((3, 4), (3, 4)))),
     *(("ij,kl->", ((3, 4), (2, 5))), ("ij,j->", ((3, 4), (4,))), (",ij->ji", ((), (3, 4)))),
     *(("ij,jk->ik", ((3, 1), (4, 5))), ("ij,ij->ij", ((3, 1), (1, 4))), ("i,i->", ((3,), (1,)))),
     *(("ii,ij->j", ((3, 3), (3, 4))), ("aij,ajj->ai", ((2, 3, 4), (2, 4, 4)))),
     *(("ij,jk->ki", ((0, 3), (3, 2))), ("ij,jk->ik", ((2, 0), (0, 3))), ("i,j", ((0,), (1,)))),
-    # more, in the order that numpy finds
+    # more, in numpy's order
     *(("ij,jk,kl->il", ((2, 9), (9, 3), (3, 4))), ("i,i,i->", ((4,), (4,), (4,)))),
     *(("ab,bc,cd,de->ae", ((2, 3), (3, 8), (8, 2), (2, 5))), ("i,j,k->kji", ((2,), (3,), (4,)))),
     *(("bqd,bkd,bkv->bqv", ((2, 3, 4), (2, 5, 4), (2, 5, 6))), ("ij,j,i->", ((3, 4), (4,), (3,)))),

@@ -1,6 +1,5 @@
-"""Cases of products and convolutions of integers of 8 bits, of what packs their weights, and of
-what makes quantized values: ends of ranges, sizes that fill no word and no tile, zero points of all
-kinds.
+"""Samples of int8 matmuls and convolutions, of packed weights and of quantize ops: ends of ranges,
+partial words and tiles, all kinds of zero points.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from ..sample_values import MANY, f32, i32
 
 
 def int8_values(*shape: int, signed: bool = False, seed: int = 0) -> NDArray:
-    """Any int8 values as int32, both ends of their range first."""
+    """Return random int8 values as int32, both ends of their range first."""
     low = -128 if signed else 0
     rng = np.random.default_rng((seed, *shape))
-    made = rng.integers(low, low + 256, shape).astype(np.int32)
-    ends = np.array([low, low + 255], np.int32)[: made.size]
-    made.reshape(-1)[: ends.size] = ends
-    return made
+    values = rng.integers(low, low + 256, shape).astype(np.int32)
+    ends = np.array([low, low + 255], np.int32)[: values.size]
+    values.reshape(-1)[: ends.size] = ends
+    return values
 
 
 def weights(*shape: int, seed: int = 1) -> NDArray:
@@ -44,7 +43,7 @@ def product(
     batch: tuple[int, ...] = (),
     many: bool = False,
 ) -> OpSample:
-    """A product. many: each matrix of a batch has weights of its own."""
+    """Return a matmul. many: each matrix of a batch has its own weights."""
     words = pack_int8(weights(*(batch if many else ()), k, n))
     zero = i32(0) if b_zero is None else b_zero
     inputs = int8_values(*batch, m, k, signed=signed), words, np.asarray(a_zero, np.int32), zero
@@ -99,9 +98,7 @@ _ENDS = i32(0), i32(-128)
 _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
 _BETWEEN = np.arange(-126, 130, dtype=np.float32).reshape(32, 8) - np.float32(0.5)
 _ODD = f32(0.0123, 0.037, 0.31, 7.7, 1 / 3, 127, 1e-9, 3e20)
-"""Scales whose quotients lie between two quantized values, or next to there: a last place
-decides.
-"""
+"""Scales with quotients at or near the midpoint of two quantized values: the last bit decides."""
 CASES: list[OpSample] = [
     *(
         OpSample(

@@ -1,4 +1,4 @@
-"""Cases of rows in q8_0: tiles that are full and not; values that are none, large, small or 0."""
+"""Samples of rows in q8_0: full and partial tiles; values that are NaN, large, small or 0."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SHAPES = ((1, 1), (7,), (13, 32), (1, 3, 71, 64), (2, 65), (5, 96), (3, 5, 80), 
 
 
 def _steep(*shape: int) -> NDArray:
-    """Rows of very different sizes."""
+    """Return rows of very different magnitudes."""
     powers = np.linspace(-14, 5, shape[0], dtype=np.float32)
     return np.asarray(floats(*shape) * 10 ** powers[:, None], np.float32)
 
 
 def _odd() -> NDArray:
-    """A run of each row has a value that is none, or one too large for scales of 16 bits."""
+    """Return rows with a block that has a NaN, or a value too large for a float16 scale."""
     x = floats(7, 100)
     x[:, 40] = np.nan, np.inf, -np.inf, 3e8, -3e38, 0.0, 1e-30
     x[5:, :64] = 0

@@ -1,4 +1,4 @@
-"""Cases of gemm, linear, outer, dot, vecdot and tensordot."""
+"""Samples of gemm, linear, outer, dot, vecdot and tensordot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES: list[Any] = []
 
 
 def gemm(name: str, *inputs: NDArray, **keywords: Any) -> FunctionSample:
-    """The keywords stand in the name, from which the oracle takes them."""
+    """Return a sample with its keywords in the name, which the oracle reads."""
     return FunctionSample("gemm", lambda *x: ops.gemm(*x, **keywords), inputs, name)
 
 
@@ -31,7 +31,7 @@ GEMM: dict[str, dict[str, Any]] = {
     "half 0.0001": {"alpha": 1e5, "beta": 1e5},
     "half shift": {"beta": 3e-6},
 }
-"""Attributes by the name of the case."""
+"""Attributes by the name of the sample."""
 
 
 def sides(keywords: dict[str, Any], m: int, k: int, n: int) -> tuple[NDArray, NDArray]:

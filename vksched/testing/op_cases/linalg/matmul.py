@@ -1,4 +1,4 @@
-"""Cases of matmul: odd shapes, every broadcast of the batch, transposes, bias, edges."""
+"""Samples of matmul: odd shapes, every batch broadcast, transposes, bias, edges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def swapped(array: NDArray, yes: bool) -> NDArray:
 
 
 def whole(*shape: int, seed: int = 0) -> NDArray:
-    """All bits of uint32."""
+    """Return all bits of uint32."""
     return ints(*shape, seed=seed, low=-(2**31), high=2**31 - 1).view(np.uint32)
 
 
@@ -37,7 +37,7 @@ BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((40,), (40,)),
 ]
 
-# what kernels read four elements at a time, float16 as two words
+# kernels read four elements at a time, float16 as two words
 IN_VEC4 = [
     OpSample(
         "matmul",
@@ -49,7 +49,7 @@ IN_VEC4 = [
     for ta in (False, True)
     for tb in (False, True)
 ]
-# tiles of one row that have all their columns
+# tiles of one row with all their columns
 IN_VEC4 += [
     OpSample(
         "matmul",
@@ -75,7 +75,7 @@ IN_VEC4 += [
         (196, True, True),
     )
 ]
-# k in parts, of operands that several tiles read
+# split-k, with operands that several tiles read
 LONG_K = [
     OpSample(
         "matmul",
@@ -149,7 +149,7 @@ CASES = [
         "inf and nan stay in their rows",
     ),
     *(
-        # more steps than llvmpipe's loops take
+        # more iterations than llvmpipe's loop limit
         OpSample(
             "matmul", (floats(2, k), floats(k, 8, seed=1), floats(8)), attrs(), "part", large=True
         )
@@ -173,7 +173,7 @@ FP16 = [
         )
         for ta, tb in ((False, False), (True, True))
     ),
-    # several tiles with edges, of which eight neighbours are read at once
+    # several tiles with edges, of which eight neighbors are read together
     *(
         OpSample(
             "matmul",
@@ -188,7 +188,7 @@ FP16 = [
         for ta in (False, True)
         for tb in (False, True)
     ),
-    # the first part alone is infinite in float16
+    # only the first part is infinite in float16
     OpSample(
         "matmul",
         (

@@ -1,5 +1,5 @@
-"""Cases of quantized weights beside each other: one to three, normed or with a gate, one row and
-several, squares that leave the range of float32, steps behind.
+"""Samples of merged quantized matmuls: one to three, with norm or gate, one row and several,
+squares beyond float32, epilogues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..op_sample import ErrorSample, OpSample, floats
 from .quantized_linear import words
 
 
-def beside(
+def merged(
     name: str,
     lead: tuple[int, ...],
     k: int,
@@ -27,24 +27,26 @@ def beside(
     x: NDArray | None = None,
     eps: float = 1e-5,
 ) -> OpSample:
-    """x (*lead, k) times weights of so many rows."""
+    """Return x (*lead, k) times merged weights with `sizes` rows."""
     x = floats(*lead, k) if x is None else x
     scale = (floats(k, seed=3),) if normed else ()
     weights = [words(name, n, k, seed) for seed, n in enumerate(sizes)]
     attrs: dict[str, AttrValue] = {"format": name, "normed": normed, "gate": gate, "eps": eps}
-    told = name, "normed" if normed else "", gate, str(lead), what
-    return OpSample("merged_linear", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
+    name_parts = name, "normed" if normed else "", gate, str(lead), what
+    return OpSample(
+        "merged_linear", (x, *scale, *weights), attrs, " ".join(filter(None, name_parts))
+    )
 
 
 def _spread(power: int) -> NDArray:
-    """Rows of which one has squares beyond float32."""
+    """Return rows of which one has squares beyond float32."""
     x = floats(3, 512)
     x[1] *= np.float32(10.0**power)
     return x
 
 
 def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSample:
-    """The same with a step behind it."""
+    """Return a case with an epilogue step."""
     registers = (0,) if residual is None else (0, 1)
     attrs = dict(case.attrs) | epilogue_attrs(len(registers), ((op, registers, ()),), ())
     more = () if residual is None else (residual,)
@@ -53,22 +55,22 @@ def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSam
 
 THREE = (32, 16, 48)
 CASES: list[OpSample] = [
-    *(beside(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
-    *(beside("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
-    beside("q4_K", (2, 3), 512, (16, 16), False, "silu"),
-    *(beside("q4_K", (2, 3), 512, THREE[:count], False) for count in (1, 2, 3)),
-    beside("q4_K", (2, 3), 512, THREE),
-    beside("q4_K", (1,), 2560, (272, 16, 16), what="many runs"),
-    beside("q8_0", (2,), 32 * 37, THREE, what="ends within a tile"),
-    *(beside("mxfp4", (2,), 32 * runs, THREE, what=f"{runs} runs") for runs in (9, 18, 24)),
-    beside("q4_K", (0,), 256, (16,), what="no rows"),
+    *(merged(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
+    *(merged("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
+    merged("q4_K", (2, 3), 512, (16, 16), False, "silu"),
+    *(merged("q4_K", (2, 3), 512, THREE[:count], False) for count in (1, 2, 3)),
+    merged("q4_K", (2, 3), 512, THREE),
+    merged("q4_K", (1,), 2560, (272, 16, 16), what="many runs"),
+    merged("q8_0", (2,), 32 * 37, THREE, what="ends within a tile"),
+    *(merged("mxfp4", (2,), 32 * runs, THREE, what=f"{runs} runs") for runs in (9, 18, 24)),
+    merged("q4_K", (0,), 256, (16,), what="no rows"),
     *(
-        beside("q4_K", (3,), 512, THREE, what=f"1e{power}, {eps}", x=_spread(power), eps=eps)
+        merged("q4_K", (3,), 512, THREE, what=f"1e{power}, {eps}", x=_spread(power), eps=eps)
         for power, eps in ((25, 1e-5), (-30, 0.0), (-30, 1e-5))
     ),
-    beside("q4_K", (3,), 256, THREE, what="zeros", x=floats(3, 256) * 0, eps=0.0),
-    _followed(beside("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
-    _followed(beside("q4_K", (1,), 256, (16,), False), "silu"),
+    merged("q4_K", (3,), 256, THREE, what="zeros", x=floats(3, 256) * 0, eps=0.0),
+    _followed(merged("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
+    _followed(merged("q4_K", (1,), 256, (16,), False), "silu"),
 ]
 
 
@@ -78,13 +80,13 @@ def _of(*inputs: NDArray, normed: bool = False) -> OpSample:
 
 
 ERRORS = [
-    ErrorSample(lambda: beside("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
-    ErrorSample(lambda: beside("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
+    ErrorSample(lambda: merged("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
+    ErrorSample(lambda: merged("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
     ErrorSample(
-        lambda: beside("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
+        lambda: merged("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
     ),
     ErrorSample(
-        lambda: beside("q4_K", (1,), 256, (16, 32), True, "silu").result_type(),
+        lambda: merged("q4_K", (1,), 256, (16, 32), True, "silu").result_type(),
         ShapeError,
         "two weights",
     ),

@@ -1,5 +1,5 @@
-"""Cases of products by chosen matrices: matrices that nobody chose, one that all chose, numbers
-from the end, few and many rows of each, sizes that fill no tile, weights of floats and few bits.
+"""Samples of mixture-of-experts matmuls: unused experts, one expert for all tokens, negative ids,
+few and many tokens per expert, partial tiles, float and quantized weights.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from .quantized_linear import FIRST, words
 
 
 def choice(rows: int, used: int, low: int, high: int, seed: int = 0) -> NDArray:
-    """Numbers in low..high-1, of which a row may have the same twice."""
+    """Return expert ids in low..high-1; a row may repeat an id."""
     return ints(rows, used, low=low, high=high, seed=seed)
 
 
 def grouped(
     x: tuple[int, ...], weight: tuple[int, int, int], expert_ids: NDArray, what: str = ""
 ) -> OpSample:
-    """A product by matrices of floats."""
+    """Return a matmul with float experts."""
     return OpSample("moe_linear", (floats(*x), floats(*weight, seed=1), expert_ids), {}, what)
 
 
 def packed(
     name: str, x: tuple[int, ...], matrices: int, n: int, expert_ids: NDArray, what: str = ""
 ) -> OpSample:
-    """A product by matrices of few bits."""
+    """Return a matmul with quantized experts."""
     held = words(name, matrices * n, x[-1]).reshape(matrices, n, -1)
     return OpSample(
         "quantized_moe_linear", (floats(*x), held, expert_ids), {"format": name}, f"{name} {what}"
@@ -38,7 +38,7 @@ def packed(
 
 
 ALL_ONE = np.full((29, 2), 3, np.int32)
-"""All rows choose one matrix, and no row the others."""
+"""All rows select one expert."""
 CASES: list[OpSample] = [
     grouped((1, 1), (1, 1, 1), choice(1, 1, 0, 1)),
     grouped((1, 64), (8, 32, 64), choice(1, 2, 0, 8), "one row"),
@@ -77,8 +77,8 @@ CASES: list[OpSample] = [
 
 
 def _linear(x: tuple[int, ...], weight: tuple[int, ...], expert_ids: tuple[int, ...]) -> Tensor:
-    given = input("x", x), input("w", weight), input("chosen", expert_ids, "int32")
-    return ops.moe_linear(*given)
+    operands = input("x", x), input("w", weight), input("chosen", expert_ids, "int32")
+    return ops.moe_linear(*operands)
 
 
 ERRORS = [

@@ -1,5 +1,5 @@
-"""Cases of quantized weights: every block format, one block and several, rows that end within a
-tile, scales that are no numbers, all bits of a block; products of few and of many rows.
+"""Samples of quantized matmuls: every block format, one block and several, partial tiles, scales
+that are not finite, all bits of a block; few and many rows.
 """
 
 from __future__ import annotations
@@ -22,56 +22,58 @@ SCALES: dict[str, tuple[int, ...]] = {
     "q3_K": (108,),
     "q6_K": (208,),
 }
-"""Where a block holds float16; mxfp4 has a power of two in its first byte, bf16 is one number."""
+"""Offsets of float16 scales in a block; mxfp4 has a power of two in its first byte, bf16 is one
+number.
+"""
 BLOCKS: dict[tuple[str, bytes], NDArray] = {}
-"""The blocks that words were made of, which the oracle reads."""
+"""The blocks of repacked words, for the oracle."""
 
 
 def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
-    """Any bits, but for scales near 1 / 16: uint8 (rows, blocks, bytes)."""
+    """Return random blocks with scales near 1 / 16: uint8 (rows, blocks, bytes)."""
     kind = FORMATS[name]
     rng = np.random.default_rng((seed, rows, columns, kind.number))
-    made = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
+    blocks = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
     for at in SCALES.get(name, ()):
-        scales = rng.uniform(-0.125, 0.125, made.shape[:2]).astype(np.float16)
-        made[..., at : at + 2] = scales[..., None].view(np.uint8)
+        scales = rng.uniform(-0.125, 0.125, blocks.shape[:2]).astype(np.float16)
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
     if name == "mxfp4":
-        made[..., 0] = rng.integers(120, 126, made.shape[:2])
+        blocks[..., 0] = rng.integers(120, 126, blocks.shape[:2])
     if name == "bf16":
-        made[..., 1] = 0x3D | made[..., 1] & 0x80
-    return made
+        blocks[..., 1] = 0x3D | blocks[..., 1] & 0x80
+    return blocks
 
 
-def words_of(name: str, made: NDArray) -> NDArray:
-    """Return blocks as words, and keeps them for the oracle."""
+def words_of(name: str, blocks: NDArray) -> NDArray:
+    """Return blocks as words, and store the blocks for the oracle."""
     kind = FORMATS[name]
-    words = repack(name, made, (len(made), made.shape[1] * kind.values))
-    BLOCKS[name, words.tobytes()] = made
+    words = repack(name, blocks, (len(blocks), blocks.shape[1] * kind.values))
+    BLOCKS[name, words.tobytes()] = blocks
     return words
 
 
 def words(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
-    """Made-up words of a weight."""
+    """Return random words of a weight."""
     return words_of(name, blocks(name, rows, columns, seed))
 
 
 ANY_SCALE = (0x7C00, 0xFC00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF)
 """float16: both infinities, NaN, subnormals, zeros, the largest."""
 NO_INFINITY = (0x2C00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF, 0xAC00)
-"""A product with an infinite scale is infinite or NaN, by the order of its sums."""
+"""A product with an infinite scale is infinite or NaN, depending on the order of summation."""
 
 
 def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
-    """Words of eight rows with unusual scales."""
-    made = blocks(name, 8, FORMATS[name].step)
+    """Return words of eight rows with unusual scales."""
+    encoded = blocks(name, 8, FORMATS[name].step)
     for at in SCALES.get(name, ()):
-        made[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
+        encoded[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
     if name == "mxfp4":
-        made[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
+        encoded[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
     if name == "bf16":
         wild = (0x7F80, 0xFF80, 0x7FC1, 0x0001, 0x8000, 0x0000, 0x7F7F, 0x0080)
-        made[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
-    return words_of(name, made)
+        encoded[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
+    return words_of(name, encoded)
 
 
 def dequantize(
@@ -89,7 +91,7 @@ def linear(
     what: str = "",
     held: NDArray | None = None,
 ) -> OpSample:
-    """x of a shape times a weight of n rows."""
+    """Return x of a shape times a weight of n rows."""
     held = words(name, n, shape[-1]) if held is None else held
     rows = (floats(n, seed=2),) if bias else ()
     inputs = floats(*shape), held, *rows
@@ -97,7 +99,7 @@ def linear(
 
 
 FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
-"""Formats that have more cases, one of each kind of layout."""
+"""Formats with more samples, one of each kind of layout."""
 OF_MANY_ROWS: list[OpSample] = [
     linear(name, (*lead, k), n, bias, f"{lead} tiles")
     for name in ("f16", "bf16")
@@ -106,7 +108,7 @@ OF_MANY_ROWS: list[OpSample] = [
         ((130,), 32, 129, True),
     )
 ]
-"""Weights of 16 bits, which tiles read as they lie."""
+"""16-bit weights, which tiles read directly."""
 CASES: list[OpSample] = [
     *OF_MANY_ROWS,
     *(
@@ -160,17 +162,17 @@ CASES: list[OpSample] = [
     *(
         OpSample(
             "quantized_linear",
-            (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *beside),
-            {"format": "q4_K", **epilogue_attrs(1 + len(beside), steps, ())},
+            (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *operands),
+            {"format": "q4_K", **epilogue_attrs(1 + len(operands), steps, ())},
             f"then {' '.join(op for op, _, _ in steps)} {m}",
         )
         for m in (1, 3, 17)
-        for beside, steps in (
+        for operands, steps in (
             ((), (("silu", (0,), ()),)),
             ((floats(m, 36, seed=3),), (("add", (0, 1), ()), ("relu", (2,), ()))),
         )
     ),
-    # words of which rows are picked before they are unpacked
+    # rows of words are gathered before they are dequantized
     OpSample(
         "gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"
     ),
@@ -182,7 +184,7 @@ FUNCTIONS = [
 
 
 def _tied(x: Tensor, name: str) -> Tensor:
-    """A weight that is read by a product and by an op that knows no bits."""
+    """Return a weight read by a matmul and by an op without quantized kernels."""
     weight = ops.quantized_weight(blocks(name, 5, 512), name, (5, 512), name="w")
     return ops.linear(x, weight) + ops.reduce_sum(weight, -1)
 

@@ -1,5 +1,5 @@
-"""Cases of recurrent layers: directions, states, peepholes, activations, lengths, nothing; their op
-by itself, too, in parts of a long time and with states of several rounds.
+"""Samples of recurrent layers: directions, states, peepholes, activations, lengths, empty; and of
+their op alone, in parts of a long sequence and with states of several iterations.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ BUILDERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a case asks for; given: the optional operands, in the order of its inputs."""
+    """Parameters of a sample. optional: the optional operands, in the order of its inputs."""
 
     op: str
     sizes: tuple[int, int, int, int] = (3, 2, 5, 4)
     """time, batch, size, hidden"""
-    given: tuple[str, ...] = ("b",)
+    optional: tuple[str, ...] = ("b",)
     keywords: dict[str, Any] = field(default_factory=dict)
     lengths: bool = False
     """The last input holds the lengths of the sequences."""
 
     @property
     def name(self) -> str:
-        said = [f"{k} {v}" for k, v in self.keywords.items()]
+        keywords = [f"{k} {v}" for k, v in self.keywords.items()]
         sizes = ".".join(map(str, self.sizes))
-        return " ".join([sizes, *self.given, *said, *(["lengths"] * self.lengths)])
+        return " ".join([sizes, *self.optional, *keywords, *(["lengths"] * self.lengths)])
 
     def inputs(self) -> dict[str, NDArray]:
-        """The operands by name."""
+        """Return the operands by name."""
         (time, batch, size, hidden), gates = self.sizes, GATES[self.op]
         count = 2 if self.keywords.get("direction") == "bidirectional" else 1
         shapes: dict[str, tuple[int, ...]] = {
@@ -58,7 +58,7 @@ class Setting:
             "initial_c": (count, batch, hidden),
             "peepholes": (count, 3 * hidden),
         }
-        names = ("x", "w", "r", *self.given)
+        names = ("x", "w", "r", *self.optional)
         out = {n: floats(*shapes[n], seed=i, scale=0.5) for i, n in enumerate(names)}
         if self.lengths:
             out["sequence_lens"] = np.arange(batch, dtype=np.int32) * 2 % (time + 1)
@@ -76,18 +76,20 @@ class Setting:
 
 _SETTINGS = [
     *(Setting(op, sizes) for op in GATES for sizes in ((1, 1, 1, 1), (3, 2, 5, 4), (5, 1, 3, 7))),
-    *(Setting(op, given=()) for op in GATES),
+    *(Setting(op, optional=()) for op in GATES),
     *(
-        Setting(op, given=given, keywords={"direction": direction}, lengths=lengths)
-        for op, given in (("rnn", ALL[:2]), ("gru", ALL[:2]), ("lstm", ALL[:3]))
+        Setting(op, optional=optional, keywords={"direction": direction}, lengths=lengths)
+        for op, optional in (("rnn", ALL[:2]), ("gru", ALL[:2]), ("lstm", ALL[:3]))
         for direction in ("reverse", "bidirectional")
         for lengths in (False, True)
     ),
-    Setting("lstm", given=ALL),
-    Setting("lstm", given=ALL, keywords={"direction": "bidirectional"}),
+    Setting("lstm", optional=ALL),
+    Setting("lstm", optional=ALL, keywords={"direction": "bidirectional"}),
     *(
-        Setting("gru", given=given, keywords={"linear_before_reset": True, "direction": direction})
-        for given in ((), ("b", "initial_h"))
+        Setting(
+            "gru", optional=optional, keywords={"linear_before_reset": True, "direction": direction}
+        )
+        for optional in ((), ("b", "initial_h"))
         for direction in ("forward", "bidirectional")
     ),
     Setting("rnn", lengths=True),
@@ -111,7 +113,7 @@ def layer(
     large: bool = False,
     **ways: Any,
 ) -> OpSample:
-    """A call of the op. sizes: time, batch, hidden; directions: b for each that goes back."""
+    """Return a call of the op. sizes: time, batch, hidden. directions: b for each backward one."""
     (time, batch, hidden), count = sizes, len(directions)
     back = tuple(letter == "b" for letter in directions)
     names = activations or (DEFAULTS[kind],) * count
@@ -123,8 +125,8 @@ def layer(
     inputs = [floats(*s, seed=i, scale=scales[i]) for i, s in enumerate(shapes)]
     if lengths:
         inputs.append(np.asarray(lengths, np.int32))
-    said = [f"{k} {v}" for k, v in ways.items()]
-    label = " ".join([kind, directions, *["/".join(n) for n in activations], *said])
+    attrs_text = [f"{k} {v}" for k, v in ways.items()]
+    label = " ".join([kind, directions, *["/".join(n) for n in activations], *attrs_text])
     label += "".join(f" {n}" for n in lengths)
     return OpSample("rnn_scan", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
 
@@ -138,7 +140,7 @@ CASES = [
     ),
     *(layer(kind, (5, 6, 17), "fb") for kind in GATES),
     *(layer(kind, (5, 4, 9), "b", lengths=(0, 5, 2, 9)) for kind in GATES),
-    *(layer(kind, (0, 2, 3), "fb", lengths=(0, 0)) for kind in GATES),  # no turn at all
+    *(layer(kind, (0, 2, 3), "fb", lengths=(0, 0)) for kind in GATES),  # no iterations
     *(layer(kind, (4, 3, 8), "fb", (DEFAULTS[kind], _ODD[kind]), clip=0.5) for kind in GATES),
     layer("gru", (4, 5, 11), "fb", linear=True),
     layer("gru", (4, 5, 11), "fb", linear=True, own=True, lengths=(4, 1, 0, 3, 2)),
@@ -152,22 +154,24 @@ CASES = [
 
 
 def _call(**changes: Any) -> object:
-    """A call of the op with some operands or attributes in place of its own."""
+    """Return a call of the op with replaced operands or attributes."""
     case = layer("lstm", (4, 3, 6), own=True, lengths=(1, 4, 3))
     names = ("gates", "r", "state", "own", "lengths")
-    given = dict(zip(names, case.inputs, strict=True)) | {
+    optional = dict(zip(names, case.inputs, strict=True)) | {
         k: v for k, v in changes.items() if k in names
     }
     attrs = {**case.attrs, **{k: v for k, v in changes.items() if k not in names}}
-    operands = [input(name, x.shape, x.dtype.name) for name, x in given.items() if x is not None]
+    operands = [input(name, x.shape, x.dtype.name) for name, x in optional.items() if x is not None]
     return apply("rnn_scan", tuple(operands), Attrs(attrs))
 
 
 def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorSample:
-    """A call with one operand or keyword that does not fit."""
+    """Return a refused call with one invalid operand or keyword."""
 
     def build() -> object:
-        operands: dict[str, Any] = dict(Setting(op, given=ALL[: 2 if op != "lstm" else 4]).inputs())
+        operands: dict[str, Any] = dict(
+            Setting(op, optional=ALL[: 2 if op != "lstm" else 4]).inputs()
+        )
         return BUILDERS[op](**(operands | changes))
 
     return ErrorSample(build, ShapeError, match)

@@ -1,4 +1,4 @@
-"""Cases of argmax, argmin and nonzero: ties, NaN, any axis, long and short rows."""
+"""Samples of argmax, argmin and nonzero: ties, NaN, any axis, long and short rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def case(
 
 
 def edges() -> NDArray:
-    """Rows with NaN, infinities, both zeros, and one value only."""
+    """Return rows with NaN, infinities, both zeros, and one value only."""
     rows = np.tile(floats(40), (8, 1))
     rows[0, 3] = rows[0, 35] = np.nan
     rows[1, 3], rows[1, 30], rows[1, 31] = np.inf, -np.inf, np.inf

@@ -1,4 +1,4 @@
-"""Cases of the norms of convolutional networks: any rank, with and without scale and shift."""
+"""Samples of the norms of convolutional networks: any rank, with and without scale and shift."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def halved(*arrays: NDArray) -> tuple[NDArray, ...]:
 
 
 def of_scale(channels: int, scale: float) -> tuple[NDArray, ...]:
-    """A mean and a variance of values of a scale, as far as float16 holds it."""
+    """Return a mean and a variance of values of a scale, as far as float16 represents it."""
     variance = np.minimum(positive(channels, seed=8) * scale**2, 6e4)
     return halved(floats(channels, seed=7, scale=scale), variance)
 
 
 HALF_SCALES = (300.0, 1e-4)
-"""Of values whose squares are infinite, or 0, in float16."""
+"""Scales of values whose squares are infinite, or 0, in float16."""
 SHAPES = [(1, 1), (3, 6), (2, 6, 5), (2, 6, 7, 3), (1, 12, 2, 3, 4), (1, 4, 65, 67), (0, 4, 3)]
 FUNCTIONS = [
     *(

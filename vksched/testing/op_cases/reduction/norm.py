@@ -1,4 +1,4 @@
-"""Cases of layer_norm and rms_norm."""
+"""Samples of layer_norm and rms_norm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def norm(
 
 
 def of_scales(shape: tuple[int, int], scales: tuple[float, ...]) -> NDArray:
-    """Rows of values of these scales in turn."""
+    """Return rows of values of alternating scales."""
     rows = floats(*shape) * 3 + 1
     return np.asarray(rows * np.resize(scales, shape[0])[:, None], np.float32)
 
@@ -77,7 +77,7 @@ CASES = [
             ("very far from 0", floats(1, 16000) + np.float32(1e6)),
         )
     ),
-    # rows whose squares leave float32, beside others
+    # rows with squares beyond float32, next to others
     *(
         OpSample(
             kind,
@@ -108,8 +108,8 @@ CASES += [
         f"{case.attrs['kind']} {case.name}",
     )
     for case in CASES
-    # norms of one value are flat, so that all digits cancel; the gradient of this one sums squares
-    # that drivers take for 0
+    # norms of one value are constant, so that all digits cancel; the gradient of this one sums
+    # squares that drivers flush to 0
     if case.name != "small eps"
     and (case.inputs[0].shape != (1,) or (case.op == "layer_norm" and not case.attrs["scaled"]))
 ]

@@ -1,4 +1,4 @@
-"""Cases of the reductions: any axes, long and short rows, rounding, NaN and infinity, nothing."""
+"""Samples of reductions: any axes, long and short rows, rounding, NaN and infinity, empty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtype
 INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
 BOOL_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if BOOL in dtypes)
 TOLERANCE = {"reduce_prod": 1e-8}
-"""Above the table's own: the errors of a thousand products add up."""
+"""Exceptions from the default: errors of a thousand products accumulate."""
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     *(((), ()), ((1,), (0,)), ((7,), (0,)), ((5, 3), ()), ((5, 3), (0,)), ((5, 3), (1,))),
@@ -40,13 +40,13 @@ def case(
 
 
 def ordinary(op: str, *shape: int, seed: int = 0) -> NDArray:
-    """Normally distributed values; for products such that they stay in range."""
+    """Return normally distributed values; for products scaled to stay in range."""
     values = floats(*shape, seed=seed)
     return np.asarray(np.exp(values * 0.02), np.float32) if op == "reduce_prod" else values
 
 
 def edge_rows() -> NDArray:
-    """Rows with NaN, both infinities, one of them, only infinities, and zeros."""
+    """Return rows with NaN, both infinities, one of them, only infinities, and zeros."""
     rows = np.tile(floats(40), (7, 1))
     rows[0, 3] = np.nan
     rows[1, 3], rows[1, 30] = np.inf, -np.inf
@@ -58,15 +58,15 @@ def edge_rows() -> NDArray:
 
 
 def hard_sum() -> NDArray:
-    """Values whose plain float32 sum loses everything: 1e8, many small ones, -1e8."""
+    """Return values whose plain float32 sum loses everything: 1e8, many small ones, -1e8."""
     values = np.full(5000, 0.25, np.float32)
     values[0], values[-1] = 1e8, -1e8
     return np.asarray(np.tile(values, (2, 1)))
 
 
 def far_from_zero() -> NDArray:
-    """Rows whose mean is a thousand to ten million times their deviation, and one that starts with
-    an outlier.
+    """Return rows with a mean of a thousand to ten million standard deviations, and one that starts
+    with an outlier.
     """
     rows = floats(5, 3000).astype(np.float64)
     rows += np.array([[1e3], [-1e5], [1e6], [1e7], [1e6]])
@@ -75,12 +75,14 @@ def far_from_zero() -> NDArray:
 
 
 def alternating() -> NDArray:
-    """Rows of 0.9 and -0.9 in turns, whose squares round the same way each time."""
+    """Return rows of alternating 0.9 and -0.9, whose squares always round in one direction."""
     return np.resize(np.array([0.9, -0.9], np.float32), (2, 8192))
 
 
 def beyond_range() -> NDArray:
-    """Rows whose product passes the range of float32 midway, or for good, or has denormals."""
+    """Return rows whose product exceeds the range of float32 temporarily or finally, or has
+    denormals.
+    """
     rows = np.ones((7, 60), np.float32)
     rows[0, :7], rows[0, 50:57] = -1e30, -1e-30
     rows[1, :7], rows[1, 50:57] = 1e-30, 1e30
@@ -93,7 +95,7 @@ def beyond_range() -> NDArray:
 
 
 def heavy_tail() -> NDArray:
-    """Values whose exp overflows, and such that add up to more than the largest."""
+    """Return values whose exp overflows, or whose sum of exps does."""
     rows = floats(4, 300, scale=3)
     rows[0] += 500
     rows[1] -= 500
@@ -103,12 +105,12 @@ def heavy_tail() -> NDArray:
 
 
 def words(*shape: int) -> NDArray:
-    """uint32 from their whole range."""
+    """Return uint32 from their whole range."""
     return ints(*shape, low=-(2**31), high=2**31).view(np.uint32)
 
 
 def coins(*shape: int, hits: int) -> NDArray:
-    """Rows of False with one True here and there, or the reverse."""
+    """Return rows of False with one True at some positions, or the reverse."""
     values = np.full(shape, hits < 0)
     values.reshape(-1)[:: abs(hits)] = hits > 0
     return values
@@ -121,12 +123,12 @@ LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((3001, 40), (0,)),
     ((7, 2003, 5), (1,)),
 ]
-"""Rows that are cut into parts, on a GPU or on a CPU driver."""
+"""Rows that are split into parts, on a GPU or on a CPU driver."""
 WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
-"""Many rows side by side, an odd number of vec4s of them."""
+"""Many adjacent columns, an odd number of vec4s."""
 TALL = (2050, 516)
-"""So many rows side by side that a CPU driver does not cut them, and more columns than where a sum
-is rounded each time.
+"""Enough adjacent columns that a CPU driver does not split them, and more rows than where a sum
+rounds each time.
 """
 
 CASES = [
@@ -189,7 +191,7 @@ CASES = [
     ),
     *(case(op, floats(0, 3), (1,), False, "no result") for op in FLOAT_OPS),
     *(
-        # the largest last, where a loop that ends early does not come
+        # the largest last, where a loop with an early exit does not arrive
         OpSample(
             op,
             (np.arange(2_200_000, dtype=np.float32).reshape(1, -1),),

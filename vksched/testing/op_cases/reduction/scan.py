@@ -1,4 +1,4 @@
-"""Cases of running sums and products: any axis, both directions, long rows, rounding, NaN."""
+"""Samples of cumulative sums and products: any axis, both directions, long rows, rounding, NaN."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def case(
 ) -> OpSample:
     attrs: dict[str, AttrValue] = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
     label = f"{x.dtype}{axis}{name}{' exclusive' * exclusive}{' reverse' * reverse}"
-    # the errors of a thousand products add up
+    # errors of a thousand products accumulate
     return OpSample(op, (x,), attrs, label, nmse=1e-10 if op == "cumsum" else 1e-8)
 
 
 def ordinary(op: str, *shape: int) -> NDArray:
-    """Normally distributed values; for products such that they stay in range."""
+    """Return normally distributed values; for products scaled to stay in range."""
     values = floats(*shape)
     return np.asarray(np.exp(values * 0.02), np.float32) if op == "cumprod" else values
 
@@ -47,7 +47,7 @@ LONG: list[tuple[tuple[int, ...], int]] = [
     ((20_000, 3), 0),
     ((3001, 40), 0),
 ]
-"""Rows that are cut into parts, on a GPU or on a CPU driver."""
+"""Rows that are split into parts, on a GPU or on a CPU driver."""
 
 CASES = [
     *(

@@ -1,4 +1,4 @@
-"""Cases of softmax and log_softmax: any axis, masks, values at the edges."""
+"""Samples of softmax and log_softmax: any axis, masks, extreme values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def edge_rows() -> NDArray:
 
 
 def additive(*shape: int) -> NDArray:
-    """Zeros, ordinary values and minus infinity."""
+    """Return zeros, ordinary values and minus infinity."""
     mask = floats(*shape, seed=2)
     mask[bools(*shape, seed=3)] = 0
     mask[mask < -1] = -np.inf

@@ -1,4 +1,4 @@
-"""Cases of sorting: one chunk and many, any axis, ties, NaN, both directions, the first k."""
+"""Samples of sorting: one chunk and many, any axis, ties, NaN, both directions, top k."""
 
 from __future__ import annotations
 

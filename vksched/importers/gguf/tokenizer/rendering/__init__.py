@@ -1,1 +1,1 @@
-"""Chat templates are rendered in a child process with limits of memory and time."""
+"""Rendering of chat templates in a child process with memory and time limits."""

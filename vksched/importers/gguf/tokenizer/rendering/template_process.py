@@ -1,15 +1,16 @@
-"""Renderer: a child process that renders chat templates, which are programs of strangers.
+"""Template process: a child process that renders chat templates, which are untrusted programs.
 
     render --request--> child: python -I -S, jinja2, no file, no process, no environment
-                        |  answers: a text, or what is wrong with the template
-                        '- too long, too large, gone: it is ended, and the next call starts another
+                        |  answers: a text, or an error of the template
+                        '- too slow, too large, gone: it is killed, and the next call starts another
 
-The sandbox in the child counts steps and sizes. What it cannot count, as what happens inside of one
-call, meets the limits of the process: addresses, time of the processor, and time by the clock,
-which the child's own timer and a thread here both watch. So the child also ends where its parent
-was killed in the middle of a rendering; in between it waits for requests, and ends with these.
+The sandbox in the child counts steps and sizes. For costs that it cannot count, such as those
+within one call, the process has limits: address space, CPU time, and wall time, which a timer in
+the child and a thread in the parent both watch. The child therefore also exits if its parent is
+killed during a rendering; otherwise it waits for requests, and exits when the pipe is closed.
 
-There is one child for each process, one rendering at a time. A forked process starts its own.
+There is one child per process, and one rendering at a time. A forked process starts its own child.
+
 Examples: tests/importers/test_template_process.py.
 """
 
@@ -34,27 +35,27 @@ from .....common.errors import ModelFormatError, VkschedError
 from .....common.fork_guard import in_child
 
 SECONDS = 5.0
-"""What one rendering may take."""
+"""The default time limit of a rendering in seconds."""
 MEMORY_BYTES = 384 << 20
-"""The addresses of the child, of which Python and jinja2 have about 30 MiB."""
+"""The address space of the child, of which Python and jinja2 use about 30 MiB."""
 MAX_REQUEST_BYTES = 32 << 20
-"""Bytes of a template and its variables."""
+"""The maximum bytes of a request."""
 MAX_REPLY_BYTES = 64 << 20
-"""Bytes of an answer; the sandbox counts 16 Mi characters."""
+"""The maximum bytes of an answer; the sandbox counts 16 Mi characters."""
 START_S = 30.0
-"""What the start of a child may take, on a machine that is busy."""
-LOOK_S = 0.05
-"""Between two looks at the memory of a child, where the system does not bound it."""
-AFTER_S = 1.0
-"""So long after the time of a rendering the child is ended from here."""
+"""The time limit for starting a child on a busy machine."""
+POLL_S = 0.05
+"""The interval between checks of a child's memory on systems without memory limits."""
+KILL_DELAY_S = 1.0
+"""The delay after the time limit at which the parent kills the child."""
 
 _BOOT = "import sys; sys.path += sys.argv[2:]; from child.main import main; main(int(sys.argv[1]))"
 _VARIABLES = ("TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""All that a child gets of the environment: the zone of its clock, and where Python's parts are."""
+"""The environment variables that a child inherits: the time zone and Python's library paths."""
 _BOUNDED = sys.platform == "linux"
-"""Whether the system holds a process to its addresses."""
+"""True if the operating system enforces a limit of address space."""
 _ALARMS = [getattr(signal, name, None) for name in ("SIGALRM", "SIGXCPU")]
-"""The signals by which the system ends a child that takes too long."""
+"""The signals by which the operating system ends a child that exceeds its time limits."""
 _SAFER = "try a text as the prompt, or a model whose template you know"
 _WAY_OUT = (
     "try VKSCHED_TEMPLATES=inprocess for a model that you trust: its template then runs in this "
@@ -69,9 +70,9 @@ class Renderer:
     Parameters
     ----------
     seconds
-        What one rendering may take.
+        The time limit of one rendering.
     memory_bytes
-        What the child may take.
+        The memory limit of the child.
     """
 
     def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -81,11 +82,9 @@ class Renderer:
         _all.add(self)
 
     def start(self) -> None:
-        """Start the child, if there is none, and do not wait for it: a rendering that comes later
-        finds it ready.
-        """
-        if not _here():
-            with self._lock, suppress(VkschedError):  # which the rendering raises
+        """Start the child in the background, if there is none; a later rendering finds it ready."""
+        if not _in_process():
+            with self._lock, suppress(VkschedError):  # the rendering raises it again
                 self._started()
 
     def render(self, source: str, values: dict[str, Any] | None = None) -> str:
@@ -96,17 +95,17 @@ class Renderer:
         source
             The template.
         values
-            Its variables, of what marshal takes; without them it is compiled only.
+            Its variables, of types that marshal supports; None only compiles the template.
 
         Raises
         ------
         ModelFormatError
-            The template is wrong, or needs more time or memory than it may have.
+            The template is invalid, or exceeds the time or memory limit.
         VkschedError
-            There is no jinja2, or no child can be started.
+            jinja2 is missing, or no child can be started.
         """
-        if _here():
-            return _rendered_here(source, values, self.seconds)
+        if _in_process():
+            return _render_in_process(source, values, self.seconds)
         request = marshal.dumps((source, values, self.seconds))
         if len(request) > MAX_REQUEST_BYTES:
             raise ModelFormatError(
@@ -117,7 +116,7 @@ class Renderer:
             used = self._child is not None and self._child.answers > 0
             kind, text = self._ask(request)
             if used and kind in (_MEMORY, _DIED):
-                kind, text = self._ask(request)  # what was rendered before may have left too little
+                kind, text = self._ask(request)  # earlier renderings may have used up the memory
         if kind == _TEXT:
             return text
         raise ModelFormatError(text)
@@ -129,7 +128,7 @@ class Renderer:
             kind, text = child.ask(request, self.seconds)
             done = kind in (_TEXT, _WRONG)
         finally:
-            if not done:  # whatever it was, an interruption too: the next request finds a new one
+            if not done:  # after any failure or interrupt the next request starts a new child
                 self._child = None
                 child.end()
         return kind, text
@@ -140,7 +139,7 @@ class Renderer:
         return self._child
 
     def close(self) -> None:
-        """End the child; the next rendering starts another."""
+        """Stop the child; the next rendering starts another."""
         with self._lock:
             child, self._child = self._child, None
             if child is not None:
@@ -148,32 +147,32 @@ class Renderer:
 
     @property
     def pid(self) -> int | None:
-        """The number of the child's process; None where there is none."""
+        """The process id of the child; None if there is none."""
         child = self._child
         return None if child is None else child.process.pid
 
     def _forget(self) -> None:
-        """Leave the child to the process that started it."""
+        """Forget the child in a forked process; it belongs to the parent."""
         child, self._child = self._child, None
         self._lock = threading.Lock()
         if child is not None:
             child.forget()
 
     def _leave(self) -> None:
-        """End the child with this process, whose other threads may be waiting for it."""
+        """Stop the child at exit, although other threads may be waiting for it."""
         if self._child is not None:
             self._child.kill()
             self._child.process.wait()
 
 
 _TEXT, _WRONG, _MEMORY = b"t", b"w", b"m"
-"""Kinds of answers, as the child has them."""
+"""The kinds of answers, as in the child."""
 _LATE, _DIED = b"l", b"d"
-"""Kinds where none came: after the time of a rendering, or before."""
+"""The kinds without an answer: after the time limit, or before."""
 
 
 class _Child:
-    """One child process. answers: how many it gave."""
+    """A child process. answers: the number of answers."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.answers = 0
@@ -199,18 +198,20 @@ class _Child:
                 f"{_WAY_OUT}"
             ) from error
         try:
-            threading.Thread(target=self._keep_watch, name="vksched templates", daemon=True).start()
-        except RuntimeError as error:  # too many threads, or Python ends
+            threading.Thread(
+                target=self._watch_memory, name="vksched templates", daemon=True
+            ).start()
+        except RuntimeError as error:  # too many threads, or interpreter shutdown
             self.end()
             raise VkschedError(
                 f"[chat template] expected a thread to watch a rendering, got {error}"
             ) from error
 
     def ask(self, request: bytes, seconds: float) -> tuple[bytes, str]:
-        """Return the kind of an answer, and its text or what went wrong."""
+        """Return the kind of an answer, and its text or an error message."""
         start_s = 0.0 if self.answers else START_S
         with self._watch:
-            self._until = time.monotonic() + start_s + seconds + AFTER_S
+            self._until = time.monotonic() + start_s + seconds + KILL_DELAY_S
             self._watch.notify()
         try:
             answer = self._exchange(request)
@@ -218,7 +219,7 @@ class _Child:
             with self._watch:
                 self._until = None
         if answer is None:
-            return self._why_none(seconds)
+            return self._missing_reason(seconds)
         self.answers += 1
         kind, data = answer
         if kind == _MEMORY:
@@ -229,7 +230,7 @@ class _Child:
             return _DIED, f"[chat template] expected a text in UTF-8, got other bytes; {_SAFER}"
 
     def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
-        """Return the kind and bytes of an answer; None where the child is gone."""
+        """Return the kind and bytes of an answer; None if the child is gone."""
         pipe_in, pipe_out = self.process.stdin, self.process.stdout
         assert pipe_in is not None and pipe_out is not None
         try:
@@ -245,8 +246,8 @@ class _Child:
         data = _read(pipe_out, length)
         return None if data is None else (kind, data)
 
-    def _why_none(self, seconds: float) -> tuple[bytes, str]:
-        """Return why there is no answer."""
+    def _missing_reason(self, seconds: float) -> tuple[bytes, str]:
+        """Return the reason for a missing answer."""
         self.kill()
         code = self.process.wait()
         if self._why == _MEMORY:
@@ -273,21 +274,21 @@ class _Child:
             f"memory, it needs more; {_SAFER}"
         )
 
-    def _keep_watch(self) -> None:
+    def _watch_memory(self) -> None:
         with self._watch:
             while not self._ended:
                 if self._until is None:
                     self._watch.wait()
                     continue
                 left = self._until - time.monotonic()
-                why = _LATE if left <= 0 else b"" if _BOUNDED else self._swollen()
+                why = _LATE if left <= 0 else b"" if _BOUNDED else self._memory_exceeded()
                 if why:
                     self._why, self._until = why, None
                     self.kill()
                 else:
-                    self._watch.wait(left if _BOUNDED else min(left, LOOK_S))
+                    self._watch.wait(left if _BOUNDED else min(left, POLL_S))
 
-    def _swollen(self) -> bytes:
+    def _memory_exceeded(self) -> bytes:
         import psutil
 
         try:
@@ -297,11 +298,11 @@ class _Child:
         return _MEMORY if size > self._memory_bytes else b""
 
     def kill(self) -> None:
-        """End the process, if it did not."""
+        """Kill the process, if it has not exited."""
         self.process.kill()
 
     def end(self) -> None:
-        """End the process and what belongs to it."""
+        """Kill the process and release its resources."""
         with self._watch:
             self._ended = True
             self._watch.notify()
@@ -310,8 +311,8 @@ class _Child:
         self._close()
 
     def forget(self) -> None:
-        """Close what a forked process has of it."""
-        self.process.returncode = 0  # as it is nobody's to wait for here
+        """Close the handles that a forked process inherited."""
+        self.process.returncode = 0  # only the parent can wait for it
         self._close()
 
     def _close(self) -> None:
@@ -320,12 +321,12 @@ class _Child:
                 pipe.close()
 
 
-def _here() -> bool:
-    """Whether templates are to be rendered in this process, as its user asks."""
+def _in_process() -> bool:
+    """Return True if the user requests rendering in this process."""
     return bool(word_of("VKSCHED_TEMPLATES", ("inprocess",)))
 
 
-def _rendered_here(source: str, values: dict[str, Any] | None, seconds: float) -> str:
+def _render_in_process(source: str, values: dict[str, Any] | None, seconds: float) -> str:
     _require_jinja2()
     from .child.jinja_sandbox import WrongTemplate, compile_template
 
@@ -366,7 +367,7 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 def _read(pipe: IO[bytes], length: int) -> bytes | None:
-    """Return so many bytes; None where fewer come."""
+    """Return `length` bytes; None if fewer arrive."""
     parts: list[bytes] = []
     while length:
         part = pipe.read(min(length, 1 << 20))
@@ -378,7 +379,7 @@ def _read(pipe: IO[bytes], length: int) -> bytes | None:
 
 
 RENDERER = Renderer()
-"""What all models of this process use."""
+"""The renderer of all models of this process."""
 
 
 @in_child

@@ -1,4 +1,4 @@
-"""Rules for attention and rotary positions of the com.microsoft domain."""
+"""Rules for attention and rotary embedding of com.microsoft."""
 
 from __future__ import annotations
 
@@ -44,34 +44,38 @@ from .group_query_attention import put_rows
 
 
 def _filtered(n: NodeContext, valid: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers to add to scores. They push hidden keys far down, but not to -inf."""
+    """Return an additive mask with a large negative finite value for masked keys."""
     low = number_of(n.attr("mask_filter_value", -10000.0), like)
     return where(valid, number_of(0.0, like), low)
 
 
 def _padding_mask(n: NodeContext, index: int, like: Tensor, keys: int) -> Tensor | None:
-    """Return the mask of keys that are padding: (batch,) lengths, (2 * batch,) ends and starts,
-    (batch, keys) or (batch, queries, keys) with 0 where hidden.
+    """Return the mask of padding keys.
+
+    The operand is (batch,) lengths, (2 * batch,) ends and starts, or (batch, keys) or (batch,
+    queries, keys) with 0 for masked keys.
     """
     if not n.has(index):
         return None
-    given, batch = narrow(n.tensor(index)), like.shape[0]
-    if given.rank == 1:
-        n.require(given.shape[0] in (batch, 2 * batch), f"a mask of shape {given.shape}")
-        valid = less(arange(keys), reshape(given[:batch], (batch, 1, 1, 1)))
-        if given.shape[0] == 2 * batch:
-            start = reshape(given[batch:], (batch, 1, 1, 1))
+    mask_input, batch = narrow(n.tensor(index)), like.shape[0]
+    if mask_input.rank == 1:
+        n.require(mask_input.shape[0] in (batch, 2 * batch), f"a mask of shape {mask_input.shape}")
+        valid = less(arange(keys), reshape(mask_input[:batch], (batch, 1, 1, 1)))
+        if mask_input.shape[0] == 2 * batch:
+            start = reshape(mask_input[batch:], (batch, 1, 1, 1))
             valid = logical_and(valid, greater_equal(arange(keys), start))
     else:
-        n.require(given.rank in (2, 3), f"a mask of shape {given.shape}")
-        rows = 1 if given.rank == 2 else given.shape[1]
-        valid = cast(reshape(given, (given.shape[0], 1, rows, given.shape[-1])), BOOL)
+        n.require(mask_input.rank in (2, 3), f"a mask of shape {mask_input.shape}")
+        rows = 1 if mask_input.rank == 2 else mask_input.shape[1]
+        valid = cast(
+            reshape(mask_input, (mask_input.shape[0], 1, rows, mask_input.shape[-1])), BOOL
+        )
     return _filtered(n, valid, like)
 
 
 @rule("Attention", domain=MICROSOFT)
 def attention_rule(n: NodeContext) -> list[Tensor | None]:
-    """Operands: x, weights, bias, mask, past (k and v), bias of scores."""
+    """Operands: x, weights, bias, mask, past (k and v), additive mask."""
     n.require(not n.attr("do_rotary", 0), "rotary positions")
     n.require(not n.attr("past_present_share_buffer", 0), "a shared buffer")
     return _attended(n, matmul(n.tensor(0), n.tensor(1), n.optional(2)), (3, 4, 5))
@@ -79,25 +83,30 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
 
 @rule("QAttention", types=NUMBERS, domain=MICROSOFT)
 def quantized_attention(n: NodeContext) -> list[Tensor | None]:
-    """Operands: x and weights of 8 bits, bias, their scales, mask, their zero points, past."""
+    """Operands: 8-bit x and weights, bias, their scales, mask, their zero points, past."""
     n.require(not n.attr("do_rotary", 0), "rotary positions")
     n.require(not n.attr("past_present_share_buffer", 0), "a shared buffer")
     product = cast(integer_product(n, 0, 6, 1, 7), FLOAT32)
-    made = product * factor(n, 3, 4, None, (), n.shape(4)) + n.tensor(2)
-    return _attended(n, made, (5, 8, 9))
+    projected = product * factor(n, 3, 4, None, (), n.shape(4)) + n.tensor(2)
+    return _attended(n, projected, (5, 8, 9))
 
 
-def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> list[Tensor | None]:
-    """Return the attention of queries, keys and values in one, and the new past.
+def _attended(
+    n: NodeContext, projected: Tensor, operands: tuple[int, int, int]
+) -> list[Tensor | None]:
+    """Return the attention of packed QKV, and the new past.
 
-    operands: positions of the padding mask, of the past (k and v), of the bias of scores.
+    Parameters
+    ----------
+    operands
+        Indices of the padding mask, of the past (k and v), and of the additive mask.
     """
     padding, before_at, bias = operands
     heads = n.attr("num_heads")
-    widths = n.attr("qkv_hidden_sizes", ()) or (made.shape[2] // 3,) * 3
+    widths = n.attr("qkv_hidden_sizes", ()) or (projected.shape[2] // 3,) * 3
     parts, start = [], 0
     for width in widths:
-        parts.append(split_heads(slice_(made, start, start + width, 2), heads))
+        parts.append(split_heads(slice_(projected, start, start + width, 2), heads))
         start += width
     q, k, v = parts
     past, present = 0, None
@@ -119,7 +128,7 @@ def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> l
 
 @rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head(n: NodeContext) -> list[Tensor | None]:
-    """Operands: q, k, v, bias, padding mask, bias of scores, past k, past v."""
+    """Operands: q, k, v, bias, padding mask, additive mask, past k, past v."""
     n.require(not n.has(8) and not n.has(9), "a shared buffer")
     causal = bool(n.attr("unidirectional", 0))
     n.require(not (causal and n.wants(3)), "scores of keys before as a result")
@@ -136,7 +145,7 @@ def multi_head(n: NodeContext) -> list[Tensor | None]:
 
 
 def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v as (batch, heads, length, size), which may come packed in one another."""
+    """Return q, k and v as (batch, heads, length, size); they may be packed into one operand."""
     query = n.tensor(0)
     if query.rank == 5:  # (batch, length, heads, 3, size)
         q, k, v = (transpose(query[:, :, :, i], (0, 2, 1, 3)) for i in range(3))
@@ -149,7 +158,7 @@ def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Te
         n.require(not n.has(3), "a bias of packed operands")
         k, v = (transpose(key[:, :, :, i], (0, 2, 1, 3)) for i in range(2))
         return q, k, v
-    if key.rank == 4:  # as a cache holds them, with their biases
+    if key.rank == 4:  # in the layout of a KV cache, including biases
         return q, key, n.tensor(2)
     k, v = (
         split_heads(_sum(t, b), heads) for t, b in zip((key, n.tensor(2)), biases[1:], strict=True)
@@ -159,10 +168,10 @@ def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Te
 
 @rule("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
 def decoder_attention(n: NodeContext) -> list[Tensor | None]:
-    """Operands: one query, k, v, padding mask, bias of scores, buffers of past k and v, how much of
-    them is in use, the width of a beam, the beam that each past key is of, bias.
+    """Operands: one query, k, v, padding mask, additive mask, buffers of past k and v, their used
+    length, beam width, beam index of each past key, bias.
 
-    Without a past k and v are whole, as a cache holds them.
+    Without a past, k and v have the layout of a KV cache.
     """
     heads, query = n.attr("num_heads"), n.tensor(0)
     biases = _biases(n, 10, query.shape[2])
@@ -186,7 +195,7 @@ def decoder_attention(n: NodeContext) -> list[Tensor | None]:
 
 
 def _of_beams(n: NodeContext, rows: Tensor, past: int) -> Tensor:
-    """Return keys or values (batch, heads, past + 1, size), each past one from its beam."""
+    """Return keys or values (batch, heads, past + 1, size), past ones gathered by beam."""
     width, batch = int(n.number(8)), rows.shape[0]
     first = np.arange(batch, dtype=np.int32).reshape(batch, 1) // width * width
     beams = reshape(slice_(narrow(n.tensor(9)), 0, past, 2), (batch, past)) + constant(first)
@@ -200,7 +209,7 @@ def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
-    """Return the biases of q, k and v, which are one operand."""
+    """Return the biases of q, k and v, which are packed into one operand."""
     if not n.has(index):
         return [None] * 3
     bias = n.tensor(index)
@@ -210,8 +219,9 @@ def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
 
 @rule("RotaryEmbedding", domain=MICROSOFT)
 def rotary_rule(n: NodeContext) -> Tensor:
-    """Operands: x, positions (or that of the first), the caches of cos and sin. As in onnxruntime
-    the attribute scale has no effect.
+    """Operands: x, positions (or the first position), the cos and sin caches.
+
+    The attribute scale has no effect, as in onnxruntime.
     """
     x, cos = n.tensor(0), n.tensor(2)
     joined = x.rank == 3
@@ -221,18 +231,18 @@ def rotary_rule(n: NodeContext) -> Tensor:
     at = narrow(n.tensor(1))
     if at.rank == 1:
         at = broadcast_to(at + arange(x.shape[2]), (x.shape[0], x.shape[2]))
-    turned = rotate(
+    rotated = rotate(
         *(x, cos, n.tensor(3), at),
         interleaved=bool(n.attr("interleaved", 0)),
         rotary_dim=n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated
 
 
 @rule("MRotaryEmbedding", domain=MICROSOFT)
 def rotary_of_streams(n: NodeContext) -> Tensor:
-    """Positions are three streams (3, batch, length), each of which turns sections of a head: these
-    follow one another, or take turns.
+    """Positions are three streams (3, batch, length). Each one rotates sections of a head, which
+    are contiguous or interleaved.
     """
     x, cos = n.tensor(0), n.tensor(2)
     joined, half = x.rank == 3, cos.shape[1]
@@ -249,9 +259,9 @@ def rotary_of_streams(n: NodeContext) -> Tensor:
         first, second, third = (gather(table, at[i], 0) for i in range(3))
         return where(constant(stream == 1), second, where(constant(stream == 2), third, first))
 
-    turned = rotate(
+    rotated = rotate(
         *(x, cache(cos), cache(n.tensor(3)), None),
         interleaved=bool(n.attr("interleaved", 0)),
         rotary_dim=n.attr("rotary_embedding_dim", 0),
     )
-    return join_heads(turned) if joined else turned
+    return join_heads(rotated) if joined else rotated

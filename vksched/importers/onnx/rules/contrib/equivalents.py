@@ -1,6 +1,6 @@
-"""Rules for ops of com.microsoft that say what ops of the default domain say, or nearly so.
+"""Rules for ops of com.microsoft that are equivalent to ops of the default domain, or nearly so.
 
-onnxruntime had them before ONNX did; exporters and its optimizer write them still.
+onnxruntime had them before ONNX did; exporters and its optimizer still write them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ..nn import transposed_convolution
 from ..registry import rule
 
 MAX_DIFFERENCES = 1 << 24
-"""Of so many elements distances are sums over differences, of more products of matrices, as
-onnxruntime has all: these lose digits where points are close.
+"""Up to this number of elements, distances are sums of squared differences; beyond it, they are
+computed with matmul, as in onnxruntime, which loses precision if points are close.
 """
 
 for _name, _build in (
@@ -56,7 +56,7 @@ def expand_dims(n: NodeContext) -> Tensor:
 
 @rule("UnfoldTensor", types=ANY, domain=MICROSOFT)
 def unfold(n: NodeContext) -> Tensor:
-    """All windows of a size along one axis; their elements come last."""
+    """Return all windows of a size along one axis; their elements become the last axis."""
     x, size, step = n.tensor(0), n.attr("size"), n.attr("step", 1)
     axis = normalize_axis("unfold", n.attr("dim", -1), x.rank)
     count = (x.shape[axis] - size) // step + 1

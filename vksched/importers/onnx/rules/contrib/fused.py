@@ -1,6 +1,6 @@
-"""Rules for ops of the com.microsoft domain: what onnxruntime fuses, but attention.
+"""Rules for fused ops of com.microsoft, except attention.
 
-Their definitions are onnxruntime's own (ContribOperators.md); the onnx package knows none of them.
+They are defined in onnxruntime (ContribOperators.md); the onnx package has no schemas for them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def quick_gelu(n: NodeContext) -> Tensor:
 
 @rule("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(n: NodeContext) -> Tensor:
-    """One half by the GELU of the other."""
+    """Multiply one half by the GELU of the other."""
     x = n.tensor(0) + n.tensor(1)
     half = x.shape[-1] // 2
     return slice_(x, 0, half, -1) * gelu(slice_(x, half, 2 * half, -1))
@@ -105,12 +105,13 @@ _FUSED: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "Silu": (silu, ()),
     "Tanh": (tanh, ()),
 }
-"""Activations that products and convolutions are fused with."""
+"""Activations that matmul and convolution ops are fused with."""
 
 
 def _activated(n: NodeContext, x: Tensor) -> Tensor:
-    """Apply the activation that a product or a convolution was fused with. A product has each of
-    its numbers as an attribute, a convolution all as one.
+    """Apply the fused activation of a matmul or convolution.
+
+    A matmul has one attribute per activation parameter, a convolution one list.
     """
     kind = n.attr("activation", "")
     if not kind:
@@ -128,7 +129,7 @@ def _activated(n: NodeContext, x: Tensor) -> Tensor:
 
 
 def _skipped(n: NodeContext, bias: int) -> Tensor:
-    """The sum of x, what was skipped and perhaps a bias."""
+    """Return the sum of x, the skip input and an optional bias."""
     total = n.tensor(0) + n.tensor(1)
     return total + n.tensor(bias) if n.has(bias) else total
 
@@ -142,14 +143,14 @@ def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
 @rule("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
     total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
-    made = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
-    mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # which it does without
-    return [made, mean, rms_deviation(n, 2, total, -1, eps), total]
+    out = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
+    mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # unused by RMS norm
+    return [out, mean, rms_deviation(n, 2, total, -1, eps), total]
 
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
-    """Operands: ids, segments, the tables of words, positions, segments, scale, shift, mask, and
+    """Operands: ids, segments, the word, position and segment tables, scale, shift, mask, and
     positions.
     """
     return _embedded(n, n.optional, n.optional(8))
@@ -157,12 +158,14 @@ def embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
 
 @rule("QEmbedLayerNormalization", types=NUMBERS, domain=MICROSOFT)
 def quantized_embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
-    """As above with tables, scale and shift of 8 bits; then come their scales and zero points."""
+    """Operands of EmbedLayerNormalization with 8-bit tables, scale and shift, then their scales and
+    zero points.
+    """
 
     def table(index: int) -> Tensor | None:
         if not n.has(index):
             return None
-        at = index + 6  # of the scale, behind the mask
+        at = index + 6  # index of the scale, after the mask
         return real(n, index, at + 5, parameter(n, at, FLOAT32))
 
     found = _embedded(n, table, None)
@@ -173,8 +176,14 @@ def quantized_embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
 def _embedded(
     n: NodeContext, table: Callable[[int], Tensor | None], at: Tensor | None
 ) -> list[Tensor | Value | None]:
-    """Return the norm of the sums of rows of tables, the lengths by the mask, and the sums. table:
-    operands 2 to 6. at: positions, by default one after the other.
+    """Return the norm of summed embeddings, the lengths from the mask, and the sums.
+
+    Parameters
+    ----------
+    table
+        Function that returns operand 2 to 6 as a table.
+    at
+        Positions, by default 0, 1, ...
     """
     ids = n.tensor(0)
     batch, length = ids.shape
@@ -186,11 +195,11 @@ def _embedded(
     if n.has(1) and segments is not None:
         total = total + gather(segments, n.tensor(1), 0)
     eps = n.attr("epsilon", 1e-12)
-    made = normalized(layer_norm, total, scale, shift, -1, eps)
+    out = normalized(layer_norm, total, scale, shift, -1, eps)
     valid: Tensor | Value = (
         reduce_sum(n.tensor(7), 1) if n.has(7) else known(np.zeros(batch, np.int32))
     )
-    return [made, valid, total]
+    return [out, valid, total]
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -200,13 +209,13 @@ def _embedded(
 def fused_matmul(n: NodeContext) -> Tensor:
     a, b = _batched(n, 0, "A"), _batched(n, 1, "B")
     flags = [bool(n.attr(name, 0)) and t.rank > 1 for name, t in (("transA", a), ("transB", b))]
-    made = matmul(a, b, transpose_a=flags[0], transpose_b=flags[1])
+    out = matmul(a, b, transpose_a=flags[0], transpose_b=flags[1])
     alpha = n.attr("alpha", 1.0)
-    return made if alpha == 1 else mul(made, alpha)
+    return out if alpha == 1 else mul(out, alpha)
 
 
 def _batched(n: NodeContext, index: int, which: str) -> Tensor:
-    """An operand whose batch axes may stand between its rows and its columns."""
+    """Return an operand whose batch axes may be between rows and columns."""
     t = n.tensor(index)
     if not n.attr(f"transBatch{which}", 0) or t.rank < 3:
         return t
@@ -224,20 +233,20 @@ def fused_conv(n: NodeContext) -> Tensor:
 
 
 def fused_convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
-    """Return a convolution, what is added to it, and an activation. weights: as `convolution`."""
-    made = convolution(n, weights)
+    """Return convolution, sum with operand 3, and activation; `weights` as in `convolution`."""
+    out = convolution(n, weights)
     if n.has(3):
-        made = made + n.tensor(3)
-    return _activated(n, made)
+        out = out + n.tensor(3)
+    return _activated(n, out)
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- tokens ------------------------------------------------------------------------------------
 
 
 @rule("NGramRepeatBlock", types=ANY, domain=MICROSOFT)
 def repeat_block(n: NodeContext) -> Tensor:
-    """Operands: words (batch, length) and scores (batch, vocabulary). Words that would repeat a
-    sequence of some length get -inf as their score.
+    """Operands: tokens (batch, length) and scores (batch, vocabulary). Tokens that would repeat an
+    n-gram get a score of -inf.
     """
     ids, scores, size = n.tensor(0), n.tensor(1), n.attr("ngram_size")
     count = ids.shape[1] - size + 1
@@ -254,15 +263,17 @@ def repeat_block(n: NodeContext) -> Tensor:
 
 @rule("WordConvEmbedding", domain=MICROSOFT)
 def word_embedding(n: NodeContext) -> Tensor:
-    """The largest of a convolution over the characters of each word, behind tanh. Operands: words
-    (words, characters) that end with zeros, weights (outs, 1, window, size), bias, characters.
+    """Return the maximum over positions of tanh(conv) of the characters of each word.
+
+    Operands: words (words, characters) with zeros as padding, weights (outs, 1, window, size),
+    bias, character embeddings.
     """
     words, w = n.tensor(0), n.tensor(1)
     window, count = w.shape[2], words.shape[1]
     n.require(window <= count, f"a window of {window} for words of {count}")
     rows = unsqueeze(gather(n.tensor(3), words, 0), 1)
-    made = squeeze(tanh(conv(rows, w, n.tensor(2))), 3)
+    out = squeeze(tanh(conv(rows, w, n.tensor(2))), 3)
     lengths = reduce_sum(cast(greater(words, 0), INT32), 1, keepdims=True)
     places = maximum(lengths - window, 0)
     inside = less_equal(arange(count - window + 1), places)
-    return reduce_max(where(unsqueeze(inside, 1), made, -1e12), 2)
+    return reduce_max(where(unsqueeze(inside, 1), out, -1e12), 2)

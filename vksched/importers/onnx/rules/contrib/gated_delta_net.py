@@ -1,4 +1,4 @@
-"""The rule for GatedDeltaNet of the com.microsoft domain: linear attention of packed sequences."""
+"""Rule for GatedDeltaNet of com.microsoft: linear attention of packed sequences."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from ..registry import rule
 from .gates import as_given, wide
 
 NORM_EPS = 1e-12
-"""What is added to the square of a length before its root."""
+"""Epsilon of the L2 norm of queries and keys."""
 
 
 @rule("GatedDeltaNet", types=NUMBERS, domain=MICROSOFT)
 def gated_delta_net(n: NodeContext) -> list[Tensor]:
-    """Operands: queries, keys, values (rows, heads, size), where each sequence begins and the last
-    one ends, decays and rates (rows, heads), states (sequences, heads, width, depth), then what
-    makes decays of their logits. Rows may also be (sequences, steps).
+    """Operands: queries, keys, values (rows, heads, size), cumulative sequence lengths, decays and
+    rates (rows, heads), states (sequences, heads, width, depth), then the parameters of decays from
+    logits.
+
+    Rows may also be (sequences, steps).
     """
     n.require(not n.attr("state_update_capacity", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")
@@ -61,24 +63,26 @@ def gated_delta_net(n: NodeContext) -> list[Tensor]:
         if n.has(6):
             state = transpose(slice_(n.tensor(6), at, at + 1, 0), (0, 1, 3, 2))
         scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
-        made, state = linear_recurrence(queries, keys, values, state, gates[0], gates[1], scale)
-        results.append(transpose(made[0], (1, 0, 2)))
+        output, state = linear_recurrence(queries, keys, values, state, gates[0], gates[1], scale)
+        results.append(transpose(output[0], (1, 0, 2)))
         states.append(transpose(state, (0, 1, 3, 2)))
     lead = n.shape(0)[: 1 if len(n.shape(0)) < 4 else 2]
-    made = reshape(concat(results, 0), (*lead, heads, v.shape[2]))
-    return [as_given(n, made), concat(states, 0)]
+    output = reshape(concat(results, 0), (*lead, heads, v.shape[2]))
+    return [as_given(n, output), concat(states, 0)]
 
 
 def _part(x: Tensor, start: int, end: int) -> Tensor:
-    """(rows, heads, size) -> (1, heads, some rows, size)"""
+    """(rows, heads, size) -> (1, heads, end - start, size)"""
     return unsqueeze(transpose(slice_(x, start, end, 0), (1, 0, 2)), 0)
 
 
 def _operands(n: NodeContext) -> list[Tensor]:
-    """Return queries, keys and values as (rows, heads, size); they may come in one."""
+    """Return queries, keys and values as (rows, heads, size); they may be packed into one
+    operand.
+    """
     if n.has(1):
-        given = [wide(n, i) for i in range(3)]
-        return [reshape(t, (-1, *t.shape[-2:])) for t in given]
+        operands = [wide(n, i) for i in range(3)]
+        return [reshape(t, (-1, *t.shape[-2:])) for t in operands]
     x, (_, heads, width, depth) = wide(n, 0), n.shape(6)
     rows = reshape(x, (-1, x.shape[-1]))
     shared = (x.shape[-1] - heads * width) // (2 * depth)
@@ -89,22 +93,22 @@ def _operands(n: NodeContext) -> list[Tensor]:
 
 
 def _decay(n: NodeContext, rows: int, heads: int) -> Tensor:
-    """Return the logarithms of decays: (rows, heads, 1), or one for each place of a key."""
-    given = reshape(wide(n, 4), (rows, heads, -1))
+    """Return the logarithms of decays: (rows, heads, 1), or one per element of a key."""
+    logits = reshape(wide(n, 4), (rows, heads, -1))
     kind = n.attr("gate_activation", "none")
     if kind == "none":
-        return given
+        return logits
     factor = exp(reshape(n.tensor(7), (heads, 1)))
     if n.has(8):
-        given = given + reshape(n.tensor(8), (heads, -1))
+        logits = logits + reshape(n.tensor(8), (heads, -1))
     if kind in ("softplus", "qwen"):
-        return neg(factor * softplus(given))
+        return neg(factor * softplus(logits))
     n.require(kind in ("sigmoid", "kda"), f"the activation {kind}")
-    return mul(sigmoid(factor * given), n.attr("gate_lower_bound", -5.0))
+    return mul(sigmoid(factor * logits), n.attr("gate_lower_bound", -5.0))
 
 
 def _sequences(n: NodeContext, rows: int) -> Sequence[tuple[int, int]]:
-    """Return the first row of each sequence and that behind it."""
+    """Return the first row of each sequence, and the one after its last."""
     if n.has(3):
         ends: Sequence[int] = n.ints(3)
     else:

@@ -1,6 +1,4 @@
-"""Rules for gates and norms of recent language models, of the com.microsoft domain. They are
-computed in float32, whatever the element type.
-"""
+"""Rules for gates and norms of recent language models of com.microsoft, computed in float32."""
 
 from __future__ import annotations
 
@@ -32,20 +30,20 @@ from ..registry import rule
 
 
 def wide(n: NodeContext, index: int) -> Tensor:
-    """Return an operand of float16 as float32."""
+    """Return an operand; float16 is cast to float32."""
     x = n.tensor(index)
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
 
-def as_given(n: NodeContext, made: Tensor) -> Tensor:
-    """Returns what was computed in float32 in the element type of operand 0."""
+def as_given(n: NodeContext, out: Tensor) -> Tensor:
+    """Cast a float32 result to the element type of operand 0."""
     dtype = n.tensor(0).dtype
-    return fit(made if made.dtype == dtype else cast(made, dtype), n.elem_type(0))
+    return fit(out if out.dtype == dtype else cast(out, dtype), n.elem_type(0))
 
 
 @rule("ScaledSiLU", types=NUMBERS, domain=MICROSOFT)
 def scaled_silu(n: NodeContext) -> Tensor:
-    """Each step is rounded to the element type."""
+    """Round each step to the element type."""
     factor = wide(n, 1) if n.has(1) else n.attr("alpha", 1.0)
     scaled = as_given(n, mul(wide(n, 0), factor))
     return fit(scaled * fit(sigmoid(scaled), n.elem_type(0)), n.elem_type(0))
@@ -69,13 +67,13 @@ def linear_attention_gate(n: NodeContext) -> list[Tensor | None]:
 
 @rule("GatedRMSNorm", types=NUMBERS, domain=MICROSOFT)
 def gated_rms_norm(n: NodeContext) -> Tensor:
-    """Rows are parts of the last axis, as long as the scale."""
+    """Normalize groups of the last axis with the length of the scale."""
     x, scale, gate = wide(n, 0), wide(n, 1), wide(n, 2)
     kind = n.attr("activation", "silu")
     n.require(kind in ("silu", "swish", "sigmoid"), f"the activation {kind}")
     parts = reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))
-    made = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
-    return as_given(n, made * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
+    out = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
+    return as_given(n, out * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
 
 
 def _branches(n: NodeContext, index: int = 0) -> Tensor:
@@ -87,17 +85,17 @@ def _branches(n: NodeContext, index: int = 0) -> Tensor:
 @rule("BranchwiseRMSNorm", types=NUMBERS, domain=MICROSOFT)
 def branchwise_rms_norm(n: NodeContext) -> Tensor:
     x = _branches(n)
-    made = rms_norm(x, eps=n.attr("epsilon", 1e-5))
+    out = rms_norm(x, eps=n.attr("epsilon", 1e-5))
     if n.has(1):
         scale = wide(n, 1)
-        made = made * reshape(scale, (-1, x.shape[-1]))
-    return as_given(n, reshape(made, n.shape(0)))
+        out = out * reshape(scale, (-1, x.shape[-1]))
+    return as_given(n, reshape(out, n.shape(0)))
 
 
 @rule("EngramGate", types=NUMBERS, domain=MICROSOFT)
 def engram_gate(n: NodeContext) -> list[Tensor | None]:
     """Operands: keys and queries (batch, length, branches, size), values (batch, length, size), and
-    the scales of the norms of these and of the result: (branches, size).
+    the scales (branches, size) of the norms of keys, queries and result.
     """
     eps, size = n.attr("epsilon", 1e-5), n.shape(0)[-1]
 
@@ -107,15 +105,15 @@ def engram_gate(n: NodeContext) -> list[Tensor | None]:
     key, query = normed(wide(n, 0), 3), normed(wide(n, 1), 4)
     score = reduce_sum(key * query, -1, keepdims=True) * (1 / math.sqrt(size))
     gate = sigmoid(sign(score) * sqrt(maximum(absolute(score), 1e-6)))
-    made = gate * unsqueeze(wide(n, 2), 2)
-    return [as_given(n, made), as_given(n, normed(made, 5)) if n.wants(1) else None]
+    out = gate * unsqueeze(wide(n, 2), 2)
+    return [as_given(n, out), as_given(n, normed(out, 5)) if n.wants(1) else None]
 
 
 # -- hyper-connections -----------------------------------------------------------------------------
 
 
 def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
-    """Return gates for each branch, or each of its features, as they broadcast with branches."""
+    """Return the gates of each branch, or of each of its features, broadcastable to branches."""
     gates = wide(n, index)
     *before, count, _ = branches
     return reshape(gates, (*before, count, gates.size // (math.prod(before) * count)))
@@ -124,17 +122,17 @@ def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
 @rule("HyperConnectionPreMix", types=NUMBERS, domain=MICROSOFT)
 def pre_mix(n: NodeContext) -> Tensor:
     x = _branches(n)
-    made = reduce_sum(x * _mix(n, 1, x.shape), -2)
-    return as_given(n, mul(made, n.attr("reduction_scale", 1.0)))
+    out = reduce_sum(x * _mix(n, 1, x.shape), -2)
+    return as_given(n, mul(out, n.attr("reduction_scale", 1.0)))
 
 
 @rule("HyperConnectionPostMix", types=NUMBERS, domain=MICROSOFT)
 def post_mix(n: NodeContext) -> Tensor:
-    """Operands: branches, what a block made of them, its gates, and how branches are mixed."""
+    """Operands: branches, the output of the block, its gates, and the mixing matrix of branches."""
     x = _branches(n)
-    made = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
+    out = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
     if n.has(3):
         mixing = wide(n, 3)
-        turned = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
-        x = matmul(transpose(mixing, turned), x)
-    return as_given(n, reshape(x + made, n.shape(0)))
+        axes = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
+        x = matmul(transpose(mixing, axes), x)
+    return as_given(n, reshape(x + out, n.shape(0)))

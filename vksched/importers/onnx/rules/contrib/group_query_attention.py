@@ -1,4 +1,4 @@
-"""Rules for attention whose queries share keys, with a cache of these, of com.microsoft."""
+"""Rules for grouped-query attention with a KV cache of com.microsoft."""
 
 from __future__ import annotations
 
@@ -51,29 +51,28 @@ from ..registry import rule
 
 @rule("GroupQueryAttention", types=PLAIN | {TensorProto.INT8}, domain=MICROSOFT)
 def group_query(n: NodeContext) -> list[Tensor | Value | None]:
-    """Operands: q, k, v, past k, past v, the last key's place in each batch, the most keys, caches
-    of cos and sin, positions, bias of scores, sinks, scales of caches (2), norms of q and k, the
-    queries of each batch that are no padding.
+    """Operands: q, k, v, past k, past v, index of the last key per batch, total sequence length,
+    cos and sin caches, positions, additive mask, sinks, scales of the KV cache (2), q and k norms,
+    number of valid queries per batch.
 
-    The past is a buffer of as many keys or more, of which those of each batch come first; new keys
-    are put behind them.
+    The past is a buffer of at least that many keys, left-aligned per batch; new keys are appended.
     """
     n.require(not n.attr("sliding_window_cache", 0), "a cache that slides")
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(6))
-    given = narrow(n.tensor(16)) if n.has(16) else None
-    # a prompt: nothing before it, what is too long is padding
-    first = queries == total and given is None
+    lengths = narrow(n.tensor(16)) if n.has(16) else None
+    # prefill: there is no past, and surplus keys are padding
+    first = queries == total and lengths is None
     counts = narrow(n.tensor(5)) + 1
     past = constant(np.zeros(batch, np.int32))
     if not first:
-        past = reshape(counts, (batch,)) - (queries if given is None else given)
+        past = reshape(counts, (batch,)) - (queries if lengths is None else lengths)
     if n.attr("do_rotary", 0):
-        q, k = _turned(n, q, k, past, 7, (9, first))
-    one = first or (batch == 1 and given is None)
+        q, k = _rotated(n, q, k, past, 7, (9, first))
+    one = first or (batch == 1 and lengths is None)
     at = 0 if first else total - queries if one else past
     caches = [_Cache(n, name, 3 + i, 12 + i) for i, name in enumerate("kv")]
-    presents = [c.put(t, at, total, given) for c, t in zip(caches, (k, v), strict=True)]
+    presents = [c.put(t, at, total, lengths) for c, t in zip(caches, (k, v), strict=True)]
     keys, values = (
         cache.floats(slice_(t, 0, total, 2), q) for cache, t in zip(caches, presents, strict=True)
     )
@@ -113,19 +112,24 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
 
 
 def _scores(n: NodeContext, q: Tensor, keys: Tensor, mask: Tensor | None, inside: Tensor) -> Tensor:
-    """Return the scores before softmax, 0 where a key is hidden, or behind it."""
-    given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
+    """Return the scores before softmax; masked keys and those beyond the end get 0."""
+    scale_and_cap = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
     if n.attr("qk_output", 0) == 2:
-        return scores_of(q, keys, *given, both(mask, inside, q), 3)
+        return scores_of(q, keys, *scale_and_cap, both(mask, inside, q), 3)
     n.require(not n.has(10), "scores with a bias as a result")
     visible = inside if mask is None else logical_and(mask, inside)
-    return where(visible, scores_of(q, keys, *given, None, 1), number_of(0.0, q))
+    return where(visible, scores_of(q, keys, *scale_and_cap, None, 1), number_of(0.0, q))
 
 
 class _Cache:
-    """Keys or values, as floats or as codes of 8 bits.
+    """Cached keys or values, as floats or 8-bit integers.
 
-    name: "k" or "v". index, scale: the operands that hold the past and the scale of its codes.
+    Parameters
+    ----------
+    name
+        "k" or "v".
+    index, scale
+        Operands with the past and with the scale of its integers.
     """
 
     def __init__(self, n: NodeContext, name: str, index: int, scale: int) -> None:
@@ -137,7 +141,7 @@ class _Cache:
             self.scale = shaped(n.tensor(scale), n.shape(scale))
 
     def put(self, new: Tensor, at: int | Tensor, total: int, counts: Tensor | None) -> Tensor:
-        """Return the buffer with new rows from a place on; as `put_rows`."""
+        """Return the buffer with new rows at a position; see `put_rows`."""
         if self.scale is not None:
             new = cast(clip(round(new / self.scale), -128, 127), INT32)
         return put_rows(self.past, new, at, total, counts)
@@ -154,7 +158,7 @@ def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
     q = n.tensor(0)
     if n.has(1):
         k, v = n.tensor(1), n.tensor(2)
-    else:  # all in one
+    else:  # packed QKV
         size = q.shape[2] // (heads + 2 * shared)
         ends = [0, heads * size, (heads + shared) * size, q.shape[2]]
         q, k, v = (slice_(q, a, b, 2) for a, b in zip(ends, ends[1:], strict=False))
@@ -166,7 +170,7 @@ def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _turned(
+def _rotated(
     n: NodeContext,
     q: Tensor,
     k: Tensor,
@@ -174,8 +178,10 @@ def _turned(
     caches: int,
     positions: tuple[int, bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return q and k turned by their positions: those of an operand, of a prompt only its first
-    one, else those behind the past. caches: the operand of cos; sin comes next.
+    """Apply rotary embedding to q and k.
+
+    Positions are an operand (its first element for a prompt), or follow the past. `caches` is the
+    operand with the cos cache; the sin cache is the next one.
     """
     (batch, _, queries, _), cos, sin = q.shape, n.tensor(caches), n.tensor(caches + 1)
     steps = arange(queries)
@@ -187,14 +193,14 @@ def _turned(
         at = narrow(n.tensor(positions[0]))
     at = broadcast_to(at, (batch, queries))
     apart = bool(n.attr("rotary_interleaved", 0))
-    turned = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
-    return turned[0], turned[1]
+    rotated = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
+    return rotated[0], rotated[1]
 
 
 @rule("SparseAttention", domain=MICROSOFT)
 def sparse_attention(n: NodeContext) -> list[Tensor]:
-    """Operands: q, k, v, buffers of past k and v, rows and columns of what blocks of queries see in
-    several layouts, the most keys, those of each batch, caches of cos and sin.
+    """Operands: q, k, v, buffers of past k and v, row offsets and column indices of the block mask
+    in several layouts, total sequence length, length per batch, cos and sin caches.
     """
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(7))
@@ -203,7 +209,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     if queries != total:
         past = reshape(narrow(n.tensor(8)), (batch,)) - queries
     if n.attr("do_rotary", 0):
-        q, k = _turned(n, q, k, past, 9)
+        q, k = _rotated(n, q, k, past, 9)
     at = 0 if queries == total else past
     presents = [put_rows(n.tensor(3 + i), new, at, total) for i, new in enumerate((k, v))]
     keys, values = (slice_(t, 0, total, 2) for t in presents)
@@ -211,7 +217,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     layouts = constant(_blocks(n.known(5), n.known(6)))
     places = reshape(past, (batch, 1)) + arange(queries)
     blocks = cast(minimum(places // size, layouts.shape[1] - 1), INT32)
-    # (layouts, batch, queries, keys) -> (batch, heads, queries, keys); heads take layouts in turn
+    # (layouts, batch, queries, keys) -> (batch, heads, queries, keys), round-robin
     rows = gather(gather(layouts, blocks, 1), np.arange(total) // size, 3)
     of_heads = np.arange(heads) % layouts.shape[0]
     mask = gather(transpose(rows, (1, 0, 2, 3)), of_heads, 1)
@@ -221,7 +227,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
 
 
 def _blocks(rows: NDArray, columns: NDArray) -> NDArray:
-    """Return which blocks of keys blocks of queries see: (layouts, blocks, blocks)."""
+    """Return the block mask of keys for queries: (layouts, blocks, blocks)."""
     count = rows.shape[1] - 1
     out = np.zeros((len(rows), count, count), bool)
     for layout, ends, found in zip(out, rows, columns, strict=True):
@@ -237,8 +243,13 @@ def put_rows(
     total: int,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """Return a buffer of `total` keys or more with new ones from a place on, or from one for each
-    batch. counts: how many of these are new, by default all.
+    """Return a buffer of at least `total` keys, with new ones from a position on, or from one per
+    batch.
+
+    Parameters
+    ----------
+    counts
+        Number of valid new keys per batch, by default all.
     """
     batch, shared, count, size = new.shape
     room = 0 if old is None else old.shape[2]
@@ -250,8 +261,8 @@ def put_rows(
             parts.append(slice_(old, at + count, length, 2))
         return concat(parts, 2) if len(parts) > 1 else new
     place = arange(length) - reshape(at, (batch, 1))
-    most = count if counts is None else reshape(counts, (batch, 1))
-    inside = logical_and(greater_equal(place, 0), less(place, most))
+    limit = count if counts is None else reshape(counts, (batch, 1))
+    inside = logical_and(greater_equal(place, 0), less(place, limit))
     index = reshape(clip(place, 0, max(count - 1, 0)), (batch, 1, length, 1))
     taken = take_along_axis(new, broadcast_to(index, (batch, shared, length, size)), 2)
     if old is None:
@@ -263,7 +274,7 @@ def put_rows(
 def _with_sinks(
     keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add a key of nothing that takes a part of each head's weights."""
+    """Append a zero key that takes a share of each head's attention weights."""
     batch, heads, queries, _ = q.shape
     total = keys.shape[2]
     more = [(0, 0), (0, 0), (0, 1), (0, 0)]

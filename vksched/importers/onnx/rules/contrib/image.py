@@ -1,4 +1,4 @@
-"""Rules for images of the com.microsoft domain: crops, pools with masks, channels last."""
+"""Rules for images of com.microsoft: crops, masked pools, NHWC layout."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from ..window import channels_first, channels_last, ints, spatial_axes
 
 @rule("NhwcMaxPool", types=(TensorProto.INT8, TensorProto.UINT8), domain=MICROSOFT)
 def nhwc_max_pool(n: NodeContext) -> Value:
-    made = max_pool(channels_first(n.tensor(0)), **window_of(n))  # type: ignore[arg-type]
-    return Value(n.elem_type(0), tensor=channels_last(made))
+    result = max_pool(channels_first(n.tensor(0)), **window_of(n))  # type: ignore[arg-type]
+    return Value(n.elem_type(0), tensor=channels_last(result))
 
 
 # -- crops ---------------------------------------------------------------------------------------
@@ -46,9 +46,14 @@ def nhwc_max_pool(n: NodeContext) -> Value:
 
 @rule("CropAndResize", domain=MICROSOFT)
 def crop_and_resize(n: NodeContext) -> Tensor:
-    """Regions of images, of one size; corners lie on corners. What is outside has a given value.
+    """Crop and resize image regions with aligned corners; samples outside have the extrapolation
+    value.
 
-    x: (images, channels, height, width), regions: (regions, 4) -> (regions, channels, *sizes)
+    Shapes
+    ------
+    x: (images, channels, height, width)
+    regions: (regions, 4)
+    result: (regions, channels, *sizes)
     """
     x, regions, images = n.tensor(0), n.tensor(1), cast(n.tensor(2), INT32)
     counts, mode = n.ints(3), n.attr("mode", "bilinear")
@@ -71,7 +76,7 @@ def crop_and_resize(n: NodeContext) -> Tensor:
         return gather(table, first + cast(row, INT32) * width + cast(column, INT32), 0)
 
     if mode == "nearest":
-        made = values(floor(y + 0.5), floor(x_at + 0.5))
+        result = values(floor(y + 0.5), floor(x_at + 0.5))
     else:
         n.require(mode == "bilinear", f"mode {mode}")
         top, left = floor(y), floor(x_at)
@@ -80,38 +85,38 @@ def crop_and_resize(n: NodeContext) -> Tensor:
         for row in (top, ceil(y)):
             before = values(row, left)
             rows.append(before + (values(row, ceil(x_at)) - before) * across)
-        made = rows[0] + (rows[1] - rows[0]) * reshape(y - top, (*top.shape, 1))
+        result = rows[0] + (rows[1] - rows[0]) * reshape(y - top, (*top.shape, 1))
     inside = logical_and(*insides)
-    outside = number_of(n.attr("extrapolation_value", 0.0), made)
-    made = where(reshape(inside, (*inside.shape, 1)), made, outside)
-    return transpose(made, (0, 3, 1, 2))
+    outside = number_of(n.attr("extrapolation_value", 0.0), result)
+    result = where(reshape(inside, (*inside.shape, 1)), result, outside)
+    return transpose(result, (0, 3, 1, 2))
 
 
 def _places(start: Tensor, end: Tensor, size: int, count: int) -> Tensor:
-    """Return where a region's lines of samples lie on an axis: (regions, count)."""
+    """Return the sample positions of each region along an axis: (regions, count)."""
     start, end = (reshape(t, (-1, 1)) * (size - 1.0) for t in (start, end))
     if count == 1:
         return (start + end) * 0.5
     steps = np.arange(count, dtype=numpy_dtype(start.dtype))
-    made = start + constant(steps) * ((end - start) * (1 / (count - 1)))
-    # the last one is the corner itself, which sums may miss
-    return where(constant(steps == count - 1), end, made)
+    result = start + constant(steps) * ((end - start) * (1 / (count - 1)))
+    # the last sample is the corner itself, which rounding may miss
+    return where(constant(steps == count - 1), end, result)
 
 
-# -- pools with masks ----------------------------------------------------------------------------
+# -- masked pools -------------------------------------------------------------------------------
 
 
 @rule("MaxpoolWithMask", domain=MICROSOFT)
 def max_pool_with_mask(n: NodeContext) -> Tensor:
-    """The largest of each window, up to the first element of each of its lines that is masked.
+    """Return the maximum of each window, up to the first masked element of each of its lines.
 
-    Windows are spread out: (batch, channels, places, taps, places, taps, ...).
+    Windows are unfolded: (batch, channels, places, taps, places, taps, ...).
     """
     x, mask = n.tensor(0), not_equal(n.tensor(1), 0)
     axes = spatial_axes(n)
     kernel, strides = tuple(n.attr("kernel_shape")), ints(n, "strides", axes)
     pads = ints(n, "pads", 2 * axes, 0)
-    if axes > 1:  # as onnxruntime has it the first element of all is never masked
+    if axes > 1:  # as in onnxruntime, the first element of a window is never masked
         never = np.zeros(x.shape[2:], bool)
         never[(0,) * axes] = True
         mask = logical_or(mask, constant(never))
@@ -126,5 +131,5 @@ def max_pool_with_mask(n: NodeContext) -> Tensor:
         x, mask = (gather(t, places.clip(0, size - 1), at) for t in (x, mask))
     is_open = cumprod(cast(logical_or(mask, constant(~there)), x.dtype), -1)
     taken = logical_and(cast(is_open, BOOL), constant(there))
-    least = full_like(x, float(np.finfo(numpy_dtype(x.dtype)).min))
-    return reduce_max(where(taken, x, least), tuple(range(3, 3 + 2 * axes, 2)))
+    lowest = full_like(x, float(np.finfo(numpy_dtype(x.dtype)).min))
+    return reduce_max(where(taken, x, lowest), tuple(range(3, 3 + 2 * axes, 2)))

@@ -1,6 +1,4 @@
-"""Rules for weights that com.microsoft ops hold in blocks of few bits: unpacked on the host, once
-for each model.
-"""
+"""Rules for block-quantized weights of com.microsoft: dequantized once per model on the CPU."""
 
 from __future__ import annotations
 
@@ -23,25 +21,25 @@ from ..registry import rule
 
 
 def unpack(array: NDArray, bits: int) -> NDArray:
-    """Return bytes as the numbers of some bits in them along the last axis, lowest bits first."""
+    """Unpack integers of `bits` bits from bytes along the last axis, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return np.asarray(parts.reshape(*array.shape[:-1], -1))
 
 
 def once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
-    """Return a weight made of known operands. The same operands give the same weight."""
-    given = [n.value(i) if n.has(i) else None for i in operands]
+    """Return a weight computed from known operands, cached by the operands."""
+    known_arrays = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
     node = n.node.SerializeToString(deterministic=True)
-    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
-    assert made is not None and made[0] is not None
-    return n.lowering.tensor(made[0])
+    result = n.lowering.context.fold(node, known_arrays, lambda: [known(make(*arrays))])
+    assert result is not None and result[0] is not None
+    return n.lowering.tensor(result[0])
 
 
 @rule("MatMulNBits", types=ANY, domain=MICROSOFT)
 def matmul_nbits(n: NodeContext) -> Tensor:
-    """Operands: a, the blocks of b (n, blocks, bytes), scales, zero points, groups, a bias."""
+    """Operands: a, blocks of b (n, blocks, bytes), scales, zero points, groups, bias."""
     bits, block = n.attr("bits", 4), n.attr("block_size")
     depth, columns = n.attr("K"), n.attr("N")
     n.require(bits in (2, 4, 8), f"{bits} bits")
@@ -77,12 +75,12 @@ _CODES = (
         np.float32,
     ),
 )
-"""What the codes of bitsandbytes stand for: the first half of FP4's, and NF4's."""
+"""Values of the codes of bitsandbytes: the first half of FP4's, and NF4's."""
 
 
 @rule("MatMulBnb4", types=ANY, domain=MICROSOFT)
 def matmul_bnb4(n: NodeContext) -> Tensor:
-    """Operands: a, the codes of b in one line, the high ones first, and a scale for each block."""
+    """Operands: a, the codes of b as a flat array, high nibble first, and one scale per block."""
     block, depth, columns = n.attr("block_size"), n.attr("K"), n.attr("N")
     kind = n.attr("quant_type")
     n.require(kind in (0, 1), f"quant_type {kind}")
@@ -99,8 +97,9 @@ def matmul_bnb4(n: NodeContext) -> Tensor:
 
 @rule("MatMulFpQ4", types=ANY, domain=MICROSOFT)
 def matmul_fp_q4(n: NodeContext) -> Tensor:
-    """Operands: a, b in blocks of 32 along its columns, one column after the other, and b's shape.
-    A block has a scale in float32, perhaps a zero point, and low codes before high ones.
+    """Operands: a, b in blocks of 32 along its columns, column by column, and the shape of b.
+
+    A block has a float32 scale, an optional zero point, and low nibbles before high ones.
     """
     kind, (depth, columns) = n.attr("blk_quant_type", 1), n.ints(2)
     n.require(kind in (0, 1), f"blk_quant_type {kind}")
@@ -119,8 +118,8 @@ def matmul_fp_q4(n: NodeContext) -> Tensor:
 
 @rule("GatherPacked", types=ANY, domain=MICROSOFT)
 def gather_packed(n: NodeContext) -> Value:
-    """Operands: a table (rows, bytes) in a format of ggml, by its number there, and indices; those
-    outside pick the first row.
+    """Operands: a table (rows, bytes) in a ggml format, by its ggml type number, and indices;
+    indices out of range select row 0.
     """
     columns, number = n.attr("K"), n.attr("packed_type")
     kind, count = numbered(number), n.shape(0)[0]
@@ -132,9 +131,9 @@ def gather_packed(n: NodeContext) -> Value:
         words = once(n, (0,), lambda table: repack(name, table, (count, columns)))
     at = n.tensor(1)
     rows = gather(words, where((at >= 0) & (at < count), at, at * 0), 0)
-    made = rows if kind is None else dequantize_words(rows, kind.name, columns)
+    result = rows if kind is None else dequantize_words(rows, kind.name, columns)
     target = n.attr("output_dtype", TensorProto.BFLOAT16)
-    return Value(target, tensor=fit(cast(made, storage(target)), target))
+    return Value(target, tensor=fit(cast(result, storage(target)), target))
 
 
 @rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)
@@ -161,5 +160,5 @@ def gather_blocks(n: NodeContext) -> Tensor:
 
 
 def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:
-    """Return one value per block as one for each of its elements."""
+    """Repeat one value per block for each element of the block."""
     return np.repeat(values, min(block, shape[axis]), axis)[tuple(map(slice, shape))]

@@ -1,6 +1,7 @@
-"""Rules for mixtures of experts of the com.microsoft domain.
+"""Rules for mixtures of experts of com.microsoft.
 
-Each row goes through the matrices of the experts that its router chose; their results are weighted.
+Each row is multiplied by the matrices of the experts that the router selected; the results are
+weighted and summed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @rule("MoE", domain=MICROSOFT)
 def experts(n: NodeContext) -> Tensor:
-    """Operands: x, logits of the router, then weights and a bias of each of two layers."""
+    """Operands: x, router logits, then weights and a bias of each of two layers."""
     n.require(not n.has(6) and not n.has(7), "a third product")
     weights, expert_ids = _routed(n, bool(n.attr("normalize_routing_weights", 0)))
     first = n.tensor(2), n.optional(3)
@@ -65,8 +66,8 @@ def experts(n: NodeContext) -> Tensor:
 
 @rule("QMoE", types=ANY, domain=MICROSOFT)
 def quantized_experts(n: NodeContext) -> Tensor:
-    """Operands: x, logits of the router, then weights, scales and a bias of each of three layers,
-    their zero points, and what stands for the router's weights.
+    """Operands: x, router logits, then weights, scales and a bias of each of three layers, their
+    zero points, and router weights that replace those of the logits.
     """
     n.require(n.attr("quant_type", "int") == "int", f"weights of {n.attr('quant_type')}")
     n.require(not any(map(n.has, (8, 9, 10, 13))), "a third product")
@@ -80,8 +81,8 @@ def quantized_experts(n: NodeContext) -> Tensor:
 
 
 def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
-    """Return weights of operands `at` (matrices, rows, bytes), scales (matrices, rows[, blocks])
-    and zero points, as floats.
+    """Return dequantized weights from operands `at` (matrices, rows, bytes), scales (matrices,
+    rows[, blocks]) and zero points.
     """
     bits = n.attr("expert_weight_bits", 4)
     for name in ("fc1_expert_weight_bits", "fc2_expert_weight_bits"):
@@ -92,7 +93,7 @@ def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
         values = unpack(packed, bits).astype(scales.dtype)
         blocks = scales if scales.ndim == 3 else scales[..., None]
         middle: NDArray = np.array(1 << (bits - 1))
-        if zero is not None:  # a row of blocks begins with a byte of its own
+        if zero is not None:  # the zero points of each row start at a byte boundary
             middle = unpack(zero, bits)[..., : scales.shape[-1]].reshape(blocks.shape)
         size = values.shape[-1] // blocks.shape[-1]
         wide = values.reshape(*blocks.shape, size) - middle.astype(scales.dtype)[..., None]
@@ -102,8 +103,9 @@ def _dequantized(n: NodeContext, at: int, zeros: int) -> Tensor:
 
 
 def _routed(n: NodeContext, normalize: bool) -> tuple[Tensor, Tensor]:
-    """Return the weights of the experts that each row chose, and these: (rows, used). Among equal
-    ones onnxruntime takes the last.
+    """Return the weights and ids of the experts selected for each row: (rows, used).
+
+    Of equal scores onnxruntime selects the last.
     """
     weights, behind = topk(flip(softmax(n.tensor(1), -1), -1), n.attr("k", 1))
     expert_ids = n.shape(1)[-1] - 1 - behind
@@ -119,26 +121,26 @@ def _mixed(
     first: tuple[Tensor, Tensor | None],
     second: tuple[Tensor, Tensor | None],
 ) -> Tensor:
-    """Return the weighted sum of what two layers of the experts make of each row."""
+    """Return the weighted sum of the experts' two-layer outputs for each row."""
     x = n.tensor(0)
 
     def layer(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-        made = moe_linear(rows, matrices, expert_ids)
-        return made if bias is None else made + gather(bias, expert_ids, 0)
+        result = moe_linear(rows, matrices, expert_ids)
+        return result if bias is None else result + gather(bias, expert_ids, 0)
 
     rows = reshape(x, (-1, x.shape[-1]))
-    made = layer(_activated(n, layer(rows, *first)), *second)
-    return reshape(reduce_sum(made * unsqueeze(weights, 2), 1), x.shape)
+    result = layer(_activated(n, layer(rows, *first)), *second)
+    return reshape(reduce_sum(result * unsqueeze(weights, 2), 1), x.shape)
 
 
 def _activated(n: NodeContext, x: Tensor) -> Tensor:
-    """Apply the activation. Of SwiGLU gates and values take turns along the rows."""
+    """Apply the activation; for SwiGLU, gates and values are interleaved."""
     kind = n.attr("activation_type", "relu")
     if kind != "swiglu":
         n.require(kind in _ACTIVATIONS, f"the activation {kind}")
         return _ACTIVATIONS[kind](x)
     n.require(n.attr("swiglu_fusion", 0) == 1, "gates that do not alternate with values")
-    n.require(not n.attr("swiglu_limit_after_activation", 0), "limits behind the activation")
+    n.require(not n.attr("swiglu_limit_after_activation", 0), "limits after the activation")
     pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // 2, 2))
     gate, value = pairs[..., 0], pairs[..., 1]
     limit = n.attr("swiglu_limit", math.inf)
@@ -150,8 +152,10 @@ def _activated(n: NodeContext, x: Tensor) -> Tensor:
 
 @rule("MoEGroupRouter", domain=MICROSOFT)
 def group_router(n: NodeContext) -> list[Tensor | None]:
-    """Logits of a router of groups of experts: of each row's best groups the best experts have
-    theirs, all others a sentinel. Or the scores and weights of all experts, for MoE to choose.
+    """Select the best experts within the best groups of each row.
+
+    Return their logits, with a sentinel for all others, or the scores and weights of all experts as
+    inputs of MoE.
     """
     x, bias = n.tensor(0), n.tensor(1)
     logits = reshape(x, (-1, x.shape[-1]))
@@ -169,8 +173,8 @@ def group_router(n: NodeContext) -> list[Tensor | None]:
     is_open = scatter_elements(
         full((rows, groups), 0.0), open_groups, full((rows, used), 1.0), axis=1
     )
-    least = number_of(-math.inf, grouped)
-    allowed = where(greater(reshape(is_open, (rows, groups, 1)), 0.0), grouped, least)
+    lowest = number_of(-math.inf, grouped)
+    allowed = where(greater(reshape(is_open, (rows, groups, 1)), 0.0), grouped, lowest)
     _, expert_ids = topk(reshape(allowed, (rows, count)), n.attr("top_k"))
     taken = log(maximum(take_along_axis(weights, expert_ids, 1), 1e-20))
     sentinel = full((rows, count), n.attr("router_sentinel", -10000.0))

@@ -1,7 +1,7 @@
-"""Rules for com.microsoft.nchwc, which onnxruntime's last optimizations write.
+"""Rules for com.microsoft.nchwc, which onnxruntime's layout optimizer writes.
 
-There channels lie in blocks. Here values between these nodes lie as all others, with the channels
-that fill up the last block; weights are put back once for each model.
+These ops store channels in blocks. Here, values keep the NCHW layout, with channels padded to whole
+blocks; weights are transposed back once per model.
 
     ReorderInput (1, 20, h, w) -> (1, 32, h, w) -> Conv -> ... -> ReorderOutput (1, 20, h, w)
 """
@@ -54,7 +54,7 @@ def reorder_output(n: NodeContext) -> Tensor:
 def conv_rule(n: NodeContext) -> Tensor:
     size, groups = n.attr(BLOCK), n.attr("group", 1)
     outer, inner, *_ = n.shape(1)
-    # (outs, ins, kernel, in a block: ins, outs), where ins are no blocks without these
+    # (outs, ins, kernel, in a block: ins, outs); ins are not blocked if the weights have none
     alone = inner == 1 and outer == groups if groups > 1 else inner < size
     n.require(outer % size == 0 and (alone or inner % size == 0), f"weights of {n.shape(1)}")
 

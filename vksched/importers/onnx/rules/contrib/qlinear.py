@@ -1,4 +1,4 @@
-"""Rules for the quantised ops of the com.microsoft domain: integers in and out, floats between."""
+"""Rules for quantized ops of com.microsoft: dequantize, compute in float32, quantize."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ quantised("QLinearConv")(either_layout(qlinear_conv))
 
 
 def _real(n: NodeContext, index: int) -> Tensor:
-    """Return the floats that an operand stands for; its scale and zero point come next."""
+    """Return a dequantized operand; its scale and zero point are the next operands."""
     return real(n, index, index + 2, parameter(n, index + 1, FLOAT32))
 
 
 def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
-    """Return floats as integers of the scale and zero point at an index and the next."""
+    """Quantize floats with the scale and zero point at an index and the next."""
     return quantized(x, parameter(n, index, FLOAT32), zero_point(n, index + 1), elem_type)
 
 
 def _shifted_result(n: NodeContext, x: Tensor, index: int) -> Value:
-    """As `_result`, rounded after the zero point: of an odd one a tie goes the other way."""
+    """Quantize as `_result`, but round after adding the zero point: ties differ if it is odd."""
     zero, quotient = zero_of(n, index + 1), x / parameter(n, index, FLOAT32)
     return saturated(quotient if zero is None else quotient + zero, None, n.elem_type(0))
 
@@ -89,13 +89,13 @@ def qlinear_where(n: NodeContext) -> Value:
 
 
 def _softmax(n: NodeContext, x: Tensor) -> Tensor:
-    """Of a model before opset 13: over an axis and all after it."""
+    """Before opset 13: softmax over an axis and all after it."""
     axis = n.attr("axis", -1)
     if n.attr("opset", 13) >= 13:
         return ops.softmax(x, axis)
     axis += x.rank if axis < 0 else 0
-    kept = x.shape[:axis]
-    return ops.softmax(x.reshape((*kept, -1)), -1).reshape(x.shape)
+    leading = x.shape[:axis]
+    return ops.softmax(x.reshape((*leading, -1)), -1).reshape(x.shape)
 
 
 quantised("QLinearSoftmax")(_of_one(_softmax))
@@ -115,7 +115,7 @@ def qlinear_average_pool(n: NodeContext) -> Value:
 
 @quantised("QLinearConcat")
 def qlinear_concat(n: NodeContext) -> Value:
-    """Operands: scale and zero point of the result, then three for each part."""
+    """Operands: scale and zero point of the result, then three per input."""
     parts = [_real(n, i) for i in range(2, len(n.inputs), 3)]
     return _result(n, ops.concat(parts, n.attr("axis")), 0, n.elem_type(1))
 
@@ -125,26 +125,28 @@ def qlinear_concat(n: NodeContext) -> Value:
 
 @quantised("QGemm")
 def qgemm(n: NodeContext) -> Value:
-    """alpha * a @ b + c, where c is int32 of the product's scale; float32 without scale 7."""
-    turned = bool(n.attr("transB", 0))
+    """Return alpha * a @ b + c; c is int32 with the product's scale. The result is float32 without
+    operand 7.
+    """
+    is_transposed = bool(n.attr("transB", 0))
     if n.attr("transA", 0):
-        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
-        sums = ops.matmul(a, b, transpose_a=True, transpose_b=turned)
+        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if is_transposed else None)
+        sums = ops.matmul(a, b, transpose_a=True, transpose_b=is_transposed)
     else:
-        sums = integer_product(n, 0, 2, 3, 5, turned=turned)
+        sums = integer_product(n, 0, 2, 3, 5, turned=is_transposed)
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
-    made = cast(sums, FLOAT32) * scale
-    return _result(n, made, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=made)
+    out = cast(sums, FLOAT32) * scale
+    return _result(n, out, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=out)
 
 
 @quantised("MatMulIntegerToFloat")
 def matmul_integer_to_float(n: NodeContext) -> Value:
     """Operands: a, b, their scales, their zero points, and a bias."""
     product = cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
-    made = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
-    return Value(T.FLOAT, tensor=made + n.tensor(6) if n.has(6) else made)
+    out = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
+    return Value(T.FLOAT, tensor=out + n.tensor(6) if n.has(6) else out)
 
 
 @quantised("DynamicQuantizeMatMul")
@@ -153,5 +155,5 @@ def dynamic_quantize_matmul(n: NodeContext) -> Value:
     a, scale, zero = quantize_dynamically(n.tensor(0))
     by_zero = byte_product(n, a, T.UINT8, 1, 3)
     sums = by_zero(zero) if by_zero else ops.matmul(a - zero, centred(n, 1, 3))
-    made = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
-    return Value(T.FLOAT, tensor=made + n.tensor(4) if n.has(4) else made)
+    out = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
+    return Value(T.FLOAT, tensor=out + n.tensor(4) if n.has(4) else out)

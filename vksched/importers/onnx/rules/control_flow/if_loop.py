@@ -1,8 +1,10 @@
-"""Rules for control flow: branches that are taken and turns whose number is known become part of
-the graph; other loops are steps of the host, turn by turn (vksched/models/control_flow.py).
+"""Rules for If and Loop: inline the taken branch, and unroll loops with a known number of
+iterations.
 
-    Loop(5) { body }  ->  body%0, body%1, ... body%4: each turn is copied when the one before it is
-                          lowered, as its condition may follow from values that are known by then
+Other loops run on the CPU, one iteration at a time (vksched/models/control_flow.py).
+
+    Loop(5) { body }  ->  body%0, body%1, ... body%4: each iteration is copied when the previous one
+                          is lowered, because its condition may depend on values known by then
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ if TYPE_CHECKING:
     from ...nodes.node import NodeContext
 
 INTERNAL = "vksched"
-"""The domain of nodes that only lowering makes."""
+"""Domain of internal nodes that only lowering generates."""
 MAX_NODES = 512
-"""So many nodes may the turns of one loop become."""
+"""Maximum number of nodes of an unrolled loop."""
 MAX_BYTES = 1 << 26
-"""So much of a model file may be copied for the turns of one loop."""
+"""Maximum bytes of a model file copied for the iterations of one loop."""
 
 
 def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
-    """Return a subgraph that takes so many values and gives at least so many.
+    """Return a subgraph with this number of inputs, and at least this number of outputs.
 
-    Raises:
-        ModelFormatError: it does not.
+    Raises
+    ------
+    ModelFormatError
+        The subgraph has other numbers.
     """
     graph = n.attr(name)
     if not isinstance(graph, GraphProto):
@@ -55,8 +59,8 @@ def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
 
 
 def copy_of(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
-    made = n.lowering.context.graph_initializers(graph)
-    return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, made)
+    initializers = n.lowering.context.graph_initializers(graph)
+    return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, initializers)
 
 
 @rule("If", types=EVERY)
@@ -77,54 +81,57 @@ def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
     if len(body.output) <= len(n.outputs):
         raise ModelFormatError(f"[onnx] {describe(n.node)}: expected as many results as its body")
     if any(n.has(i) and not n.value(i).is_known for i in (0, 1)):
-        raise UnsupportedOp("Loop with a number of turns that runs may differ in")
+        raise UnsupportedOp("Loop with a number of iterations that varies between runs")
     count = max(0, int(n.number(0))) if n.has(0) else -1
     if not _condition_is_known(n, body):
         raise UnsupportedOp("Loop with a condition that is computed")
     if (not n.has(1) or n.number(1)) and count > 0 and _copies_end(body):
         require_small(body, count)
-    keep = known(np.array(bool(n.number(1, True))))
-    return _turn(n, body, 0, count, keep, list(n.node.input[2:]), [])
+    condition = known(np.array(bool(n.number(1, True))))
+    return _copy_iteration(n, body, 0, count, condition, list(n.node.input[2:]), [])
 
 
 @rule("Loop", types=EVERY, domain=INTERNAL)
 def loop_on(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    """A loop after some turns: inputs are its condition, the values carried, and those of the scan
-    outputs of each turn so far.
+    """Continue an unrolled loop.
+
+    Operands: the condition, the carried values, and the scan outputs of each iteration so far.
     """
     body: GraphProto = n.attr("body")
     carried = len(body.input) - 2
     names = list(n.node.input)
-    turn, count = n.attr("turn"), n.attr("count")
-    return _turn(n, body, turn, count, n.value(0), names[1 : 1 + carried], names[1 + carried :])
+    iteration, count = n.attr("turn"), n.attr("count")
+    return _copy_iteration(
+        n, body, iteration, count, n.value(0), names[1 : 1 + carried], names[1 + carried :]
+    )
 
 
-def _turn(
+def _copy_iteration(
     n: NodeContext,
     body: GraphProto,
-    turn: int,
+    iteration: int,
     count: int,
-    keep: Value,
+    condition: Value,
     carried: list[str],
-    made: list[str],
+    scan_names: list[str],
 ) -> Sequence[Tensor | Value | None]:
-    """Copy one turn and what follows it, or ends the loop."""
-    if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
-        return _loop_results(n, body, carried, made)
-    require_small(body, turn + 1)
-    prefix = f"{n.lowering.context.prefix(n.node)}{turn}."
-    given = [f"{prefix}turn", f"{prefix}keep", *carried]
-    arguments = dict(zip((i.name for i in body.input), given, strict=False))
+    """Copy one iteration and a node that continues the loop, or end the loop."""
+    if iteration == count or not n.lowering.demand(condition).reshape(-1)[0]:
+        return _loop_results(n, body, carried, scan_names)
+    require_small(body, iteration + 1)
+    prefix = f"{n.lowering.context.prefix(n.node)}{iteration}."
+    sources = [f"{prefix}turn", f"{prefix}keep", *carried]
+    arguments = dict(zip((i.name for i in body.input), sources, strict=False))
     copy = copy_of(n, body, prefix, arguments)
-    copy.env[given[0]] = known(np.array(turn, np.int64))
-    copy.env[given[1]] = known(np.array(True))
+    copy.env[sources[0]] = known(np.array(iteration, np.int64))
+    copy.env[sources[1]] = known(np.array(True))
     on = make_node("Loop", [], n.outputs, n.node.name, domain=INTERNAL)
     ends = len(carried) + 1
-    on.input.extend([*copy.outputs[:ends], *made, *copy.outputs[ends:]])
+    on.input.extend([*copy.outputs[:ends], *scan_names, *copy.outputs[ends:]])
     on.attribute.extend(
         [
             make_attribute("body", body),
-            make_attribute("turn", turn + 1),
+            make_attribute("turn", iteration + 1),
             make_attribute("count", count),
         ]
     )
@@ -132,41 +139,45 @@ def _turn(
     return []
 
 
-def require_small(body: GraphProto, turns: int) -> None:
-    nodes = node_count(body.node) * turns
-    if nodes > MAX_NODES or body.ByteSize() * turns > MAX_BYTES:
-        raise UnsupportedOp(f"Loop of {nodes} nodes in all its turns")
+def require_small(body: GraphProto, iterations: int) -> None:
+    nodes = node_count(body.node) * iterations
+    if nodes > MAX_NODES or body.ByteSize() * iterations > MAX_BYTES:
+        raise UnsupportedOp(f"Loop of {nodes} nodes in all its iterations")
 
 
 def _loop_results(
-    n: NodeContext, body: GraphProto, carried: list[str], made: list[str]
+    n: NodeContext, body: GraphProto, carried: list[str], scan_names: list[str]
 ) -> list[Tensor | Value | None]:
     env = n.lowering.env
     scans = len(body.output) - 1 - len(carried)
     out: list[Tensor | Value | None] = [env[name] if name else None for name in carried]
     for k in range(scans):
-        turns = [env[name] for name in made[k::scans]]
-        out.append(stacked(n, turns, 0) if turns else no_turns(body, 1 + len(carried) + k))
+        iterations = [env[name] for name in scan_names[k::scans]]
+        out.append(
+            stacked(n, iterations, 0) if iterations else no_turns(body, 1 + len(carried) + k)
+        )
     return out
 
 
 def _copies_end(body: GraphProto) -> bool:
-    """Whether the condition stays true: the loop then takes all its turns."""
-    made = {name: node for node in body.node for name in node.output}
+    """Return True if the condition stays true: the loop then runs all its iterations."""
+    producers = {name: node for node in body.node for name in node.output}
     name = body.output[0].name
-    while name in made and made[name].op_type == "Identity":
-        name = made[name].input[0]
-    return name == body.input[1].name or (name in made and made[name].op_type == "Constant")
+    while name in producers and producers[name].op_type == "Identity":
+        name = producers[name].input[0]
+    return name == body.input[1].name or (
+        name in producers and producers[name].op_type == "Constant"
+    )
 
 
 def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:
-    """Whether a loop's condition follows from what is known before it, turn by turn."""
+    """Return True if a loop's condition depends on known values only, in every iteration."""
     env = n.lowering.env
     carried = [i.name for i in body.input[2:]]
     lost = {
         name
-        for name, given in zip(carried, n.node.input[2:], strict=False)
-        if given and not env[given].is_known
+        for name, initial in zip(carried, n.node.input[2:], strict=False)
+        if initial and not env[initial].is_known
     }
     while True:
         unknown = set(lost)
@@ -202,20 +213,24 @@ def _unknown(
 
 
 def no_turns(body: GraphProto, index: int) -> Value:
-    """Returns what a scan output is after no turns: sizes that are not declared are 0."""
+    """Return the scan output of a loop without iterations; undeclared sizes are 0."""
     tensor = body.output[index].type.tensor_type
     if not tensor.elem_type:
-        raise UnsupportedOp(f"a loop without turns and without a type of {body.output[index].name}")
+        raise UnsupportedOp(
+            f"a loop without iterations and without a type of {body.output[index].name}"
+        )
     dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     return known(np.zeros((0, *dims), numpy_of(tensor.elem_type)))
 
 
-def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
-    """Return the values of all turns along a new axis."""
-    arrays = [v.array for v in turns if v.array is not None]
-    if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
+def stacked(n: NodeContext, iterations: Sequence[Value], axis: int) -> Value:
+    """Stack the values of all iterations along a new axis."""
+    arrays = [v.array for v in iterations if v.array is not None]
+    if len(arrays) == len(iterations) and all(a.shape == arrays[0].shape for a in arrays):
         n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)
         return known(np.stack(arrays, axis))
-    if any(not v.is_tensor for v in turns):
-        raise UnsupportedOp("a sequence for each turn")
-    return Value(turns[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in turns], axis))
+    if any(not v.is_tensor for v in iterations):
+        raise UnsupportedOp("a sequence per iteration")
+    return Value(
+        iterations[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in iterations], axis)
+    )

@@ -1,6 +1,7 @@
-"""Rules for sequences, which are lists of values while a model is lowered and no work at run time.
+"""Rules for sequences: lists of values during lowering, without work at run time.
 
-A position that runs may differ in is left to the host, and the rest lowered for what it gives.
+If a position can vary between runs, the op runs on the CPU, and later nodes are lowered for its
+result.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ def sequence_of(items: tuple[Value, ...] | list[Value]) -> Value:
 def _items(n: NodeContext, index: int = 0) -> tuple[Value, ...]:
     items = n.value(index).items
     if items is None:
-        raise UnsupportedOp(f"{n.op_type} of what is no sequence")
+        raise UnsupportedOp(f"{n.op_type} of a value that is not a sequence")
     return items
 
 
 def _position(n: NodeContext, index: int, count: int) -> int:
-    """Return a position below count, which may be given from the end."""
+    """Return a position below count; negative ones count from the end."""
     if not n.value(index).is_known:
-        raise UnsupportedOp(f"{n.op_type} at a position that runs may differ in")
+        raise UnsupportedOp(f"{n.op_type} at a position that varies between runs")
     at = int(n.number(index))
     n.require(-count <= at < count, f"position {at} among {count}")
     return at + count if at < 0 else at
@@ -64,7 +65,7 @@ def sequence_insert(n: NodeContext) -> Value:
     items = _items(n)
     at = len(items)
     if n.has(2) and n.value(2).is_known and int(n.number(2)) == at:
-        pass  # the end may be named, too
+        pass  # the end is a valid position, too
     elif n.has(2):
         at = _position(n, 2, at)
     return sequence_of([*items[:at], n.value(1), *items[at:]])

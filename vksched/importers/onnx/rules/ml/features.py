@@ -1,6 +1,7 @@
-"""Rules for what ai.onnx.ml does to features: scale, normalise, fill in, encode, pick.
+"""Rules for feature transforms of ai.onnx.ml: scale, normalize, impute, encode, select.
 
-Texts and maps are the host's: nodes/classical.py. Examples: tests/importers/test_onnx_classical.py.
+Ops on strings and maps run on the CPU: nodes/ai_onnx_ml.py. Examples:
+tests/importers/test_onnx_classical.py.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ T = TensorProto
 
 
 def _by_feature(n: NodeContext, values: NDArray) -> NDArray:
-    """Returns what belongs to each element of operand 0, given one for each feature, which are the
-    second axis, or one for all.
+    """Broadcast one value per feature (axis 1), or one value for all, to the elements of operand
+    0.
     """
     shape = n.shape(0)
     n.require(len(shape) > 0, "an operand without axes")
     features = shape[0] if len(shape) == 1 else shape[1]
-    if values.size == features and len(shape) > 2:  # counted on along the elements
+    if values.size == features and len(shape) > 2:  # indexed by the flattened position within a row
         return np.resize(values, math.prod(shape)).reshape(shape)
     n.require(values.size in (1, features), f"{values.size} values for {features} features")
     return values
@@ -38,7 +39,7 @@ def _by_feature(n: NodeContext, values: NDArray) -> NDArray:
 
 @rule("Scaler", domain=ML, types=NUMERIC)
 def scaler(n: NodeContext) -> Value:
-    """(x - offset) * scale."""
+    """Return (x - offset) * scale."""
     x = n.tensor(0)
     offset, scale = (np.array(n.attr(name, ()), np.float32) for name in ("offset", "scale"))
     n.require(offset.size == scale.size, f"{offset.size} of offset and {scale.size} of scale")
@@ -51,9 +52,7 @@ def scaler(n: NodeContext) -> Value:
 
 @rule("Normalizer", domain=ML, types=NUMERIC)
 def normalizer(n: NodeContext) -> Value:
-    """Rows divided by their largest value, the sum of their magnitudes, or their length; rows of
-    which that is 0 stay what they are.
-    """
+    """Divide rows by their maximum, L1 norm or L2 norm; rows with a norm of 0 do not change."""
     x, norm = cast(n.tensor(0), FLOAT32), n.attr("norm", "MAX")
     n.require(1 <= x.rank <= 2, f"an operand of {x.rank} axes")
     n.require(norm in ("MAX", "L1", "L2"), f"norm {norm!r}")
@@ -72,19 +71,19 @@ def normalizer(n: NodeContext) -> Value:
 
 @rule("Binarizer", domain=ML, types=NUMERIC)
 def binarizer(n: NodeContext) -> Value:
-    """1 beyond the threshold, else 0."""
+    """Return 1 above the threshold, else 0."""
     x, threshold = n.tensor(0), n.attr("threshold", 0.0)
-    given = n.elem_type(0)
+    input_type = n.elem_type(0)
     if x.dtype not in FLOATS:
         x = cast(x, FLOAT64 if x.dtype == INT64 else FLOAT32)
     beyond = ops.greater(x, float(np.float32(threshold)))
-    return Value(given, tensor=ops.cast(beyond, storage(given)))
+    return Value(input_type, tensor=ops.cast(beyond, storage(input_type)))
 
 
 @rule("Imputer", domain=ML, types=NUMERIC)
 def imputer(n: NodeContext) -> Value:
-    """What is missing, which a value stands for, replaced."""
-    x, given = n.tensor(0), n.elem_type(0)
+    """Replace missing elements, which are marked by a value."""
+    x, input_type = n.tensor(0), n.elem_type(0)
     is_float = x.dtype in FLOATS
     names = ("floats", "float") if is_float else ("int64s", "int64")
     values = np.array(n.attr(f"imputed_value_{names[0]}", ()), np.float32 if is_float else np.int64)
@@ -98,12 +97,12 @@ def imputer(n: NodeContext) -> Value:
         gaps = ops.isnan(x)
     else:
         gaps = ops.equal(x, numpy_dtype(x.dtype).type(missing))
-    return Value(given, tensor=ops.where(gaps, values, x))
+    return Value(input_type, tensor=ops.where(gaps, values, x))
 
 
 @rule("OneHotEncoder", domain=ML, types=NUMERIC)
 def one_hot_encoder(n: NodeContext) -> Value:
-    """A 1 where the category of each element stands, an axis behind the others."""
+    """One-hot encode categories along a new last axis."""
     n.require(bool(n.attr("zeros", 1)), "zeros 0, which forbids other categories")
     x = n.tensor(0)
     count = len(n.attr("cats_int64s", ()) or n.attr("cats_strings", ()))
@@ -114,14 +113,14 @@ def one_hot_encoder(n: NodeContext) -> Value:
     for category, place in {c: i for i, c in enumerate(n.attr("cats_int64s", ()))}.items():
         categories[place], is_known[place] = category, True
     table = categories.astype(numpy_dtype(x.dtype))
-    is_known &= table.astype(np.int64) == categories  # others no element can be
+    is_known &= table.astype(np.int64) == categories  # no element can equal the other categories
     hits = ops.equal(ops.unsqueeze(x, -1), table)
     return Value(T.FLOAT, tensor=ops.cast(ops.logical_and(hits, is_known), FLOAT32))
 
 
 @rule("FeatureVectorizer", domain=ML, types=NUMERIC)
 def feature_vectorizer(n: NodeContext) -> Tensor:
-    """All operands beside one another, each cut or filled up with 0 to the size it is given."""
+    """Concatenate all operands, each truncated or zero-padded to its declared size."""
     sizes = n.attr("inputdimensions", ())
     n.require(len(sizes) == len(n.inputs), f"{len(sizes)} inputdimensions")
     n.require(min(sizes) >= 0, f"inputdimensions {min(sizes)}")
@@ -142,7 +141,7 @@ def feature_vectorizer(n: NodeContext) -> Tensor:
 
 @rule("ArrayFeatureExtractor", domain=ML, types=NUMERIC)
 def array_feature_extractor(n: NodeContext) -> Value:
-    """Columns of the last axis; of one axis it makes a row."""
+    """Select columns of the last axis; a one-dimensional input becomes a row."""
     x, at = n.tensor(0), n.tensor(1)
     n.require(x.rank > 0, "an operand without axes")
     found: Tensor = ops.gather(x, ops.reshape(at, (-1,)), x.rank - 1)

@@ -1,4 +1,4 @@
-"""Scores of classifiers and regressors: how ai.onnx.ml transforms them, and labels of classes."""
+"""Scores of classifiers and regressors: post transforms of ai.onnx.ml, and class labels."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ..narrow_types import cast
 T = TensorProto
 ML = "ai.onnx.ml"
 NUMERIC = (T.FLOAT, T.DOUBLE, T.INT32, T.INT64)
-"""Element types of the operands of these ops that hold numbers."""
+"""Element types of numeric operands of these ops."""
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""As TreeEnsemble numbers them."""
+"""Post transforms in the numbering of TreeEnsemble."""
 _ZERO = 1e-7
-"""SOFTMAX_ZERO takes lesser magnitudes for 0."""
+"""SOFTMAX_ZERO treats smaller magnitudes as 0."""
 _PI = 3.14159
-"""As onnxruntime has it in its approximation of the inverse error function."""
+"""Constant of onnxruntime's approximation of the inverse error function."""
 
 
 def rows_of(n: NodeContext, index: int = 0) -> Tensor:
-    """Return an operand as (rows, features): of one axis it is one row."""
+    """Return an operand as (rows, features); a vector is one row."""
     x = n.tensor(index)
     n.require(1 <= x.rank <= 2, f"an operand of {x.rank} axes")
     return x if x.rank == 2 else ops.reshape(x, (1, x.shape[0]))
 
 
 def transformed(n: NodeContext, scores: Tensor, how: str) -> Tensor:
-    """Return scores (rows, classes) as `post_transform` makes them."""
+    """Apply a `post_transform` to scores (rows, classes)."""
     n.require(how in TRANSFORMS, f"post_transform {how!r}")
     if how == "NONE":
         return scores
@@ -49,7 +49,9 @@ def transformed(n: NodeContext, scores: Tensor, how: str) -> Tensor:
 
 
 def _probit(p: Tensor) -> Tensor:
-    """The quantile of the normal distribution, by Winitzki's approximation of erf's inverse."""
+    """Return the quantile of the normal distribution, with Winitzki's approximation of inverse
+    erf.
+    """
     x = p * 2.0 - 1.0
     log = ops.log((1.0 - x) * (1.0 + x))
     v = log * 0.5 + 2.0 / (_PI * 0.147)
@@ -58,7 +60,7 @@ def _probit(p: Tensor) -> Tensor:
 
 
 def _softmax_zero(scores: Tensor) -> Tensor:
-    """Softmax of the scores that are not 0; the others stay 0."""
+    """Compute softmax over the nonzero scores; zeros stay 0."""
     largest = ops.reduce_max(scores, -1, True)
     counts = ops.greater(ops.abs(scores), _ZERO)
     powers = ops.where(counts, ops.exp(scores - largest), 0.0)
@@ -67,13 +69,19 @@ def _softmax_zero(scores: Tensor) -> Tensor:
 
 
 def two_columns(first: Tensor, second: Tensor) -> Tensor:
-    """Return columns (rows, 1) side by side."""
+    """Concatenate two columns (rows, 1)."""
     return ops.concat([first, second], 1)
 
 
 def both(score: Tensor, how: str, shares: bool) -> Tensor:
-    """Return the scores of two classes, given that of the second (rows, 1). shares: they add up to
-    1, else to 0. Of all transforms only LOGISTIC is taken.
+    """Return the scores of two classes from that of the second (rows, 1).
+
+    Of all post transforms only LOGISTIC applies.
+
+    Parameters
+    ----------
+    shares
+        The scores sum to 1; otherwise they sum to 0.
     """
     if how == "LOGISTIC":
         score = cast(score, FLOAT32)
@@ -85,7 +93,7 @@ def both(score: Tensor, how: str, shares: bool) -> Tensor:
 
 
 def labelled(index: Tensor, labels: Sequence[int]) -> Value:
-    """Return the labels of classes, by their index (rows)."""
+    """Return class labels for class indices (rows)."""
     table = np.array(labels, np.int64)
     if np.array_equal(table, np.arange(len(table))):
         return Value(T.INT64, tensor=cast(index, "int64"))
@@ -93,15 +101,20 @@ def labelled(index: Tensor, labels: Sequence[int]) -> Value:
 
 
 def chosen(condition: Tensor, labels: Sequence[int]) -> Value:
-    """Return labels[1] where a condition (rows) holds, else labels[0]."""
+    """Return labels[1] if a condition (rows) is true, else labels[0]."""
     return labelled(ops.cast(condition, INT32), labels)
 
 
 def with_numbers(n: NodeContext, names: Sequence[str], attribute: str) -> bool:
-    """Put two nodes in the place of a classifier whose labels are texts: one with their numbers,
-    and one that looks the texts up. Returns whether it did.
+    """Replace a classifier with string labels by one with integer labels and a node that maps them
+    to strings. Return True if it was replaced.
 
-    names: of the classes. attribute: that of labels which are integers.
+    Parameters
+    ----------
+    names
+        Class names.
+    attribute
+        Name of the attribute with integer labels.
     """
     if not names or not n.wants(0):
         return False
@@ -109,16 +122,16 @@ def with_numbers(n: NodeContext, names: Sequence[str], attribute: str) -> bool:
     number = f"{n.lowering.context.prefix(n.node)}number"
     node = NodeProto()
     node.CopyFrom(n.node)
-    kept = [a for a in n.node.attribute if a.name not in ("classlabels_strings", attribute)]
+    other = [a for a in n.node.attribute if a.name not in ("classlabels_strings", attribute)]
     del node.attribute[:]
-    node.attribute.extend([*kept, make_attribute(attribute, list(range(len(names))))])
+    node.attribute.extend([*other, make_attribute(attribute, list(range(len(names))))])
     node.output[0] = number
     n.lowering.splice([node, _names_of(number, label, names, n)], {})
     return True
 
 
 def _names_of(number: str, label: str, names: Sequence[str], n: NodeContext) -> NodeProto:
-    """Return a node that gives the name of each number."""
+    """Return a node that maps class numbers to names."""
     if n.version < 2:
         attrs: dict[str, Any] = {"classes_strings": list(names)}
     else:
@@ -127,7 +140,7 @@ def _names_of(number: str, label: str, names: Sequence[str], n: NodeContext) -> 
 
 
 def shared(n: NodeContext, name: str, array: np.ndarray) -> Tensor:
-    """Return an attribute as a Tensor: the same one in all lowerings of a model."""
+    """Return an attribute as a Tensor, cached for all lowerings of a model."""
     key = name.encode() + n.node.SerializeToString(deterministic=True)
     values = n.lowering.context.fold(key, (), lambda: [known(array)])
     assert values is not None and values[0] is not None

@@ -1,13 +1,13 @@
-"""Rules for support vector machines and linear models: products with support vectors and weights.
+"""Rules for support vector machines and linear models.
 
     kernel = K(x, support vectors)                     (rows, vectors)
     score  = kernel @ coefficients + rho               (rows, pairs of classes)
     label  = the class that wins most of its pairs
 
-Source: libsvm; where it says less, what onnxruntime does. Probabilities of classes are made of
-those of pairs on the host (Wu, Lin, Weng: Probability Estimates for Multi-class Classification by
-Pairwise Coupling, 2004), as their number of iterations depends on them.
-Examples: tests/importers/test_onnx_classical.py.
+Source: libsvm; details that it leaves open follow onnxruntime. Class probabilities are computed
+from pairwise ones on the CPU (Wu, Lin, Weng: Probability Estimates for Multi-class Classification
+by Pairwise Coupling, 2004), because the number of iterations depends on them. Examples:
+tests/importers/test_onnx_classical.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .scores import (
 
 T = TensorProto
 PIECE = 1 << 24
-"""So many differences between rows and support vectors are held at once."""
+"""Maximum number of differences between rows and support vectors in memory."""
 MAX_PIECES = 64
 
 
@@ -72,7 +72,7 @@ def _score(x: Tensor) -> Value:
 
 
 def _kernel(n: NodeContext, x: Tensor, vectors: NDArray) -> Tensor:
-    """Return the kernel of rows with support vectors: (rows, features) -> (rows, vectors)."""
+    """Return the kernel of rows and support vectors: (rows, features) -> (rows, vectors)."""
     kind = n.attr("kernel_type", "LINEAR")
     params = [*n.attr("kernel_params", ()), 0.0, 0.0, 0.0]
     gamma, coef0, degree = params[:3]
@@ -93,8 +93,9 @@ def _power(x: Tensor, degree: float) -> Tensor:
 
 
 def _distances(n: NodeContext, x: Tensor, vectors: NDArray) -> Tensor:
-    """Return squared distances by their differences, in pieces: of products the difference of two
-    large numbers would be left.
+    """Return squared distances as sums of squared differences, in blocks of vectors.
+
+    Matmul would subtract large numbers and lose precision.
     """
     rows, features = x.shape
     count = len(vectors)
@@ -122,7 +123,7 @@ def svm_classifier(n: NodeContext) -> Results:
 
 
 def _by_planes(n: NodeContext, labels: Sequence[int]) -> Results:
-    """Without support vectors, as of liblinear: a plane for each class."""
+    """Classify with one hyperplane per class, without support vectors, as in liblinear."""
     classes, weights, rho = len(labels), _floats(n, "coefficients"), _floats(n, "rho")
     n.require(bool(weights.size) and weights.size % classes == 0, "coefficients of no planes")
     n.require(rho.size > 0, "no rho")
@@ -154,7 +155,7 @@ def _by_vectors(n: NodeContext, labels: Sequence[int]) -> Results:
     table = _pair_weights(n, pairs, per_class)
     x = _operand(n, vectors.size // count)
     post = n.attr("post_transform", "NONE")
-    if not pairs:  # one class
+    if not pairs:  # a single class
         zero = ops.zeros((x.shape[0],), "int32")
         return [labelled(zero, labels), _score(ops.zeros((x.shape[0], 1)))]
     kernel = _kernel(n, x, vectors.reshape(count, -1))
@@ -172,14 +173,15 @@ def _by_vectors(n: NodeContext, labels: Sequence[int]) -> Results:
 def _pair_weights(
     n: NodeContext, pairs: Sequence[tuple[int, int]], per_class: Sequence[int]
 ) -> NDArray:
-    """Return the weight of each support vector in the score of each pair: (vectors, pairs). A
-    vector of class i has classes - 1 coefficients, one for each other class.
+    """Return the weight of each support vector in the score of each pair: (vectors, pairs).
+
+    A vector of class i has classes - 1 coefficients, one per other class.
     """
     classes, count = len(per_class), sum(per_class)
-    given = _floats(n, "coefficients")
+    coefs = _floats(n, "coefficients")
     needed = (classes - 1) * count
-    n.require(given.size >= needed, f"{given.size} coefficients, expected {needed}")
-    coefficients = given[:needed].reshape(classes - 1, count)
+    n.require(coefs.size >= needed, f"{coefs.size} coefficients, expected {needed}")
+    coefficients = coefs[:needed].reshape(classes - 1, count)
     ends = np.cumsum(per_class)
     starts = ends - per_class
     table = np.zeros((count, len(pairs)), np.float32)
@@ -191,7 +193,7 @@ def _pair_weights(
 
 
 def _votes(scores: Tensor, pairs: Sequence[tuple[int, int]], classes: int) -> Tensor:
-    """Return how many pairs each class wins: (rows, pairs) -> (rows, classes)."""
+    """Return the number of pairs that each class wins: (rows, pairs) -> (rows, classes)."""
     change = np.zeros((len(pairs), classes), np.float32)
     losses = np.zeros(classes, np.float32)
     for k, (i, j) in enumerate(pairs):
@@ -202,7 +204,7 @@ def _votes(scores: Tensor, pairs: Sequence[tuple[int, int]], classes: int) -> Te
 
 
 def _probabilities(n: NodeContext, scores: Tensor, classes: int) -> Tensor:
-    """Return the probabilities of classes: (rows, pairs) -> (rows, classes)."""
+    """Return class probabilities: (rows, pairs) -> (rows, classes)."""
     pairs = scores.shape[1]
     slope, start = _floats(n, "prob_a"), _floats(n, "prob_b")
     n.require(pairs <= slope.size == start.size, "prob_a and prob_b not of all pairs of classes")

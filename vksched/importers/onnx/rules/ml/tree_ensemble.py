@@ -1,7 +1,6 @@
-"""Rules for tree ensembles: what the leaves of trees add becomes scores and labels.
+"""Rules for tree ensembles: convert the sums of leaves to scores and labels.
 
-What follows onnxruntime to the letter is what it does with two classes. Examples:
-tests/importers/test_onnx_trees.py.
+Two classes follow onnxruntime exactly. Examples: tests/importers/test_onnx_trees.py.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _regression(n: NodeContext, how: str, targets: int, post: str, elem_type: in
     if base.size == targets:
         found = found.plus(base)
     scores = found.all(targets)
-    if targets > 1 or post == "PROBIT":  # of one target no other transform is taken
+    if targets > 1 or post == "PROBIT":  # for one target no other transform applies
         scores = transformed(n, scores, post)
     return Value(elem_type, tensor=cast(scores, storage(elem_type)))
 
@@ -85,14 +84,14 @@ def classifier(n: NodeContext) -> Results:
 def _of_many(
     n: NodeContext, found: Scores, labels: Sequence[int], base: NDArray, post: str
 ) -> Results:
-    """The class of the largest score; one to which no leaf has added has none."""
+    """Return the class of the largest score; a class without contributions has no score."""
     scores = found.all(len(labels))
     n.require(base.size in (0, len(labels)), f"{base.size} base_values for {len(labels)} classes")
     if base.size:
         rated = scores = scores + base.astype(numpy_dtype(scores.dtype))
     else:
-        given = found.all_given(len(labels))
-        rated = scores if given is None else ops.where(given, scores, -np.inf)
+        has_score = found.all_given(len(labels))
+        rated = scores if has_score is None else ops.where(has_score, scores, -np.inf)
     label = labelled(ops.argmax(rated, 1, False), labels)
     return [label, _scores(transformed(n, scores, post))]
 
@@ -100,8 +99,10 @@ def _of_many(
 def _of_two(
     n: NodeContext, found: Scores, labels: Sequence[int], base: NDArray, post: str
 ) -> Results:
-    """Two classes: where no leaf adds to the second, the score of the first stands for both. Of
-    rows it may depend whether one does. Labels are 0 and 1 where both classes have weights.
+    """Return results of two classes.
+
+    If no leaf contributes to the second class, the score of the first applies to both; this can
+    vary between rows. Labels are 0 and 1 if both classes have weights.
     """
     n.require(base.size <= 2, f"{base.size} base_values for two classes")
     alone = len(found.used) == 1
@@ -110,18 +111,20 @@ def _of_two(
     elif found.given is None:
         rated, scores = _two_scores(n, found, base, post)
     else:
-        given = found.given_to(1)
-        made = zip(_two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True)
-        rated, scores = (
-            ops.where(given, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in made
+        has_second = found.given_to(1)
+        pairs = zip(
+            _two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True
         )
-    least = 0.5 if alone and _are_positive(n) else 0.0
-    is_second = ops.reshape(ops.greater(rated, least), (-1,))
+        rated, scores = (
+            ops.where(has_second, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in pairs
+        )
+    threshold = 0.5 if alone and _are_positive(n) else 0.0
+    is_second = ops.reshape(ops.greater(rated, threshold), (-1,))
     return [chosen(is_second, labels if alone else (0, 1)), _scores(scores)]
 
 
 def _one_score(n: NodeContext, found: Scores, base: NDArray, post: str) -> tuple[Tensor, Tensor]:
-    """Returns what the label depends on, and both scores, of rows without a second score."""
+    """Return the value that decides the label, and both scores, for rows without a second score."""
     first = found.column(0)
     if base.size:
         first = found.masked(0, first + base[0].astype(numpy_dtype(first.dtype)))
@@ -129,17 +132,17 @@ def _one_score(n: NodeContext, found: Scores, base: NDArray, post: str) -> tuple
         pair = two_columns(first, ops.zeros(first.shape, first.dtype))
         return first, transformed(n, pair, post)
     alone = len(found.used) == 1
-    if post == "PROBIT" or (base.size and not alone):  # nobody says what the second one is
+    if post == "PROBIT" or (base.size and not alone):  # the second score is not specified
         score = transformed(n, first, post if post == "PROBIT" else "NONE")
         return first, two_columns(score, ops.zeros(score.shape, score.dtype))
     return first, both(first, post, shares=alone and _are_positive(n))
 
 
 def _two_scores(n: NodeContext, found: Scores, base: NDArray, post: str) -> tuple[Tensor, Tensor]:
-    """Returns what the label depends on, and both scores, of rows with a second score."""
+    """Return the value that decides the label, and both scores, for rows with a second score."""
     first, second = found.column(0), found.column(1)
     values = base.astype(numpy_dtype(first.dtype))
-    if base.size == 2:  # as onnxruntime has it: the second score does not count then
+    if base.size == 2:  # as in onnxruntime: the second score is then ignored
         second = first + values[1]
         first = found.masked(0, ops.neg(second))
     elif base.size:
@@ -152,7 +155,7 @@ def _are_positive(n: NodeContext) -> bool:
 
 
 def _of_one(n: NodeContext, found: Scores, base: NDArray, post: str) -> Results:
-    """One class: the label is 1 where its score is positive, else 0."""
+    """One class: the label is 1 if its score is positive, else 0."""
     n.require(base.size <= 1, f"{base.size} base_values for one class")
     score = found.all(1)
     if base.size:

@@ -1,14 +1,14 @@
-"""Walks through forests: all rows walk all trees at once, one level of nodes at a time.
+"""Tree traversal: all rows traverse all trees at once, one level of nodes at a time.
 
     node = roots                                   (rows, trees)
     for each level:
-        way  = how x[row, feature[node]] compares with threshold[node]: less, equal, greater, or not
+        way  = comparison of x[row, feature[node]] with threshold[node]: less, equal, greater...
         node = children[node, way]
-    scores = sums over trees of what the leaves add
+    scores = sums over trees of the contributions of leaves
 
-Comparisons are exact, so that each row ends in the leaves that onnxruntime finds, except where a
-device takes subnormals for 0. Sums are rounded in another order.
-Examples: tests/importers/test_onnx_trees.py.
+Comparisons are exact, so each row reaches the leaves that onnxruntime finds, except if a device
+flushes subnormals to 0. Sums are rounded in another order. Examples:
+tests/importers/test_onnx_trees.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ..narrow_types import cast
 from .scores import rows_of
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-"""As TreeEnsemble numbers them."""
+"""Aggregations in the numbering of TreeEnsemble."""
 MAX_TARGETS = 1 << 16
-"""More targets or classes are refused, as in onnxruntime."""
+"""Maximum number of targets or classes, as in onnxruntime."""
 _WEIGHTED = ("treeids", "nodeids", "ids")
-"""Attributes with an element for each weight of a leaf."""
+"""Attributes with one element per leaf weight."""
 _EMPTY = {"SUM": 0.0, "AVERAGE": 0.0, "MIN": np.inf, "MAX": -np.inf}
 _REDUCE = {
     "SUM": ops.reduce_sum,
@@ -48,10 +48,19 @@ _REDUCE = {
 class _Tables:
     """A forest as Tensors: see `_arrays`.
 
-    roots: the node at which each walk begins. ways: how many children a node has. used: the targets
-    to which some leaf adds. width: how many walks there are for each of them, where a tree adds to
-    one target alone; 0 where the leaf of a tree may add to all. reads: how many features the trees
-    read.
+    Attributes
+    ----------
+    roots
+        Start node of each walk.
+    ways
+        Number of children per node.
+    used
+        Targets that at least one leaf contributes to.
+    width
+        Number of walks per target if each tree contributes to a single target; 0 if leaves of a
+        tree may contribute to all targets.
+    reads
+        Number of features that the trees read.
     """
 
     features: Tensor
@@ -71,8 +80,14 @@ class _Tables:
 
 @dataclass(frozen=True)
 class Scores:
-    """What trees give: (rows, used). used: the targets to which some leaf adds. given: whether one
-    does so for a row, (rows, used); None where that is so of all.
+    """Scores of trees (rows, used).
+
+    Attributes
+    ----------
+    used
+        Targets that at least one leaf contributes to.
+    given
+        True if a leaf contributes for a row (rows, used); None if this holds for all.
     """
 
     values: Tensor
@@ -80,14 +95,16 @@ class Scores:
     given: Tensor | None
 
     def all(self, targets: int) -> Tensor:
-        """Return (rows, targets), 0 where no leaf adds anything."""
+        """Return (rows, targets), 0 without contributions."""
         values = self.values
         if self.given is not None:
             values = ops.where(self.given, values, ops.zeros(values.shape, values.dtype))
         return self._spread(values, targets)
 
     def all_given(self, targets: int) -> Tensor | None:
-        """Return whether a leaf adds to each target (rows, targets); None where always to all."""
+        """Return True if a leaf contributes to a target (rows, targets); None if this holds for
+        all.
+        """
         if self.given is None and len(self.used) == targets:
             return None
         given = self.given
@@ -96,7 +113,7 @@ class Scores:
         return self._spread(given, targets)
 
     def _spread(self, x: Tensor, targets: int) -> Tensor:
-        """Return (rows, used) as (rows, targets), 0 for those that are not used."""
+        """Expand (rows, used) to (rows, targets), 0 for unused targets."""
         if len(self.used) == targets:
             return x
         places = np.full(targets, len(self.used), np.int32)
@@ -105,18 +122,18 @@ class Scores:
         return ops.gather(ops.concat([x, empty], 1), places, 1)
 
     def column(self, target: int) -> Tensor:
-        """Return (rows, 1), 0 where no leaf adds anything."""
+        """Return (rows, 1), 0 without contributions."""
         return self.masked(target, self._column(self.values, target))
 
     def masked(self, target: int, x: Tensor) -> Tensor:
-        """Return x (rows, 1), 0 where no leaf adds to a target."""
+        """Return x (rows, 1), 0 for rows without contributions to a target."""
         zero = ops.zeros(x.shape, x.dtype)
         if target not in self.used:
             return zero
         return x if self.given is None else ops.where(self.given_to(target), x, zero)
 
     def given_to(self, target: int) -> Tensor:
-        """Return whether a leaf adds to a target that is used (rows, 1)."""
+        """Return True if a leaf contributes to a used target (rows, 1)."""
         assert self.given is not None
         return self._column(self.given, target)
 
@@ -125,13 +142,13 @@ class Scores:
         return ops.slice(x, at, at + 1, 1) if x.shape[1] > 1 else x
 
     def plus(self, base: NDArray) -> Scores:
-        """Return the same with a value for each target, which counts where a leaf adds to it."""
+        """Return a copy with a base value per target, which counts if a leaf contributes to it."""
         more = base[list(self.used)].astype(numpy_dtype(self.values.dtype))
         return Scores(self.values + more, self.used, self.given)
 
 
 def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
-    """Returns what the trees of a node give."""
+    """Return the aggregated scores of a node's trees."""
     n.require(0 < targets <= MAX_TARGETS, f"{targets} targets")
     x = rows_of(n)
     if x.dtype not in (FLOAT32, FLOAT64):
@@ -168,13 +185,17 @@ def _walk(x: Tensor, tables: _Tables) -> Tensor:
 
 
 def _row_starts(rows: int, features: int) -> NDArray:
-    """Return where each row starts among all elements: (rows, 1)."""
+    """Return the offset of each row in the flattened features: (rows, 1)."""
     return np.asarray(np.arange(rows, dtype=np.int32) * np.int32(features)).reshape(-1, 1)
 
 
 def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
-    """Return which child follows. ways: 2 where it is only asked whether a feature is at most the
-    threshold.
+    """Return the index of the child that follows.
+
+    Parameters
+    ----------
+    ways
+        2 if all modes only test whether a feature is at most the threshold.
     """
     if ways == 2:
         return ops.where(ops.less_equal(value, split), np.int32(0), np.int32(1))
@@ -184,7 +205,7 @@ def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
 
 
 def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
-    """Return the tables of a node, which are the same ones in all lowerings of the model."""
+    """Return the tables of a node, cached for all lowerings of the model."""
 
     def make() -> list[Value | None]:
         try:
@@ -193,8 +214,8 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
             raise ModelFormatError(f"[onnx] {describe(n.node)}: {error}") from error
 
     key = f"forest {targets} {how} {dtype} ".encode()
-    made = n.lowering.context.fold(key + n.node.SerializeToString(deterministic=True), (), make)
-    values = [v for v in made or () if v is not None and v.array is not None]
+    result = n.lowering.context.fold(key + n.node.SerializeToString(deterministic=True), (), make)
+    values = [v for v in result or () if v is not None and v.array is not None]
     numbers, used, *tables = values
     tensors = [n.lowering.tensor(v) if v.array.size else None for v in tables]  # type: ignore[union-attr]
     roots, features, thresholds, children, weights, given = tensors
@@ -220,10 +241,10 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
 
 def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]:
     """Return the tables of a forest: numbers, used targets, roots, features, thresholds, children,
-    weights by leaf, and whether each gives a weight, where not all do.
+    weights by leaf, and a mask of leaves with weights, which is empty if all have.
 
-    Where each tree adds to one target alone, walks are sorted by it, and filled up with walks that
-    stand at an empty leaf: then the sum for a target is one of neighbours.
+    If each tree contributes to a single target, walks are sorted by target and padded with walks
+    that start at an empty leaf: then the sum for a target is one over adjacent walks.
     """
     leaves, ids = forest.leaves, forest.targets
     weights = forest.weights.astype(numpy_dtype(dtype))
@@ -269,8 +290,10 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
 def _walks_of_targets(
     forest: Forest, leaves: NDArray, column: NDArray, used: int, count: int
 ) -> NDArray | None:
-    """Return the trees that add to each used target (used, width), -1 where there are no more;
-    None where a tree adds to several, some leaf to none, or there would be far more walks.
+    """Return the trees that contribute to each used target (used, width), padded with -1.
+
+    Return None if a tree contributes to several targets, a leaf to none, or padding would add far
+    more walks.
     """
     if len(leaves) != count or len(np.unique(leaves)) != count:
         return None
@@ -281,7 +304,7 @@ def _walks_of_targets(
     while line.size:
         owner[line] = trees
         if (owner[line] != trees).any():
-            return None  # a node of two trees
+            return None  # a node shared by two trees
         inner = line < forest.branches
         line, trees = forest.children[line[inner]].reshape(-1), np.repeat(trees[inner], 4)
         line, first = np.unique(line, return_index=True)
@@ -303,10 +326,12 @@ def _walks_of_targets(
 
 
 def _forest(n: NodeContext) -> Forest:
-    """Return the trees of a node.
+    """Return the forest of a node.
 
-    Raises:
-        ValueError: its attributes describe none.
+    Raises
+    ------
+    ValueError
+        Its attributes describe no trees.
     """
     if n.op_type == "TreeEnsemble":
         lists = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")

@@ -1,1 +1,1 @@
-"""What the child process runs: the standard library and jinja2, nothing of vksched beside it."""
+"""The code of the child process, which uses only the standard library and jinja2."""

@@ -1,14 +1,14 @@
-"""Runs a chat template, which a stranger wrote, within limits.
+"""Jinja sandbox: runs an untrusted chat template within limits.
 
-This is the inner wall; the limits of the process that runs it are the outer one. jinja2's sandbox
-keeps a template away from Python. It bounds neither time nor memory, so the parsed template is
-changed before it is compiled:
+This is the inner sandbox; the limits of the process are the outer one. jinja2's sandbox prevents
+access to Python, but does not limit time or memory. The parsed template is therefore rewritten
+before it is compiled:
 
-    for x in y        -> for x in y|count          each turn is a step, and looks at the clock
-    a ~ b, [a, b]     -> [a, b]|concat, ...|made   what a template makes is measured
-    text              -> {{ "text" }}              output is counted before it is joined
+    for x in y        -> for x in y|count              each iteration is a step
+    a ~ b, [a, b]     -> [a, b]|concat, ...|measured   values that a template creates are measured
+    text              -> {{ "text" }}                  output is counted before it is joined
 
-Filters and methods of texts are those that templates use. Loops that call themselves are refused.
+The allowed filters and string methods are those that templates use. Recursive loops are rejected.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_SOURCE_CHARS = 1 << 20
-"""Characters of a template."""
+"""The maximum characters of a template."""
 MAX_OUTPUT_CHARS = 1 << 24
-"""Characters that a template writes in one rendering, captured blocks included."""
+"""The maximum characters of the output of one rendering, including captured blocks."""
 MAX_SIZE = 1 << 22
-"""Characters of one value that a template makes."""
+"""The maximum characters of one value."""
 MAX_ELEMENTS = 1 << 17
-"""Of one value that a template makes, inner ones included."""
+"""The maximum elements of one value, including nested ones."""
 MAX_STEPS = 300_000
-"""Turns of loops and calls in one rendering."""
+"""The maximum number of loop iterations and calls of one rendering."""
 MAX_BITS = 4096
-"""Of a whole number that a template makes."""
+"""The maximum bits of an integer."""
 
 _NAME = "<chat template>"
 _FILTERS = (
@@ -54,17 +54,17 @@ _METHODS = frozenset(
     "isnumeric isspace isupper join lower lstrip partition removeprefix removesuffix replace rfind "
     "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
 )
-"""Of texts."""
+"""The allowed methods of strings."""
 _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^}]*\{")
-"""A format that makes texts of thousands of characters, or takes the width from elsewhere."""
+"""A format with a width of thousands of characters, or with a width from an argument."""
 
 
 class WrongTemplate(Exception):
-    """A template is wrong, or wants more than the limits; the message has the line."""
+    """A template is invalid or exceeds the limits; the message has the line."""
 
 
 class _Budget(threading.local):
-    """What is left in this thread's rendering."""
+    """The remaining budget of this thread's rendering."""
 
     steps = 0
     output = 0
@@ -78,7 +78,7 @@ class _Budget(threading.local):
     def step(self, count: int = 1) -> None:
         self.steps -= count
         if self.steps < 0:
-            raise SecurityError(f"expected at most {MAX_STEPS} turns of loops and calls, got more")
+            raise SecurityError(f"expected at most {MAX_STEPS} loop iterations and calls, got more")
         if time.monotonic() > self.until:
             raise SecurityError(f"expected at most {self.seconds:g} seconds, it takes longer")
 
@@ -94,7 +94,9 @@ _budget = _Budget()
 
 
 def _size(value: object) -> int:
-    """Return characters and elements of a value, inner ones included, within the limits."""
+    """Return the number of characters and elements of a value, including nested ones; raise if it
+    exceeds the limits.
+    """
     total, elements, rest = 0, 0, [value]
     while rest:
         each = rest.pop()
@@ -115,14 +117,14 @@ def _size(value: object) -> int:
     return total + elements
 
 
-def _made(value: Any) -> Any:
+def _checked(value: Any) -> Any:
     _size(value)
     return value
 
 
 @pass_context
-def _made_filter(_: Context, value: Any) -> Any:
-    return _made(value)
+def _checked_filter(_: Context, value: Any) -> Any:
+    return _checked(value)
 
 
 @pass_context
@@ -163,13 +165,13 @@ def _to_json(
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    return str(_made(text))
+    return str(_checked(text))
 
 
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    text, old, new = (str(_made(each)) for each in (value, old, new))
-    most = text.count(old) if count is None or count < 0 else min(text.count(old), count)
-    if len(text) + most * len(new) > MAX_SIZE:
+    text, old, new = (str(_checked(each)) for each in (value, old, new))
+    max_count = text.count(old) if count is None or count < 0 else min(text.count(old), count)
+    if len(text) + max_count * len(new) > MAX_SIZE:
         raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
     return text.replace(old, new, -1 if count is None else count)
 
@@ -185,11 +187,11 @@ def _join(values: Any, d: str = "", attribute: str | None = None) -> str:
 
 def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     lead = width if isinstance(width, str) else " " * min(max(int(width), 0), 1000)
-    lines = str(_made(text)).split("\n")
+    lines = str(_checked(text)).split("\n")
     if len(lines) * len(lead) > MAX_SIZE:
         raise SecurityError(f"expected texts of at most {MAX_SIZE} characters, got more")
-    kept = [lead + line if line or blank else line for line in lines[1:]]
-    return "\n".join([(lead if first else "") + lines[0], *kept])
+    indented = [lead + line if line or blank else line for line in lines[1:]]
+    return "\n".join([(lead if first else "") + lines[0], *indented])
 
 
 def _range(*limits: int) -> range:
@@ -209,7 +211,7 @@ def _now(form: str) -> str:
 
 
 class _Generation(Extension):
-    """{% generation %} marks what a model is trained on; here it does nothing."""
+    """The tag {% generation %}, which marks the training text; it has no effect here."""
 
     tags = {"generation"}
 
@@ -219,7 +221,7 @@ class _Generation(Extension):
 
 
 class _Limits(NodeTransformer):
-    """Puts measures into a parsed template."""
+    """Inserts the checks into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         if node.recursive:
@@ -268,7 +270,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             "join": _join,
             "indent": _indent,
             "format": _format,
-            "measured": _made_filter,
+            "measured": _checked_filter,
             "count_steps": _count_filter,
             "concat_texts": _concat_filter,
         }
@@ -292,7 +294,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return _replace(owner, *args, **values)
             if name == "join":
                 return _join(args[0], owner)
-        return _made(super().call(context, obj, *args, **values))
+        return _checked(super().call(context, obj, *args, **values))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and not (abs(left) <= MAX_BITS and abs(right) <= 64):
@@ -304,7 +306,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 if isinstance(one, int) and isinstance(other, (str, list, tuple)):
                     if one > 0 and _size(other) * one > MAX_SIZE:
                         raise SecurityError(f"expected values of at most {MAX_SIZE} characters")
-        return _made(super().call_binop(context, operator, left, right))
+        return _checked(super().call_binop(context, operator, left, right))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and attr not in _METHODS:
@@ -324,7 +326,7 @@ def _format(form: Any, *args: Any, **values: Any) -> str:
     if _WIDE.search(str(form)):
         raise SecurityError(f"expected a format without wide fields, got {str(form)[:60]!r}")
     _size([form, args, values])
-    return str(_made(str(form) % (values or args)))
+    return str(_checked(str(form) % (values or args)))
 
 
 def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any], float], str]:
@@ -335,19 +337,19 @@ def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any]
     source
         The template.
     seconds
-        How long compiling may take.
+        The time limit of the compilation.
 
     Returns
     -------
     Callable
-        Renders the template with variables, within so many seconds.
+        A function that renders the template with variables, within a number of seconds.
 
     Raises
     ------
     WrongTemplate
-        It cannot be compiled, or, as the result is called, not be rendered.
+        The template cannot be compiled, or, when the function is called, cannot be rendered.
     MemoryError
-        The process may have no more memory.
+        The process is out of memory.
     """
     if len(source) > MAX_SOURCE_CHARS:
         raise WrongTemplate(

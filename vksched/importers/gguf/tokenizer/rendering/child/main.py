@@ -3,8 +3,8 @@
     request   length (4 bytes) | marshal of (source, values or None, seconds)
     answer    kind (1 byte) | length (4 bytes) | text in UTF-8
 
-Without values a template is only compiled. All that is needed is imported before the limits begin:
-from then on no file, no process and no more memory can be had.
+Without values a template is only compiled. All modules are imported before the limits are set;
+afterwards the process can open no file, start no process and allocate no more memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ import jinja2.debug  # noqa: F401 - jinja2 imports it when a template fails
 from .jinja_sandbox import WrongTemplate, compile_template
 
 TEXT, WRONG, MEMORY = b"t", b"w", b"m"
-"""Kinds of answers: a text, an error of the template, no more memory."""
+"""The kinds of answers: a text, a template error, out of memory."""
 MAX_TEMPLATES = 8
-"""So many stay compiled."""
+"""The maximum number of cached templates."""
 GRACE_S = 0.5
-"""What comes after the time of a rendering, in which the sandbox says so itself."""
+"""The delay of the timer after the time limit; within the limit the sandbox reports the error
+itself.
+"""
 
 _USUAL = """
 {%- for m in messages if m.role %}{{ '\\n' ~ m['role'] | trim ~ m | tojson }}
@@ -43,7 +45,7 @@ def main(memory_bytes: int) -> None:
     Parameters
     ----------
     memory_bytes
-        The addresses that this process may have.
+        The maximum address space of this process.
     """
     _warm_up()
     _limit(memory_bytes)
@@ -61,7 +63,7 @@ def main(memory_bytes: int) -> None:
 
 
 def _warm_up() -> None:
-    """Have Python and jinja2 read what they read late: codecs, the zone of the clock, modules."""
+    """Load lazily imported parts of Python and jinja2: codecs, the time zone, modules."""
     with suppress(WrongTemplate):
         compile_template(_USUAL, GRACE_S)({"messages": [{"role": "user"}]}, GRACE_S)
 
@@ -85,7 +87,9 @@ def _answer(known: OrderedDict[str, Render], request: bytes) -> tuple[bytes, byt
 
 
 def _limit(memory_bytes: int) -> None:
-    """Take from this process what a rendering does not need. Windows has no limits of this kind."""
+    """Drop the privileges of this process that rendering does not need. Windows has no limits of
+    this kind.
+    """
     try:
         import resource
     except ImportError:
@@ -93,7 +97,7 @@ def _limit(memory_bytes: int) -> None:
     for ends in (signal.SIGALRM, signal.SIGXCPU):  # the parent may ignore or block them
         signal.signal(ends, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ends})
-    for name, most in (
+    for name, limit in (
         ("RLIMIT_CORE", 0),
         ("RLIMIT_FSIZE", 0),
         ("RLIMIT_NOFILE", 0),
@@ -103,20 +107,22 @@ def _limit(memory_bytes: int) -> None:
         number = getattr(resource, name, None)
         if number is not None:
             with suppress(OSError, ValueError):  # macOS has some by name only
-                resource.setrlimit(number, (most, most))
+                resource.setrlimit(number, (limit, limit))
 
 
 def _start_clocks(seconds: float) -> None:
-    """Have the system end this process where a rendering takes longer, even inside of one call."""
+    """Start timers by which the operating system kills this process after the time limit, even
+    within one call.
+    """
     if not hasattr(signal, "setitimer"):
         return
     import resource
 
     signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_S)
-    most = int(time.process_time() + seconds + GRACE_S) + 1
+    limit = int(time.process_time() + seconds + GRACE_S) + 1
     allowed = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    if allowed == resource.RLIM_INFINITY or most < allowed:
-        resource.setrlimit(resource.RLIMIT_CPU, (most, allowed))
+    if allowed == resource.RLIM_INFINITY or limit < allowed:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, allowed))
 
 
 def _stop_clocks() -> None:
