@@ -42,8 +42,10 @@ TIMEOUT_FACTOR = 100
 """The timeout of the waiting thread must be this many times the split's time."""
 MAX_GROWTH = 4
 """One run raises the estimated time of a split by at most this factor."""
-BLAS_FAMILIES, MIN_FLOPS = ("products", "rows", "windows"), 1 << 14
-"""The families of ops that may call numpy's BLAS; smaller ops use one thread anyway."""
+BLAS_FAMILIES = ("attention", "conv", "linalg", "quantized", "reduction", "rnn")
+"""The families of ops (folders of vksched/ops) that may call numpy's BLAS."""
+MIN_FLOPS = 1 << 14
+"""Smaller ops use one BLAS thread anyway."""
 
 
 class CpuDevice:
