@@ -121,10 +121,10 @@ def typical_samples() -> Graph:
 
     families: tuple[Iterable[Tensor], ...] = (
         _elementwise(some),
-        _products(some, held),
-        _rows(some),
-        _windows(some, held),
-        _moves(some),
+        _matmuls(some, held),
+        _reductions(some),
+        _convolutions(some, held),
+        _data_movements(some),
     )
     in_turn = [t for group in zip_longest(*families) for t in group if t is not None]
     return build_graph(in_turn)[0]
@@ -139,7 +139,7 @@ def _elementwise(some: Make) -> Iterator[Tensor]:
         yield exp(some(*shape))
 
 
-def _products(some: Make, held: Make) -> Iterator[Tensor]:
+def _matmuls(some: Make, held: Make) -> Iterator[Tensor]:
     for m, k, n in ((1, 768, 768), (128, 128, 128), (1, 768, 3072), (128, 768, 768), (64, 64, 64)):
         yield matmul(some(m, k), held(k, n))
         yield matmul(some(m, k), held(n, k), transpose_b=True)
@@ -156,7 +156,7 @@ def _products(some: Make, held: Make) -> Iterator[Tensor]:
     yield matmul(some(512, 1024), held(1024, 1024), transpose_b=True)
 
 
-def _rows(some: Make) -> Iterator[Tensor]:
+def _reductions(some: Make) -> Iterator[Tensor]:
     for rows, columns in ROWS:
         yield softmax(some(rows, columns))
         yield layer_norm(some(rows, columns), some(columns), some(columns))
@@ -165,7 +165,7 @@ def _rows(some: Make) -> Iterator[Tensor]:
         yield reduce_mean(some(rows, columns), 0)
 
 
-def _windows(some: Make, held: Make) -> Iterator[Tensor]:
+def _convolutions(some: Make, held: Make) -> Iterator[Tensor]:
     for channels, side in ((16, 14), (64, 28), (256, 14), (64, 56)):
         yield conv(some(1, channels, side, side), held(channels, channels, 3, 3), padding=1)
         yield conv(some(1, channels, side, side), held(channels, channels, 1, 1))
@@ -177,7 +177,7 @@ def _windows(some: Make, held: Make) -> Iterator[Tensor]:
     yield conv(some(1, 3, 224, 224), held(64, 3, 7, 7), stride=2, padding=3)
 
 
-def _moves(some: Make) -> Iterator[Tensor]:
+def _data_movements(some: Make) -> Iterator[Tensor]:
     for rows, columns in ROWS:
         yield transpose(some(rows, columns), (1, 0))
         yield concat([some(rows, columns), some(rows, columns)], 0)
