@@ -461,7 +461,7 @@ def test_what_progress_raises_is_the_callers_and_leaves_nothing(
         raise DeviceLost("[x] not a device's")
 
     monkeypatch.setattr(MemoryHost, "prepare", prepare)
-    with pytest.raises(PlanError, match="the function given failed"):
+    with pytest.raises(PlanError, match="the callback failed"):
         Cluster(plan, null_devices(plan), progress=stop)
     assert sorted(retired) == ["node1", "node2"]
 

@@ -209,7 +209,7 @@ def test_what_a_submission_may_still_read_lives_until_the_device_has_ended(
         patch.setattr(binding.companion, "leak", leaked.append)
         if hangs:
             patch.setattr(Recording, "_end", lambda self, limit_s: False)
-            with pytest.warns(vs.VkschedWarning, match="their memory is kept"):
+            with pytest.warns(vs.VkschedWarning, match="their memory is not freed"):
                 context.close()
             assert memory() is not None and context._device.kept in leaked
         else:

@@ -110,7 +110,7 @@ def test_caches_go_without_what_cannot_be_written(
         with kept_if_room(tmp_path):
             raise OSError(number, os.strerror(number))
     (said,) = caplog.messages  # of the first; that others may not write there is no matter of room
-    assert "made anew by each start; try to free some, or VKSCHED_CACHE=<folder>" in said
+    assert "computed again by each start; try to free some, or VKSCHED_CACHE=<folder>" in said
     with pytest.raises(ValueError), kept_if_room(tmp_path):
         raise ValueError
     assert room_error(tmp_path, 1 << 12) is None and not list(tmp_path.iterdir())

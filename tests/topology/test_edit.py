@@ -60,9 +60,9 @@ def test_changes_as_text() -> None:
     ("text", "match"),
     [
         ("-smal", "expected one of fast, small, got 'smal'; try small"),
-        ("-cpu", "cpu cannot be taken away: it runs what no other device can"),
+        ("-cpu", "cpu cannot be removed: it runs ops that no other device supports"),
         ("-fast,-fast", "expected one of small, got 'fast'"),
-        ("-fast,-small,-fast", "expected a device to take away, got 'fast': there is only cpu"),
+        ("-fast,-small,-fast", "expected a device to remove, got 'fast': there is only cpu"),
         ("fast", r"expected -DEVICE, \+preset:CARD or \+preset:CARD@LINK, got 'fast'; try -fast$"),
         ("+rx6600", r"got '\+rx6600'; try \+preset:rx6600$"),
         ("preset:rx6600@pcie4x4", r"; try \+preset:rx6600@pcie4x4$"),

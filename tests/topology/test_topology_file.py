@@ -187,7 +187,7 @@ def test_wrong_devices_are_refused_with_a_hint(entry: dict[str, object], match: 
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        ({"devices": [CARD], "link": []}, "no key 'link' beside the devices; try links"),
+        ({"devices": [CARD], "link": []}, "no top-level key 'link'; try links"),
         ({"devices": [CARD], "about": 3}, "expected a text as about"),
         ({"devices": ["card"]}, "expected a mapping for device 0, got 'card'"),
         ({"devices": [CARD, CARD]}, "expected distinct device names"),
@@ -240,12 +240,12 @@ def test_words_and_numbers_of_yaml_are_those_of_1_2() -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' stands there twice"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is not unique"),
         ("a: [1", "line 1"),
         ("a: !!python/object:os.system {}", "line 1: expected no tag"),
         ("a: !mine x", "line 1: expected no tag, got !mine"),
         ("? [a]\n: 1", "line 1: a key is no text"),
-        ("a: &x [*x]", "a value holds itself"),
+        ("a: &x [*x]", "a value contains itself"),
     ],
 )
 def test_yaml_that_would_surprise_is_refused(text: str, match: str, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_yaml_that_would_surprise_is_refused(text: str, match: str, tmp_path: Pa
 
 def test_json_says_a_key_once(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('{"devices": [], "devices": []}')
-    with pytest.raises(vs.PlanError, match="the key 'devices' stands there twice"):
+    with pytest.raises(vs.PlanError, match="the key 'devices' is not unique"):
         load_topology(tmp_path / "m.json")
 
 

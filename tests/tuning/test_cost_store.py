@@ -126,7 +126,7 @@ def test_a_damaged_file_that_is_written_over_is_set_aside(tmp_path: Path) -> Non
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "costs").write_text("a file")
     store = CostStore(tmp_path)
-    with pytest.warns(VkschedWarning, match="results are not kept.*VKSCHED_CACHE"):
+    with pytest.warns(VkschedWarning, match="results are not cached.*VKSCHED_CACHE"):
         assert not store.add(CARD, known(relu()))
     assert not store.add(CARD, known(relu()))
 

@@ -183,7 +183,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
 ) -> None:
     (folder / "costs" / "lock").mkdir(parents=True)  # where the lock is to be
     device_cache._warned.clear()
-    with pytest.warns(vs.VkschedWarning, match="results are not kept"):
+    with pytest.warns(vs.VkschedWarning, match="results are not cached"):
         with Cards(8.0, 1.0) as cards:
             cards.runs(5)
 

@@ -106,7 +106,7 @@ def test_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     store = Store(file)  # root may write into every folder, not below a file
-    with pytest.warns(VkschedWarning, match="not kept: .*try VKSCHED_CACHE"):
+    with pytest.warns(VkschedWarning, match="not cached: .*try VKSCHED_CACHE"):
         assert not store.add(DEVICE, [ONE])
     with pytest.warns(VkschedWarning, match="NotADirectoryError"):
         assert store.load(DEVICE) == {}
@@ -137,7 +137,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
         and not store.clear(DEVICE)
         and store.crashed_variants(DEVICE) == {}
     )
-    with pytest.warns(VkschedWarning, match="not kept: the user has no home"):
+    with pytest.warns(VkschedWarning, match="not cached: the user has no home"):
         assert not store.add(DEVICE, [ONE])
     marker = store.crash_marker(DEVICE)
     marker.begin("op f[1]", "a", "")
@@ -180,7 +180,7 @@ def test_lock_that_nobody_gives_back_costs_a_warning(
     (tmp_path / "tuned").mkdir()
     with (
         disk_cache.locked(tmp_path / "tuned" / "lock"),
-        pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
+        pytest.warns(VkschedWarning, match="not cached: another process holds .*lock"),
     ):
         assert not Store(tmp_path).add(DEVICE, [ONE])
     assert Store(tmp_path).add(DEVICE, [ONE])
@@ -240,7 +240,7 @@ def test_file_that_may_not_be_written_is_not_tried_again(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.warns(VkschedWarning, match="not kept: .*Permission denied"):
+    with pytest.warns(VkschedWarning, match="not cached: .*Permission denied"):
         assert not Store(tmp_path).add(DEVICE, [ONE])
     assert calls == 1
 

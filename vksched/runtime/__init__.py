@@ -1,1 +1,1 @@
-"""Devices and the executor: the only layer that touches hardware."""
+"""Devices and executors: the only layer that uses hardware."""

@@ -1,8 +1,8 @@
-"""What the executor asks of a device. `vulkan`, `cpu` and `null` implement it; tests may too.
+"""Device protocols: the interface between executors and devices. Implemented by `vulkan`, `cpu` and
+`simulated`, and by tests.
 
     Device --prepare(plan, index)--> PreparedPlan               (memory, uploads, recordings: once)
-    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results   (per run, in one
-    slot)
+    PreparedPlan: upload inputs -> submit split -> wait -> check -> fetch results   (in each run)
 
 A slot is one of the plan's `copies` sets of memory; a slot carries one run at a time.
 """
@@ -20,64 +20,79 @@ from ..topology.links import Link
 from .state_store import StateStore
 
 Times = tuple[float | None, float | None]
-"""Seconds of a split and of its longest submission; None where the device cannot tell."""
+"""Seconds of a split and of its longest submission; None if the device has no timestamps."""
 
 TransferTimes = Mapping[str, tuple[float | None, float | None]]
-"""By stage of a split that a copy queue carried out, when that began and its seconds; None where
-the device cannot tell.
-"""
+"""By stage of a split on the transfer queue, its start and its seconds; None without timestamps."""
 
 
 class Closing(Protocol):
-    """What holds something until it is closed."""
+    """An object that must be closed."""
 
     def close(self) -> None:
-        """Wait for what is pending and frees everything; safe to call twice."""
+        """Wait for pending work and free everything; safe to call twice."""
 
 
 class PreparedPlan(Closing, Protocol):
-    """One plan's share of one device."""
+    """One plan on one device.
+
+    Order of calls in a run, per slot: `begin`, then for each split `upload`, `submit`, `wait`,
+    `check`, `fetch`.
+    """
 
     def begin(self, slot: int) -> None:
-        """Forget what an earlier run left in this slot."""
+        """Reset a slot for a new run."""
 
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
-        """Put a value where the next submission of this slot finds it. Host work only."""
+        """Stage a value for the next submission of this slot. Host work only."""
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        """Start a split, or leaves it to `wait`, and returns at once. sequence_number: a number
-        that this run has alone on this slot. Asked again with the same one, as after an interrupt,
-        it starts what has not begun.
+        """Start a split and return immediately; a device may defer it to `wait`.
+
+        Parameters
+        ----------
+        sequence_number
+            Unique to this run within the slot. If it is repeated, as after KeyboardInterrupt, only
+            work that has not begun is started.
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        """Return when the split, and so each of this device and slot that was submitted before it,
-        is complete.
+        """Wait for a split, and so for all earlier submissions of this device and slot.
 
-        Raises:
-            DeviceLost, OutOfMemory, DeviceTimeout: what the driver said.
+        Raises
+        ------
+        DeviceLost, OutOfMemory, DeviceTimeout
+            The error of the driver.
         """
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        """Return when a submitted split ends, by a simulated clock; of a real one a time in the
-        past once it has, and None until then. It does not wait.
+        """Return the end time of a submitted split without waiting. Simulated devices know it in
+        advance; real devices return a past time once it has ended, else None.
         """
 
     def check(self, slot: int, split: int, sequence_number: int) -> None:
-        """Raise unless the complete split really ran to its end in this run: DeviceLost, or
-        IndexOutOfRange where its data is at fault.
+        """Check that a finished split ran completely in this run.
+
+        Raises
+        ------
+        DeviceLost
+            It did not run.
+        IndexOutOfRange
+            An index of its inputs is out of range.
         """
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        """Return a value copied out by a complete split; a view that the slot's next run
+        """Return a downloaded value of a finished split; a view, which the slot's next run
         overwrites.
         """
 
     def times_s(self, slot: int, split: int) -> Times:
-        """Return how long a complete split took on the device, and its longest submission."""
+        """Return the device seconds of a finished split, and of its longest submission."""
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        """Returns what the copy queue did for a complete split; nothing where it had no part."""
+        """Return the transfer queue's times of a finished split; empty if it did not use that
+        queue.
+        """
 
 
 class Device(Protocol):
@@ -88,53 +103,57 @@ class Device(Protocol):
 
     @property
     def spec(self) -> DeviceSpec:
-        """What the planner may know, with the memory that is free now."""
+        """The device spec for the planner, with the memory that is free now."""
 
     @property
     def link(self) -> Link | None:
-        """The way to the host's memory, where it is known: part of the planner's machine."""
+        """The link to the host's memory, if it is known."""
 
     @property
     def states(self) -> StateStore:
-        """The states that live there; those of a plan are there before it is prepared."""
+        """The states on the device; those of a plan must exist before it is prepared."""
 
     def holds(self, key: object) -> bool:
-        """Return whether a weight or state (one of `Graph.keys`) is on the device now."""
+        """Return True if a weight or state (one of `Graph.keys`) is on the device now."""
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> PreparedPlan:
-        """Allocates, uploads the weights that are not there yet, and records the splits of device
-        `index`.
-        """
+        """Allocate memory, upload missing weights, and record the splits of device `index`."""
 
     def close(self) -> None:
         """Free the device; safe to call twice."""
 
 
 class BackgroundTask(Protocol):
-    """What makes weights ready before a plan asks for them, on a thread of its own."""
+    """A background thread that prepares weights before a plan needs them."""
 
     def wait(self) -> None:
         """Wait until all are ready."""
 
     def close(self) -> None:
-        """Goes no further, and leaves what is ready to those who have it by now."""
+        """Stop, and release the weights that no plan uses."""
 
 
 @runtime_checkable
 class PrefetchesWeights(Protocol):
-    """A device with memory of its own that takes weights before a plan needs them."""
+    """A device with its own memory that can prefetch weights."""
 
     def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> BackgroundTask:
-        """Begin to upload weights, by their keys in graphs; what fails is left to the plan."""
+        """Start to upload weights, by their keys in graphs; the plan uploads those that fail."""
 
 
 class MemoryUsage(NamedTuple):
-    """What a device tells of itself at one moment; None where it does not tell.
+    """The memory usage of a device; None for unknown values.
 
-    used_bytes: of total_bytes of its memory, by all programs. own_bytes: by this process. pci: its
-    address on the bus, as 0000:03:00.0, or "".
+    Parameters
+    ----------
+    used_bytes
+        Used part of total_bytes, by all programs.
+    own_bytes
+        The part of this process.
+    pci
+        The bus address, as 0000:03:00.0, or "".
     """
 
     total_bytes: int | None = None
@@ -145,7 +164,7 @@ class MemoryUsage(NamedTuple):
 
 @runtime_checkable
 class ReportsMemory(Protocol):
-    """A device that tells how full its memory is."""
+    """A device that reports its memory usage."""
 
     def memory_usage(self) -> MemoryUsage:
-        """Returns what there is to tell; raises DeviceError where it is closed."""
+        """Return the memory usage; raise DeviceError if the device is closed."""

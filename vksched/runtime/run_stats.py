@@ -1,7 +1,7 @@
-"""Stats: what a run of a plan cost, as its executor saw it.
+"""Run statistics: the times and transfers of a run, as its executor measured them.
 
-These are named tuples, which take a quarter of the time of frozen dataclasses to make: each run
-makes some.
+These are named tuples, which are created in a quarter of the time of frozen dataclasses: each run
+creates several.
 
 Examples: tests/runtime/test_executor.py.
 """
@@ -11,17 +11,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HostSpan = tuple[str, int, float, float]
-"""A stretch of the host's time: kind, split, start and end in seconds of the scheduler's clock.
-"copy": it wrote a value for the device of the split, or read one of its results. "wait": for the
-split.
+"""A host operation: kind, split, start and end in seconds of the scheduler's clock. "copy": it
+wrote a value for the split's device or read a result. "wait": it waited for the split.
 """
 
 
 class SplitStats(NamedTuple):
-    """device_s: time on the device by its own clock where it has one, else as the host saw it.
-    longest_s: of its longest submission, by the device's clock; None where it has none.
-    begin_s, end_s: when it was at work, in seconds of the scheduler's clock. A device's own clock
-    has another origin: its time is put right behind the submission, or behind the split before it.
+    """The times of one split.
+
+    Parameters
+    ----------
+    device_s
+        Time on the device by its own clock, or as the host measured it if the device has none.
+    longest_s
+        Time of its longest submission by the device's clock, or None.
+    begin_s, end_s
+        Start and end in seconds of the scheduler's clock. A device's own clock has another origin:
+        its time is placed right after the submission, or after the preceding split.
     """
 
     split: int
@@ -34,12 +40,22 @@ class SplitStats(NamedTuple):
 
 
 class RunStats(NamedTuple):
-    """What one run cost.
+    """The statistics of one run.
 
-    fence_waits: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
-    transfer_bytes: moved from one device to another, as words. input_bytes, output_bytes: between
-    caller and devices. start_s: when it began, in seconds of the scheduler's clock. spans: what the
-    host did for the devices, in order.
+    Parameters
+    ----------
+    fence_waits
+        Waits for a submission of a GPU.
+    waits
+        Waits for submissions of GPUs and for the CPU's splits.
+    transfer_bytes
+        Bytes moved between devices, rounded up to 32-bit words.
+    input_bytes, output_bytes
+        Bytes between caller and devices.
+    start_s
+        Start time in seconds of the scheduler's clock.
+    spans
+        Host operations for the devices, in order.
     """
 
     run: int
@@ -55,7 +71,7 @@ class RunStats(NamedTuple):
 
     @property
     def end_s(self) -> float:
-        """When it was done, in seconds of the scheduler's clock."""
+        """The end time in seconds of the scheduler's clock."""
         return self.start_s + self.seconds
 
     @property

@@ -1,21 +1,20 @@
-"""SimulatedClock: seconds that pass only when a simulated device says so, for each run its own.
+"""SimulatedClock: time that only simulated devices advance, with a separate time for each run.
 
-Problem: runs that are under way at once are threads, and threads take turns as they like. If they
-shared one time, a run would begin where another one happened to be, and a stream would take longer
-each time that a thread was late. Method: each run has a time of its own, that of its host. A run
-submits only when no other run, under way or about to begin, has an earlier time. So submissions
-reach the queues of devices in the order of simulated time, as in
-`plan/simulation/simulate_plan.py`, whatever the order of real threads.
+Problem: concurrent runs are threads, which are scheduled in any order. With a shared time, the
+start of a run would depend on the progress of other runs, and a stream would take longer whenever a
+thread was late. Method: each run has its own time, that of its host. A run submits only if no other
+run, in flight or about to begin, has an earlier time. Then submissions reach device queues in the
+order of simulated time, as in `plan/simulation/simulate_plan.py`, independent of thread scheduling.
 
     run 0   at 0.0 submits 0 | at 3.0 submits 1 ...................... | at 9.0 ends
-    run 1   at 0.0 waits for its turn | submits 0 | at 3.5 submits 1   | waits: run 2 begins at 9.0
+    run 1   at 0.0 waits for run 0   | submits 0 | at 3.5 submits 1   | waits: run 2 begins at 9.0
 
-A run that was accepted begins where its slot became free, so the others wait for it as well. A
-caller that submits a stream does so in no time: inside `hold` no run goes on, so that all of the
-stream is there when it begins. A run that its own program holds up, as an observer that waits for
-another run does, lets the others go on after HELD_UP_S of real time.
+An accepted run begins at the time at which its slot becomes free, therefore other runs wait for it,
+too. Submitting a stream takes no simulated time: inside `hold` all runs pause, so that the whole
+stream is accepted when it begins. If a run is blocked by its own program, as by an observer that
+waits for another run, the others continue after HELD_UP_S of real time.
 
-Complexity: O(runs under way) for each submission. Examples: tests/runtime/test_simulated_clock.py.
+Complexity: O(runs in flight) for each submission. Examples: tests/runtime/test_simulated_clock.py.
 """
 
 from __future__ import annotations
@@ -28,13 +27,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 HELD_UP_S = 2.0
-"""Real seconds after which a run does not wait for the turn of others any more."""
+"""Real seconds after which a run stops waiting for runs with earlier times."""
 
 
 @dataclass(slots=True)
 class Cores:
-    """The cores of a computer, by simulated time. busy_until_s: all of them are taken, as each
-    device that computes there takes all.
+    """The cores of a host in simulated time.
+
+    Parameters
+    ----------
+    busy_until_s
+        The time until which all cores are in use; each device that computes there uses all.
     """
 
     busy_until_s: float = 0.0
@@ -42,38 +45,34 @@ class Cores:
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way. number: of equal times the least one goes first."""
+    """A run in flight. number: breaks ties between equal times, smallest first."""
 
     number: int
     now_s: float
 
 
 class SimulatedClock:
-    """Seconds that pass only when somebody says so. Runs of graphs have times of their own."""
+    """Simulated time; runs of graphs have their own times."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
         self._numbers = itertools.count()
         self._holds = 0
         self._runs: dict[int, _Run] = {}
-        """By thread the run that it carries out."""
+        """The run by thread that executes it."""
         self._streams: set[SimulatedStream] = set()
-        """Graphs of which runs were accepted that have not begun."""
+        """Graphs with accepted runs that have not begun."""
         self._state = threading.Condition()
         self.cores = Cores()
-        """Those of the host, on which software devices and its CPU compute."""
+        """The cores of the host, on which software devices and the CPU compute."""
 
     def now(self) -> float:
-        """Return the time of the run that this thread carries out; of other threads the latest
-        time at which a run ended.
-        """
+        """Return the time of this thread's run; on other threads the latest end time of a run."""
         run = self._runs.get(threading.get_ident())
         return self._now_s if run is None else run.now_s
 
     def advance_to(self, time_s: float) -> None:
-        """Move the time of this thread's run forward, or the clock where it has none; never
-        back.
-        """
+        """Advance the time of this thread's run, or the clock if it has none; never backwards."""
         run = self._runs.get(threading.get_ident())
         if run is not None:
             run.now_s = max(run.now_s, time_s)
@@ -82,7 +81,7 @@ class SimulatedClock:
             self._now_s = max(self._now_s, time_s)
 
     def wait_for_turn(self) -> None:
-        """Wait until no other run can submit anything at an earlier time."""
+        """Wait until no other run can submit at an earlier time."""
         run = self._runs.get(threading.get_ident())
         if run is None:
             return
@@ -91,8 +90,8 @@ class SimulatedClock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Let no run go on until the end of the block, which must wait for none: what is submitted
-        inside is submitted at one moment.
+        """Pause all runs during the block, which must not wait for a run: submissions inside are
+        simultaneous.
         """
         with self._state:
             self._holds += 1
@@ -104,11 +103,11 @@ class SimulatedClock:
                 self._state.notify_all()
 
     def stream(self) -> SimulatedStream:
-        """Return the account of the runs of one graph."""
+        """Return the simulated stream of one graph's runs."""
         return SimulatedStream(self)
 
     def _wait_for_turn(self, run: _Run) -> None:
-        self._state.notify_all()  # this run has come later: it may be the turn of another one
+        self._state.notify_all()  # a run that waits now may be the next one
         self._state.wait_for(lambda: not self._holds)
         self._state.wait_for(lambda: not self._holds and self._is_next(run), HELD_UP_S)
 
@@ -121,42 +120,47 @@ class SimulatedClock:
 
 @dataclass(eq=False)
 class SimulatedStream:
-    """The runs of one graph by simulated time: those that were accepted, and those under way.
+    """The runs of one graph in simulated time: accepted ones, and those in flight.
 
-        accept: queued --take--> starting --wait_at--> waiting for a slot --run--> under way
+        accept: queued --take--> starting --wait_at--> waiting for a slot --run--> in flight
                                      '---------------------------------------------^
 
-    threads: how many may have begun or wait for a slot at once; 0 while no run begins, as another
-    plan is made. slots: how many may be under way, by the plan that they follow.
+    Parameters
+    ----------
+    threads
+        Maximum number of runs that have begun or wait for a slot; 0 while a new plan is being
+        created.
+    slots
+        Maximum number of runs in flight, by plan.
     """
 
     clock: SimulatedClock
     threads: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
     _accepted: dict[int, float] = field(default_factory=dict)
-    """By number of a run that has not begun, when it was accepted."""
+    """Acceptance time by number of a run that has not begun."""
     _queued: Counter[int] = field(default_factory=Counter)
-    """By pool of threads, how many runs none of these has taken."""
+    """Number of runs by thread pool that no thread has taken."""
     _pools: dict[int, int] = field(default_factory=dict)
-    """The pool of a run that was accepted and has not ended, by number."""
+    """Thread pool by number of an accepted run that has not ended."""
     _sizes: dict[int, int] = field(default_factory=dict)
     _taken: dict[int, int] = field(default_factory=dict)
-    """The number of the run that a thread will carry out, by thread."""
+    """Number of the run that a thread will execute, by thread."""
     _starting: set[int] = field(default_factory=set)
     _waiting: dict[int, int] = field(default_factory=dict)
-    """By number of a run that waits for a slot of a plan, the plan."""
+    """Plan by number of a run that waits for a slot."""
     _busy: Counter[int] = field(default_factory=Counter)
-    """By pool, how many of its threads have a run that has not ended."""
+    """Number of threads by pool whose run has not ended."""
     _under_way: Counter[int] = field(default_factory=Counter)
-    """How many runs of each plan are under way."""
+    """Number of runs in flight by plan."""
     _free_s: dict[tuple[int, int], float] = field(default_factory=dict)
-    """By plan and slot the end of its last run."""
+    """End time of the last run by plan and slot."""
     _from_s: float = 0.0
-    """The time at which the plans of now were ready."""
+    """The time at which the current plans were ready."""
 
     @property
     def begins_soon(self) -> bool:
-        """Whether a run was accepted for which there is a thread and a slot."""
+        """Return True if an accepted run has a free thread and a free slot."""
         under_way, slots = self._under_way, self.slots
         if any(under_way[plan] < slots.get(plan, 0) for plan in self._waiting.values()):
             return True
@@ -167,20 +171,26 @@ class SimulatedStream:
         return any(left and self._busy[p] < self._sizes[p] for p, left in self._queued.items())
 
     def open(self, slots: Mapping[int, int], threads: int) -> None:
-        """Takes runs by plans that are ready now."""
+        """Accept runs with plans that are ready now."""
         with self.clock._state:
             self.slots, self.threads, self._from_s = slots, threads, self.clock._now_s
             self._free_s.clear()
             self.clock._state.notify_all()
 
     def close(self) -> None:
-        """Let the runs under way end without those that have not begun."""
+        """Let the runs in flight end without the runs that have not begun."""
         with self.clock._state:
             self.slots, self.threads = {}, 0
             self.clock._state.notify_all()
 
     def accept(self, pool: int, size: int) -> int:
-        """Return the number of a run that a thread of a pool will carry out. size: its threads."""
+        """Return the number of a new run that a thread of a pool will execute.
+
+        Parameters
+        ----------
+        size
+            Number of threads of the pool.
+        """
         clock = self.clock
         with clock._state:
             number = next(clock._numbers)
@@ -191,7 +201,7 @@ class SimulatedStream:
             return number
 
     def take(self, number: int) -> None:
-        """This thread will carry out an accepted run."""
+        """Assign an accepted run to this thread."""
         with self.clock._state:
             pool = self._pools[number]
             self._taken[threading.get_ident()] = number
@@ -200,9 +210,7 @@ class SimulatedStream:
             self._busy[pool] += 1
 
     def wait_at(self, plan: int) -> None:
-        """The run that this thread will carry out goes to a plan, by its number, where it waits for
-        a slot.
-        """
+        """Record that this thread's next run waits for a slot of a plan."""
         with self.clock._state:
             number = self._taken.get(threading.get_ident())
             if number in self._starting:
@@ -211,7 +219,7 @@ class SimulatedStream:
                 self.clock._state.notify_all()
 
     def drop(self, number: int) -> None:
-        """An accepted run has ended, or will not begin; safe to call twice."""
+        """Remove an accepted run that has ended or will not begin; safe to call twice."""
         with self.clock._state:
             if number in self._accepted and number not in {*self._starting, *self._waiting}:
                 pool = self._pools.pop(number)
@@ -222,8 +230,8 @@ class SimulatedStream:
 
     @contextmanager
     def run(self, plan: int, slot: int) -> Iterator[None]:
-        """A run on this thread has a slot of a plan, by its number, until the end of the block. One
-        inside another run is a part of that one.
+        """Give this thread's run a slot of a plan during the block. A nested run is a part of the
+        outer one.
         """
         clock, me = self.clock, threading.get_ident()
         if me in clock._runs:
@@ -242,7 +250,7 @@ class SimulatedStream:
         try:
             yield
             with clock._state:
-                clock._wait_for_turn(run)  # ends are in order, too
+                clock._wait_for_turn(run)  # ends are ordered, too
         finally:
             with clock._state:
                 del clock._runs[me]
@@ -253,7 +261,7 @@ class SimulatedStream:
                 clock._state.notify_all()
 
     def _begin(self, number: int) -> float:
-        """Take a run out of those that have not begun; returns when it was accepted."""
+        """Remove a run from those that have not begun; return its acceptance time."""
         accepted_s = self._accepted.pop(number, self.clock._now_s)
         self._starting.discard(number)
         self._waiting.pop(number, None)
@@ -262,7 +270,7 @@ class SimulatedStream:
         return accepted_s
 
     def _end(self, number: int) -> None:
-        """The thread of a run is free for another one."""
+        """Release the thread of a run."""
         pool = self._pools.pop(number, None)
         if pool is not None:
             self._busy[pool] -= 1

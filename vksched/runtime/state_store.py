@@ -1,4 +1,4 @@
-"""States: values that live on a device from run to run, in memory of their own."""
+"""State stores: values that stay on a device from run to run, in their own memory."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from ..common.dtypes import NDArray, is_uniform
 from ..common.errors import DeviceLost
 
 Item = tuple[object, NDArray]
-"""A state's key (one of `Graph.keys`) and a value."""
+"""A state's key (one of `Graph.keys`) and its value."""
 _GONE = "[state] expected a state, got none: its device failed meanwhile"
 
 
 class StateStore(Protocol):
-    """The states of one device. Nothing of it may be called while a run that uses them goes on."""
+    """The states of one device. No method may be called during a run that uses the states."""
 
     def holds(self, key: object) -> bool:
-        """Return whether a state is there."""
+        """Return True if the device holds a state."""
 
     def add(self, items: Iterable[Item]) -> None:
-        """Make states resident with the values given.
+        """Create states with initial values.
 
-        Raises:
-            OutOfMemory: there is no room; nothing has been added then.
+        Raises
+        ------
+        OutOfMemory
+            There is not enough memory; no state has been added.
         """
 
     def read(self, key: object) -> NDArray:
         """Return a copy of a state's value."""
 
     def write(self, key: object, array: NDArray) -> None:
-        """Give a state a value."""
+        """Set a state's value."""
 
     def remove(self, key: object) -> None:
-        """Free a state; one that is not there is ignored."""
+        """Free a state; an unknown one is ignored."""
 
     def keys(self) -> tuple[object, ...]:
-        """Return the keys of the states that are there."""
+        """Return the keys of all states."""
 
 
 class CpuValues(Protocol):
-    """What numpy asks of states while it computes."""
+    """The access to states that numpy needs during a split."""
 
     def view(self, key: object) -> NDArray: ...
 
@@ -53,21 +55,23 @@ class CpuValues(Protocol):
 
 
 def _own(array: NDArray) -> NDArray:
-    """Return a copy; of zeros one that takes no memory and cannot be written."""
+    """Return a copy; for zeros, a read-only array without memory of its own."""
     if is_uniform(array) and not any(array.flat[0].tobytes()):
         return np.broadcast_to(np.zeros((), array.dtype), array.shape)
     return np.array(array, order="C")
 
 
 class CpuStates:
-    """States as numpy arrays, for the cpu and null devices. Zeros take memory once a run uses them,
-    and then as they are written.
+    """States as numpy arrays, for the CPU and simulated devices. Zeros use memory only after the
+    first access of a run, page by page.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[object, NDArray] = {}
         self._lock = threading.Lock()
-        """Between a write of a run and the removal by another graph's fault: removed stays so."""
+        """Orders a write of a run and the removal after a fault of another graph: a removed state
+        stays removed.
+        """
 
     def holds(self, key: object) -> bool:
         return key in self._arrays
@@ -79,8 +83,8 @@ class CpuStates:
         return np.array(self._arrays[key], copy=True)
 
     def view(self, key: object) -> NDArray:
-        """Return a state's value without a copy; the next `write` leaves it as it is: results that
-        numpy makes as views of it, and what another device is still to get, stay right.
+        """Return a state's value without a copy. The next `write` does not change the array: views
+        of it in results, and transfers that other devices still need, stay valid.
         """
         array = self._arrays.get(key)
         if array is None:
@@ -100,10 +104,12 @@ class CpuStates:
         self.replace([(key, array)])
 
     def replace(self, items: Iterable[Item]) -> None:
-        """Give states that are there their next values, all or none.
+        """Set the next values of existing states, all or none.
 
-        Raises:
-            DeviceLost: one is not there.
+        Raises
+        ------
+        DeviceLost
+            A state does not exist.
         """
         values = {key: np.array(array, order="C") for key, array in items}
         with self._lock:
@@ -112,8 +118,12 @@ class CpuStates:
             self._arrays.update(values)
 
     def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
-        """Changes arrays of states where they lie; the plan knows that nothing left is a view of
-        them. write: what cannot fail.
+        """Update arrays of states in place; the plan ensures that no live value is a view of them.
+
+        Parameters
+        ----------
+        write
+            Updates the arrays; it must not fail.
         """
         write([self.view(key) for key in keys])
 

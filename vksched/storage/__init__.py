@@ -1,1 +1,1 @@
-"""Storage: where the bytes of weights come from, and caches on disk."""
+"""Storage: model files, lazily read weights and caches on disk."""

@@ -1,16 +1,16 @@
-"""Digests: the SHA-256 of what weights hold, computed once for each weight.
+"""Content hashes: the SHA-256 of weights, computed once per weight.
 
-    digest_of(weight): noted of this very array? -> known of these bytes of a file? -> read and hash
+    digest_of(weight): cached for this array? -> cached for these bytes of a file? -> read and hash
 
-Problem: all of a model file is read to hash its weights, in each process that spreads the model.
-Method: the hash of a weight that a file holds is kept in the user's cache with what tells the file
-from all others: device, inode, size, and both times of change. A file that was written a moment ago
-may be written again within the same tick of these times: its hashes are not kept.
+Problem: to hash its weights, each process that distributes a model reads the whole model file.
+Method: the hash of a weight in a file is cached in the user's folder under the identity of the
+file: device, inode, size, mtime and ctime. A file that was written a moment ago may be written
+again within one tick of these times, therefore its hashes are not cached.
 
     <cache>/hashes/<hash of the file's identity>.txt    a line for each weight: where, and its hash
 
-Only this user writes there, see caches.py. Whoever could would decide which weight of a node counts
-as one of a file: what is sent is hashed by who gets it, what is there already is not.
+Only this user can write to the folder, see disk_cache.py. Another writer could make a worker use a
+wrong weight: a worker hashes weights that it receives, but not weights that it has already.
 
 Complexity: O(bytes) once. Examples: tests/storage/test_content_hash.py.
 """
@@ -34,11 +34,13 @@ from .weak_map import WeakIdMap
 
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9
-"""How long a file must not have changed, so that its times tell the next change."""
+"""A file must be unchanged for this long before its hashes are cached: then its times show the next
+change.
+"""
 MAX_FILES = 64
-"""Whose hashes are kept."""
+"""Files whose hashes are cached."""
 MAX_TEXT = 1 << 24
-"""Bytes of hashes that are kept of one file."""
+"""Maximum size of the cached hashes of one file, in bytes."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -46,35 +48,35 @@ _digests: WeakIdMap[str] = WeakIdMap()
 
 
 def hash_of(array: ArrayLike) -> str:
-    """Return the beginning of `digest_of`, enough to tell the weights of a tape apart."""
+    """Return the first digits of `digest_of`, enough to identify the weights of a trace."""
     return digest_of(array)[:16]
 
 
 def digest_of(array: ArrayLike) -> str:
-    """Return the SHA-256 of the bytes of an array; the same array is read once, and what a file
-    holds once for all processes, as long as the file stays as it is.
+    """Return the SHA-256 of the bytes of an array. An array is hashed once; bytes of a file are
+    hashed once for all processes while the file does not change.
     """
     found = _digests.get(array)
     if found is None:
-        found = _of_file(array) or _computed(array)
+        found = _cached_hash(array) or _computed(array)
         _digests.set(array, found)
     return found
 
 
 def _computed(array: ArrayLike) -> str:
-    made = hashlib.sha256()
+    hasher = hashlib.sha256()
     for piece in pieces_of(array):
-        made.update(piece.data)
-    found = made.hexdigest()
+        hasher.update(piece.data)
+    found = hasher.hexdigest()
     origin = origin_of(array)
     if origin is not None:
-        _keep(origin, found)
+        _store_hash(origin, found)
     return found
 
 
 def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
-    """Return the bytes of an array in order, a piece at a time: also of one that takes less memory
-    than it shows, or that is made when it is needed, of which no more is made than a piece.
+    """Yield the bytes of an array in order, in pieces of `size_bytes`. Broadcast arrays and lazy
+    arrays are materialized piece by piece.
     """
     count = max(1, size_bytes // array.dtype.itemsize)
     if isinstance(array, LazyArray):
@@ -91,44 +93,46 @@ def pieces_of(array: ArrayLike, size_bytes: int = PIECE_BYTES) -> Iterator[NDArr
 # -- on disk ---------------------------------------------------------------------------------------
 
 
-def _of_file(array: ArrayLike) -> str | None:
-    """Return the hash that is known of the bytes of a file."""
+def _cached_hash(array: ArrayLike) -> str | None:
+    """Return the cached hash of the bytes of a file."""
     origin = origin_of(array)
     path = None if origin is None else _path_of(origin.extent)
     if origin is None or path is None:
         return None
     try:
-        return _known(path, path.stat().st_size).get(_where(origin))
+        return _read_hashes(path, path.stat().st_size).get(_location(origin))
     except OSError:
         return None
 
 
 @lru_cache(8)
-def _known(path: Path, size: int) -> dict[str, str]:
-    """Return the hashes of a file's weights. size: of the lines about them, which only grow."""
+def _read_hashes(path: Path, size: int) -> dict[str, str]:
+    """Return the cached hashes of a file's weights. size: number of bytes to read of the cache
+    file, which only grows.
+    """
     found: dict[str, str] = {}
     for line in read_whole(path)[:MAX_TEXT].decode(errors="replace").splitlines():
         where, _, digest = line.rpartition(" ")
-        if DIGEST.fullmatch(digest):  # not one that was cut off
+        if DIGEST.fullmatch(digest):  # skip a truncated line
             found[where] = digest
     return found
 
 
-def _keep(origin: Origin, digest: str) -> None:
-    """Notes the hash of bytes of a file that has not changed for a while."""
+def _store_hash(origin: Origin, digest: str) -> None:
+    """Cache the hash of bytes of a file that has not changed for SETTLED_NS."""
     path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
         return
-    with kept_if_room(path.parent):  # nothing needs it
+    with kept_if_room(path.parent):  # the cache is optional
         make_folder(path.parent)
         if not path.exists():
             remove_old(path.parent, MAX_FILES - 1, "*.txt")
         elif path.stat().st_size >= MAX_TEXT:
             return
-        line = f"{_where(origin)} {digest}\n".encode()
+        line = f"{_location(origin)} {digest}\n".encode()
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(file, line)  # in one piece, whoever else writes
+            os.write(file, line)  # one write, atomic with other writers
         finally:
             os.close(file)
 
@@ -139,6 +143,6 @@ def _path_of(extent: FileExtent) -> Path | None:
     return None if folder is None else folder / f"{name}.txt"
 
 
-def _where(origin: Origin) -> str:
+def _location(origin: Origin) -> str:
     about = origin.extent.start, origin.extent.size, origin.shape, origin.dtype, origin.blocks
     return " ".join(map(str, about))

@@ -1,11 +1,11 @@
-"""Caches: the user's folder of what is kept between starts, and files there that several processes
-read and write: one writer at a time, and a reader sees the old file or the new one, whole. On
-Windows a file that somebody has open cannot be replaced: there a call is tried again for a while.
+"""Disk caches: the user's folder for results that persist between processes. Files have one writer
+at a time, and readers see either the old or the new file, whole. Windows cannot replace an open
+file: there a call is repeated for a while.
 
-Plans and costs are taken from there, and steps of language models tell what a user runs. So folders
-are made for this user alone (0700, files 0600), and a folder in which others may write is not used.
-On Windows the user's profile has these rights. A file that makes no sense is set aside: the user
-may look at it, and nothing reads it again.
+Plans and costs are read from these files, and cached steps of language models reveal what a user
+runs. Therefore folders are created for this user only (0700, files 0600), and a folder that others
+may write to is not used. On Windows the user's profile has these permissions. A damaged file is
+renamed: the user can inspect it, and no process reads it again.
 
 Examples: tests/tuning/test_tuner_store.py.
 """
@@ -29,60 +29,64 @@ import platformdirs
 from ..common.version import __version__
 
 LOCK_S = 1.0
-"""How long a writer waits for others."""
-LEFT_NS = 3600 * 10**9
-"""A file that was begun so long ago is of a process that ended before it was whole."""
-NO_ROOM = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
-"""Errors of writing where the disk or the user's quota is full, or the disk is read-only."""
+"""Maximum time that a writer waits for the lock."""
+STALE_NS = 3600 * 10**9
+"""Temporary files that are older belong to a process that ended before it finished them."""
+DISK_FULL = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
+"""Error codes of a full disk, an exhausted quota or a read-only file system."""
 _NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 BUSY = (5, 32, 33)
-"""Windows' codes for a file that somebody has open, is replacing, or has locked."""
+"""Windows' error codes for a file that another process has open, replaces or has locked."""
 
 Result = TypeVar("Result")
 
 
 def default_folder() -> Path | None:
-    """Return the user's folder for results: VKSCHED_CACHE, or where the system has such files;
-    None where the user has no folders, or where others may write there, which is logged.
+    """Return the user's cache folder: VKSCHED_CACHE, or the system's default. Return None if the
+    user has no home folder or if others may write there; the latter is logged.
     """
     named = os.environ.get("VKSCHED_CACHE", "")
     try:
         found = Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
-    except RuntimeError:  # neither HOME nor an entry of the user
+    except RuntimeError:  # neither HOME nor a passwd entry
         return None
     if not named:
-        _take_back(found)
+        _revoke_permissions(found)
     return found if _is_own(found) else None
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder of one kind of results; None where the user has no folders, or where
-    others may write there, which is logged.
+    """Return the folder of one kind of results. Return None if the user has no home folder or if
+    others may write there; the latter is logged.
     """
     whole = default_folder()
     if whole is None:
         return None
     found = whole / name
-    _take_back(found)
+    _revoke_permissions(found)
     return found if _is_own(found) else None
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether nobody else may write in a folder, or there is none yet; who may is logged."""
+    """Return True if a folder does not exist or only this user may write there; log who else
+    may.
+    """
     try:
         why = others_who_write(folder.stat())
     except OSError:
         return True
     if why:
         _warn_once(
-            f"[cache] expected {folder} to be yours alone, got {why}; nothing is read or kept "
+            f"[cache] expected {folder} to be yours alone, got {why}; the cache is not used "
             f"there; try `chmod 700`, or VKSCHED_CACHE={folder / 'new'}"
         )
     return not why
 
 
-def _take_back(folder: Path) -> None:
-    """Takes rights from others in the user's own folder, as older versions made it with them."""
+def _revoke_permissions(folder: Path) -> None:
+    """Remove write permissions of others from the user's own folder: older versions granted
+    them.
+    """
     with suppress(OSError, AttributeError):
         about = folder.stat()
         if about.st_uid == os.geteuid() and about.st_mode & 0o022:
@@ -90,7 +94,7 @@ def _take_back(folder: Path) -> None:
 
 
 def others_who_write(about: os.stat_result) -> str:
-    """Return who else may write a file or in a folder than this user and root; "" if nobody."""
+    """Return who may write a file or a folder except this user and root; "" if nobody."""
     if not hasattr(os, "geteuid"):
         return ""
     if about.st_uid not in (0, os.geteuid()):
@@ -103,7 +107,7 @@ def others_who_write(about: os.stat_result) -> str:
 
 @cache
 def _is_own_group(group: int) -> bool:
-    """Whether a group is this user's alone, as systems have it where folders are made with 775."""
+    """Return True if a group is the user's private group, as on systems with umask 002."""
     import grp
     import pwd
 
@@ -116,14 +120,13 @@ def _is_own_group(group: int) -> bool:
 
 @cache
 def _warn_once(text: str) -> None:
-    logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
+    # printed on stderr unless the program configures logging
+    logging.getLogger("vksched").warning(text)
 
 
 @contextmanager
 def kept_if_room(folder: Path) -> Iterator[None]:
-    """Within, what cannot be written to a folder is not kept, which `warn_full` tells if there is
-    no room. Caches go without.
-    """
+    """Suppress errors of writing to a folder: caches are optional. `warn_full` logs a full disk."""
     try:
         yield
     except OSError as error:
@@ -131,33 +134,37 @@ def kept_if_room(folder: Path) -> Iterator[None]:
 
 
 def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") -> bool:
-    """Log that a folder has no room, once for each file system; returns whether that is the error.
+    """Log once per file system that a folder has no space left; return True if `error` is that
+    error.
 
-    effect, hint: what is off besides, and what to try against that.
+    Parameters
+    ----------
+    effect, hint
+        Additional text: the feature that is disabled, and a remedy.
     """
-    if error.errno not in NO_ROOM:
+    if error.errno not in DISK_FULL:
         return False
     disk = existing(folder).stat().st_dev
     if disk not in _full:
         _full.add(disk)
         _warn_once(
-            f"[cache] expected room in {folder}, got none ({error.strerror}): what caches cannot "
-            f"keep there is made anew by each start{effect}; try to free some, or "
+            f"[cache] expected room in {folder}, got none ({error.strerror}): results cannot be "
+            f"cached there and are computed again by each start{effect}; try to free some, or "
             f"VKSCHED_CACHE=<folder>{hint}"
         )
     return True
 
 
 _full: set[int] = set()
-"""File systems without room that were told of."""
+"""Full file systems that were logged."""
 
 
 def room_error(folder: Path, size: int) -> OSError | None:
-    """Return why a folder, which may be missing, cannot take a file of some bytes; None where it
-    can. Nothing stays there. A quota counts, too.
+    """Return the error of creating a file of some bytes in a folder, which may not exist; None if
+    it can be created. Quotas count. No file remains.
     """
     try:
-        file = _nameless(existing(folder))
+        file = _unnamed_file(existing(folder))
     except OSError as error:
         return error
     try:
@@ -170,13 +177,13 @@ def room_error(folder: Path, size: int) -> OSError | None:
 
 
 def existing(folder: Path) -> Path:
-    """Return a folder, or the one around it that is there."""
+    """Return a folder if it exists, else its closest existing parent."""
     return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
 
 
-def _nameless(folder: Path) -> int:
-    """Return the descriptor of a new file that goes when it is closed."""
-    with suppress(OSError, AttributeError):  # not every file system has such files
+def _unnamed_file(folder: Path) -> int:
+    """Return the descriptor of a new unnamed file, which is removed when it is closed."""
+    with suppress(OSError, AttributeError):  # not every file system supports O_TMPFILE
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     path = folder / f".{secrets.token_hex(6)}.tmp"
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
@@ -185,10 +192,12 @@ def _nameless(folder: Path) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of a cache, and those around it that are missing, for this user alone.
+    """Create a cache folder and its missing parents, for this user only.
 
-    Raises:
-        OSError: it cannot be made.
+    Raises
+    ------
+    OSError
+        The folder cannot be created.
     """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
@@ -199,29 +208,39 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One writer at a time, whatever process it is in; the lock ends with its process.
+    """Hold an inter-process lock, which is released when its process ends.
 
-    path: the lock's own file.
+    Parameters
+    ----------
+    path
+        The lock file.
 
-    Raises:
-        OSError: another one does not give it back.
+    Raises
+    ------
+    OSError
+        Another process does not release the lock within LOCK_S.
     """
-    from filelock import FileLock, Timeout  # later starts write nothing
+    # imported late: processes that only read caches do not need it
+    from filelock import FileLock, Timeout
 
     try:
         with FileLock(path, LOCK_S, 0o600, poll_interval=0.01):
             yield
     except Timeout:
         raise OSError(f"another process holds {path}") from None
-    except NotImplementedError as error:  # a file system without locks, as filelock says so
+    except NotImplementedError as error:
+        # filelock reports a file system without locks with this error
         raise OSError(f"cannot lock {path}: {error}") from error
 
 
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a file that other processes may replace at any time.
 
-    Raises:
-        OSError: there is none, or another user made it or may write it: its folder was open once.
+    Raises
+    ------
+    OSError
+        The file does not exist, or another user created it or may write to it: the permissions of
+        its folder were wrong once.
     """
     return _while_busy(lambda: _read_own(path))
 
@@ -235,8 +254,8 @@ def _read_own(path: Path) -> bytes:
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that readers see the old one or the new one, whole; this user alone reads
-    it. A text is UTF-8.
+    """Replace a file atomically, readable for this user only: readers see the old or the new
+    content, whole. Text is encoded as UTF-8.
     """
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
@@ -254,28 +273,33 @@ def _private(path: str, flags: int) -> int:
 
 
 def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
-    """Rename a file that is damaged to `.damaged`, unless somebody has written it anew since.
+    """Rename a damaged file to `.damaged`, unless another process has replaced it.
 
-    content: what was read of it. is_locked: whether the caller holds the lock of its folder.
+    Parameters
+    ----------
+    content
+        The bytes that were read.
+    is_locked
+        True if the lock of the folder is held.
     """
     with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
         if read_whole(path) == content:
             path.replace(path.with_suffix(".damaged"))
 
 
-def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
-    """Remove the files written first of those in a folder, until there are so many, and what
-    processes left that ended while they wrote.
+def remove_old(folder: Path, max_files: int, names: str = "*.json") -> None:
+    """Remove the oldest files of a folder until `max_files` are left, and temporary files of
+    processes that ended while they wrote.
     """
-    files = sorted(folder.glob(names), key=_changed_ns, reverse=True)
-    begun = time.time_ns() - LEFT_NS
-    left = [path for path in folder.glob("*.tmp") if _changed_ns(path) < begun]
-    for old in [*files[most:], *left]:
-        with suppress(OSError):  # Windows: somebody reads it
+    files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
+    begun = time.time_ns() - STALE_NS
+    left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
+    for old in [*files[max_files:], *left]:
+        with suppress(OSError):  # Windows: another process reads it
             old.unlink()
 
 
-def _changed_ns(path: Path) -> int:
+def _modified_ns(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_mtime_ns
     return 0
@@ -295,44 +319,47 @@ def _while_busy(call: Callable[[], Result]) -> Result:
 PACKAGE = Path(__file__).parents[1]
 TOP = PACKAGE.name
 LOADED_NS = time.time_ns()
-"""When this process began to load the package."""
+"""The time at which this process began to load the package."""
 
 
 def loaded_code() -> list[tuple[str, int, int]] | None:
-    """Return the files of those modules of the package that are loaded, with sizes and times: what
-    was computed so far changes with one of them. None where a file is gone or was written since
-    this process began: it may have loaded another one.
+    """Return the source files of the loaded modules of the package, with sizes and times: computed
+    results depend on them. Return None if a file was removed or was written after this process
+    began, because the process may have loaded another version.
     """
     own = [module for name, module in list(sys.modules.items()) if name.startswith(TOP)]
     files = {str(file) for module in own if (file := getattr(module, "__file__", None))}
-    folder = f"{PACKAGE}{os.sep}"  # beside it are native modules, whose names begin alike
+    # the separator excludes native modules, whose names begin with the package's
+    folder = f"{PACKAGE}{os.sep}"
     inside = [file for file in sorted(files) if file.startswith(folder)]
-    told = [(file[len(folder) :], about_loaded(file)) for file in inside]
-    found = [(file, *about) for file, about in told if about is not None]
-    return found if len(found) == len(told) else None
+    about_files = [(file[len(folder) :], about_loaded(file)) for file in inside]
+    found = [(file, *about) for file, about in about_files if about is not None]
+    return found if len(found) == len(about_files) else None
 
 
 def about_loaded(file: str) -> tuple[int, int] | None:
-    """Return the size and time of a file that is loaded; None where it is gone or was written
-    since, so that it may not be the one that was loaded.
+    """Return the size and time of a loaded file. Return None if the file was removed or was written
+    after it was loaded.
     """
     try:
         about = os.stat(file)
     except OSError:
         return None
-    written_ns = max(about.st_mtime_ns, about.st_ctime_ns)  # a file may bring an old time along
+    written_ns = max(about.st_mtime_ns, about.st_ctime_ns)  # a copied file may have an old mtime
     return (about.st_size, about.st_mtime_ns) if written_ns < LOADED_NS else None
 
 
 def is_code(files: Iterable[tuple[str, int, int]]) -> bool:
-    """Whether files of the package are still as `loaded_code` found them, for this process too."""
+    """Return True if files of the package are unchanged since `loaded_code` listed them, and this
+    process has loaded these versions.
+    """
     folder = f"{PACKAGE}{os.sep}"
     return all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in files)
 
 
 @cache
 def code_files() -> list[tuple[str, int, int]]:
-    """Returns what changes with the package: its version; its files, with sizes and times."""
+    """Return the cache key of the package: its version, and its files with sizes and times."""
     found = [("version " + __version__, 0, 0)]
     with suppress(OSError):
         found += sorted(_files(str(PACKAGE), len(str(PACKAGE))))

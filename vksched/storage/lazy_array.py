@@ -1,10 +1,10 @@
-"""Lazy arrays: an array that is made when it is needed, of what takes no memory of its own.
+"""Lazy arrays: arrays that are computed from file contents when they are needed.
 
     blocks of a file --write_to--> memory of a device
-                     '-materialize--> an array, as long as somebody has it
+                     '-materialize--> an array, as long as it is referenced
 
-Weights are such arrays where a device holds them in another form than their file, or the file may
-change: the host keeps none that is not in use. Examples: tests/storage/test_lazy_array.py.
+Weights are lazy arrays if a device needs another layout than their file has, or if the file may
+change. The host holds only the arrays that are in use. Examples: tests/storage/test_lazy_array.py.
 """
 
 from __future__ import annotations
@@ -25,21 +25,30 @@ from ..common.fork_guard import in_child
 from .weak_map import WeakIdMap
 
 Make = Callable[[int, NDArray], None]
-"""(first row, (rows, words)) -> None, which writes so many rows."""
+"""(first row, out of shape (rows, words)) -> None: write rows of the array from the first
+row on.
+"""
 
 
-def _nothing() -> NDArray | None:
+def _no_array() -> NDArray | None:
     return None
 
 
-def _unknown() -> Origin | None:
+def _no_origin() -> Origin | None:
     return None
 
 
 class LazyArray:
-    """An array of a 32-bit type with two axes or more. make: writes rows of it; to any memory, by
-    any threads, and the same ones each time. resident: returns all of it where it lies already,
-    None where it does not. origin: returns of which bytes of a file it is made.
+    """An array of a 32-bit type with at least two axes, computed on demand.
+
+    Parameters
+    ----------
+    make
+        Writes rows into any buffer; it is thread-safe and deterministic.
+    resident
+        Returns the whole array if it is in memory already, else None.
+    origin
+        Returns the bytes of a file that the array is computed from.
     """
 
     def __init__(
@@ -47,8 +56,8 @@ class LazyArray:
         shape: Shape,
         make: Make,
         dtype: Any = np.uint32,
-        resident: Callable[[], NDArray | None] = _nothing,
-        origin: Callable[[], Origin | None] = _unknown,
+        resident: Callable[[], NDArray | None] = _no_array,
+        origin: Callable[[], Origin | None] = _no_origin,
     ) -> None:
         self.shape = shape
         self.dtype = np.dtype(dtype)
@@ -57,33 +66,39 @@ class LazyArray:
         self._make = make
         self._resident = resident
         self.origin = origin
-        self._buffer = self._made = _nothing
-        self._help: Callable[[], object] = _nothing
+        self._buffer = self._materialized = _no_array
+        self._help: Callable[[], object] = _no_array
         self._making = threading.Lock()
         _LAZY_ARRAYS.add(self)
 
     def materialize(self) -> NDArray:
-        """Return all of it, read-only: the array that is there, as long as somebody has it."""
+        """Return the whole array, read-only. It is computed once as long as a reference to it
+        exists.
+        """
         self._help()
         with self._making:
             resident = self._resident()
             if resident is not None:
                 return resident
-            made = self._made()
-            if made is None:
-                made = self.buffer()
-                self.write_to(made.reshape(-1))
-                self._fill(made)
-            return made
+            array = self._materialized()
+            if array is None:
+                array = self.buffer()
+                self.write_to(array.reshape(-1))
+                self._fill(array)
+            return array
 
     def buffer(self, offered: NDArray | None = None) -> NDArray:
-        """Return the array that `materialize` returns to those who have this one, with any content
-        until then. offered: it, where there is none yet.
+        """Return the array that `materialize` returns; it may not be filled yet.
+
+        Parameters
+        ----------
+        offered
+            The array to use if none exists.
         """
         resident = self._resident()
         if resident is not None:
             return resident
-        with _PLACING:
+        with _ALLOCATING:
             buffer = self._buffer()
             if buffer is None:
                 buffer = np.empty(self.shape, self.dtype) if offered is None else offered
@@ -91,32 +106,43 @@ class LazyArray:
             return buffer
 
     def begin(self, help: Callable[[], object]) -> bool:
-        """Whether the caller is to fill the buffer, and to call `end`: nobody does, or did. help:
-        has the work done sooner, by who waits for it.
+        """Return True if the caller is to fill the buffer and to call `end`: no other thread fills
+        it or has filled it.
+
+        Parameters
+        ----------
+        help
+            A function that a thread calls to speed up the fill while it waits.
         """
         if not self._making.acquire(blocking=False):
             return False
-        if self._made() is None:
+        if self._materialized() is None:
             self._help = help
             return True
         self._making.release()
         return False
 
     def end(self, filled: bool) -> None:
-        """End what was begun. filled: whether all of it is there."""
+        """Finish the fill that `begin` started.
+
+        Parameters
+        ----------
+        filled
+            True if the fill is complete.
+        """
         buffer = self._buffer()
         if filled and buffer is not None:
             self._fill(buffer)
-        self._help = _nothing
+        self._help = _no_array
         self._making.release()
 
     def _fill(self, buffer: NDArray) -> None:
         buffer.flags.writeable = False
-        self._made = self._buffer
+        self._materialized = self._buffer
 
     def write_to(self, out: NDArray, start: int = 0) -> None:
-        """Write elements from `start` on, as many as `out` has, which is flat, has no gaps, and
-        takes them as words or as what they are.
+        """Write `out.size` elements from element `start` on to `out`, which is flat, contiguous,
+        and of a 32-bit type or this array's type.
         """
         row, out = self.shape[-1], out.view(self.dtype)
         while out.size:
@@ -133,31 +159,38 @@ class LazyArray:
             out, start = out[count:], start + count
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray:
-        made = self.materialize()
+        array = self.materialize()
         if dtype is not None and np.dtype(dtype) != self.dtype:  # type: ignore[call-overload]
-            return made.astype(dtype)  # type: ignore[call-overload, no-any-return]
-        return made.copy() if copy else made
+            return array.astype(dtype)  # type: ignore[call-overload, no-any-return]
+        return array.copy() if copy else array
 
 
 _LAZY_ARRAYS: weakref.WeakSet[LazyArray] = weakref.WeakSet()
-_PLACING = threading.Lock()
-"""ArrayLike while an array without content is made."""
+_ALLOCATING = threading.Lock()
+"""Held while a buffer without content is allocated."""
 
 
 @in_child
 def _renew_locks() -> None:
-    """A child of a process that forked makes what another thread was making there."""
-    global _PLACING
-    _PLACING = threading.Lock()
+    """Replace the lock in a forked child, because another thread of the parent may hold it."""
+    global _ALLOCATING
+    _ALLOCATING = threading.Lock()
     for lazy in _LAZY_ARRAYS:
-        lazy._making, lazy._help = threading.Lock(), _nothing
+        lazy._making, lazy._help = threading.Lock(), _no_array
 
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """Some bytes of a file. path: absolute, as it was opened. identity: what tells the file from
-    others, and from itself when it changes; its third number is the size of the file. start, size:
-    of these bytes.
+    """A range of bytes of a file.
+
+    Parameters
+    ----------
+    path
+        Absolute path at the time of opening.
+    identity
+        Identifies the file and its version; its third number is the size of the file.
+    start, size
+        The range.
     """
 
     path: str
@@ -167,9 +200,16 @@ class FileExtent:
 
 
 class FileSlice(ABC):
-    """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many.
-    place: the descriptor of a file and the first byte there; None where they are in no file.
-    extent: the same for other processes.
+    """Bytes that are read on demand, usually of a file.
+
+    Parameters
+    ----------
+    size
+        The number of bytes.
+    place
+        The file descriptor and the offset; None if they are in no file.
+    extent
+        The range for other processes.
     """
 
     size: int
@@ -180,25 +220,25 @@ class FileSlice(ABC):
         return None
 
     def origin(self, shape: Shape, dtype: str = "uint32", blocks: str = "") -> Origin | None:
-        """Return the origin of an array that is made of them; see `Origin`."""
+        """Return the origin of an array of these bytes; see `Origin`."""
         extent = self.extent
         return None if extent is None else Origin(extent, shape, dtype, blocks)
 
     @abstractmethod
     def read(self, start: int, out: NDArray) -> None:
-        """Write bytes from `start` on, as many as `out` has, which is flat."""
+        """Read `out.size` bytes from byte `start` on into `out`, which is flat."""
 
     def view(self) -> NDArray | None:
-        """Return all of them where they lie, read-only, None where that is not in one place."""
+        """Return all bytes as a read-only view, or None if they are not contiguous in memory."""
         return None
 
     def require(self) -> None:
-        """Raise VkschedError where they are not those of the beginning any more."""
+        """Raise VkschedError if the bytes have changed since they were opened."""
         return None
 
 
 class ConcatBytes(FileSlice):
-    """Bytes of several places, one behind the other; each place has as many."""
+    """Concatenation of several byte ranges of equal size."""
 
     def __init__(self, parts: Sequence[FileSlice]) -> None:
         self._parts, self._each = parts, parts[0].size
@@ -214,8 +254,14 @@ class ConcatBytes(FileSlice):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of which bytes of a file an array is made. shape, dtype: of the array, whose elements lie in
-    the file as they are; where these are blocks, blocks: their format, and shape that of values.
+    """The bytes of a file that an array is computed from.
+
+    Parameters
+    ----------
+    shape, dtype
+        Shape and type of the array, if its elements are in the file unchanged.
+    blocks
+        The format of quantized blocks; shape is that of the dequantized values then.
     """
 
     extent: FileExtent
@@ -225,14 +271,18 @@ class Origin:
 
 
 ORIGINS: WeakIdMap[Origin] = WeakIdMap()
-"""Of arrays in memory that are made of files; see `origin_of`."""
+"""The origins of arrays in memory; see `origin_of`."""
 _maps: dict[int, tuple[weakref.ref[mmap.mmap], FileExtent]] = {}
-"""Of files, by the address where they lie."""
+"""Mapped files by base address."""
 
 
 def register_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
-    """Notes where a mapped file lies, so that arrays in it are found. path, identity: as in
-    `FileExtent`.
+    """Register a mapped file so that `origin_of` finds arrays in it.
+
+    Parameters
+    ----------
+    path, identity
+        As in `FileExtent`.
     """
     address: int = np.frombuffer(mapped, np.uint8).ctypes.data
     for gone in [at for at, (ref, _) in list(_maps.items()) if ref() is None]:
@@ -241,8 +291,8 @@ def register_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> Non
 
 
 def drop_mapped_pages() -> None:
-    """Let go of the pages of mapped files, which are read again when they are needed: the system
-    cannot forget a file of which a process has pages.
+    """Drop the resident pages of mapped files, which are read again on demand. The system cannot
+    evict pages of its cache while a process has them mapped.
     """
     for mapped in [ref() for ref, _ in list(_maps.values())]:
         if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -250,8 +300,8 @@ def drop_mapped_pages() -> None:
 
 
 def origin_of(held: ArrayLike) -> Origin | None:
-    """Return of which bytes of a file an array is made; None where it is of none, or in another
-    order than they.
+    """Return the bytes of a file that an array consists of. Return None if the array is not from a
+    file or is not in file order.
     """
     if isinstance(held, LazyArray):
         return held.origin()
@@ -267,7 +317,7 @@ def origin_of(held: ArrayLike) -> Origin | None:
 
 
 def lazy_bytes(blocks: FileSlice, shape: Shape, dtype: Any) -> LazyArray:
-    """Return an array whose elements are bytes as they lie."""
+    """Return a lazy array whose elements are the bytes unchanged."""
     row_bytes = shape[-1] * np.dtype(dtype).itemsize
 
     def make(start: int, out: NDArray) -> None:
@@ -282,16 +332,14 @@ def lazy_bytes(blocks: FileSlice, shape: Shape, dtype: Any) -> LazyArray:
 
 
 ArrayLike: TypeAlias = NDArray | LazyArray
-"""What a leaf of a graph holds."""
+"""The value of a leaf of a graph."""
 
 
 def as_array(held: ArrayLike) -> NDArray:
-    """Returns what a leaf holds as an array."""
+    """Return the value of a leaf as an array."""
     return held.materialize() if isinstance(held, LazyArray) else held
 
 
 def buffer_of(held: ArrayLike) -> NDArray:
-    """Return the array that `as_array` returns to those who have this one, which may not be filled
-    before.
-    """
+    """Return the array that `as_array` returns; it may not be filled yet."""
     return held.buffer() if isinstance(held, LazyArray) else held

@@ -1,10 +1,10 @@
-"""Opens model files: regular files only, mapped, and told when they change.
+"""Model files: opened as regular files only, mapped, and checked for changes.
 
-A file that is written into while a model uses it has other weights from then on, and one that is
-cut off ends the process that touches what is gone of the map. So what is used again later is read
-through the descriptor (FileBytes), which fails in words. One gap is left: the CPU computes with
-floats of 16 and 32 bits where they lie in the map. A file that is replaced as a whole stays as it
-was, for those who have it open.
+A file that is modified while a model uses it has other weights from then on, and access to a
+truncated part of a mapping kills the process. Therefore bytes that are used again later are read
+through the descriptor (FileBytes), which raises an error. One gap is left: the CPU computes
+directly on mapped float16 and float32 values. A file that is replaced atomically stays valid for
+processes that have it open.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from ..common.errors import ModelFormatError
 from .lazy_array import FileExtent, FileSlice, register_map
 
 MIN_MAPPED_BYTES = 1 << 16
-"""Files up to this size are read, not mapped."""
+"""Files below this size are read, not mapped."""
 
-FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wait then
-FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # do not block on a fifo
+FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would convert line ends
 
 
 def identity_of(about: os.stat_result) -> tuple[int, ...]:
-    """Returns what tells a file from all others, and from itself when it changes."""
+    """Return the identity of a file and its version; it changes when the file changes."""
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 class Unchanged:
-    """A file that stays open, and is read only as long as nobody changes it. where: what errors
-    begin with.
+    """A file that stays open and is read only while it is unchanged.
+
+    Parameters
+    ----------
+    where
+        Prefix of error messages.
     """
 
     def __init__(self, file: int, name: str, where: str) -> None:
@@ -48,11 +52,11 @@ class Unchanged:
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """What tells the file as it was opened from all others, and from itself when it changes."""
+        """The identity of the file and its version at the time of opening."""
         return identity_of(self._was)
 
     def require(self) -> None:
-        """Raise ModelFormatError where it was changed since it was opened."""
+        """Raise ModelFormatError if the file was changed after it was opened."""
         was, now = self._was, os.fstat(self.descriptor)
         if was.st_size != now.st_size:
             how = f"{was.st_size} bytes, got {now.st_size}"
@@ -66,10 +70,14 @@ class Unchanged:
         )
 
     def read(self, start: int, out: NDArray) -> None:
-        """Write bytes from `start` on, as many as `out` has.
+        """Read `out.size` bytes from byte `start` on.
 
-        Raises:
-            ModelFormatError: it was changed before they were there. OSError: it cannot be read.
+        Raises
+        ------
+        ModelFormatError
+            The file was changed before the bytes were read.
+        OSError
+            The file cannot be read.
         """
         done = 0
         while done < out.size:
@@ -77,7 +85,7 @@ class Unchanged:
             if not count:
                 break
             done += count
-        self.require()  # whoever writes, changes the time first
+        self.require()  # a writer changes the mtime first
         if done < out.size:
             raise ModelFormatError(
                 f"{self._where}: expected {out.size} bytes of {self._name!r} from byte {start}, "
@@ -86,7 +94,13 @@ class Unchanged:
 
 
 class FileBytes(FileSlice):
-    """A part of a mapped file. content: as it lies in the map."""
+    """A range of bytes of a mapped file.
+
+    Parameters
+    ----------
+    content
+        The range in the mapping.
+    """
 
     def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
         self.size = len(content)
@@ -100,7 +114,7 @@ class FileBytes(FileSlice):
     def read(self, start: int, out: NDArray) -> None:
         if hasattr(os, "preadv"):
             self._file.read(self._start + start, out)
-        else:  # on Windows nobody can cut off a file that is mapped
+        else:  # Windows cannot truncate a mapped file
             out[...] = np.frombuffer(self.content, np.uint8)[start : start + out.size]
             self._file.require()
 
@@ -113,34 +127,49 @@ class FileBytes(FileSlice):
 
 
 def copied(part: memoryview | FileBytes) -> memoryview:
-    """Return bytes that no change of a file reaches: of a mapped one a copy, read as `Unchanged`
-    reads.
+    """Return bytes that no change of a file affects: a copy if the file is mapped, read by
+    `Unchanged.read`.
     """
     if isinstance(part, memoryview):
         return part
-    made: NDArray = np.empty(part.size, np.uint8)
-    part.read(0, made)
-    return made.data
+    buffer: NDArray = np.empty(part.size, np.uint8)
+    part.read(0, buffer)
+    return buffer.data
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """content: the bytes of a file. file: None where they are in memory, not mapped."""
+    """A model file.
+
+    Parameters
+    ----------
+    content
+        The bytes of the file.
+    file
+        The open file, or None if the bytes are in memory.
+    """
 
     content: memoryview
     file: Unchanged | None
 
     def part(self, start: int, end: int) -> memoryview | FileBytes:
-        """Return some of the bytes, to be read when they are needed."""
+        """Return a range of the bytes, to be read on demand."""
         content = self.content[start:end]
         return content if self.file is None else FileBytes(content, self.file, start)
 
 
 def open_model(path: Path, stage: str) -> ModelFile:
-    """Open a model file. stage: what errors begin with.
+    """Open a model file.
 
-    Raises:
-        ModelFormatError: there is none, or it is not a regular file.
+    Parameters
+    ----------
+    stage
+        Prefix of error messages.
+
+    Raises
+    ------
+    ModelFormatError
+        The file does not exist or is not a regular file.
     """
     where = f"[{stage}] model"
     try:
@@ -152,15 +181,15 @@ def open_model(path: Path, stage: str) -> ModelFile:
     except ModelFormatError:
         raise
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ModelFormatError(
-            f"[{stage}] expected a model file at {str(path)!r}, got {said}"
+            f"[{stage}] expected a model file at {str(path)!r}, got {reason}"
         ) from None
 
 
 def read_ahead(content: memoryview) -> None:
-    """Tells the system that all of a mapped file is wanted soon, and waits for nothing. A file of
-    more than half of the machine's memory is read as it is used.
+    """Ask the system to read a mapped file ahead, without waiting. A file that is larger than half
+    of the memory is read on demand only.
     """
     mapped = content.obj
     if not (isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED")):
@@ -170,7 +199,7 @@ def read_ahead(content: memoryview) -> None:
 
 
 def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -> int:
-    """Return a descriptor of a file, below that of a folder if one is given."""
+    """Return a descriptor of a file, relative to a folder descriptor if there is one."""
     file = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
     stack.callback(os.close, file)
     return file
@@ -179,15 +208,21 @@ def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -
 def content_of(
     file: int, name: str, where: str, mapped: bool, path: Path | None = None
 ) -> memoryview:
-    """Return the bytes of an open file. where: what errors begin with. path: where it is, if name
-    does not say so.
+    """Return the bytes of an open file.
+
+    Parameters
+    ----------
+    where
+        Prefix of error messages.
+    path
+        The path of the file, if `name` is not one.
     """
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode):
         raise ModelFormatError(f"{where}: expected a regular file, got something else at {name!r}")
     if mapped and about.st_size > MIN_MAPPED_BYTES:
-        made = mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ)
-        register_map(made, os.path.abspath(path or name), identity_of(about))
-        return memoryview(made)
+        mapped_file = mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ)
+        register_map(mapped_file, os.path.abspath(path or name), identity_of(about))
+        return memoryview(mapped_file)
     with open(file, "rb", closefd=False) as stream:
         return memoryview(stream.read(about.st_size))

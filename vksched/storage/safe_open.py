@@ -1,14 +1,14 @@
-"""Opens files below a folder: never one outside, whatever their paths and links say.
+"""Safe opening of files below a folder: no path or link can lead outside.
 
-Where a path leads is decided by the opening itself: every part of it is opened from the folder
-before it and without following links, so nothing can be exchanged between check and use. A link is
-read and its target is opened in the same way, part by part; ".." in it leads to the folder that was
-opened before. A link that leads out of the folder, or begins at the root of the file system, is
-refused. Hubs lay out a repository so: `snapshots/REVISION/model.onnx_data` is a link to
-`blobs/HASH`; links of such a snapshot may lead anywhere below the repository's folder.
+Each component of a path is opened relative to the descriptor of its parent, without following
+links. Nothing can be exchanged between a check and the use. A link is read, and its target is
+opened in this way, component by component; ".." in a target leads to the parent that was opened
+before. A link that leads out of the folder, or is absolute, is refused. Model hubs store a
+repository with links: `snapshots/REVISION/model.onnx_data` is a link to `blobs/HASH`. Links of a
+snapshot may lead anywhere below the folder of the repository.
 
-Windows cannot open from a folder: there every part is looked at before and after the opening, and
-links are refused.
+Windows cannot open relative to a folder. There each component is checked before and after the
+opening, and links are refused.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pathlib import Path
 from .model_file import FLAGS, opened
 
 MAX_LINKS = 40
-"""On the way to one file, as Linux has it."""
+"""Maximum number of links on the path of a file, as in Linux."""
 _FROM_FOLDERS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _LINK = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
-"""What systems answer who may not follow a link: Linux, the same for a folder, FreeBSD."""
+"""Errors of opening a link with O_NOFOLLOW: Linux, Linux for a folder, FreeBSD."""
 _JUNCTION = 0xA0000003
-"""Windows' mark of a folder that leads elsewhere."""
+"""Windows' reparse tag of a junction."""
 
 
 def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
-    """Return the parts of a path below a folder; None of one that leads elsewhere."""
+    """Return the components of a path below a folder, or None if the path leads outside."""
     if windows:
         location = location.replace("\\", "/")
     if not location or "\0" in location or location[0] == "/":
@@ -45,15 +45,15 @@ def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)
-    # Windows: drives, streams of a file, and names that lose their end: ".. " is "..".
+    # Windows: drives, alternate streams, and names whose end is dropped: ".. " is "..".
     if windows and any(":" in p or p[-1] in ". " for p in parts):
         return None
     return parts or ["."]
 
 
 def root_of(folder: Path) -> Path:
-    """Return the folder that links of a folder may lead to: that of the repository for a snapshot
-    in a hub's cache, else itself.
+    """Return the folder that links below a folder may lead to: the repository of a hub's snapshot,
+    else the folder itself.
     """
     for parent in folder.absolute().parents:
         if parent.name == "snapshots" and (parent.parent / "blobs").is_dir():
@@ -62,13 +62,20 @@ def root_of(folder: Path) -> Path:
 
 
 def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
-    """Return a descriptor of a file below a folder, at `parts_of` a path.
+    """Return a descriptor of a file below a folder.
 
-    Raises:
-        OSError: there is none, or a link on the way leads out of `root_of` the folder.
+    Parameters
+    ----------
+    parts
+        Components of its path, from `parts_of`.
+
+    Raises
+    ------
+    OSError
+        The file does not exist, or a link leads out of `root_of` the folder.
     """
     if not _FROM_FOLDERS:
-        return _opened_and_looked_at(stack, folder, parts)
+        return _open_checked(stack, folder, parts)
     root = root_of(folder)
     above = folder.absolute().relative_to(root).parts if root != folder else ()
     at, left, links = [opened(stack, root, FLAGS | os.O_DIRECTORY, None)], deque(above), 0
@@ -92,7 +99,7 @@ def opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
 
 
 def _target_of(link: str, folder: int) -> list[str]:
-    """Return the parts of a link's target; raises OSError of what is no link, or leads outside."""
+    """Return the components of a link's target; raise OSError if it is no link or leads outside."""
     try:
         target = os.readlink(link, dir_fd=folder)
     except OSError:
@@ -102,7 +109,7 @@ def _target_of(link: str, folder: int) -> list[str]:
     return [part for part in target.split("/") if part not in ("", ".")]
 
 
-def _opened_and_looked_at(stack: ExitStack, folder: Path, parts: list[str]) -> int:
+def _open_checked(stack: ExitStack, folder: Path, parts: list[str]) -> int:
     ends = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
 
     def look() -> os.stat_result:

@@ -1,8 +1,7 @@
-"""Weak maps: what is known of an object, as long as it lives, by what it is and not by what it
-holds.
+"""Weak maps: values for objects as long as these live, keyed by identity.
 
-Arrays have no hash, and nobody may write to one of a graph, so a note about its bytes stays true.
-Examples: tests/storage/test_lazy_array.py.
+Arrays are not hashable, and arrays of a graph are immutable, so a value that depends on their
+content stays valid. Examples: tests/storage/test_lazy_array.py.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ Value = TypeVar("Value")
 
 
 class WeakIdMap(Generic[Value]):
-    """One note for each object. May be used from any number of threads."""
+    """A thread-safe map from objects, by identity, to values. An entry ends with its object."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
     def set(self, of: object, about: Value) -> None:
-        """Notes something of an object, in place of what was noted before."""
+        """Set the value of an object."""
         key = id(of)
 
         def gone(ref: weakref.ref[Any]) -> None:
@@ -31,6 +30,6 @@ class WeakIdMap(Generic[Value]):
         self._known[key] = weakref.ref(of, gone), about
 
     def get(self, of: object) -> Value | None:
-        """Returns what was noted of an object."""
+        """Return the value of an object, or None."""
         found = self._known.get(id(of))
         return found[1] if found is not None and found[0]() is of else None

@@ -1,1 +1,1 @@
-"""What is known of devices, as plain data."""
+"""Topology: devices, their links and their costs, as plain data."""

@@ -21,23 +21,24 @@ GIB = 1 << 30
 
 
 ALIGN_BYTES = 64
-"""Every value in a device's memory starts at a multiple of this."""
+"""Alignment in bytes of every value in a device's memory."""
 
 
 OFFLOAD_FLOPS_PER_BYTE = 16.0
-"""A float32 matrix makes as many with 32 rows, where the arithmetic of numpy begins to take longer
-than the bus. Arithmetic per byte, not rows, as it means the same for every op and type.
+"""The arithmetic intensity of a float32 matmul with 32 rows: from there on, computing with numpy
+takes longer than the transfer of the weights. Operations per byte apply to every op and type, rows
+do not.
 """
 
 
 MIN_PER_S = 1.0
-"""Arithmetic or bytes of the slowest device and link; with less, seconds overflow."""
+"""Lower bound of rates: slower devices and links would make seconds overflow."""
 
 
 GRANULARITIES = ("split", "level", "op")
-"""What a device is given at once. "split": all of a split. "level": nodes of a split that do not
-depend on each other; "op": one node. With the latter two the host waits for each submission before
-it makes the next one on that device.
+"""The content of one submission. "split": a whole split. "level": nodes of a split that do not
+depend on each other. "op": one node. With the latter two the host waits for each submission before
+the next one on that device.
 """
 
 
@@ -45,25 +46,49 @@ it makes the next one on that device.
 class DeviceSpec:
     """One device as the planner sees it.
 
-    name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
-    it. driver: the driver's own name and version. memory_bytes: what plans may use.
-    max_buffer_bytes: the largest single buffer. flops_per_s, bytes_per_s, submit_s, launch_s: rough
-    speeds, which count until costs are measured: of arithmetic, of memory, of a submission, and of
-    each call in one. loop_latency_s: the time of one round of a loop that waits for memory; numpy
-    does not loop that way. slowdown: how many times longer than by these speeds everything takes,
-    as measured. memory_node: devices with the same name here share one memory, as a GPU opened
-    twice does; of different memory_bytes the least of those that take some counts.
-    disable_aliasing: every value gets a buffer of its own, shared with none that lives at the same
-    time: synchronization validation sees whole buffers, and can then judge every barrier.
-    unified_memory: memory that the host can see is the device's own memory, in contrast to a
-    discrete card. submit_granularity: one of SYNC. offload_flops_per_byte: from how much arithmetic
-    per byte of its weights in host memory on an op runs here, the weights streamed in for each run;
-    inf, in files the word infinite: never. disabled_reason: why nothing may be placed here, as the
-    device failed; "" for one that works. costs: what was measured of its speed;
-    `plan/costs/node_cost.py` turns that into seconds. onnx_ops: whether it computes nodes of ONNX
-    files that no op expresses, by the onnx package. One of another host does so only if its owner
-    allows that. busy_watts, idle_watts: what it takes while it works, and while it does not; None:
-    assumed by its kind, see power.py.
+    Parameters
+    ----------
+    name
+        The name that the user addresses it by.
+    kind
+        "vulkan", "null" or "cpu".
+    label
+        The driver's name of the device.
+    driver
+        The name and version of the driver.
+    memory_bytes
+        Memory that plans may use.
+    max_buffer_bytes
+        The size of the largest single buffer.
+    flops_per_s, bytes_per_s, submit_s, launch_s
+        Rough speeds of arithmetic and memory, and the time of a submission and of each call in
+        one. They count until costs are measured.
+    loop_latency_s
+        The time of one loop iteration that waits for memory; numpy has no such loops.
+    slowdown
+        Measured factor by which everything takes longer than by these speeds.
+    memory_node
+        Devices with equal names share one memory, as a GPU that is opened twice. If their
+        memory_bytes differ, the smallest counts.
+    disable_aliasing
+        Every value gets its own buffer, which no concurrent value shares. Synchronization
+        validation sees whole buffers and can then check every barrier.
+    unified_memory
+        Host-visible memory is the device's own memory, unlike on a discrete card.
+    submit_granularity
+        One of GRANULARITIES.
+    offload_flops_per_byte
+        Arithmetic intensity from which an op with weights in host memory runs here, with its
+        weights streamed in each run. inf, "infinite" in files: never.
+    disabled_reason
+        Why no op may be placed here after a failure; "" for a working device.
+    costs
+        Measured speeds; `plan/costs/node_cost.py` converts them to seconds.
+    onnx_ops
+        Whether it computes ONNX nodes without an op here, by the onnx package. On another host
+        the owner must allow that.
+    busy_watts, idle_watts
+        Power while it works and while it is idle; None: assumed by kind, see power.py.
     """
 
     name: str
@@ -92,7 +117,7 @@ class DeviceSpec:
 
     @property
     def on_cores(self) -> bool:
-        """Whether it computes on the cores of its host, as numpy and software drivers do."""
+        """Return True if it computes on the cores of its host, as numpy and software drivers do."""
         return self.kind == "cpu" or self.limits.software
 
 
@@ -100,11 +125,11 @@ KINDS = ("vulkan", "null", "cpu")
 
 
 INFINITE = "infinite"
-"""What stands for infinity in plain data, as JSON has no number for it."""
+"""The text for infinity in plain data, because JSON has no number for it."""
 
 
 UNBOUNDED = {"offload_flops_per_byte": DeviceSpec, "bytes_per_s": Link}
-"""The fields that may be infinite."""
+"""Fields that may be infinite."""
 
 
 def _worded(fields_: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +137,7 @@ def _worded(fields_: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
-    """Return a device as plain data that json.dumps takes; what is infinite as a word."""
+    """Return a device as plain data for json.dumps; infinity is written as INFINITE."""
     out = _worded(asdict(spec))
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
     out["limits"]["tuned"] = dict(spec.limits.tuned)
@@ -150,22 +175,22 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
 
 
 def _limits(data: object, where: str) -> Limits:
-    """Return limits from plain data; with one of 0 no kernel could run."""
-    least = Limits()
-    limits = _fill(least, data, where)
+    """Return limits from plain data; a limit of 0 is an error, because no kernel could run."""
+    defaults = Limits()
+    limits = _fill(defaults, data, where)
     for name in (field_.name for field_ in fields(Limits)):
-        given, known = getattr(limits, name), getattr(least, name)
-        many = given if isinstance(given, tuple) else (given,)
+        value, known = getattr(limits, name), getattr(defaults, name)
+        many = value if isinstance(value, tuple) else (value,)
         if any(type(each) is int and each < 1 for each in many):
             raise PlanError(
-                f"[topology] expected {name} above 0 for {where}, got {given}; every device of "
+                f"[topology] expected {name} above 0 for {where}, got {value}; every device of "
                 f"Vulkan 1.1 has at least {known}"
             )
     return limits
 
 
 def _speed(link: Link, where: str) -> Link:
-    """Return a link after checking that its bytes get through."""
+    """Return a link after checking its rate."""
     if link.bytes_per_s < MIN_PER_S:
         raise PlanError(
             f"[topology] expected at least {MIN_PER_S:g} byte a second for {where}, got "
@@ -175,16 +200,14 @@ def _speed(link: Link, where: str) -> Link:
 
 
 LISTS: dict[str, object] = {"matrices": "", "subgroup_sizes": 0}
-"""The fields of any length, with a value that stands for the type of each."""
+"""Fields of variable length, with a value of the type of their items."""
 
 
 _Record = TypeVar("_Record", DeviceSpec, Limits, Link)
 
 
 def _fill(defaults: _Record, data: object, where: str) -> _Record:
-    """Return a record with the fields that plain data names; each must be of its default's
-    type.
-    """
+    """Return a record with the fields of plain data; each must have the type of its default."""
     names = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
     if not isinstance(data, Mapping):
         raise PlanError(f"[topology] expected a mapping for {where}, got {data!r}")
@@ -236,13 +259,13 @@ _WORDS: dict[type, str] = {
 
 
 def as_number(value: object, factor: float = 1.0) -> float | None:
-    """Return plain data as a number, times a factor; None for what is none, is below 0 or is not
-    finite then.
+    """Return plain data times a factor as a number. Return None if it is not a number, is negative
+    or is not finite.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         number = float(value) * factor
-    except OverflowError:  # a whole number of some hundred digits
+    except OverflowError:  # an integer with hundreds of digits
         return None
     return number if 0 <= number < math.inf else None

@@ -1,12 +1,12 @@
-"""Change: a machine with a device less or more.
+"""Edits of a topology: remove or add devices.
 
-    without(machine, "vulkan:1")                       what if this card were not here
-    alone(machine, "vulkan:0")                         or were the only one
-    with_device(machine, card("rx6600").spec())        or one more were
+    without(machine, "vulkan:1")                       without this card
+    alone(machine, "vulkan:0")                         with this card only
+    with_device(machine, card("rx6600").spec())        with one more card
     changed(machine, "-vulkan:1,+preset:rx6600@pcie4x4")
 
-The CPU always stays, as it runs what no other device can. Complexity: O(devices + links). Examples:
-tests/topology/test_edit.py.
+The CPU always stays, because it runs the ops that no other device supports. Complexity: O(devices +
+links). Examples: tests/topology/test_edit.py.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from .topology import Topology
 
 
 def without(topology: Topology, name: str) -> Topology:
-    """Return a machine less one device and its links, or less a host with all its devices.
+    """Return a topology without one device and its links, or without a host and its devices.
 
-    Raises:
-        PlanError: there is no such device or host, or it is the CPU.
+    Raises
+    ------
+    PlanError
+        There is no device or host with this name, or it is the CPU.
     """
     names = [spec.name for spec in topology.devices]
     if name in topology.hosts and name != DRIVER and name not in names:
-        return _only(topology, [each for each in names if host_of(each) != name])
+        return _subset(topology, [each for each in names if host_of(each) != name])
     _find(topology, name)
-    return _only(topology, [each for each in names if each != name])
+    return _subset(topology, [each for each in names if each != name])
 
 
 def alone(topology: Topology, name: str) -> Topology:
-    """Return a machine with one device, the CPU of its host and the caller's, or with the latter
-    only.
+    """Return a topology with one device, the CPU of its host and the driver's CPU; with the
+    driver's CPU alone if that is named.
 
-    Raises:
-        PlanError: there is no such device.
+    Raises
+    ------
+    PlanError
+        There is no device with this name.
     """
     if name != topology.devices[topology.cpu].name:
         _find(topology, name)
@@ -50,26 +54,31 @@ def alone(topology: Topology, name: str) -> Topology:
 
 
 def some(topology: Topology, names: Sequence[str]) -> Topology:
-    """Return a machine with some of its devices, the CPUs of their hosts and the caller's.
+    """Return a topology with some devices, the CPUs of their hosts and the driver's CPU.
 
-    Raises:
-        PlanError: there is no such device.
+    Raises
+    ------
+    PlanError
+        There is no device with one of these names.
     """
     host = topology.devices[topology.cpu].name
     for name in names:
         if name != host:
             _find(topology, name)
     cpus = (topology.cpu_of(topology.index(name)) for name in names)
-    return _only(
+    return _subset(
         topology, [*names, *(topology.devices[d].name for d in cpus if d is not None), host]
     )
 
 
 def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) -> Topology:
-    """Return a machine with one more device, the last one before the CPU.
+    """Return a topology with one more device, the last one before the CPU.
 
-    link: to the CPU; that of the machine's unnamed pairs by default. A name that is taken gets a
-    number, as "rx6600#2".
+    Parameters
+    ----------
+    link
+        The link to the CPU; by default that of pairs without a link. A name that exists gets a
+        number, as "rx6600#2".
     """
     *devices, host = topology.devices
     taken = {device.name for device in topology.devices}
@@ -80,17 +89,19 @@ def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) 
     pairs = topology.links.pairs
     if link is not None:
         pairs = (*pairs, (name, host.name, link))
-    made = (*devices, replace(spec, name=name), host)
-    return Topology(made, replace(topology.links, pairs=pairs)).verify()
+    all_devices = (*devices, replace(spec, name=name), host)
+    return Topology(all_devices, replace(topology.links, pairs=pairs)).verify()
 
 
 def changed(topology: Topology, text: str) -> Topology:
-    """Return a machine after some changes, separated by commas: "-NAME" takes a device or a host
-    away, "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
+    """Return a topology after edits, separated by commas: "-NAME" removes a device or a host,
+    "+preset:CARD" adds a card with its own link, "+preset:CARD@LINK" with a link that may be
     slower, as "+preset:rx6600@pcie4x4".
 
-    Raises:
-        PlanError: what is wrong with the text; there is no such device, card or link.
+    Raises
+    ------
+    PlanError
+        The text is wrong, or there is no device, card or link with that name.
     """
     for part in (word.strip() for word in text.split(",")):
         if part.startswith("-") and len(part) > 1:
@@ -103,22 +114,22 @@ def changed(topology: Topology, text: str) -> Topology:
         else:
             raise PlanError(
                 f"[what-if] expected -DEVICE, +{PREFIX}CARD or +{PREFIX}CARD@LINK, got {part!r}"
-                + _meant(topology, part)
+                + _suggestion(topology, part)
             )
     return topology
 
 
-def _only(topology: Topology, names: list[str]) -> Topology:
-    kept = set(names)
-    devices = tuple(spec for spec in topology.devices if spec.name in kept)
+def _subset(topology: Topology, names: list[str]) -> Topology:
+    selected = set(names)
+    devices = tuple(spec for spec in topology.devices if spec.name in selected)
     hosts = {host_of(spec.name) for spec in devices}
-    ends = kept | set(map(topology.memory_of, hosts))
+    ends = selected | set(map(topology.memory_of, hosts))
     pairs = tuple(pair for pair in topology.links.pairs if ends.issuperset(pair[:2]))
     return Topology(devices, replace(topology.links, pairs=pairs)).verify()
 
 
-def _meant(topology: Topology, part: str) -> str:
-    """Return the change that a text without its sign or its prefix may stand for, as advice."""
+def _suggestion(topology: Topology, part: str) -> str:
+    """Return the edit that a text without sign or prefix may mean, for the error message."""
     name = part.lstrip("+").partition("@")[0].removeprefix(PREFIX)
     if name in card_names():
         return f"; try +{PREFIX}{part.lstrip('+').removeprefix(PREFIX)}"
@@ -131,15 +142,15 @@ def _find(topology: Topology, name: str) -> None:
     names = [spec.name for spec in topology.devices if spec.name != host]
     if name == host:
         raise PlanError(
-            f"[what-if] {name} cannot be taken away: it runs what no other device can; try a plan "
-            "without naming it"
+            f"[what-if] {name} cannot be removed: it runs ops that no other device supports; "
+            "try a plan without naming it"
         )
     if name not in names:
         near = difflib.get_close_matches(name, names, 1, 0.4)
         hint = f"; try {near[0]}" if near else ""
         if not names:
             raise PlanError(
-                f"[what-if] expected a device to take away, got {name!r}: there is only {host}; "
+                f"[what-if] expected a device to remove, got {name!r}: there is only {host}; "
                 "try without it"
             )
         raise PlanError(f"[what-if] expected one of {', '.join(names)}, got {name!r}{hint}")

@@ -1,6 +1,6 @@
-"""Hosts: the computers of a plan, as the names of devices tell them.
+"""Host names: the hosts of a plan, which are prefixes of the names of devices.
 
-    vulkan:0, cpu                of the caller's own computer, whose name is ""
+    vulkan:0, cpu                of the driver, whose name is ""
     node1/vulkan:0, node1/cpu    of the host node1
 
 The memory of a host has the name of its CPU: links from host to host, and from a host to its
@@ -12,31 +12,33 @@ from __future__ import annotations
 from ..common.errors import PlanError
 
 DRIVER = ""
-"""The name of the caller's own computer."""
+"""The name of the driver's own host."""
 CPU = "cpu"
 """The name of a host's CPU, without the host."""
 
 
 def host_of(name: str) -> str:
-    """Return the host of a device by its name, "" for the caller's own."""
+    """Return the host of a device by its name, "" for the driver."""
     return name.partition("/")[0] if "/" in name else DRIVER
 
 
 def device_of(name: str) -> str:
-    """Return the name of a device as its host calls it."""
+    """Return the name of a device on its host."""
     return name.partition("/")[2] if "/" in name else name
 
 
 def on(host: str, name: str) -> str:
-    """Return the name of a host's device in a plan over several hosts."""
+    """Return the name of a host's device in a multi-host plan."""
     return f"{host}/{name}" if host != DRIVER else name
 
 
 def check_name(name: str) -> str:
-    """Return the name of a device.
+    """Return the name of a device after checking it.
 
-    Raises:
-        PlanError: it has a slash that does not stand between a host and a device.
+    Raises
+    ------
+    PlanError
+        It has a slash that does not separate a host from a device.
     """
     if "/" in name and not all(map(_is_one, name.split("/", 1))):
         raise PlanError(

@@ -1,4 +1,4 @@
-"""Limits: what a device allows one compute kernel, as plain data."""
+"""Limits: the limits and features of a device for compute kernels, as plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .tuned_variants import Choices
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device allows one compute kernel; the defaults are the least that Vulkan 1.1
-    guarantees.
+    """Limits and features of a device for one compute kernel. The defaults are the minima that
+    Vulkan 1.1 guarantees.
     """
 
     max_invocations: int = 128
@@ -22,40 +22,40 @@ class Limits:
     max_buffer_bytes: int = 1 << 27
     subgroup_size: int = 1
     subgroup_shuffle: bool = False
-    """Kernels may shuffle values among the lanes of a subgroup."""
+    """Kernels may use subgroup shuffles."""
     int64: bool = False
-    """Kernels may have integers of 64 bits."""
+    """Kernels may use 64-bit integers."""
     int16: bool = False
     int8: bool = False
     float16: bool = False
-    """Kernels may compute in integers of 16 and 8 bits, and in float16."""
+    """Kernels may compute with float16 and with 8 and 16-bit integers."""
     storage16: bool = False
     storage8: bool = False
-    """Kernels may read and write values of 16 and 8 bits in buffers."""
+    """Kernels may access 8 and 16-bit values in buffers."""
     bfloat16: bool = False
-    """Kernels may have values of bfloat16."""
+    """Kernels may use bfloat16."""
     integer_dot: bool = False
     integer_dot_fast: bool = False
-    """Kernels may sum 4 products of 8 bits at once; the device says that it is one instruction."""
+    """Kernels may use 8-bit dot products of 4 elements, which the driver reports as accelerated."""
     matrices: tuple[str, ...] = ()
-    """The cooperative matrix products of a subgroup, as "float16*float16+float32 16x16x16": the
-    types of both factors and of the sum; rows, columns and depth.
+    """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
+    types of both operands and of the accumulator; rows, columns and depth.
     """
     subgroup_sizes: tuple[int, ...] = ()
-    """The sizes of a subgroup that a kernel may require, with all of its lanes."""
+    """Subgroup sizes that a kernel may require, with full subgroups."""
     memory_budget: bool = False
-    """The driver tells how much of its memory is free now."""
+    """The driver reports its free memory (VK_EXT_memory_budget)."""
     host_import: bool = False
-    """The host's memory can be used as the device's, without a copy."""
+    """Host memory can be imported without a copy (VK_EXT_external_memory_host)."""
     copy_queue: bool = False
-    """It has queues that only copy, beside those that compute."""
+    """The device has a transfer queue apart from its compute queues."""
     software: bool = False
-    """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
+    """The device is a CPU driver: shared memory is plain memory and barriers are expensive."""
     tuned: Choices = field(default_factory=Choices)
-    """The variants of kernels that were measured to be the fastest there."""
+    """The kernel variants that were measured as the fastest on this device."""
 
     def without_features(self) -> Limits:
-        """Return these limits without what a device may have beyond Vulkan 1.1."""
+        """Return these limits without the features beyond Vulkan 1.1."""
         return replace(self, **{name: getattr(Limits(), name) for name in FEATURES})
 
 
@@ -75,4 +75,4 @@ FEATURES = (
     "host_import",
     "copy_queue",
 )
-"""The limits that say what a device has beyond Vulkan 1.1."""
+"""The names of the features beyond Vulkan 1.1."""

@@ -1,11 +1,11 @@
-"""Ways: links by name, with what such a link usually carries.
+"""Link presets: links by name, with typical rates.
 
-Problem: who plans for a machine that is not here knows the slot of a card, not its bytes per
-second. Method: a name for each slot and network. The rate is that of the standard, less what
-protocols take; all of it is an estimate until `vksched calibrate` has measured the real one.
+Problem: for a machine that is not present, users know the slot of a card, not its bytes per second.
+Method: a name for each kind of slot and network. The rate is that of the standard minus protocol
+overhead. It is an estimate until `vksched calibrate` measures the real link.
 
-    pcie4x16     16 lanes of 1.97 GB/s, of which 80 % are data: 25.2 GB/s
-    ethernet10g  10 Gbit/s, of which 90 % are data: 1.1 GB/s
+    pcie4x16     16 lanes of 1.97 GB/s, 80 % payload: 25.2 GB/s
+    ethernet10g  10 Gbit/s, 90 % payload: 1.1 GB/s
 
 Complexity: O(1). Examples: tests/topology/test_topology_file.py.
 """
@@ -18,12 +18,12 @@ from ..common.errors import PlanError
 from .links import Link
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
-"""Of a lane of PCI Express by generation, one way, line coding taken off. Source: the standards of
-PCI-SIG.
+"""Rate of a PCI Express lane by generation, in one direction, after line coding. Source: the
+standards of PCI-SIG.
 """
 LANES = (1, 2, 4, 8, 16)
 PCIE_SHARE = 0.8
-"""What is left of that for data, by estimate: packets have headers."""
+"""Estimated payload share: packets have headers."""
 PCIE_LATENCY_S = 10e-6
 ETHERNET_GBIT_PER_S = (1, 2.5, 10, 25, 40, 100, 200, 400)
 ETHERNET_SHARE = 0.9
@@ -42,16 +42,18 @@ WAYS: dict[str, Link] = {
     "thunderbolt4": Link(PCIE_SHARE * 4 * LANE_BYTES_PER_S[3], 15e-6),
     "memory": Link(2e10, 1e-6),
 }
-"""All names. thunderbolt4 carries four lanes of PCI Express 3. memory: the device works in the
-computer's own memory, as an integrated one does, and the host copies within it.
+"""All presets. thunderbolt4 carries four lanes of PCI Express 3. memory: an integrated device in
+the host's own memory; transfers are copies by the host.
 """
 
 
 def way(name: str) -> Link:
-    """Return the link of a name.
+    """Return a link preset by name.
 
-    Raises:
-        PlanError: there is none; the text names one that is near.
+    Raises
+    ------
+    PlanError
+        There is no preset with this name; the message suggests a similar one.
     """
     found = WAYS.get(name)
     if found is None:
@@ -62,5 +64,5 @@ def way(name: str) -> Link:
 
 
 def slower(one: Link, other: Link) -> Link:
-    """Returns what two links carry that stand one behind the other, as a card's and its slot's."""
+    """Return the link of two links in series, as a card's and its slot's."""
     return Link(min(one.bytes_per_s, other.bytes_per_s), max(one.latency_s, other.latency_s))

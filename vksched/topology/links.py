@@ -1,4 +1,4 @@
-"""Links: how fast bytes go from one device to another, as plain data.
+"""Links: latency and bandwidth between devices, as plain data.
 
 Links((("gpu:0", "cpu", Link(bytes_per_s=12e9, latency_s=10e-6)),)).between("cpu", "gpu:0")
 """
@@ -13,12 +13,19 @@ from ..common.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a transfer takes: latency_s + bytes / bytes_per_s.
+    """The cost of a transfer: latency_s + bytes / bytes_per_s.
 
-    bytes_per_s: infinity is legal. bandwidth: another word for bytes_per_s, for the constructor.
+    Parameters
+    ----------
+    bytes_per_s
+        The rate, which may be infinite.
+    bandwidth
+        An alias of bytes_per_s in the constructor.
 
-    Raises:
-        PlanError: the bandwidth is no number.
+    Raises
+    ------
+    PlanError
+        The bandwidth is not a number.
     """
 
     bytes_per_s: float = 8e9
@@ -41,14 +48,20 @@ class Link:
 
 
 NETWORK = Link(bytes_per_s=1.125e9, latency_s=50e-6)
-"""Between two hosts where nobody has said more: ten gigabit Ethernet, see ways.py."""
+"""The default link between two hosts: ten gigabit Ethernet, see link_presets.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links by the names of two devices; one serves both ways unless the way back has its own.
+    """Links between pairs of devices by name. A link serves both directions unless the reverse one
+    has its own.
 
-    default: of pairs that are not named. network: the same between two hosts.
+    Parameters
+    ----------
+    default
+        The link of other pairs.
+    network
+        The link of other pairs of hosts.
     """
 
     pairs: tuple[tuple[str, str, Link], ...] = ()
@@ -66,9 +79,11 @@ class Links:
         return self._table.get((source, target), self.default)
 
     def over_network(self, source: str, target: str) -> Link:
-        """Return the link from the memory of one host to that of another."""
+        """Return the network link from one host to another, by the names of their memories."""
         return self._table.get((source, target), self.network)
 
     def named(self, source: str, target: str) -> bool:
-        """Whether a link from one device to another was given or measured, not the default."""
+        """Return True if the link from one device to another was specified or measured, not the
+        default.
+        """
         return (source, target) in self._table

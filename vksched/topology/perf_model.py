@@ -1,9 +1,9 @@
-"""PerfModel: what was measured of a device's speed, as plain data.
+"""PerfModel: measured costs of a device, as plain data.
 
-Problem: rough speeds are right to a factor of ten, and a plan by cost is as good as its seconds.
-Method: what was measured is kept as a factor on the estimate by work and ceilings, for each op,
-for what bounds the call, and for its size. Between two sizes the factor goes in a straight line,
-both in logarithms. Beyond the last one it stays.
+Problem: rough speeds are right to a factor of ten, and a cost-based plan is as good as its costs.
+Method: measurements are stored as factors on the roofline estimate, for each op, its limiting
+resource and its size. Factors are interpolated linearly between sizes, both as logarithms, and are
+constant beyond the last size.
 
     factor of softmax/bytes          estimated 2**-20 s: 6    (overheads inside the kernel)
       8 |*                                     2**-14 s: 2
@@ -11,9 +11,9 @@ both in logarithms. Beyond the last one it stays.
       2 |      *---                            2**-10 s: 2
          -20  -14  log2 of estimated seconds
 
-A kind is an op and a bound, as "matmul/flops". "linalg/flops" stands for its family, "*/flops"
-for every op. The first one that was measured counts. Complexity: O(log points) each. Examples:
-tests/plan/test_costs.py.
+A kind is an op and its limiting resource, as "matmul/flops". "linalg/flops" is the kind of its
+family, "*/flops" that of every op. The first measured one counts. Complexity: O(log points) each.
+Examples: tests/plan/test_costs.py.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from typing import Any
 from ..common.errors import PlanError
 
 BOUNDS = ("flops", "bytes", "rounds")
-"""What takes the time of a call: arithmetic, memory, or steps that go one after the other."""
+"""The limiting resource of a call: arithmetic, memory, or sequential steps."""
 ANY = "*"
-"""Stands for every op."""
+"""Matches every op."""
 MIN_S = 2.0**-60
-"""Of an estimate: a call that moves nothing still has a size."""
+"""Lower bound of an estimate, because sizes are logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Factors of one kind by size.
 
-    points: (log2 of the estimated seconds, measured seconds over estimated ones), by size.
+    Parameters
+    ----------
+    points
+        Sorted pairs: log2 of the estimated seconds, and measured seconds / estimated seconds.
     """
 
     kind: str
     points: tuple[tuple[float, float], ...]
 
     def at(self, estimate_s: float) -> float:
-        """Return the factor of a call of this size."""
+        """Return the factor for an estimate."""
         size = math.log2(max(estimate_s, MIN_S))
         points = self.points
         after = bisect_left(points, (size, 0.0))
@@ -60,16 +63,30 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PerfModel:
-    """What was measured of one device; nothing by default.
+    """Measured costs of one device; empty by default.
 
-    curves: factors by kind. launch_s: of one call in a submission, beside its work. start_s: of a
-    submission, on the device itself, before and after its calls. submit_s, fence_s: host time to
-    hand a submission over, and to learn of its end. run_s: host time of a run, whatever it submits.
-    alone_s: all host time of a run of one split, which the CPU computes on the thread that waits
-    for it; 0: unknown. flops_per_s, bytes_per_s: the largest rates seen. calls: how many were
-    measured; 0: all the above is unknown. when: the day of the last one, as YYYY-MM-DD. paces: how
-    many times longer than that calls take now, as runs showed, by op; under ANY for ops that no run
-    had.
+    Parameters
+    ----------
+    curves
+        Factors by kind.
+    launch_s
+        Overhead of one call in a submission.
+    start_s
+        Overhead of a submission on the device, before and after its calls.
+    submit_s, fence_s
+        Host time to submit, and to learn that a submission has ended.
+    run_s
+        Host time of a run, independent of its submissions.
+    alone_s
+        Host time of a run of one split that the CPU computes on the waiting thread; 0: unknown.
+    flops_per_s, bytes_per_s
+        The highest measured rates.
+    calls
+        The number of measured calls; 0: all of the above is unknown.
+    when
+        The day of the last measurement, as YYYY-MM-DD.
+    paces
+        Factors by which calls take longer in runs than measured, by op; ANY for other ops.
     """
 
     curves: tuple[Curve, ...] = ()
@@ -92,12 +109,12 @@ class PerfModel:
         object.__setattr__(self, "_paces", dict(self.paces))
 
     def __bool__(self) -> bool:
-        """Whether calls were measured: paces alone are factors on what is still an estimate."""
+        """Return True if calls were measured: paces alone are factors on an estimate."""
         return bool(self.calls)
 
     def factor(self, kinds: Iterable[str], estimate_s: float) -> tuple[float, str]:
-        """Return the factor of a call by the first of some kinds that was measured, and which one
-        that is; 1 and "" where none was.
+        """Return the factor of a call by the first measured kind, and that kind; 1 and "" if none
+        was measured.
         """
         for kind in kinds:
             curve = self._curves.get(kind)
@@ -106,29 +123,29 @@ class PerfModel:
         return 1.0, ""
 
     def pace(self, op: str) -> float | None:
-        """Return how many times longer than first measured an op takes now; None where no run has
-        told.
+        """Return the factor by which an op takes longer than first measured; None if no run has
+        shown it.
         """
         found = self._paces.get(op)
         return self._paces.get(ANY) if found is None else found
 
     def saw(self, op: str) -> bool:
-        """Whether runs have told how long an op takes."""
+        """Return True if runs have shown how long an op takes."""
         return op in self._paces
 
     def at_pace(self, paces: Mapping[str, float]) -> PerfModel:
-        """Return the same costs with what runs showed."""
+        """Return a copy with paces that runs showed."""
         return replace(self, paces=tuple(sorted(paces.items())))
 
     def alone(self) -> PerfModel:
-        """Return the costs of a CPU that computes a run of one split on the thread that waits."""
+        """Return the costs of a CPU that computes a single-split run on the waiting thread."""
         if not self.alone_s:
             return self
         return replace(self, submit_s=0.0, fence_s=0.0, run_s=self.alone_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the costs as plain data that json.dumps takes; `from_dict` makes costs of that.
-        Fields that say nothing are left out.
+        """Return the costs as plain data for json.dumps; `from_dict` reads it. Empty fields are
+        left out.
         """
         out: dict[str, Any] = {
             name: getattr(self, name) for name in _NUMBERS if getattr(self, name)
@@ -145,8 +162,10 @@ class PerfModel:
     def from_dict(data: object, where: str = "costs") -> PerfModel:
         """Return costs from plain data.
 
-        Raises:
-            PlanError: what is wrong.
+        Raises
+        ------
+        PlanError
+            The data is invalid.
         """
         known = {*_NUMBERS, "when", "curves", "paces"}
         if not isinstance(data, Mapping) or set(data) - known:
@@ -154,27 +173,27 @@ class PerfModel:
                 f"[topology] expected a mapping with some of {', '.join(sorted(known))} as {where},"
                 f" got {data!r}"
             )
-        given: dict[str, Any] = {}
+        fields_: dict[str, Any] = {}
         try:
             for name in _NUMBERS & data.keys():
-                given[name] = _number(data[name])
-            given["calls"] = int(given.get("calls", 0))
+                fields_[name] = _number(data[name])
+            fields_["calls"] = int(fields_.get("calls", 0))
             unused = sorted((_NUMBERS | {"curves"}) & data.keys() - {"calls"})
-            if unused and not given["calls"]:  # then nothing counts as measured
+            if unused and not fields_["calls"]:  # without calls, nothing counts as measured
                 raise ValueError(f"got {unused[0]} without calls; try calls: 1")
-            given["when"] = str(data.get("when", ""))
-            given["curves"] = tuple(
+            fields_["when"] = str(data.get("when", ""))
+            fields_["curves"] = tuple(
                 Curve(str(kind), _points(points))
                 for kind, points in sorted(data.get("curves", {}).items())
             )
-            given["paces"] = tuple(
+            fields_["paces"] = tuple(
                 sorted((str(op), _positive(pace)) for op, pace in data.get("paces", {}).items())
             )
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise PlanError(
                 f"[topology] expected {where} as PerfModel.as_dict gives, {error}"
             ) from None
-        return PerfModel(**given)
+        return PerfModel(**fields_)
 
 
 _NUMBERS = {f.name for f in fields(PerfModel) if f.default == 0}

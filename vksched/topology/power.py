@@ -1,8 +1,8 @@
-"""Power: how many watts a device takes, busy and idle, as plain data.
+"""Power: the watts of a device, busy and idle, as plain data.
 
-No driver of Vulkan tells this. What nobody has given is assumed by the kind of the device, and is
-marked as such wherever energy is shown: it is right to a factor, for one card beside another, and
-no more than that.
+Vulkan drivers do not report power. Without a specified value it is assumed by the kind of the
+device and marked as assumed wherever energy is shown. Assumed values are right to a factor and are
+only good for comparisons.
 
     energy of a run = sum over devices of  busy watts * busy seconds + idle watts * other seconds
 
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watts:
-    """What a device takes while it works, and while it does not. assumed: nobody has given it."""
+    """Power of a device while it works and while it is idle.
+
+    Parameters
+    ----------
+    assumed
+        True if it was not specified.
+    """
 
     busy: float
     idle: float = 0.0
@@ -28,22 +34,22 @@ class Watts:
 
     @property
     def more(self) -> float:
-        """What work adds to an idle device."""
+        """The additional power of a busy device."""
         return self.busy - self.idle
 
 
 DISCRETE = Watts(150.0, 15.0, True)
-"""A card with memory of its own."""
+"""A card with its own memory."""
 INTEGRATED = Watts(25.0, 3.0, True)
-"""A GPU that shares the computer's memory."""
+"""A GPU that shares the host's memory."""
 PROCESSOR = Watts(65.0, 10.0, True)
-"""The CPU, for numpy and for the host's part of a run."""
+"""The CPU, for numpy and for the host's work in a run."""
 SOFTWARE = Watts(65.0, 0.0, True)
-"""A driver that computes on the CPU, which is idle once."""
+"""A driver that computes on the CPU, whose idle power counts once."""
 
 
 def watts_of(spec: DeviceSpec) -> Watts:
-    """Return the watts of a device: what was given, else what its kind is assumed to take."""
+    """Return the power of a device: the specified values, else those assumed for its kind."""
     if spec.kind == "cpu":
         kind = PROCESSOR
     elif spec.limits.software:

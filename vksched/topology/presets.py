@@ -1,9 +1,9 @@
-"""Presets: cards and machines by name, from the figures that vendors print.
+"""Presets: cards and machines by name, from published specifications.
 
-Problem: "does adding this card help?" is asked before the card is there. Method: a file for each
-card in `data/cards`, with public figures of it. What good kernels reach of these is a share,
-the same for all cards, so that cards compare fairly. A machine in `data/machines` is written as
-users write theirs (files.py), and names cards.
+Problem: "does adding this card help?" is asked before the card is bought. Method: a file for each
+card in `data/cards`, with its published figures. Kernels are assumed to reach a fixed share of
+them, equal for all cards, so that comparisons are fair. A machine in `data/machines` has the format
+of user files (topology_file.py) and names cards.
 
     data/cards/rx6600.json   8.93 TFLOPS, 224 GB/s, 8 GiB, pcie4x8
         --> DeviceSpec(flops_per_s=4.5e12, bytes_per_s=1.7e11, memory_bytes=7 GiB), Link
@@ -28,24 +28,38 @@ from .link_presets import way
 from .links import Link
 
 PREFIX = "preset:"
-"""What stands before the name of a preset, where a file could be named as well."""
+"""The prefix of a preset's name if a file name would be accepted, too."""
 FLOPS_SHARE = 0.5
-"""Of the specified arithmetic: what kernels reach, by estimate."""
+"""Estimated share of the specified arithmetic that kernels reach."""
 BYTES_SHARE = 0.75
-"""The same of the memory's bandwidth."""
+"""Estimated share of the specified memory bandwidth that kernels reach."""
 MEMORY_SHARE = 7 / 8
-"""Of the memory: the screen, the driver and pipelines need the rest."""
+"""Share of the memory for plans: the screen, the driver and pipelines need the rest."""
 SUBMIT_S = 30e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as public specifications tell of it.
+    """A card by its published specifications.
 
-    flops_per_s: of float32, at most. bytes_per_s: of its memory, at most. link: the name of its
-    own plug, as "pcie4x8". year: in which it came out. busy_watts: of the board; idle_watts: by
-    estimate, as specifications have none. source: of the other figures. note: what a reader should
-    know of them.
+    Parameters
+    ----------
+    flops_per_s
+        Peak float32 rate.
+    bytes_per_s
+        Peak memory bandwidth.
+    link
+        The link preset of its connector, as "pcie4x8".
+    year
+        The year of its release.
+    busy_watts
+        Board power.
+    idle_watts
+        Estimated idle power; specifications have none.
+    source
+        The source of the other figures.
+    note
+        Remarks for readers.
     """
 
     name: str
@@ -64,13 +78,18 @@ class Card:
 
     @property
     def way(self) -> Link:
-        """The link to the host, in a slot that gives all that the card can take."""
+        """The link to the host, in a slot that is not slower than the card."""
         return way(self.link)
 
     def spec(self, name: str = "") -> DeviceSpec:
-        """Returns what a plan counts with. name: of the device; the card's own by default.
+        """Return the card as the planner's device spec.
 
-        The kind is "null": a device that nobody opens.
+        The kind is "null": a device that is never opened.
+
+        Parameters
+        ----------
+        name
+            The device name; by default the card's.
         """
         memory_bytes = int(self.memory_bytes * MEMORY_SHARE)
         return DeviceSpec(
@@ -103,8 +122,10 @@ def topology_names() -> tuple[str, ...]:
 def card(name: str) -> Card:
     """Return a card by name.
 
-    Raises:
-        PlanError: there is none; the text names what is near, and all of them.
+    Raises
+    ------
+    PlanError
+        There is none with this name; the message lists all and suggests a similar one.
     """
     data = _read("cards", name)
     limits: dict[str, Any] = {
@@ -129,10 +150,12 @@ def card(name: str) -> Card:
 
 
 def topology_data(name: str) -> Mapping[str, Any]:
-    """Return a machine as plain data, as files.py reads it.
+    """Return a machine as plain data for topology_file.py.
 
-    Raises:
-        PlanError: there is none; the text names what is near, and all of them.
+    Raises
+    ------
+    PlanError
+        There is none with this name; the message lists all and suggests a similar one.
     """
     return _read("machines", name)
 

@@ -1,6 +1,6 @@
-"""Topology: what the planner knows of the devices, as plain data.
+"""Topology: the devices and links that the planner knows, as plain data.
 
-The runtime fills it from the drivers, tests write it by hand, and the tuner adds what it measured.
+The runtime fills it from the drivers, tests write it by hand, and the tuner adds measured costs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .links import NETWORK, Link, Links
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Devices in priority order, the caller's CPU last.
+    """Devices in priority order, the driver's CPU last.
 
-    Devices of other hosts have their host before their name, as "node1/vulkan:0", see hosts.py. Of
-    each of them one may be a CPU, "node1/cpu", behind the host's other devices.
+    Devices of other hosts have their host as a prefix, as "node1/vulkan:0", see host_names.py. One
+    device of each other host may be a CPU, "node1/cpu", after the host's other devices.
     """
 
     devices: tuple[DeviceSpec, ...]
     links: Links = Links()
     hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """The computers, in the order of their devices; the caller's own one is among them."""
+    """The hosts, in the order of their devices, including the driver."""
     order: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    """All devices, the CPUs behind all others, the caller's last."""
+    """All devices, with the CPUs last and the driver's CPU at the end."""
     _hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _cpus: Mapping[str, int] = field(init=False, repr=False, compare=False)
@@ -65,8 +65,8 @@ class Topology:
             object.__setattr__(self, name, value)
 
     def verify(self) -> Topology:
-        """Return the machine after checking names, and that the last device of each host, where it
-        has one, and the last one of all is a CPU.
+        """Return the topology after checking names, and that the last device of each host (if the
+        host has a CPU) and the last one of all is a CPU.
         """
         names = [d.name for d in self.devices]
         cpus = [d for d, spec in enumerate(self.devices) if spec.kind == "cpu"]
@@ -99,13 +99,13 @@ class Topology:
 
     @property
     def memory_nodes(self) -> tuple[tuple[int, ...], ...]:
-        """For each memory but the caller's own the devices that share it."""
+        """The devices of each memory except the driver's own."""
         return tuple(dict.fromkeys(self.memory_peers(d) for d in range(self.cpu)))
 
     @property
     def queues(self) -> tuple[int, ...]:
-        """For each device the first one with whose work its own takes turns: itself, or, as each of
-        them takes all cores, the first of those that compute on the cores of its host.
+        """For each device, the first device with which it shares a queue: itself, or the first
+        device that computes on the cores of its host, because each of these uses all cores.
         """
         first: dict[str, int] = {}
         return tuple(
@@ -115,24 +115,24 @@ class Topology:
 
     @property
     def cpu(self) -> int:
-        """The caller's CPU, which takes what no other device can."""
+        """The driver's CPU, which runs the ops that no other device supports."""
         return len(self.devices) - 1
 
     def host_of(self, device: int) -> str:
-        """Return the host of a device, "" for the caller's own."""
+        """Return the host of a device, "" for the driver."""
         return self._hosts[device]
 
     def cpu_of(self, device: int) -> int | None:
-        """Return the CPU of a device's host; None where the machine has none of that host."""
+        """Return the CPU of a device's host; None if the topology has none."""
         return self._cpus.get(self._hosts[device])
 
     def is_cpu(self, device: int) -> bool:
-        """Whether a device is a CPU: its values are arrays of its host."""
+        """Return True if a device is a CPU: its values are arrays of its host."""
         return self.devices[device].kind == "cpu"
 
     def alike(self) -> list[int]:
-        """Return for each device the first one with the same figures: what that can run, and how
-        long it takes, holds for the other, too.
+        """Return, for each device, the first device with equal specs: op support and costs of one
+        hold for the other.
         """
         first: dict[DeviceSpec, int] = {}
         return [
@@ -141,7 +141,7 @@ class Topology:
         ]
 
     def memory_of(self, host: str) -> str:
-        """Return the name that links have for the memory of a host, that of its CPU."""
+        """Return the name of a host's memory in links: that of its CPU."""
         cpu = self._cpus.get(host)
         return on(host, CPU) if cpu is None else self.devices[cpu].name
 
@@ -158,7 +158,7 @@ class Topology:
         return self.links.over_network(self.memory_of(source), self.memory_of(target))
 
     def route(self, source: int, target: int) -> Link:
-        """Return the link from one device to another, which goes by the memory of their hosts."""
+        """Return the link from one device to another through the memories of their hosts."""
         legs = [link for _, _, link in self.legs(source, target)]
         if len(legs) == 1:
             return legs[0]
@@ -166,7 +166,7 @@ class Topology:
         return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))
 
     def legs(self, source: int, target: int) -> list[tuple[str, str, Link]]:
-        """Return the links of the way from one device to another, each with its ends: to the
+        """Return the links of the route from one device to another, each with its ends: to the
         memory of the host, over the network, to the other device.
         """
         here, there = (self._hosts[device] for device in (source, target))
@@ -193,7 +193,7 @@ class Topology:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the machine as plain data; `from_dict` makes a machine of that."""
+        """Return the topology as plain data; `from_dict` reads it."""
         out: dict[str, Any] = {"devices": [spec_as_dict(spec) for spec in self.devices]}
         if self.links.pairs:
             out["links"] = [
@@ -205,13 +205,15 @@ class Topology:
 
     @staticmethod
     def from_dict(data: object) -> Topology:
-        """Return a machine from plain data, as JSON gives it: one that is here, or is not.
+        """Return a topology from plain data, as JSON has it.
 
-        Of a device, name and kind must be there; what else is left out has its default. A CPU is
-        added where none is named.
+        A device needs a name and a kind; other fields have defaults. A CPU is added if none is
+        listed.
 
-        Raises:
-            PlanError: what is wrong, and where.
+        Raises
+        ------
+        PlanError
+            The data is invalid; the message names the place.
         """
         found = data.get("devices") if isinstance(data, Mapping) else None
         known = {"devices", "links", "network"}
@@ -235,8 +237,8 @@ def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
     """Return the links between devices of these names from plain data."""
     out: list[tuple[str, str, Link]] = []
     for entry in data if isinstance(data, list) else [data]:
-        given = entry if isinstance(entry, Mapping) else {}
-        ends = given.get("between")
+        mapping = entry if isinstance(entry, Mapping) else {}
+        ends = mapping.get("between")
         if (
             not isinstance(ends, (list, tuple))
             or len(ends) != 2
@@ -247,7 +249,7 @@ def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
                 f'[topology] expected "between" with two of {", ".join(sorted(names))} in each of '
                 f"the links, got {entry!r}"
             )
-        rest = {key: value for key, value in given.items() if key != "between"}
+        rest = {key: value for key, value in mapping.items() if key != "between"}
         where = f"the link of {ends[0]} and {ends[1]}"
         out.append((ends[0], ends[1], _speed(_fill(Link(), rest, where), where)))
     return tuple(out)

@@ -1,4 +1,4 @@
-"""Choices: which variant of a kernel was measured to be the fastest, by call; plain data."""
+"""Tuned variants: the fastest measured kernel variant of each call, as plain data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SHAPE = re.compile(r"\[(\d+(?:,\d+)*)\]", re.ASCII)
 
 
 class Choices(Mapping[str, str]):
-    """Call keys (`variants.call_key`) to names of variants: frozen, hashable, sorted.
+    """A frozen, hashable, sorted mapping from call keys (`variants.call_key`) to names of variants.
 
-    A call that is not among them takes the choice of calls of like sizes, each rounded to a power
-    of two, where these agree. The largest of the smaller calls tells what pays for a larger one.
+    A call that is not in it uses the variant of calls whose sizes round to equal powers of two, if
+    these agree. The largest smaller call indicates the variant for a larger one.
     """
 
     __slots__ = ("_exact", "_hash", "_like", "_sizes")
@@ -46,29 +46,29 @@ class Choices(Mapping[str, str]):
         return f"Choices({self._exact!r})"
 
     def of_like(self, key: str) -> str | None:
-        """Return the choice of calls with like sizes, or None."""
+        """Return the variant of calls in the size class of `key`, or None."""
         return self._like.get(size_class_key(key))
 
     def of_smaller(self, key: str) -> str | None:
-        """Return the choice of the largest call that differs in sizes only, none of which is
-        larger; or None.
+        """Return the variant of the largest call that differs only in sizes, none of which is
+        larger than that of `key`; None if there is none.
         """
-        if self._sizes is None:  # few ask
+        if self._sizes is None:  # rarely needed
             sizes: dict[str, list[tuple[tuple[int, ...], str]]] = {}
             for each, variant in self._exact.items():
-                sizes.setdefault(_SHAPE.sub(_rank, each), []).append((_sizes(each), variant))
+                sizes.setdefault(_SHAPE.sub(_mask_sizes, each), []).append((_sizes(each), variant))
             self._sizes = sizes
         own = _sizes(key)
         smaller = [
-            (math.prod(given), variant)
-            for given, variant in self._sizes.get(_SHAPE.sub(_rank, key), ())
-            if all(a <= b for a, b in zip(given, own, strict=True))
+            (math.prod(shape), variant)
+            for shape, variant in self._sizes.get(_SHAPE.sub(_mask_sizes, key), ())
+            if all(a <= b for a, b in zip(shape, own, strict=True))
         ]
         return max(smaller)[1] if smaller else None
 
 
 def size_class_key(key: str) -> str:
-    """Return the key of all calls that differ from one in sizes of the same power of two only."""
+    """Return the key of the size class of a call: sizes round to powers of two."""
     return _SHAPE.sub(lambda found: f"[{','.join(map(_rounded, found[1].split(',')))}]", key)
 
 
@@ -76,7 +76,7 @@ def _sizes(key: str) -> tuple[int, ...]:
     return tuple(int(size) for found in _SHAPE.findall(key) for size in found.split(","))
 
 
-def _rank(found: re.Match[str]) -> str:
+def _mask_sizes(found: re.Match[str]) -> str:
     return f"[{found[1].count(',')}]"
 
 

@@ -1,5 +1,5 @@
-"""The tuner: which variant of a kernel is the fastest for a call on a device, by measuring them.
+"""Autotuning and calibration: measure kernel variants and costs, and cache the results.
 
-calls of a graph, or a typical set (calls.py) -> every variant on the device (bench.py)
--> the fastest (search.py) -> kept on disk (store.py) -> Limits.tuned of the next plans (tuner.py)
+calls of a graph, or a typical set (tunable_calls.py) -> every variant (kernel_benchmark.py)
+-> the fastest (search.py) -> cached on disk (variant_cache.py) -> Limits.tuned (autotuner.py)
 """

@@ -1,4 +1,6 @@
-"""Tuner: the tuned choices of a scheduler's devices; measures what is missing, within a budget."""
+"""Autotuner: the fastest kernel variants of a scheduler's devices. It measures missing ones within
+a time budget.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,27 @@ from .tunable_calls import Tunable, calls_of, shader_hash
 from .variant_cache import Store, TuningResult, choices
 
 FIRST_USE_S = 3.0
-"""What a scheduler spends by itself, in all, on devices that are hardware."""
+"""Total time that a scheduler spends on hardware devices unless the user asks for more."""
 
 LOST = "a program ended, or its device was lost, while it was tried"
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what, done, total), in calls."""
+"""A progress callback: (what, done, total), in calls."""
 OpenBench = Callable[[Device, Tunable], AbstractContextManager[Bench]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What a scheduler does about tuning. reads: whether results on disk are used. budget_s: for
-    measuring what is missing. software: whether CPU drivers are measured, too.
+    """Tuning mode of a scheduler.
+
+    Parameters
+    ----------
+    reads
+        True if cached results are used.
+    budget_s
+        Time for measuring missing results.
+    software
+        True if CPU drivers are measured, too.
     """
 
     reads: bool
@@ -57,7 +67,7 @@ class Mode:
 
 
 def mode_of(tune: object) -> Mode:
-    """Returns what the `tune` of a Scheduler means; VKSCHED_TUNE=0 turns "auto" off."""
+    """Return the mode of a scheduler's `tune` argument; VKSCHED_TUNE=0 disables "auto"."""
     if tune == "auto":
         on = is_on("VKSCHED_TUNE", True)
         return Mode(on, FIRST_USE_S if on else 0.0)
@@ -73,7 +83,7 @@ def mode_of(tune: object) -> Mode:
 
 
 def identity_of(spec: DeviceSpec) -> Identity | None:
-    """Returns what results of a device are kept under; None for what has no kernels."""
+    """Return the cache key of a device's results; None for a device without kernels."""
     if spec.kind != "vulkan" or not spec.driver:
         return None
     return Identity(spec.memory_node, spec.driver, spec.label)
@@ -81,7 +91,9 @@ def identity_of(spec: DeviceSpec) -> Identity | None:
 
 @dataclass(slots=True)
 class _Results:
-    """lost: by call key, the variants that took the device with them, and how that is told."""
+    """Results of one device. lost: variants that crashed the device, by call key, with the
+    reason.
+    """
 
     found: dict[str, TuningResult]
     lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -91,8 +103,8 @@ class _Results:
         self.choices = choices(self.found.values())
 
 
-class _Noted:
-    """A bench that notes on disk what it runs."""
+class _MarkedBench:
+    """A benchmark that records each variant in the crash marker before it runs."""
 
     def __init__(self, bench: Bench, marker: CrashMarker, call: Tunable) -> None:
         self._bench, self._crash_marker, self._call = bench, marker, call
@@ -109,9 +121,12 @@ class _Noted:
 
 
 class Tuner:
-    """Results by device, from disk and measured. May be used from any number of threads.
+    """Results by device, cached and measured. Thread-safe.
 
-    open_bench: makes a call ready to be measured; tests give one that takes no time.
+    Parameters
+    ----------
+    open_bench
+        Prepares a call for measuring; tests replace it.
     """
 
     def __init__(
@@ -122,12 +137,12 @@ class Tuner:
         self._store = store
         self._left_s = mode.budget_s
         self._results: dict[Identity, _Results] = {}
-        self._given_up: set[tuple[Identity | None, str]] = set()
-        """What cannot be compared: too long, too large."""
+        self._not_measurable: set[tuple[Identity | None, str]] = set()
+        """Calls that cannot be compared: too slow or too large."""
         self._lock = threading.RLock()
 
     def tuned(self, spec: DeviceSpec) -> DeviceSpec:
-        """Return a device with its tuned choices."""
+        """Return a device spec with its tuned variants."""
         identity = identity_of(spec) if self._mode.reads else None
         if identity is None:
             return spec
@@ -135,27 +150,27 @@ class Tuner:
         return replace(spec, limits=replace(spec.limits, tuned=found)) if found else spec
 
     def results(self, spec: DeviceSpec) -> Mapping[str, TuningResult]:
-        """Returns what was measured on a device, by call key."""
+        """Return the results of a device by call key."""
         identity = identity_of(spec)
         return {} if identity is None else dict(self._of(identity).found)
 
     def file(self, spec: DeviceSpec) -> Path | None:
-        """Return where the results of a device are kept."""
+        """Return the file of a device's results."""
         identity = identity_of(spec)
         return None if identity is None or self._store is None else self._store.path(identity)
 
     def wants(self, spec: DeviceSpec) -> bool:
-        """Whether calls are to be measured on a device."""
+        """Return True if calls are to be measured on a device."""
         may = self._mode.software or not spec.limits.software
         return may and self._left_s > 0 and identity_of(spec) is not None
 
     def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
-        """Return the calls with variants that can be measured on a device, and were not."""
+        """Return the measurable calls of a device that have several variants and no results."""
         known, identity, lost = self.results(spec), identity_of(spec), self._lost(spec)
         out = []
         for key, call in calls.items():
             found = known.get(key)
-            if (identity, key) in self._given_up:
+            if (identity, key) in self._not_measurable:
                 continue
             names = {*call.names} - lost.get(key, {}).keys()
             if names and (found is None or not names <= {*found.seconds, *found.dropped}):
@@ -165,14 +180,15 @@ class Tuner:
     def measure(
         self, device: Device, calls: Iterable[Tunable], tell: Tell
     ) -> tuple[TuningResult, ...]:
-        """Measures calls on a device while the budget lasts, those that take long first, and keeps
-        what was found.
+        """Measure calls on a device within the budget, the longest first, and cache the results.
 
-        Raises:
-            DeviceError: the device failed; its `device` and `during` are set.
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
-        made, start = [], time.monotonic()
+        results, start = [], time.monotonic()
         budget_s, lost, failed = self._left_s, self._lost(device.spec), False
         marker = self._crash_marker(device.spec)
 
@@ -188,9 +204,9 @@ class Tuner:
                 without = lost.get(call.key, {})
                 found = _measure(device, call, without, self._open_bench, marker, left_s)
                 if found is not None:
-                    made.append(found)
+                    results.append(found)
                 elif left_s() > 0:
-                    self._given_up.add((identity_of(device.spec), call.key))
+                    self._not_measurable.add((identity_of(device.spec), call.key))
         except DeviceError:
             failed = True
             raise
@@ -198,16 +214,24 @@ class Tuner:
             marker.close(failed)
             with self._lock:
                 self._left_s -= time.monotonic() - start
-            self._keep(device.spec, made)
+            self._keep(device.spec, results)
         tell(device.name, len(calls), len(calls))
-        return tuple(made)
+        return tuple(results)
 
     def measure_graph(
         self, graph: Graph, devices: Iterable[Device], plan: Callable[[], Plan], trace: Trace
     ) -> None:
-        """Measure the calls of a graph that are missing on the devices where they would run.
+        """Measure the calls of a graph without results on the devices that would run them.
 
-        plan: asked only where something is missing. Raises DeviceError as `measure`.
+        Parameters
+        ----------
+        plan
+            Returns the plan; called only if results are missing.
+
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         wanted: list[tuple[Device, dict[str, Tunable]]] = []
         for device in devices:
@@ -217,28 +241,30 @@ class Tuner:
                     wanted.append((device, calls))
         if not wanted:
             return
-        made = plan()
+        built_plan = plan()
         with progress_bar() as tell:
             for device, _ in wanted:
-                index = made.topology.index(device.name)
-                here = {n for split in made.splits if split.device == index for n in split.nodes}
+                index = built_plan.topology.index(device.name)
+                here = {
+                    n for split in built_plan.splits if split.device == index for n in split.nodes
+                }
                 missing = self.missing(device.spec, calls_of(graph, device.spec, here))
                 start = trace.clock.now()
                 found = self.measure(device, missing, tell)
                 fields = {"calls": len(found), "missing": len(missing) - len(found)}
                 trace.emit(Event("tune", device.name, start, trace.clock.now(), fields=fields))
 
-    def _keep(self, spec: DeviceSpec, made: Iterable[TuningResult]) -> None:
-        made = list(made)
+    def _keep(self, spec: DeviceSpec, results: Iterable[TuningResult]) -> None:
+        results = list(results)
         identity = identity_of(spec)
-        if identity is None or not made:
+        if identity is None or not results:
             return
         with self._lock:
             known = self._of(identity)
-            found = known.found | {each.key: each for each in made}
+            found = known.found | {each.key: each for each in results}
             self._results[identity] = _Results(found, known.lost)
-        if self._store is not None:  # outside the lock: another process may hold the file
-            self._store.add(identity, made)
+        if self._store is not None:  # outside of the lock: another process may hold the file's lock
+            self._store.add(identity, results)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
@@ -246,7 +272,7 @@ class Tuner:
                 read = self._store.load(identity) if self._store is not None else {}
                 found = {key: each for key, each in read.items() if _is_current(each)}
                 lost = self._store.crashed_variants(identity) if self._store is not None else {}
-                self._results[identity] = _Results(found, _with_reasons(lost))
+                self._results[identity] = _Results(found, _add_reasons(lost))
             return self._results[identity]
 
     def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
@@ -260,8 +286,10 @@ class Tuner:
         return self._store.crash_marker(identity)
 
 
-def _with_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Returns what took the device with it, with the shaders that are here, and how to tell."""
+def _add_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the variants that crashed the device, if their shaders are unchanged, with the
+    reason.
+    """
     return {
         key: {name: LOST for name, shaders in names.items() if _is_of(key, shaders)}
         for key, names in lost.items()
@@ -269,26 +297,26 @@ def _with_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, 
 
 
 def _is_current(found: TuningResult) -> bool:
-    """Whether a result is of the shaders that are here."""
+    """Return True if a result belongs to the current shaders."""
     return _is_of(found.key, found.shaders)
 
 
 def _is_of(key: str, shaders: str) -> bool:
     op = key.partition(" ")[0]
-    with suppress(Exception):  # of an op that is not there any more
+    with suppress(Exception):  # the op may not exist any more
         return get_op(op).kernel is not None and shaders == shader_hash(op)
     return False
 
 
 def is_busy(device: Device) -> bool:
-    """Whether a device works on something now: a run would take longer, as would the measuring."""
+    """Return True if a device is busy: measurements would be wrong and would delay a run."""
     from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
 
     return isinstance(device, VulkanDevice) and device.busy()
 
 
 def _seconds(spec: DeviceSpec, call: Tunable) -> float:
-    """Return about how long a call takes."""
+    """Return the estimated seconds of a call."""
     return work_seconds(spec, call.op.work(call.call.inputs, call.call.output, call.call.attrs))
 
 
@@ -300,13 +328,15 @@ def _measure(
     marker: CrashMarker,
     left_s: Callable[[], float],
 ) -> TuningResult | None:
-    """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
+    """Return the result of one call, or None if its variants cannot be compared here. lost:
+    variants to skip.
+    """
     if _seconds(device.spec, call) > LONGEST_S:
-        return None  # a submission this long risks the device, and drowns what is to be compared
+        return None  # a submission this long risks the device and hides the differences
     try:
         with open_bench(device, call) as bench:
             names = tuple(name for name in call.names if name not in lost)
-            noted = _Noted(bench, marker, call)
+            noted = _MarkedBench(bench, marker, call)
             found = search(call.key, names, noted, left_s, _largest_error(call.call))
     except (OutOfMemory, UnsupportedOp, GivenUp):
         return None
@@ -320,12 +350,12 @@ def _measure(
 
 
 def _largest_error(call: Call) -> float:
-    """Return how far results of two variants of a call may differ, as `search` takes it."""
+    """Return the maximum error between results of two variants of a call, for `search`."""
     return LARGEST_ERROR_OF.get(precision_of(call.attrs), LARGEST_ERROR)
 
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
-    """Return a call ready to be measured on a Vulkan device."""
+    """Return a context manager with the benchmark of a call on a Vulkan device."""
     from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
     from .kernel_benchmark import CallBench
 
@@ -336,7 +366,7 @@ def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
 
 @contextmanager
 def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
-    """Give a function that shows a bar on stderr; nothing is shown where that is no terminal."""
+    """Yield a progress callback that draws a bar on stderr, if stderr is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     from ..common.console import Bars, Described

@@ -1,17 +1,17 @@
-"""Benchmarker: what can be measured of a device, through the sessions that carry out plans.
+"""Device benchmarker: measures a device through the prepared plans that also run graphs.
 
     one call, one split      d1 = start + launch
     n calls in one split     dn = start + n launch                (d: on the device's own clock)
-    n calls in n splits      waits for each: what the host does for a submission
+    n calls in n splits      waits for each: host time of a submission
 
-A call that comes again at once finds its weights in the cache and its threads awake. In a model it
-does not. So calls are measured with other calls between them, which take sets of weights in turn:
+A call that is repeated at once finds its weights in the cache and its threads awake. In a model it
+does not. Therefore calls are measured with other calls in between, and rotate over sets of weights:
 
     call other call other call other   less   other other other
-    set 0      set 1      set 0                                     more sets than a cache holds
+    set 0      set 1      set 0                                     more sets than fit into a cache
 
-Numpy and simulated devices are measured so throughout. Vulkan devices have their own benchmarker
-for calls and transfers (rig_vulkan.py). Examples: tests/tuning/test_calibrate.py.
+This measures numpy and simulated devices. Vulkan devices have their own benchmarker for calls and
+transfers (vulkan_benchmarker.py). Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ from ..trace import Clock, Recorder, Trace
 from .calibration_types import Overheads
 
 TIMEOUT_S = 60.0
-STEPS = 8
-"""Tiny calls, or splits, beside the first one."""
+TINY_CALLS = 8
+"""Number of tiny calls or splits in addition to the first one."""
 ROUNDS = 5
-"""Transfers of one size."""
+"""Number of transfers of each size."""
 MIN_ROUNDS, MAX_ROUNDS = 12, 40
-ENOUGH_S, LONG_S = 0.01, 0.1
-"""Runs of a graph go on until there are the least and it took enough, or there are the most, or it
-took long. Two there are in any case.
+MIN_TOTAL_S, MAX_TOTAL_S = 0.01, 0.1
+"""Runs of a graph are repeated until there are MIN_ROUNDS that took MIN_TOTAL_S, or MAX_ROUNDS, or
+they took MAX_TOTAL_S. There are always at least two.
 """
 SPAN_S = 0.02
-"""In one submission a call is repeated for so long."""
+"""Time for which a call is repeated in one submission."""
 MAX_CALLS = 24
-"""So many times at most."""
+"""Maximum number of repetitions in one submission."""
 SPAN_ROUNDS = 8
-"""Runs of such a submission."""
+"""Number of runs of a submission."""
 QUICK_SPAN_S, QUICK_ROUNDS = 0.005, 4
-"""The same of a quick measurement."""
+"""SPAN_S and SPAN_ROUNDS of a quick measurement."""
 COLD_BYTES = 1 << 27
-"""Weights of a call are so many that no cache holds them."""
+"""Total weights of the calls, so that no cache holds them."""
 SHARE = 8
-"""Of free memory, a part that sets of weights may take."""
+"""The sets of weights may use 1/SHARE of the free memory."""
 BLOCK = 1 << 16
-"""Operands are these numbers again and again."""
+"""Operands repeat a block of this many numbers."""
 SEED = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Seconds of one transfer into a device's memory or out of it: of the host, and of the device;
-    None where that cannot be told apart from other things.
+    """Seconds of one transfer between host and device memory: host time and device time. None if it
+    cannot be measured separately.
     """
 
     host_s: float
@@ -91,8 +91,8 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """Seconds of one run: in all, on the device, and waiting for it."""
+class _RunTimes:
+    """Seconds of one run: total, device time, and host time waiting for it."""
 
     run_s: float
     device_s: float
@@ -105,16 +105,16 @@ class DeviceBenchmarker:
     Parameters
     ----------
     host
-        The CPU of the device's machine.
+        The CPU of the device's host.
     clock
-        The one that runs are timed by.
+        The clock that times runs.
     quick
-        Whether a rough figure is enough: fewer runs, and no other calls in between.
+        Whether rough results are enough: fewer runs, and no other calls in between.
 
     Attributes
     ----------
     readied_s
-        Seconds that a quick measurement waited for a software driver to translate kernels, as the
+        Seconds that a quick measurement waited for a software driver to compile kernels, as the
         first run of a graph on the device would have.
     """
 
@@ -132,26 +132,34 @@ class DeviceBenchmarker:
         return self.device.name
 
     def overheads(self) -> Overheads:
-        """Measure what calls and submissions take beside their work."""
-        few = self._taken(_tiny(1))
-        many = self._taken(_tiny(1 + STEPS))
-        apart = self._taken(_tiny(1 + STEPS), submit_granularity="op")
-        launch_s = max(0.0, many.device_s - few.device_s) / STEPS
+        """Measure the overheads of calls and submissions."""
+        few = self._taken(_tiny_graph(1))
+        many = self._taken(_tiny_graph(1 + TINY_CALLS))
+        apart = self._taken(_tiny_graph(1 + TINY_CALLS), submit_granularity="op")
+        launch_s = max(0.0, many.device_s - few.device_s) / TINY_CALLS
         start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
-        around_s = max(0.0, around_s) / STEPS
-        waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
+        around_s = max(0.0, around_s) / TINY_CALLS
+        waited_s = (apart.waited_s - apart.device_s) / (1 + TINY_CALLS)
         fence_s = min(around_s, max(0.0, waited_s))
         alone_s = few.run_s - few.device_s
         run_s = max(0.0, alone_s - around_s)
         return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s, max(0.0, alone_s))
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
-        """Measure one call, its launch included. weights: positions of operands that calls find in
-        memory, as in a model.
+        """Measure one call including its launch.
 
-        Raises:
-            VkschedError: it cannot be measured here. DeviceError: the device failed.
+        Parameters
+        ----------
+        weights
+            Positions of operands that calls read from memory, as in a model.
+
+        Raises
+        ------
+        VkschedError
+            The call cannot be measured here.
+        DeviceError
+            The device failed.
         """
         once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
         span_s = QUICK_SPAN_S if self.quick else SPAN_S
@@ -168,15 +176,15 @@ class DeviceBenchmarker:
         return max(0.0, taken_s - self._others_s[times]) / times
 
     def _sets(self, weights: Sequence[TensorType]) -> int:
-        """Return how many sets of weights a call is measured with; together they take no more than
-        COLD_BYTES, unless one set does.
+        """Return the number of weight sets of a call. Together they need at most COLD_BYTES, unless
+        a single set is larger.
         """
         in_all = sum(type_.host_bytes for type_ in weights)
         return max(1, min(COLD_BYTES, self.spec.memory_bytes // SHARE) // in_all) if in_all else 1
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
-        """Measure a value that goes into the device's memory, and one that comes out of it; None
-        where the way back cannot be measured, and so counts as equal.
+        """Measure an upload and a download. The download is None if it cannot be measured; it
+        counts as equal then.
         """
         rows = max(1, size_bytes // 256)
         x = input("x", (rows, 64))
@@ -195,28 +203,28 @@ class DeviceBenchmarker:
         return Transfer(lower_quartile(times), None), None
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release the memory of the benchmarks."""
 
     def _taken(
         self, graph: Graph, submit_granularity: str = "split", rounds: int = MIN_ROUNDS
-    ) -> _Taken:
-        """Run a graph so many times at least, and returns what a run takes."""
+    ) -> _RunTimes:
+        """Run a graph at least `rounds` times and return the times of a run."""
         recorder = Recorder()
-        found: list[_Taken] = []
+        found: list[_RunTimes] = []
         spent_s = 0.0
         with self._executor(graph, recorder, submit_granularity) as executor:
-            while len(found) < 2 or _goes_on(len(found), spent_s, rounds):
+            while len(found) < 2 or _needs_more_rounds(len(found), spent_s, rounds):
                 recorder.events.clear()
                 executor.run({})
                 stats = executor.last_stats
                 assert stats is not None
                 waited_s = sum(event.end_s - event.start_s for event in recorder.select("wait"))
                 device_s = sum(stats.device_seconds.values())
-                found.append(_Taken(stats.seconds, device_s, waited_s))
+                found.append(_RunTimes(stats.seconds, device_s, waited_s))
                 spent_s += stats.seconds
-        # the first runs touch memory, and do what drivers and processors put off
+        # the first runs touch memory and pay for lazy work of drivers and processors
         warm = found[min(len(found) - 1, 1 + len(found) // 4) :]
-        return _Taken(
+        return _RunTimes(
             lower_quartile([each.run_s for each in warm]),
             lower_quartile([each.device_s for each in warm]),
             lower_quartile([each.waited_s for each in warm]),
@@ -228,7 +236,7 @@ class DeviceBenchmarker:
     ) -> Iterator[Executor]:
         spec = replace(self.spec, submit_granularity=submit_granularity)
         others = tuple(device.spec for device in self._devices[1:])
-        own = self.device.link  # of a simulated device: what it is to take for transfers
+        own = self.device.link  # a simulated device reports its link
         pairs = ((spec.name, others[-1].name, own),) if own is not None and others else ()
         topology = Topology((spec, *others), Links(pairs))
         placed = [(node.id, spec.name) for node in graph.ops]
@@ -244,19 +252,17 @@ class DeviceBenchmarker:
 
 
 def lower_quartile(times: Sequence[float]) -> float:
-    """Return the time that a quarter of some times are below: others who take the processor make
-    times longer, and never shorter.
-    """
+    """Return the lower quartile of some times: other programs make times longer, never shorter."""
     return sorted(times)[(len(times) - 1) // 4]
 
 
-def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
-    enough = rounds >= least and spent_s >= ENOUGH_S
-    return not enough and rounds < MAX_ROUNDS and spent_s < LONG_S
+def _needs_more_rounds(rounds: int, spent_s: float, min_rounds: int) -> bool:
+    enough = rounds >= min_rounds and spent_s >= MIN_TOTAL_S
+    return not enough and rounds < MAX_ROUNDS and spent_s < MAX_TOTAL_S
 
 
-def _tiny(count: int) -> Graph:
-    """Return a chain of calls with next to no work."""
+def _tiny_graph(count: int) -> Graph:
+    """Return a chain of calls with almost no work."""
     at: Tensor = weight(np.ones(4, np.float32))
     for _ in range(count):
         at = relu(at)
@@ -271,8 +277,9 @@ def _graph_of(
     sets: int = 1,
     apart: bool = False,
 ) -> Graph:
-    """Return a graph of one call, so many times, on numbers that lie on the device already. sets:
-    of the operands in `weights`, which calls take in turn. apart: with other calls in between.
+    """Return a graph that repeats a call on operands that are on the device already. sets: number
+    of sets of the operands in `weights`, over which calls rotate. apart: True for other calls in
+    between.
     """
     numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
     first = [weight(array) for array in numbers]
@@ -284,24 +291,26 @@ def _graph_of(
     out: list[Tensor] = []
     for turn in range(times):
         out.append(apply(op.name, operands[turn % sets], call.attrs))
-        out += _between(turn) if apart else ()
+        out += _filler_calls(turn) if apart else ()
     return build_graph(out)[0]
 
 
 def _others(times: int) -> Graph:
-    """Return the graph of what comes between calls alone."""
-    return build_graph([each for turn in range(times) for each in _between(turn)])[0]
+    """Return a graph of the calls in between alone."""
+    return build_graph([each for turn in range(times) for each in _filler_calls(turn)])[0]
 
 
-def _between(turn: int) -> list[Tensor]:
-    """Return calls of some families: a product, rows, a move and single elements."""
+def _filler_calls(turn: int) -> list[Tensor]:
+    """Return calls of several families: a matmul, a reduction, a data movement and an elementwise
+    op.
+    """
     rng = np.random.default_rng(SEED + turn)
     a, b = (weight(rng.standard_normal(shape, np.float32)) for shape in ((64, 256), (256, 64)))
     return [softmax(a), matmul(a, b), transpose(a, (1, 0)), gelu(a)]
 
 
 def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:
-    """Return numbers of a usual size for an operand; positions are 0, which every axis has."""
+    """Return operand values of typical size; indices are 0, which is valid on every axis."""
     rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
     count = max(1, min(BLOCK, math.prod(type_.shape)))
     if position in get_op(op.name).indices:

@@ -1,15 +1,15 @@
-"""Calibrate: measures one device within a budget, what matters most first.
+"""Calibration: measure the costs of one device within a time budget, the most important ones first.
 
     overheads --> transfers each way, by size --> calls, one after the other, while time is left
                                                     pass 1: a b c d   pass 2: a b c d   ...
 
-Another program, or a processor that changes its speed, often makes calls longer for some tenths of
-a second. So there are passes over all calls for some seconds, and the median of a call's times
-counts: half of the passes have to be bad to spoil it.
+Other programs or a changing clock rate often slow calls down for some tenths of a second. Therefore
+there are passes over all calls for some seconds, and the median of a call's times counts: it stays
+right unless half of the passes are disturbed.
 
-Every step gives a result that can be used alone. A call that would take half a second is not
-measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call
-and pass. Examples: tests/tuning/test_calibrate.py.
+The result of every step is usable without the next ones. A call that would take half a second is
+not measured, nor one that the device does not support. Complexity: one submission, or a few, for
+each call and pass. Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations
@@ -41,29 +41,31 @@ from .search import LONGEST_S
 from .tunable_calls import shader_hash
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
-"""Bytes of the transfers that are measured."""
+"""Sizes of the measured transfers in bytes."""
 
 SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
-"""What is noted while these are measured, as op and bound are for a call."""
+"""Entries of the crash marker for these measurements, in place of an op and its limiting
+resource.
+"""
 PASSES, MAX_PASSES, SPREAD_S = 5, 100, 2.0
-"""There are so many passes at least, where time is left, and at most until they took so long."""
+"""Minimum number of passes if time is left, and maximum number within SPREAD_S."""
 QUICK_RUNS, QUICK_PASSES = 4, 3
-"""Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
-counts: other programs make times longer, and few passes have no median that is safe from that.
+"""Runs of a long call in a quick measurement, and its passes. The shortest time counts there: other
+programs make times longer, and the median of few passes is not robust.
 """
 QUICK_BYTES = 1 << 27
-"""Of a call's operands and result at most, in a quick measurement."""
-FAR_OFF = 10.0
-"""From so many times a rough overhead on a quick measurement is not believed."""
-LONG_ENOUGH = 10
-"""Times the launch: what is shorter says nothing of the device's rates."""
+"""Maximum size of a call's operands and result in a quick measurement."""
+MAX_QUICK_FACTOR = 10.0
+"""Quick measurements of overheads are limited to this multiple of the rough ones."""
+MIN_LAUNCHES = 10
+"""Calls shorter than this multiple of the launch do not determine the device's rates."""
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what, done, total), in calls of all passes."""
+"""A progress callback: (what, done, total), in calls of all passes."""
 
 
 class Benchmarker(Protocol):
-    """What can be measured of a device: benchmarker.DeviceBenchmarker, or a stand-in of a test."""
+    """The measurements of a device: benchmarker.DeviceBenchmarker, or a substitute in tests."""
 
     spec: DeviceSpec
     quick: bool
@@ -80,14 +82,14 @@ class Benchmarker(Protocol):
 
 
 class Note(Protocol):
-    """Tells those who come after a crash what was being measured (crash_marker.CrashMarker)."""
+    """Records the current measurement for the time after a crash (crash_marker.CrashMarker)."""
 
     def begin(self, key: str, variant: str, shaders: str) -> None: ...
 
 
 @dataclass
 class Clocked:
-    """A budget that runs from now on."""
+    """A time budget that starts now."""
 
     budget_s: float = math.inf
     forgiven_s: float = 0.0
@@ -118,13 +120,19 @@ def calibrate(
     note: Note | None = None,
     thorough: bool = False,
 ) -> Calibration:
-    """Returns what is known of a device with what was measured now.
+    """Measure a device and return its calibration.
 
-    known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
-    thorough: whether to measure in many passes; else there is one, or few quick ones.
+    Parameters
+    ----------
+    known
+        A calibration with overheads, links and calls that need no measuring.
+    thorough
+        True for many passes, False for a single one or a few quick ones.
 
-    Raises:
-        DeviceError: the device failed.
+    Raises
+    ------
+    DeviceError
+        The device failed.
     """
     found = Calibration(speeds_of(benchmarker.spec), when=datetime.date.today().isoformat())
     calls = list(wanted)
@@ -133,12 +141,12 @@ def calibrate(
     if overheads is None:
         tell(f"{benchmarker.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
-        overheads = _believed(benchmarker)
+        overheads = _measure_overheads(benchmarker)
         found = replace(found, overheads=overheads)
     if known.link_in is None and benchmarker.spec.kind != "cpu" and not budget.over:
         tell(f"{benchmarker.name} transfers", 0, len(calls))
         _begin(note, TRANSFERS)
-        found = _with_links(found, benchmarker, budget)
+        found = _measure_links(found, benchmarker, budget)
     taken = _taken(benchmarker, calls, budget, tell, note, thorough)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
@@ -157,7 +165,7 @@ def calibrate(
                 shaders,
             )
         )
-        if taken_s < LONG_ENOUGH * overheads.launch_s:
+        if taken_s < MIN_LAUNCHES * overheads.launch_s:
             continue
         work = call_work(benchmarker.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
@@ -173,14 +181,14 @@ def calibrate(
     )
 
 
-def _believed(benchmarker: Benchmarker) -> Overheads:
-    """Measures overheads. Quick ones are at most some times as long as the rough ones of such a
-    device: a launch is a small difference of long times, where other programs are busy.
+def _measure_overheads(benchmarker: Benchmarker) -> Overheads:
+    """Measure overheads. Quick results are limited to a multiple of the rough ones of similar
+    devices: a launch is a small difference of long times, which other programs disturb.
     """
     found, spec = benchmarker.overheads(), benchmarker.spec
     if not benchmarker.quick or not spec.launch_s:
         return found
-    launch_s, submit_s = FAR_OFF * spec.launch_s, FAR_OFF * spec.submit_s
+    launch_s, submit_s = MAX_QUICK_FACTOR * spec.launch_s, MAX_QUICK_FACTOR * spec.submit_s
     return replace(
         found,
         launch_s=min(found.launch_s, launch_s),
@@ -200,24 +208,26 @@ def _taken(
     note: Note | None,
     thorough: bool,
 ) -> list[list[float]]:
-    """Return the seconds of each call, by pass; none of a call that cannot be measured, or that
-    the budget did not reach.
+    """Return the seconds of each call by pass. The list is empty for a call that cannot be measured
+    or that the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (
+    min_passes, max_passes = (
         (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if benchmarker.quick else 1)
     )
     start_s, done = budget.spent_s, 0
-    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
+    while done < min_passes or (
+        done < max_passes and budget.spent_s - start_s < SPREAD_S and any(taken)
+    ):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
             if budget.over:
                 return taken
             if len(times) < done:
-                continue  # it could not be measured
-            at = min(done, least - 1) * len(calls) + number
+                continue  # not measurable
+            at = min(done, min_passes - 1) * len(calls) + number
             if benchmarker.quick and not _is_quick(call, budget):
                 continue
-            tell(f"{benchmarker.name} {call.op.name}", at, least * len(calls))
+            tell(f"{benchmarker.name} {call.op.name}", at, min_passes * len(calls))
             readied_s = benchmarker.readied_s
             taken_s = _seconds(benchmarker, call, note)
             budget.forgiven_s += benchmarker.readied_s - readied_s
@@ -228,8 +238,8 @@ def _taken(
 
 
 def _is_quick(wanted: CalibrationSample, budget: Clocked) -> bool:
-    """Whether a call is measured in the time that is left, with operands that are made in no time
-    and take little memory.
+    """Return True if a call fits into the time that is left and its operands are small and quick to
+    create.
     """
     size_bytes = sum(type_.host_bytes for type_ in (*wanted.call.inputs, wanted.call.output))
     return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= budget.left_s
@@ -243,9 +253,9 @@ def _begin(note: Note | None, what: tuple[str, str]) -> None:
 def _seconds(
     benchmarker: Benchmarker, wanted: CalibrationSample, note: Note | None
 ) -> float | None:
-    """Returns what one call takes, None where it cannot be measured."""
+    """Return the seconds of one call, or None if it cannot be measured."""
     if wanted.seconds > LONGEST_S or wanted.estimate_s > LONGEST_S:
-        return None  # it risks the device, and the budget
+        return None  # it risks the device and the budget
     _begin(note, wanted.kind)
     try:
         taken_s = benchmarker.seconds(wanted.op, wanted.call, wanted.weights)
@@ -258,12 +268,12 @@ def _seconds(
     return taken_s if taken_s > 0 else None
 
 
-def _with_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
-    """Measures transfers: their links, and the share of the device itself."""
+def _measure_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
+    """Measure transfers and return the calibration with their links and the device's own part."""
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []
     samples: list[Sample] = []
-    few = benchmarker.quick and benchmarker.spec.limits.software  # it copies as the host does
+    few = benchmarker.quick and benchmarker.spec.limits.software  # its transfers are host copies
     for size in SIZES[:-1] if few else SIZES:
         if budget.over and len(into) > 1:
             break
@@ -290,7 +300,7 @@ def _fit(times: list[tuple[float, float]]) -> Link | None:
 
 
 def _means(samples: list[Sample]) -> list[Sample]:
-    """Return one sample for each op, bound and size class, the geometric mean."""
+    """Return one sample for each op, limiting resource and size class: the geometric mean."""
     groups: dict[tuple[str, str, int], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.place, []).append(sample)

@@ -1,8 +1,8 @@
-"""Samples: the calls that are measured of a device, those of a graph or typical ones.
+"""Calibration samples: the calls that a calibration measures, of a graph or typical ones.
 
-Each family has calls of three sizes, as what a call takes over its estimate depends on its size:
-short ones are overheads inside kernels, long ones come near the device's own rates. The list goes
-round the families, so that a small budget has something of each.
+Each family has calls of three sizes, because the ratio of measured to estimated time depends on the
+size: short calls show overheads inside kernels, long ones approach the device's rates. The list
+alternates between families, so that a small budget covers each of them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,25 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.perf_model import MIN_S
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
-"""Of elementwise calls, rows and moves: small, middle, large."""
+"""Shapes of elementwise ops, reductions and data movements: small, medium, large."""
 
 
 Make = Callable[..., Tensor]
-"""Makes an input, or a weight: (*shape, dtype=float32) -> Tensor."""
+"""Create an input or a weight: (*shape, dtype=float32) -> Tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSample:
-    """A call to be measured. seconds: what all such calls of a graph are thought to take; each_s:
-    what one is. weights: positions of operands that a model reads from memory, as no op has just
-    written them.
+    """A call to measure.
+
+    Parameters
+    ----------
+    seconds
+        Estimated time of all equal calls of a graph.
+    each_s
+        Estimated time of one.
+    weights
+        Positions of operands that a model reads from memory, because no op has just written them.
     """
 
     op: Op
@@ -67,12 +74,12 @@ class CalibrationSample:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Its op, and what bounds it."""
+        """The op and its limiting resource."""
         return self.op.name, self.bound
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Where its sample is kept; see `calibration.Sample`."""
+        """The key of its sample; see `calibration_types.Sample`."""
         return (
             call_signature(self.op, self.call),
             self.bound,
@@ -81,7 +88,7 @@ class CalibrationSample:
 
 
 def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:
-    """Return the distinct calls of a graph that a device can run, in order."""
+    """Return the distinct calls of a graph that a device supports, in order."""
     times: dict[int, int] = {}
     for node in graph.ops:
         if node.id not in graph.views and not node.declaration.stateful:
@@ -93,7 +100,7 @@ def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSampl
         if node.id in graph.views or unsupported_reason(spec, graph, node) is not None:
             continue
         op, call = node.declaration, call_of(spec, graph, node)
-        if spec.kind == "cpu":  # an epilogue is a pass of its own there
+        if spec.kind == "cpu":  # on the CPU an epilogue is a separate pass
             call = call.without_epilogue
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         each_s = call_cost(spec, op, call).seconds
@@ -103,7 +110,7 @@ def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSampl
 
 
 def typical_samples() -> Graph:
-    """Return a graph of typical calls, going round the families."""
+    """Return a graph of typical calls that alternates between families."""
     numbers = count()
 
     def some(*shape: int, dtype: str = FLOAT32) -> Tensor:
@@ -114,10 +121,10 @@ def typical_samples() -> Graph:
 
     families: tuple[Iterable[Tensor], ...] = (
         _elementwise(some),
-        _products(some, held),
-        _rows(some),
-        _windows(some, held),
-        _moves(some),
+        _matmuls(some, held),
+        _reductions(some),
+        _convolutions(some, held),
+        _data_movements(some),
     )
     in_turn = [t for group in zip_longest(*families) for t in group if t is not None]
     return build_graph(in_turn)[0]
@@ -132,7 +139,7 @@ def _elementwise(some: Make) -> Iterator[Tensor]:
         yield exp(some(*shape))
 
 
-def _products(some: Make, held: Make) -> Iterator[Tensor]:
+def _matmuls(some: Make, held: Make) -> Iterator[Tensor]:
     for m, k, n in ((1, 768, 768), (128, 128, 128), (1, 768, 3072), (128, 768, 768), (64, 64, 64)):
         yield matmul(some(m, k), held(k, n))
         yield matmul(some(m, k), held(n, k), transpose_b=True)
@@ -149,7 +156,7 @@ def _products(some: Make, held: Make) -> Iterator[Tensor]:
     yield matmul(some(512, 1024), held(1024, 1024), transpose_b=True)
 
 
-def _rows(some: Make) -> Iterator[Tensor]:
+def _reductions(some: Make) -> Iterator[Tensor]:
     for rows, columns in ROWS:
         yield softmax(some(rows, columns))
         yield layer_norm(some(rows, columns), some(columns), some(columns))
@@ -158,7 +165,7 @@ def _rows(some: Make) -> Iterator[Tensor]:
         yield reduce_mean(some(rows, columns), 0)
 
 
-def _windows(some: Make, held: Make) -> Iterator[Tensor]:
+def _convolutions(some: Make, held: Make) -> Iterator[Tensor]:
     for channels, side in ((16, 14), (64, 28), (256, 14), (64, 56)):
         yield conv(some(1, channels, side, side), held(channels, channels, 3, 3), padding=1)
         yield conv(some(1, channels, side, side), held(channels, channels, 1, 1))
@@ -170,7 +177,7 @@ def _windows(some: Make, held: Make) -> Iterator[Tensor]:
     yield conv(some(1, 3, 224, 224), held(64, 3, 7, 7), stride=2, padding=3)
 
 
-def _moves(some: Make) -> Iterator[Tensor]:
+def _data_movements(some: Make) -> Iterator[Tensor]:
     for rows, columns in ROWS:
         yield transpose(some(rows, columns), (1, 0))
         yield concat([some(rows, columns), some(rows, columns)], 0)

@@ -1,11 +1,12 @@
-"""Calibration: what was measured of one device, and the costs and links that follow, as plain data.
+"""Calibration: measurements of one device and the resulting costs and links, as plain data.
 
     samples (op, bound, size, factor) --mean per kind and size--> curves of the op,
                                                                   of its family, of any op
     seconds of transfers by size ------fit----------------------> Link each way
 
-A factor is what a call took over its estimate by rough speeds, so it holds for these speeds only:
-they are kept beside it. Complexity: O(samples). Examples: tests/tuning/test_calibration.py.
+A factor is the measured time of a call divided by its estimate from rough speeds. It is valid for
+these speeds only, which are stored with it. Complexity: O(samples). Examples:
+tests/tuning/test_calibration.py.
 """
 
 from __future__ import annotations
@@ -25,21 +26,34 @@ from ..topology.links import Link
 from ..topology.perf_model import ANY, MIN_S, Curve, PerfModel
 
 MIN_SHARE = 0.05
-"""Of what a short call takes, that is not its launch: the launch was measured on other calls."""
+"""Minimum share of a short call's time that is not its launch, because the launch was measured on
+other calls.
+"""
 MAX_SAMPLES = 4096
-"""Of one device."""
+"""Maximum number of samples of one device."""
 FIT_ROUNDS = 20
-FAR_OFF = 0.1
-"""A transfer that is further from the line than this share of its time counts less."""
-FASTEST_BYTES_PER_S = 1e15
-"""What takes no time at all is as fast as this."""
+MAX_RELATIVE_ERROR = 0.1
+"""Transfers whose relative distance from the line is larger get a lower weight."""
+MAX_BYTES_PER_S = 1e15
+"""Upper bound of a rate, for transfers that take no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured call. op: with the way it is called, as `node_cost.call_signature` gives it.
-    bound: what takes its time. size: log2 of the estimated seconds. factor: measured seconds, less
-    the launch, over estimated ones. shaders: a hash of what ran; "" on devices without any.
+    """One measured call.
+
+    Parameters
+    ----------
+    op
+        The call signature, see `node_cost.call_signature`.
+    bound
+        Its limiting resource.
+    size
+        log2 of the estimated seconds.
+    factor
+        Measured seconds without the launch, divided by the estimate.
+    shaders
+        Hash of the shaders; "" on devices without shaders.
     """
 
     op: str
@@ -50,27 +64,29 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """The op alone."""
+        """The name of the op."""
         return self.op.partition("+")[0]
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Where it is kept: a newer sample of the same op, bound and size class replaces it."""
+        """The key of the sample: a newer one with the same op, limiting resource and size class
+        replaces it.
+        """
         return self.op, self.bound, round(self.size)
 
     def seconds(self, launch_s: float) -> float:
-        """Returns what the call took, launch included."""
+        """Return the measured seconds of the call, launch included."""
         return launch_s + self.factor * math.pow(2.0, self.size)
 
     def taking(self, taken_s: float, launch_s: float) -> Sample:
-        """Return the same call as one that took some seconds, launch included."""
+        """Return a sample of the same call with other measured seconds, launch included."""
         estimate_s = math.pow(2.0, self.size)
         return sample_of(self.op, estimate_s, self.bound, taken_s, launch_s, self.shaders)
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What calls and submissions take beside their work; see `PerfModel`."""
+    """Overheads of calls and submissions; see `PerfModel`."""
 
     launch_s: float = 0.0
     start_s: float = 0.0
@@ -82,24 +98,24 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What is known of one device.
+    """Measurements of one device.
 
     Attributes
     ----------
     speeds
-        The rough ones that factors count from.
+        The rough speeds that factors refer to.
     link_in, link_out
-        From and to the memory of the host.
+        The links from and to the memory of the host.
     when
         The day of the last measurement.
     spent_s, starts
-        Seconds that schedulers spent by themselves to measure it, and how many did.
+        Seconds that schedulers spent on measuring without being asked, and their number.
     pace
-        How many times longer everything took in runs than by samples.
+        The factor by which calls took longer in runs than by samples.
     seen
-        The day of the last such run.
+        The day of the last run that updated `pace`.
     guessed
-        Whether the overheads are those of such devices, since nobody has measured them.
+        Whether the overheads are typical ones of similar devices, not measured ones.
     """
 
     speeds: tuple[float, float, float]
@@ -124,10 +140,11 @@ class Calibration:
         return self.overheads is not None
 
     def plus(self, newer: Calibration) -> Calibration:
-        """Returns what is known with newer measurements; these alone where speeds have changed.
+        """Return this calibration updated with newer measurements; only the newer ones if speeds
+        have changed.
 
-        Newer samples replace those of the same place. Of too many, old ones are left out. Guessed
-        overheads replace no measured ones.
+        Newer samples replace samples with equal keys. Over MAX_SAMPLES, old ones are dropped.
+        Guessed overheads do not replace measured ones.
         """
         if newer.speeds != self.speeds:
             return newer
@@ -151,7 +168,7 @@ class Calibration:
         )
 
     def at_own_pace(self) -> Calibration:
-        """Return the same with the pace in the samples, to be measured anew."""
+        """Return a copy with the pace merged into the samples."""
         if self.pace == 1:
             return self
         overheads = self.overheads
@@ -163,8 +180,8 @@ class Calibration:
         return replace(self, overheads=overheads, samples=samples, pace=1.0, seen="")
 
     def recovered(self, today: datetime.date) -> Calibration:
-        """Return the same of a device of which half of its slowness in runs is forgotten for each
-        day since: it may have been hot, or busy with other programs, and is to be tried again.
+        """Return a copy in which half of the slowness in runs is forgotten for each day since: the
+        device may have been hot or busy, and is to be tried again.
         """
         if self.pace <= 1 or not self.seen:
             return self
@@ -172,14 +189,16 @@ class Calibration:
         return replace(self, pace=self.pace ** (0.5**days)) if days else self
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data; `from_dict` makes it again."""
+        """Return the calibration as plain data; `from_dict` reads it."""
         out = asdict(self)
         del out["costs"]
         return out
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Calibration:
-        """Return a calibration from plain data; raises what wrong data raises."""
+        """Return a calibration from plain data; invalid data raises KeyError, TypeError or
+        ValueError.
+        """
         flops_per_s, bytes_per_s, loop_latency_s = map(_positive, data["speeds"])
         overheads = data["overheads"]
         if overheads is not None:
@@ -211,44 +230,46 @@ class Calibration:
 
 
 def speeds_of(spec: DeviceSpec) -> tuple[float, float, float]:
-    """Return the rough speeds from which factors of a device count."""
+    """Return the rough speeds that factors of a device refer to."""
     return spec.flops_per_s, spec.bytes_per_s, spec.loop_latency_s
 
 
 def sample_of(
     op: str, estimate_s: float, bound: str, taken_s: float, launch_s: float, shaders: str = ""
 ) -> Sample:
-    """Return a call that took some seconds, launch included, as a sample."""
+    """Return the sample of a call with measured seconds, launch included."""
     estimate_s = max(estimate_s, MIN_S)
     work_s = max(taken_s - launch_s, MIN_SHARE * taken_s, MIN_S)
     return Sample(op, bound, math.log2(estimate_s), work_s / estimate_s, shaders)
 
 
 def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
-    """Return the link that explains transfers best: latency_s + bytes / bytes_per_s.
+    """Return the link that fits transfers best: latency_s + bytes / bytes_per_s.
 
-    taken: (bytes, seconds), at two sizes at least. Least squares of relative errors, in which a
-    transfer that is far off counts less in each further round (Huber's weights).
+    Parameters
+    ----------
+    taken
+        Pairs of bytes and seconds, for at least two sizes.
     """
     weights = [1.0] * len(taken)
     latency_s, per_byte_s = 0.0, 0.0
     for _ in range(FIT_ROUNDS):
         latency_s, per_byte_s = _line(taken, weights)
         off = [abs(latency_s + per_byte_s * size - s) / s if s > 0 else 0.0 for size, s in taken]
-        weights = [min(1.0, FAR_OFF / max(each, 1e-12)) for each in off]
-    if per_byte_s * FASTEST_BYTES_PER_S <= 1:
-        return Link(FASTEST_BYTES_PER_S, latency_s)
+        weights = [min(1.0, MAX_RELATIVE_ERROR / max(each, 1e-12)) for each in off]
+    if per_byte_s * MAX_BYTES_PER_S <= 1:
+        return Link(MAX_BYTES_PER_S, latency_s)
     return Link(1 / per_byte_s, latency_s)
 
 
 def through(first: Link, then: Link) -> Link:
-    """Return the link of a transfer that goes by two links, one after the other."""
+    """Return the link of two links in series."""
     per_byte_s = 1 / first.bytes_per_s + 1 / then.bytes_per_s
     return Link(1 / per_byte_s, first.latency_s + then.latency_s)
 
 
 def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
-    """Return (a, b), both at least 0, of the line a + b * bytes nearest to the seconds."""
+    """Return nonnegative (a, b) of the weighted least-squares line a + b * bytes."""
     ww = w1 = wx = w1x = wxx = 0.0
     for (size, seconds), weight in zip(taken, weights, strict=True):
         if seconds <= 0:
@@ -272,10 +293,10 @@ def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tup
 
 
 def _costs(of: Calibration) -> PerfModel:
-    """Returns what plans count by: calls at the pace that runs showed."""
+    """Return the costs for the planner: calls at the pace that runs showed."""
     if of.overheads is None:
         return PerfModel()
-    beside = replace(of.overheads, launch_s=of.pace * of.overheads.launch_s)
+    overheads = replace(of.overheads, launch_s=of.pace * of.overheads.launch_s)
     found: dict[str, dict[int, list[Sample]]] = {}
     plain = {(sample.op, sample.bound) for sample in of.samples if sample.op == sample.name}
     for sample in of.samples:
@@ -283,7 +304,7 @@ def _costs(of: Calibration) -> PerfModel:
             if kind == f"{sample.name}/{sample.bound}" and (
                 sample.op != sample.name and (sample.name, sample.bound) in plain
             ):
-                continue  # plain calls of the op are known by themselves
+                continue  # plain calls of the op have their own samples
             found.setdefault(kind, {}).setdefault(round(sample.size), []).append(sample)
     curves = tuple(
         Curve(kind, _points(found[kind].values(), 1.0 if kind.startswith(COPIES) else of.pace))
@@ -291,7 +312,7 @@ def _costs(of: Calibration) -> PerfModel:
     )
     return PerfModel(
         curves,
-        **asdict(beside),
+        **asdict(overheads),
         flops_per_s=of.flops_per_s,
         bytes_per_s=of.bytes_per_s,
         calls=max(1, len(of.samples)),
@@ -303,7 +324,7 @@ def _kinds(sample: Sample) -> list[str]:
     own = f"{sample.op}/{sample.bound}"
     if sample.op in COPIES:
         return [own]
-    with suppress(VkschedError):  # of an op that is not there any more
+    with suppress(VkschedError):  # the op may not exist any more
         op = get_op(sample.name)
         kinds = (own, *(f"{each}/{sample.bound}" for each in (op.name, family_of(op), ANY)))
         return list(dict.fromkeys(kinds))
@@ -311,7 +332,7 @@ def _kinds(sample: Sample) -> list[str]:
 
 
 def _points(groups: Iterable[Sequence[Sample]], pace: float) -> tuple[tuple[float, float], ...]:
-    """Return the geometric mean of each size class, at a pace."""
+    """Return the geometric mean of each size class, multiplied by the pace."""
     return tuple(
         sorted(
             (
@@ -330,7 +351,7 @@ def _link(data: Mapping[str, Any] | None) -> Link | None:
 
 
 def _day(value: Any) -> str:
-    """Return a day as it is written, or nothing."""
+    """Return an ISO day, or ""."""
     return datetime.date.fromisoformat(value).isoformat() if value else ""
 
 

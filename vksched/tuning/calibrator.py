@@ -1,12 +1,12 @@
-"""Calibrator: the measured costs of a scheduler's devices, and how they are measured and kept.
+"""Calibrator: measures and caches the costs of a scheduler's devices.
 
-    compile --first_use.py--> overheads, links, calls
-                                      |
-    next plans <--DeviceSpec.costs, Topology.links-- this scheduler <--+--> disk <--lessons.py--
-    runs
+    compile --first_use.py------> overheads, links, calls --.
+    runs ----learned_costs.py---> samples, paces -----------+--> this scheduler <---> disk
+                                                                       |
+    next plans <--------------DeviceSpec.costs, Topology.links---------'
 
-It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
-device that fails is reported, as it would fail the run. Examples: tests/tuning/test_calibrator.py.
+It follows the tuning mode (autotuner.py). Errors here do not break a compile, except for a device
+failure, because the device would fail the run, too. Examples: tests/tuning/test_calibrator.py.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
 
 
 def kept_as(spec: DeviceSpec) -> Identity | None:
-    """Returns what costs of a device are kept under; None for what is not kept. A software device
-    is as fast as the cores that it may use.
+    """Return the cache key of a device's costs, or None if they are not cached. The key of a
+    software device includes the number of cores that it may use.
     """
     if not spec.driver or spec.kind == "null":
         return None
@@ -49,14 +49,17 @@ def kept_as(spec: DeviceSpec) -> Identity | None:
     return Identity(spec.memory_node, spec.driver, label if spec.limits.software else spec.label)
 
 
-_UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}
-"""What schedulers of this process measured where nothing can be kept, for its next ones."""
+_UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}
+"""Measurements of this process that cannot be cached on disk, for its next schedulers."""
 
 
 class Calibrator:
-    """Calibrations by device, from disk and measured. May be used from any number of threads.
+    """Calibrations by device, cached and measured. Thread-safe.
 
-    open_benchmarker: what measures a device; tests give another.
+    Parameters
+    ----------
+    open_benchmarker
+        Returns the benchmarker of a device; tests replace it.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Calibrator:
         self._lock = threading.RLock()
 
     def known(self, spec: DeviceSpec) -> Calibration:
-        """Returns what is known of a device."""
+        """Return the calibration of a device."""
         identity = kept_as(spec)
         key = identity or spec.name
         with self._lock:
@@ -81,7 +84,7 @@ class Calibrator:
                 if identity is not None and self._store is not None and self._mode.reads:
                     read = self._store.load(identity)
                     if not read:
-                        read = _UNKEPT.get((self._store.path(identity), identity))
+                        read = _UNCACHED.get((self._store.path(identity), identity))
                 if read:
                     read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
@@ -89,13 +92,13 @@ class Calibrator:
         return found if found.speeds == speeds_of(spec) else Calibration(speeds_of(spec))
 
     def costed(self, spec: DeviceSpec) -> DeviceSpec:
-        """Return a device with its measured costs; its own where nothing is known."""
+        """Return a device spec with its measured costs; unchanged if there are none."""
         costs = self.known(spec).costs
         return replace(spec, costs=costs) if costs else spec
 
     def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str, Link], ...]:
-        """Return the links among devices, the last of which is the host: what a device itself
-        says of its link, else what was measured.
+        """Return the links among devices, the last of which is the host: the link that a device
+        reports, else the measured one.
         """
         own = {device.name: device.link for device in devices if device.link is not None}
         return self.links_of([device.spec for device in devices], own)
@@ -103,8 +106,13 @@ class Calibrator:
     def links_of(
         self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
     ) -> tuple[tuple[str, str, Link], ...]:
-        """Return the links among devices that need not be open, the last of which is the host. Two
-        devices reach each other through it. own: links by name that are not looked up.
+        """Return the links among devices that need not be open. The last device is the host,
+        through which all transfers go.
+
+        Parameters
+        ----------
+        own
+            Links by device name that override measured ones.
         """
         host = specs[-1].name
         pairs: list[tuple[str, str, Link]] = []
@@ -124,12 +132,12 @@ class Calibrator:
         return tuple(pairs)
 
     def file(self, spec: DeviceSpec) -> Path | None:
-        """Return where the costs of a device are kept."""
+        """Return the file of a device's costs."""
         identity = kept_as(spec)
         return None if identity is None or self._store is None else self._store.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
-        """Forget what is known of a device, on disk too; returns whether there was anything."""
+        """Delete the calibration of a device, also on disk; return True if there was one."""
         identity = kept_as(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
@@ -147,22 +155,30 @@ class Calibrator:
         quick: bool = False,
         starts: int = 0,
     ) -> Calibration:
-        """Measure a device within a budget; returns what is known of it then, and keeps it.
+        """Measure a device within a budget, cache the result and return it.
 
-        again: whether overheads are measured though they are known, and where somebody asked for
-            all of this, links and calls in several passes, too.
-        quick: whether nobody asked, so that rough figures have to do: of what is known the shorter
-            time stays, and what is spent is kept, too. starts: how many schedulers began to.
+        Parameters
+        ----------
+        again
+            True to measure known overheads again; if the user asked for it, also links, and calls
+            in several passes.
+        quick
+            True if the user did not ask, so rough results suffice: of old and new times the shorter
+            one counts, and the spent time is recorded.
+        starts
+            Number of schedulers that have started to measure this device.
 
-        Raises:
-            DeviceError: the device failed; its `device` and `during` are set.
+        Raises
+        ------
+        DeviceError
+            The device failed; its `device` and `during` are set.
         """
         known, budget = self.known(device.spec), Clocked(budget_s)
         if not quick:
             known = known.at_own_pace()
-        lost = self._lost(device.spec)
+        lost = self._crashed_calls(device.spec)
         if not lost.isdisjoint(FIRST_STEPS):
-            return known  # not even these go well here
+            return known  # even overheads cannot be measured
         calls = [call for call in wanted if call.kind not in lost]
         base = replace(known, overheads=None) if again else known
         if again and not quick:
@@ -173,7 +189,8 @@ class Calibrator:
             found = calibrate(
                 benchmarker, calls, base, budget, tell, marker, thorough=again and not quick
             )
-        except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
+        except (OutOfMemory, DeviceTimeout):
+            # it is busy with other work; a run will report a failure
             return known
         except DeviceError as error:
             failed = True
@@ -184,8 +201,8 @@ class Calibrator:
         finally:
             marker.close(failed)
         if quick:
-            found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
-        else:  # the user's time: none of what schedulers may spend by themselves
+            found = replace(_merge_quick(known, found), spent_s=budget.spent_s, starts=starts)
+        else:  # the user asked for this time: it does not count as spent by schedulers
             found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
         with self._lock:
@@ -194,12 +211,12 @@ class Calibrator:
         return merged
 
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
-        """Keep what runs showed of a device for later schedulers; this one's runs know it."""
+        """Cache costs that runs showed for later schedulers; this one's speed tracker has them."""
         identity = kept_as(spec)
         if identity is not None and self._store is not None and self._mode.reads:
             self._store.add(identity, seen)
 
-    def _lost(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
+    def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
         identity = kept_as(spec)
         if identity is None or self._store is None:
             return frozenset()
@@ -216,19 +233,19 @@ class Calibrator:
         if identity is None or self._store is None or not found:
             return
         if not self._store.add(identity, found):
-            _UNKEPT[self._store.path(identity), identity] = merged
+            _UNCACHED[self._store.path(identity), identity] = merged
 
 
-def _shorter(known: Calibration, found: Calibration) -> Calibration:
-    """Returns what a quick measurement adds to what is known: of what was measured before the
-    shorter time. The pace of runs stays.
+def _merge_quick(known: Calibration, found: Calibration) -> Calibration:
+    """Return known costs merged with a quick measurement: of old and new times the shorter ones.
+    The pace of runs stays.
     """
     before, now = known.overheads, found.overheads
     if before is None or now is None:
         return found
-    least = now
+    overheads = now
     if not known.guessed:
-        least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
+        overheads = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
     old = {sample.place: sample for sample in known.samples}
     samples: list[Sample] = []
     for sample in found.samples:
@@ -238,16 +255,18 @@ def _shorter(known: Calibration, found: Calibration) -> Calibration:
         times = []
         if sample.place in old:
             times.append(old[sample.place].seconds(before.launch_s))
-        if sample is not old.get(sample.place):  # it was measured now
+        if sample is not old.get(sample.place):  # measured now
             times.append(sample.seconds(now.launch_s) / known.pace)
-        samples.append(sample.taking(min(times), least.launch_s))
-    return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
+        samples.append(sample.taking(min(times), overheads.launch_s))
+    return replace(
+        found, overheads=overheads, samples=tuple(samples), pace=known.pace, seen=known.seen
+    )
 
 
 def open_benchmarker_of(
     device: Device, host: Device, clock: Clock, quick: bool = False
 ) -> DeviceBenchmarker:
-    """Returns what measures a device."""
+    """Return the benchmarker of a device."""
     if device.spec.kind != "vulkan":
         return DeviceBenchmarker(device, host, clock, quick)
     from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules

@@ -1,9 +1,9 @@
-"""Cost store: calibrations on disk, one JSON file per device and driver version.
+"""Cost cache: calibrations on disk, one JSON file per device and driver version.
 
     <cache>/costs/<uuid>-<hash of driver and label>.json:
         {"format", "uuid", "driver", "label", "calibration": Calibration}
 
-`device_files.py` says when files are read and written. What other shaders gave is not used.
+device_cache.py defines when files are read and written. Results of other shaders are not used.
 Examples: tests/tuning/test_cost_store.py.
 """
 
@@ -26,22 +26,20 @@ FORMAT = 2
 
 
 class CostStore(DeviceFiles[Calibration | None]):
-    """The calibrations on disk; None of a device that was not measured. May be used from any
-    number of threads.
-    """
+    """Calibrations on disk; None for a device without one. Thread-safe."""
 
     command = "calibrate"
     folder_name = "costs"
     format = FORMAT
 
     def add(self, device: Identity, newer: Calibration) -> bool:
-        """Add measurements to those of a device; returns whether they are kept. A warning says why
-        not, the first time.
+        """Merge measurements into those of a device; return True if they were written. The first
+        failure logs a warning.
         """
         return self._keep(device, newer)
 
     def crashed_variants(self, device: Identity) -> frozenset[tuple[str, str]]:
-        """Return the ops and bounds during which the device, or the process, was lost."""
+        """Return the ops and limiting resources during which the device or the process crashed."""
         found = crash_marker.crashed_variants(self.path(device))
         return frozenset((op, bound) for op, bounds in found.items() for bound in bounds)
 
@@ -52,15 +50,15 @@ class CostStore(DeviceFiles[Calibration | None]):
         found = Calibration.from_dict(data["calibration"])
         return replace(found, samples=tuple(filter(_is_current, found.samples)))
 
-    def _entries(self, kept: Calibration | None) -> dict[str, Any]:
-        return {} if kept is None else {"calibration": kept.as_dict()}
+    def _entries(self, calibration: Calibration | None) -> dict[str, Any]:
+        return {} if calibration is None else {"calibration": calibration.as_dict()}
 
     def _merged(self, known: Calibration | None, newer: Calibration | None) -> Calibration | None:
         return newer if known is None or newer is None else known.plus(newer)
 
 
 def _is_current(sample: Sample) -> bool:
-    """Whether a sample is of an op, and of shaders, that are here."""
+    """Return True if the op and the shaders of a sample are current."""
     if sample.op in COPIES:
         return True
     with suppress(VkschedError):

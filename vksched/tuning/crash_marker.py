@@ -1,11 +1,11 @@
-"""Attempts: a note on disk of what is being tried on a device, for those who come after a crash.
+"""Crash markers: a file that names the variant being measured, so that it is skipped after a crash.
 
     <results>.<random>.trying: {"key", "variant", "shaders"}
     <results>.<random>.trying.lock: held by the process that measures, until it ends
 
-One note per process that measures. A note whose lock nobody holds tells of a variant that took the
-device, or the whole process, with it. The lock is a file of its own: on Windows others cannot read
-a file that is locked. Examples: tests/tuning/test_tuner.py.
+Each measuring process has one marker. A marker whose lock is free names a variant that crashed the
+device or the process. The lock is a separate file, because on Windows other processes cannot read a
+locked file. Examples: tests/tuning/test_tuner.py.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 SUFFIX = ".trying"
 PROBE_S = 0.1
-"""How long a lock is waited for: others look for an instant whether it is held."""
+"""Time to wait for a lock: other processes hold it briefly to test it."""
 
 
 class CrashMarker:
-    """One process's note beside a file of results; where none can be written, none is.
+    """The crash marker of one process; without a writable folder nothing is recorded.
 
-    results: None: nothing is kept at all.
+    Parameters
+    ----------
+    results
+        The file of results; None: nothing is recorded.
     """
 
     def __init__(self, results: Path | None) -> None:
@@ -45,18 +48,24 @@ class CrashMarker:
             lock = _lock_of(path)
             lock.acquire()
             self._path, self._lock = path, lock
-            self._file = open(path, "xb", buffering=0)  # locked before anybody looks for it
+            self._file = open(path, "xb", buffering=0)  # locked before other processes see it
 
     def begin(self, key: str, variant: str, shaders: str) -> None:
-        """Notes what is tried now instead of what was before."""
+        """Record the variant that is measured from now on."""
         self._write(json.dumps({"key": key, "variant": variant, "shaders": shaders}).encode())
 
     def end(self) -> None:
-        """Notes that nothing is tried now."""
+        """Record that no variant is being measured."""
         self._write(b"")
 
     def close(self, failed: bool) -> None:
-        """failed: what was begun took the device with it: the note stays."""
+        """Close the marker.
+
+        Parameters
+        ----------
+        failed
+            True if the variant crashed the device: the marker stays.
+        """
         path, self._path = self._path, None
         if path is None:
             return
@@ -83,20 +92,22 @@ class CrashMarker:
 
 
 def crashed_variants(results: Path | None) -> dict[str, dict[str, str]]:
-    """Returns what took a device with it: by call key, the variants with a hash of the shaders."""
+    """Return the variants that crashed a device: by call key, variants with a hash of their
+    shaders.
+    """
     out: dict[str, dict[str, str]] = {}
     for path in _notes(results):
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            with _lock_of(path):  # OSError: it is being tried
+            with _lock_of(path):  # OSError: another process measures it
                 note: dict[str, Any] = json.loads(path.read_bytes())
             out.setdefault(str(note["key"]), {})[str(note["variant"])] = str(note["shaders"])
-        if not path.exists():  # it ended meanwhile: looking made its lock anew
+        if not path.exists():  # it ended meanwhile, and taking the lock created the lock file again
             _remove(_lock_path(path))
     return out
 
 
 def forget(results: Path | None) -> None:
-    """Remove all notes, those of others too."""
+    """Remove all markers, also those of other processes."""
     for path in _notes(results):
         _remove(path)
         _remove(_lock_path(path))
@@ -113,12 +124,12 @@ def _lock_path(note: Path) -> Path:
 
 
 def _lock_of(note: Path) -> BaseFileLock:
-    from filelock import FileLock  # later starts try nothing
+    from filelock import FileLock  # imported late: later starts measure nothing
 
-    # Any thread may close an marker, not only the one that began it.
+    # Any thread may close a marker, not only the one that opened it.
     return FileLock(_lock_path(note), timeout=PROBE_S, poll_interval=0.01, thread_local=False)
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # Windows: somebody has it open
+    with suppress(OSError):  # Windows: another process has it open
         path.unlink()

@@ -1,13 +1,13 @@
-"""Device files: what was measured, on disk, one JSON file per device and driver version.
+"""Device cache: measurements on disk, one JSON file per device and driver version.
 
     <cache>/<folder>/<uuid>-<hash of driver and label>.json:
-        {"format", "uuid", "driver", "label", and what a store keeps}
+        {"format", "uuid", "driver", "label", and the data of a subclass}
 
-What another driver version gave is not used. Files are replaced whole, under a lock, so any number
-of processes may read and write. Nothing here is needed: a folder that cannot be found or written,
-or a file that cannot be read, costs a warning. A file that is damaged is renamed to `.damaged`.
-`store.py` and `cost_store.py` say what they keep. Examples: tests/tuning/test_tuner_store.py,
-tests/tuning/test_cost_store.py.
+Results of another driver version are not used. Files are replaced atomically under a lock, so any
+number of processes may read and write. The cache is optional: a folder that cannot be found or
+written, or a file that cannot be read, only causes a warning. A damaged file is renamed to
+`.damaged`. Subclasses are in variant_cache.py and cost_cache.py. Examples:
+tests/tuning/test_tuner_store.py, tests/tuning/test_cost_store.py.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from . import crash_marker
 from .crash_marker import CrashMarker
 
 MAX_FILES = 8
-"""Of one device: then those of the drivers that were not used for longest are removed."""
+"""Maximum number of files of one device; those of the least recently used drivers are removed."""
 
 DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
 )  # fmt: skip
-"""What reading a file that is damaged raises."""
+"""Errors of parsing a damaged file."""
 
 _warned: set[tuple[Path, str]] = set()
-"""Files that a warning was given of, and why."""
+"""Files and reasons that were warned about."""
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A device as its results know it: its UUID, its driver with version, and its name."""
+    """The cache key of a device: its UUID, its driver with version, and its name."""
 
     uuid: str
     driver: str
@@ -64,7 +64,7 @@ class Identity:
 
     @property
     def prefix(self) -> str:
-        """What the files of all drivers of a device begin with."""
+        """The prefix of the file names of a device, for all drivers."""
         return re.sub(r"[^0-9a-zA-Z]+", "-", self.uuid or self.label)
 
     @property
@@ -72,10 +72,11 @@ class Identity:
         return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
 
 
-class DeviceFiles(ABC, Generic[Kept]):
-    """The files of one kind of results. May be used from any number of threads.
+class DeviceFiles(ABC, Generic[Cached]):
+    """The files of one kind of results. Thread-safe.
 
-    Kept: what a file has of a device. command: the one that measures it.
+    `Cached` is the type of the content of a device's file, and `command` the command that measures
+    it.
     """
 
     command: ClassVar[str]
@@ -83,36 +84,38 @@ class DeviceFiles(ABC, Generic[Kept]):
     format: ClassVar[int]
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._given = folder
+        self._root = folder
         self._warned = False
 
     @abstractmethod
-    def _nothing(self) -> Kept:
-        """Returns what is known of a device without a file."""
+    def _nothing(self) -> Cached:
+        """Return the value of a device without a file."""
 
     @abstractmethod
-    def _parse(self, data: Mapping[str, Any]) -> Kept:
-        """Returns what a file has; raises one of DAMAGE where it is damaged."""
+    def _parse(self, data: Mapping[str, Any]) -> Cached:
+        """Return the content of a file; raise one of DAMAGE if it is damaged."""
 
     @abstractmethod
-    def _entries(self, kept: Kept) -> dict[str, Any]:
-        """Return it as plain data, as `_parse` reads it."""
+    def _entries(self, cached: Cached) -> dict[str, Any]:
+        """Return the content as plain data, as `_parse` reads it."""
 
     @abstractmethod
-    def _merged(self, known: Kept, newer: Kept) -> Kept:
-        """Return both; where they differ, what is newer."""
+    def _merged(self, known: Cached, newer: Cached) -> Cached:
+        """Return both values merged; newer entries win."""
 
     @cached_property
     def folder(self) -> Path | None:
-        """Where the files are; None where there is no place for them."""
-        return self._given / self.folder_name if self._given else folder_of(self.folder_name)
+        """The folder of the files, or None if there is none."""
+        return self._root / self.folder_name if self._root else folder_of(self.folder_name)
 
     def path(self, device: Identity) -> Path | None:
         """Return the file of a device."""
         return None if self.folder is None else self.folder / device.file_name
 
-    def load(self, device: Identity) -> Kept:
-        """Returns what is known of a device; nothing, with a warning, of a file that is damaged."""
+    def load(self, device: Identity) -> Cached:
+        """Return the cached value of a device; without one, or with a warning if the file is
+        damaged, the empty value.
+        """
         path = self.path(device)
         if path is None:
             return self._nothing()
@@ -122,22 +125,22 @@ class DeviceFiles(ABC, Generic[Kept]):
             warn(f"[{self.command}] {path} is not used: {why}; try `vksched {self.command}`")
         return found
 
-    def _keep(self, device: Identity, newer: Kept) -> bool:
-        """Add results to those of a device; returns whether they are kept. A warning says why
-        not, the first time.
+    def _keep(self, device: Identity, newer: Cached) -> bool:
+        """Merge results into those of a device; return True if they were written. The first failure
+        logs a warning.
         """
         try:
             self._write(device, newer)
         except OSError as error:
             if not warn_full(self.folder or Path(), error) and not self._warned:
                 self._warned = True
-                text = f"results are not kept: {error}; try VKSCHED_CACHE=<folder>"
+                text = f"results are not cached: {error}; try VKSCHED_CACHE=<folder>"
                 warn(f"[{self.command}] {text}")
             return False
         return True
 
     def clear(self, device: Identity) -> bool:
-        """Forget what is known of a device; returns whether there was anything."""
+        """Delete the results of a device; return True if there were any."""
         path = self.path(device)
         crash_marker.forget(path)
         if path is None:
@@ -149,10 +152,10 @@ class DeviceFiles(ABC, Generic[Kept]):
         return True
 
     def crash_marker(self, device: Identity) -> CrashMarker:
-        """Return a note of what is being measured on a device, to be closed."""
+        """Return a crash marker for measurements on a device; the user closes it."""
         return CrashMarker(self.path(device))
 
-    def _write(self, device: Identity, newer: Kept) -> None:
+    def _write(self, device: Identity, newer: Cached) -> None:
         path = self.path(device)
         if path is None:
             raise FileNotFoundError("the user has no home")
@@ -163,9 +166,9 @@ class DeviceFiles(ABC, Generic[Kept]):
             replace_whole(path, json.dumps(data, indent=1))
             _remove_oldest(path, device)
 
-    def _read(self, path: Path, device: Identity, held: bool = False) -> tuple[Kept, str]:
-        """Returns what a file has for a device, and why it has nothing, "" where that is usual.
-        held: whether the caller has the lock.
+    def _read(self, path: Path, device: Identity, held: bool = False) -> tuple[Cached, str]:
+        """Return the content of a file for a device, and why it is empty; "" if that is usual.
+        held: True if the lock is held.
         """
         content = b""
         try:
@@ -186,12 +189,12 @@ class DeviceFiles(ABC, Generic[Kept]):
 
 
 def _remove_oldest(path: Path, device: Identity) -> None:
-    """Leave the files of a few drivers of a device."""
+    """Remove files of a device until those of a few drivers are left."""
     name = re.compile(re.escape(device.prefix) + r"-[0-9a-f]{8}\.json")
     others = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
     for old in sorted(others, key=_changed, reverse=True)[MAX_FILES - 1 :]:
         crash_marker.forget(old)
-        with suppress(OSError):  # Windows: somebody reads it
+        with suppress(OSError):  # Windows: another process reads it
             old.unlink()
 
 

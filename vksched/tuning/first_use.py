@@ -1,18 +1,18 @@
-"""First use: a scheduler measures devices by itself that were never measured.
+"""First use: measurements that a scheduler makes without being asked, of new devices.
 
-    graph --> each device: overheads, links, calls, the dearest first, for FIRST_USE_S in its life
-          --> plan --> software devices that have work: also calls that take long to translate
+    graph --> each device: overheads, links, calls, most expensive first, FIRST_USE_S in total
+          --> plan --> software devices that have work: also calls with slow compilation
 
-A software Vulkan driver translates a kernel when it first runs, which may take seconds for that of
-a product. So there only calls with short kernels are measured at first; others count by rough
-speeds. A device that has work in the plan by these costs would translate its kernels for the first
-run anyway: its calls are measured, and that part of the time does not count. Results are kept. The
-computer may have been busy at the first start. So the second start measures again in the time that
-is left, and the shorter times count. Later starts measure only calls that are new, as long as time
-is left. Runs teach the rest (lessons.py).
+A software Vulkan driver compiles a kernel when it first runs, which may take seconds for a matmul.
+Therefore only calls with short kernels are measured there at first; others are estimated by rough
+speeds. A device that has work in the resulting plan would compile its kernels for the first run
+anyway: its calls are measured, and the compile time does not count. Results are cached. The host
+may have been busy at the first start. Therefore the second start measures again in the remaining
+time, and the shorter times count. Later starts measure only new calls, while time is left. Runs
+show the rest (learned_costs.py).
 
-A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
-Examples: tests/tuning/test_calibrator.py.
+With `tune=True` or a number of seconds, all calls of all devices are measured. Examples:
+tests/tuning/test_calibrator.py.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from .calibration_types import Calibration
 from .calibrator import Calibrator, kept_as
 
 FIRST_USE_S, START_S = 0.5, 0.3
-"""For one device, as long as its results are kept, and of that in one scheduler."""
+"""Time for one device while its results are cached, and the part of it for one scheduler."""
 MAX_S = 5.0
-"""For all devices of a scheduler that is told to measure all that is missing."""
+"""Time for all devices if the user asks to measure all missing costs."""
 MAX_OPS = 10_000
-"""Of a larger graph a plan takes long: there runs tell the costs of calls."""
+"""Planning of a larger graph takes long: there runs show the costs of calls."""
 LIGHT = ("elementwise", "layout")
-"""The families of ops whose kernels software drivers translate in some hundredths of a second."""
+"""Families of ops whose kernels software drivers compile in some hundredths of a second."""
 
 
 class FirstUse:
-    """The measurements of one scheduler. The caller holds a lock."""
+    """The measurements of one scheduler. The scheduler holds a lock during calls."""
 
     def __init__(self, mode: Mode, calibrator: Calibrator) -> None:
         self._mode = mode
         self.calibrator = calibrator
         self._asked_s = min(mode.budget_s, MAX_S)
-        """Left of what the user asked for, for all devices."""
-        self._given_up: set[tuple[str, str, str, int]] = set()
+        """The rest of the time that the user asked for, for all devices."""
+        self._not_measurable: set[tuple[str, str, str, int]] = set()
         self._begun: dict[str, Calibration] = {}
-        """By device, what was known of it before this scheduler measured anything."""
+        """By device, its calibration before this scheduler measured it."""
         self._measured: set[str] = set()
         self._spent: dict[str, float] = {}
-        """By device, seconds of this scheduler's measurements, also of those that failed."""
+        """By device, seconds of this scheduler's measurements, including failed ones."""
         self._unused: set[tuple[str, str, str, int]] = set()
-        """Calls that a plan by known costs gave to other devices."""
+        """Calls that a plan with known costs placed on other devices."""
 
     def measure(
         self,
@@ -73,15 +73,15 @@ class FirstUse:
         Parameters
         ----------
         graphs
-            The versions of the graph that a device may run: its own one, and that for all devices.
+            The versions of the graph that a device may run: its own, and the one for all devices.
         devices
-            The last one is the host.
+            All devices; the last one is the host.
         spec_of
-            A device as plans see it, tuned.
+            Returns the tuned spec of a device.
         with_cpu
-            Whether the host is named or used by default; else it is measured beside hardware only.
+            Whether the host is selected; if not, it is measured only together with hardware.
         plan
-            Makes a plan by the costs that are known then.
+            Creates a plan with the costs known by then.
 
         Returns
         -------
@@ -95,27 +95,27 @@ class FirstUse:
         """
         wants = [device for device in devices if self._wants(device, devices, with_cpu)]
         about = graphs, devices[-1], spec_of, trace
-        made = False
+        changed = False
         for number, device in enumerate(wants):
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
-            made |= self._measure(device, share_s, self._translates(device), *about)
+            changed |= self._measure(device, share_s, self._compiles_slowly(device), *about)
         slow: dict[Device, set[tuple[str, str, str, int]]] = {}
         for device in wants:
-            if not self._translates(device) or self._left_s(device.spec) <= 0:
+            if not self._compiles_slowly(device) or self._left_s(device.spec) <= 0:
                 continue
             calls = self._missing(graphs(device), spec_of(device))
             places = {(device.name, *call.place) for call in calls}
             if places - self._unused:
                 slow[device] = places
         if slow and len(graphs(next(iter(slow)))[0].ops) <= MAX_OPS:
-            made_by = plan()
-            used = {made_by.topology.devices[number].name for number in made_by.working}
+            built_plan = plan()
+            used = {built_plan.topology.devices[number].name for number in built_plan.working}
             for device, places in slow.items():
                 if device.name in used:
-                    made |= self._measure(device, self._left_s(device.spec), False, *about)
+                    changed |= self._measure(device, self._left_s(device.spec), False, *about)
                 else:
                     self._unused |= places
-        return made
+        return changed
 
     @property
     def _asked(self) -> bool:
@@ -131,15 +131,17 @@ class FirstUse:
 
     def _wants(self, device: Device, devices: Sequence[Device], with_cpu: bool) -> bool:
         spec = device.spec
-        # one that is slower on purpose says nothing of the device inside
+        # a throttled device does not show the costs of the wrapped one
         if kept_as(spec) is None or isinstance(device, WrappedDevice) or self._left_s(spec) <= 0:
             return False
         if spec.kind != "cpu" or with_cpu or self._asked:
             return True
         return any(_is_hardware(each.spec) for each in devices)
 
-    def _translates(self, device: Device) -> bool:
-        """Whether kernels take long before they first run there, and nobody asked for that."""
+    def _compiles_slowly(self, device: Device) -> bool:
+        """Return True if kernels compile slowly at their first run and the user did not ask to
+        measure.
+        """
         spec = device.spec
         return not self._asked and spec.kind == "vulkan" and spec.limits.software
 
@@ -153,7 +155,9 @@ class FirstUse:
         spec_of: Callable[[Device], DeviceSpec],
         trace: Trace,
     ) -> bool:
-        """Measure a device for some seconds. light: only calls whose kernels are short."""
+        """Measure a device for some seconds. light: True to measure only calls whose kernels
+        compile quickly.
+        """
         calibrator = self.calibrator
         calls = self._missing(graphs(device), spec_of(device))
         if light:
@@ -166,8 +170,8 @@ class FirstUse:
         quick = not self._asked
         starts = int(device.name not in self._measured)
         self._measured.add(device.name)
-        again = bool(starts) and self._confirms(device.spec)
-        about = _silent, trace.clock, again
+        again = bool(starts) and self._is_second_start(device.spec)
+        about = _no_progress, trace.clock, again
         found = known
         try:
             found = calibrator.measure(
@@ -175,32 +179,35 @@ class FirstUse:
             )
         finally:
             spent_s = time.monotonic() - before
-            own_s = found.spent_s - known.spent_s or spent_s  # a failure takes all of its time
+            # a failure uses up the time of the device
+            own_s = found.spent_s - known.spent_s or spent_s
             self._spent[device.name] = self._spent.get(device.name, 0.0) + own_s
         if self._asked:
             self._asked_s -= spent_s
         if spent_s < share_s:  # all were tried: some cannot be measured
-            self._given_up.update((device.name, *call.place) for call in calls)
+            self._not_measurable.update((device.name, *call.place) for call in calls)
         fields = {"calls": len(found.samples) - len(known.samples)}
         trace.emit(Event("calibrate", device.name, start, trace.clock.now(), fields=fields))
         return True
 
-    def _confirms(self, spec: DeviceSpec) -> bool:
-        """Whether this is the second start that measures a device of which no run has told."""
+    def _is_second_start(self, spec: DeviceSpec) -> bool:
+        """Return True if this is the second start that measures a device without results of
+        runs.
+        """
         begun = self._begun.get(spec.name)
         return not self._asked and begun is not None and begun.starts == 1 and not begun.seen
 
     def _missing(self, graphs: Sequence[Graph], spec: DeviceSpec) -> list[CalibrationSample]:
-        """Return the calls of graphs whose op, bound and size nobody has measured, the dearest
-        first. In the second start those follow that were measured once, where no run has told.
+        """Return the calls of graphs without samples, the most expensive first. In the second
+        start, calls that were measured once and that no run has shown follow.
         """
         known = {sample.place for sample in self.calibrator.known(spec).samples}
-        once = self._confirms(spec)
+        once = self._is_second_start(spec)
         first: dict[tuple[str, str, int], CalibrationSample] = {}
         wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]
         for call in sorted(wanted, key=lambda call: -call.seconds):
             place = call.place
-            if (once or place not in known) and (spec.name, *place) not in self._given_up:
+            if (once or place not in known) and (spec.name, *place) not in self._not_measurable:
                 first.setdefault(place, call)
         return sorted(first.values(), key=lambda call: call.place in known)
 
@@ -209,5 +216,5 @@ def _is_hardware(spec: DeviceSpec) -> bool:
     return spec.kind == "vulkan" and not spec.limits.software
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+def _no_progress(what: str, done: int, total: int) -> None:
+    """Report no progress."""

@@ -1,4 +1,6 @@
-"""Bench: one call on a Vulkan device, run by each variant on made-up operands in device memory."""
+"""Kernel benchmark: one call on a Vulkan device, run with each variant on synthetic operands in
+device memory.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,27 @@ from ..runtime.vulkan.vulkan_device import VulkanDevice
 from .search import GivenUp
 
 BLOCK_WORDS = 1 << 18
-"""Operands are this block again and again; of a result at most so much is compared."""
+"""Operands repeat this block; at most this much of a result is compared."""
 POISON = 0xDEADBEEF
 TIMEOUT_S = 60.0
 SEED = 7
 
 
 class CallBench:
-    """A `search.Bench`: memory for one call, until it is closed.
+    """The `search.Bench` of one call, with its memory until it is closed.
 
-    sets: how many of each of the operands in `weights` there are. Calls take them in turn, as a
-    model's calls find their weights in memory and not in a cache.
+    Parameters
+    ----------
+    sets
+        Number of copies of each operand in `weights`. Calls rotate over them, because calls of a
+        model find their weights in memory and not in a cache.
 
-    Raises:
-        OutOfMemory: there is none.
-        GivenUp: when it ends by a timeout: the device was busy with something else.
+    Raises
+    ------
+    OutOfMemory
+        There is not enough memory.
+    GivenUp
+        On closing after a timeout, if the device was busy with other work.
     """
 
     def __init__(
@@ -72,7 +80,7 @@ class CallBench:
                 self._scratch = self._storage(lowering.scratch_words)
                 self._fill_scratch()
             self._lowerings[variant] = lowering
-            self._poison()
+            self._overwrite_result()
         recording = self._recording
         recording.begin()
         recording.barrier("device", "device")
@@ -96,7 +104,7 @@ class CallBench:
         return np.asarray(words.view(np.float32 if type_.dtype == FLOAT32 else np.int32))
 
     def close(self) -> None:
-        """Give all of it back."""
+        """Release the memory."""
         self._recording.close()
         self._singles.close()
         for buffer in self._buffers:
@@ -114,7 +122,9 @@ class CallBench:
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """Close it after an error, if the device still answers: what it failed with says more."""
+        """Close it after an error, if the device still answers: the first error is more
+        informative.
+        """
         if not isinstance(error, DeviceError):
             self.close()
             return
@@ -124,8 +134,8 @@ class CallBench:
         except DeviceError:
             answers = False
             self._context.keep(self)
-        # Behind another graph's run it may wait for as long as that takes: who waits for the run
-        # will see whether the device has failed.
+        # Another graph's run may delay this; the thread that waits for that run will see whether
+        # the device has failed.
         if isinstance(error, DeviceTimeout) and (answers or self._context.pending(self._recording)):
             raise GivenUp(f"[tune] {self._device.name} is busy: {error}") from error
 
@@ -141,14 +151,16 @@ class CallBench:
         return Place(self._inputs[operand], turn * self._stride(operand))
 
     def _stride(self, operand: int) -> int:
-        """Return the words from one set of an operand to the next one."""
+        """Return the distance between two sets of an operand, in words."""
         return aligned(self._call.inputs[operand].words)
 
     def _words(self, operand: int) -> int:
         return (self._sets if operand in self._weights else 1) * self._stride(operand)
 
     def _fill(self) -> None:
-        """Numbers of a usual size; positions are 0, which every axis has."""
+        """Fill operands with values of typical size; indices are 0, which is valid on every
+        axis.
+        """
         rng = np.random.default_rng(SEED)
         for index, (type_, buffer) in enumerate(zip(self._call.inputs, self._inputs, strict=True)):
             if index in self._op.indices:
@@ -158,32 +170,34 @@ class CallBench:
             elif type_.dtype == FLOAT32:
                 block = rng.standard_normal(BLOCK_WORDS, np.float32).view(np.uint32)
             else:
-                most = 2 if type_.dtype == BOOL else 8
-                block = rng.integers(0, most, BLOCK_WORDS).astype(np.uint32)
+                bound = 2 if type_.dtype == BOOL else 8
+                block = rng.integers(0, bound, BLOCK_WORDS).astype(np.uint32)
             self._spread(block, buffer, self._words(index))
 
     def _fill_scratch(self) -> None:
-        """Kernels also read the rests of scratch tiles that nobody writes. Memory of the driver's
-        holds whatever was there. llvmpipe takes 20 times as long where that is subnormal numbers,
-        while a plan's scratch lies where values were.
+        """Initialize scratch memory, because kernels read unwritten rests of scratch tiles. Fresh
+        driver memory has arbitrary content, and llvmpipe takes 20 times as long on subnormal
+        numbers. The scratch memory of a plan has held values before.
         """
         block = np.random.default_rng(SEED).standard_normal(BLOCK_WORDS, np.float32)
         self._spread(block.view(np.uint32), self._scratch, self._scratch.words)
 
     def _spread(self, block: NDArray, buffer: Buffer, words: int) -> None:
-        """Fill a buffer with a block, again and again."""
+        """Fill a buffer with repetitions of a block."""
         self._block.array[:] = block
         for start in range(0, words, BLOCK_WORDS):
             self._copy(self._block, 0, buffer, start, min(BLOCK_WORDS, words - start))
 
-    def _poison(self) -> None:
-        """Make a variant that writes nothing give a wrong result."""
+    def _overwrite_result(self) -> None:
+        """Overwrite the result, so that a variant that writes nothing is found to be wrong."""
         self._block.array[:] = POISON
         for source, _, words in self._parts():
             self._copy(self._block, 0, self._result, source, words)
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """What of the result is compared: its words, where they go in the block, how many."""
+        """Return the compared ranges of the result: source word, word in the block, number of
+        words.
+        """
         words, half = self._call.output.words, BLOCK_WORDS // 2
         if words <= BLOCK_WORDS:
             return [(0, 0, words)] if words else []

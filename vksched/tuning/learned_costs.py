@@ -1,21 +1,21 @@
-"""Lessons: costs that runs showed, kept for later schedulers.
+"""Learned costs: costs that runs showed, cached for later schedulers.
 
-    runs --pace.py--> how many times longer than planned: device d, and op o besides
-    plan ----------> its calls on the device, each with first seconds s
-                          |
+    runs --speed_tracker.py--> factor over the planned time: device d, and op o in addition
+    plan --------------------> its calls on the device, each with first seconds s
+                                    |
         call that was never measured:  a sample of s * d * o
         call that was measured:        its sample times o;  the device's pace times d, damped
 
-Problem: calls take longer or shorter in a model than measured one by one, and some were never
-measured. But a run may be slow because its computer is busy, and says nothing of a later run then.
-Method: a factor that all calls of a device have in common is its pace, apart from samples. A faster
-pace counts at once, as only the device itself makes a median of runs faster. Of a slower pace half
-of the way counts, and half of it is forgotten each day (`Calibration.recovered`): a device that was
-busy once is tried again. Differences among ops stay. Costs that are nearly as known change nothing,
-so kept plans stay valid. Devices of other computers, and devices that are slowed down on purpose,
-teach nothing.
+Problem: calls take longer or shorter in a model than measured in isolation, and some were never
+measured. But a run may be slow because its host is busy, and is not representative then. Method:
+the common factor of all calls of a device is its pace, which is stored apart from samples. A faster
+pace counts at once, because other programs cannot make the median of runs faster. Of a slower pace
+half counts (as logarithm), and half of it is forgotten each day (`Calibration.recovered`), so that
+a device that was busy once is tried again. Differences among ops stay. Costs that are nearly
+unchanged are not written, so that cached plans stay valid. Devices of other hosts and throttled
+devices are ignored.
 
-Lessons are kept when a scheduler closes or the program ends. Complexity: O(nodes) once for each
+Costs are written when a scheduler closes or the program ends. Complexity: O(nodes) once for each
 plan. Examples: tests/tuning/test_learned_costs.py.
 """
 
@@ -47,17 +47,23 @@ from .calibrator import Calibrator, kept_as
 from .tunable_calls import shader_hash
 
 NEAR = math.log(1.15)
-"""A cost within this factor of the known one changes nothing."""
+"""Costs within this factor of the known ones are not written."""
 SLOWER = 0.5
-"""Of the way to a slower pace, as logarithms, that runs of one scheduler move it."""
+"""Share of a slower pace, as logarithm, that the runs of one scheduler add."""
 
 Place = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call of a plan that ran. way, bound, estimate_s: as its sample has them. first_s: what it
-    was expected to take on a device that works as it did when it was measured.
+    """A call of a plan that ran.
+
+    Parameters
+    ----------
+    way, bound, estimate_s
+        As in its sample.
+    first_s
+        Expected seconds on a device that works as it did when it was measured.
     """
 
     op: str
@@ -67,12 +73,12 @@ class Seen:
     first_s: float
 
     def sample(self, taken_s: float, launch_s: float, shaders: str) -> Sample:
-        """Return the call as a sample of some seconds."""
+        """Return a sample of the call with measured seconds."""
         return sample_of(self.way, self.estimate_s, self.bound, taken_s, launch_s, shaders)
 
 
 class Lessons:
-    """The lessons of one scheduler's runs. The caller notes plans under a lock, or one by one."""
+    """The learned costs of one scheduler's runs. Calls must be serialized by a lock."""
 
     def __init__(self, paces: SpeedTracker, calibrator: Calibrator) -> None:
         self._paces = paces
@@ -85,22 +91,34 @@ class Lessons:
         )
 
     def expect(self, plan: PlanValue, devices: Sequence[Device]) -> None:
-        """Find the calls of a plan before it runs. devices: as its machine has them."""
+        """Collect the calls of a plan before it runs.
+
+        Parameters
+        ----------
+        devices
+            The devices, in the order of its topology.
+        """
         self._expected[plan] = {
             index: _calls_of(plan, index)
             for index, device in enumerate(devices)
-            if _learns(plan.topology.devices[index], device)
+            if _is_cached(plan.topology.devices[index], device)
         }
 
     def note(self, plan: PlanValue, devices: Sequence[Device]) -> None:
-        """Take in the calls of a plan whose runs are measured. devices: as its machine has them."""
+        """Add the calls of a plan whose runs are measured.
+
+        Parameters
+        ----------
+        devices
+            The devices, in the order of its topology.
+        """
         for index, calls in self._expected.pop(plan, {}).items():
             name = plan.topology.devices[index].name
             self._specs[name] = devices[index].spec
             self._calls.setdefault(name, {}).update(calls)
 
     def keep(self) -> None:
-        """Keep costs that differ from the known ones; in a forked child nothing."""
+        """Cache costs that differ from the known ones; a forked child caches none."""
         if self._owner.forked:
             return
         for name, calls in list(self._calls.items()):
@@ -112,8 +130,8 @@ class Lessons:
                     self._calibrator.teach(self._specs[name], lesson)
 
 
-def _learns(spec: DeviceSpec, device: Device) -> bool:
-    """Return True if costs of a device are kept: a real one of this host."""
+def _is_cached(spec: DeviceSpec, device: Device) -> bool:
+    """Return True if learned costs of a device are cached: a real device of this host."""
     ours = host_of(spec.name) == DRIVER and not isinstance(device, WrappedDevice)
     return ours and kept_as(spec) is not None
 
@@ -125,15 +143,15 @@ def lesson_of(
     usual: float,
     ops: Mapping[str, float],
 ) -> Calibration | None:
-    """Return the costs to be kept of a device's runs; None if they are as known.
+    """Return the costs of a device with those that its runs showed; None if they are unchanged.
 
     Parameters
     ----------
     calls
-        Of plans that ran there, by the places of their samples.
+        The calls of plans that ran there, by the keys of their samples.
     usual, ops
-        How many times longer the device and, besides, each op took than expected, as logarithms.
-        Ops that no run tells of are left out.
+        Logarithms of the factors by which the device, and in addition each op, took longer
+        than expected. Ops without results are left out.
     """
     calls = {place: call for place, call in calls.items() if call.op in ops}
     measured = {sample.place: sample for sample in known.samples}
@@ -145,13 +163,13 @@ def lesson_of(
         pace *= math.exp(usual if usual < 0 else SLOWER * usual)
     samples: list[Sample] = []
     for place, call in calls.items():
-        beside, old = ops[call.op], measured.get(place)
+        op_pace, old = ops[call.op], measured.get(place)
         if old is None:
             shaders = shader_hash(call.op) if spec.kind == "vulkan" else ""
-            taken_s = call.first_s * math.exp(usual + beside) / pace
+            taken_s = call.first_s * math.exp(usual + op_pace) / pace
             samples.append(call.sample(taken_s, overheads.launch_s, shaders))
-        elif abs(beside) > NEAR:
-            samples.append(replace(old, factor=old.factor * math.exp(beside)))
+        elif abs(op_pace) > NEAR:
+            samples.append(replace(old, factor=old.factor * math.exp(op_pace)))
     if not samples and pace == known.pace:
         return None
     return Calibration(
@@ -178,7 +196,7 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
     for node in nodes.values():
         op, call = node.declaration, call_of(spec, graph, node)
         first_s = first_cost(spec, graph, node).seconds
-        if spec.kind == "cpu":  # an epilogue is a pass of its own there
+        if spec.kind == "cpu":  # on the CPU an epilogue is a separate pass
             call = call.without_epilogue
             first_s = call_cost(spec, op, call, node.id in graph.overwritten).seconds
         estimate_s, bound = estimate(spec, call_work(spec, op, call))

@@ -1,12 +1,12 @@
-"""Search: the fastest of some variants, with little time spent on those that will not be it.
+"""Search: find the fastest variant with little time spent on slow ones.
 
-    each variant:  run to warm up and once more -> result as the first one's? -> far slower? out
-    rounds:        all that are left, in turn -> those clearly slower than the best are left out
+    each variant:  warm-up run, timed run -> result equals the first one's? -> far slower? drop
+    rounds:        all remaining variants in rotation -> drop those clearly slower than the best
     the best median wins, if its median and its least time beat the static choice's by more than
     noise
 
-Rounds go over all variants in turn, so that a machine that slows down slows them all. Complexity:
-O(variants * rounds) submissions. Examples: tests/tuning/test_tuner_search.py.
+Rounds alternate between all variants, so that a slowdown of the machine affects them equally.
+Complexity: O(variants * rounds) submissions. Examples: tests/tuning/test_tuner_search.py.
 """
 
 from __future__ import annotations
@@ -24,43 +24,47 @@ from ..ir.precision import BYTES, HALF
 from .variant_cache import TuningResult
 
 ROUNDS = 5
-FAR_SLOWER, SLOWER = 3.0, 1.3
-"""Than the best: left out after two runs, or after two rounds."""
+FAR_SLOWER_FACTOR, SLOWER = 3.0, 1.3
+"""Factors over the best time at which a variant is dropped, after two runs and after two rounds."""
 NOISE = 1.03
-"""What is not faster than the static choice by more than this does not replace it: a choice that
-changes from day to day helps nobody.
+"""A variant must be faster than the static choice by this factor to replace it: a choice that
+changes from day to day is of no use.
 """
 ROUND_S = 0.02
-"""Of one submission, in which short calls are repeated."""
+"""Duration of one submission, in which short calls are repeated."""
 MAX_REPEATS = 50
 CALL_S = 1.0
-"""For the rounds of one call: after two of them no other begins when this is over."""
+"""Time for the rounds of one call: after two rounds no other one begins when it is over."""
 LONGEST_S = 0.5
-"""Of one submission: half of what the first took leaves no time to compare."""
+"""A submission longer than this is not compared: the first run used half of the time already."""
 LARGEST_ERROR = 1e-6
-"""Normalised squared difference to the first variant's result."""
+"""Maximum normalized squared difference from the first variant's result."""
 LARGEST_ERROR_OF = {HALF: 1e-4, BYTES: 1e-3}
-"""Where sums may be rounded to float16: those of 512 products differ by 1e-5 from exact ones. Where
-an operand may be rounded to 8 bits: by 3e-5.
+"""Maximum differences if sums may be rounded to float16 (sums of 512 products differ by 1e-5) and
+if an operand may be rounded to 8 bits (3e-5).
 """
 
 
 class GivenUp(VkschedError):
-    """A call cannot be measured now, and no device is to blame."""
+    """A call cannot be measured now, without a fault of the device."""
 
 
 class Bench(Protocol):
-    """One call on one device, by any variant of its kernel."""
+    """One call on one device, with any variant of its kernel."""
 
     def run(self, variant: str, repeat: int) -> float:
-        """Run the call so many times in one submission; returns the seconds of all.
+        """Run the call `repeat` times in one submission; return the total seconds.
 
-        Raises:
-            DeviceError: the device failed. VkschedError: this variant cannot run there.
+        Raises
+        ------
+        DeviceError
+            The device failed.
+        VkschedError
+            This variant cannot run there.
         """
 
     def result(self) -> NDArray:
-        """Return elements of the last result, always the same ones."""
+        """Return elements of the last result, always at the same positions."""
 
 
 def search(
@@ -70,11 +74,20 @@ def search(
     left_s: Callable[[], float],
     largest_error: float = LARGEST_ERROR,
 ) -> TuningResult | None:
-    """Returns what the variants of a call take, the static choice first; None where the time was
-    over before two could be compared.
+    """Return the times of the variants of a call, the static choice first. Return None if the time
+    was over before two variants were compared.
 
-    left_s: how much time there is. largest_error: normalised squared difference of a result that
-    counts as right. Raises DeviceError: the device failed.
+    Parameters
+    ----------
+    left_s
+        Returns the remaining time.
+    largest_error
+        Maximum normalized squared difference of a correct result.
+
+    Raises
+    ------
+    DeviceError
+        The device failed.
     """
     once: dict[str, float] = {}
     dropped: dict[str, str] = {}
@@ -114,8 +127,8 @@ def search(
 def _rounds(
     once: dict[str, float], bench: Bench, left_s: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Return the times of one call by variant: of the first run, then of rounds of those that
-    seem to be as fast.
+    """Return the times of one call by variant: of the first run, then of rounds with the variants
+    that seem equally fast.
     """
     times = {name: [seconds] for name, seconds in once.items()}
     spent_s = 0.0
@@ -128,10 +141,10 @@ def _rounds(
         spent_s += taken_s
 
     def far_slower(name: str) -> bool:
-        return min(times[name]) > FAR_SLOWER * min(map(min, times.values()))
+        return min(times[name]) > FAR_SLOWER_FACTOR * min(map(min, times.values()))
 
     for name in filter(far_slower, once):
-        run(name)  # once more: one run may have been held up
+        run(name)  # once more: one run may have been delayed
     live = [name for name in once if not far_slower(name)]
     for number in range(ROUNDS):
         over = number > 1 and spent_s > CALL_S
@@ -140,13 +153,13 @@ def _rounds(
         for name in live:
             run(name)
         if number:
-            least = min(min(times[name]) for name in live)
-            live = [name for name in live if min(times[name]) <= SLOWER * least]
+            best = min(min(times[name]) for name in live)
+            live = [name for name in live if min(times[name]) <= SLOWER * best]
     return times
 
 
 def _difference(got: NDArray, expected: NDArray, largest_error: float) -> str:
-    """Returns what is wrong with a result, "" where it is as expected."""
+    """Return a description of the error of a result, "" if it is correct."""
     if got.dtype.kind != "f":
         wrong = int(np.count_nonzero(got != expected))
         return f"{wrong} of {got.size} values differ from the first variant's" if wrong else ""

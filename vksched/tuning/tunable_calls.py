@@ -1,4 +1,4 @@
-"""Calls to tune: those of a graph, or a set that is typical of models."""
+"""Tunable calls: those of a graph, or a typical set of models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ from ..topology.tuned_variants import Choices
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A call with variants. names: all of them, the static choice first."""
+    """A call with several variants.
+
+    Parameters
+    ----------
+    names
+        The names of all variants, the static choice first.
+    """
 
     key: str
     op: Op
@@ -49,9 +55,12 @@ class Tunable:
 def calls_of(
     graph: Graph, spec: DeviceSpec, only: Collection[int] | None = None
 ) -> dict[str, Tunable]:
-    """Return the distinct calls of a graph that a device can run in more than one way, by key.
+    """Return the distinct calls of a graph that a device can run with several variants, by key.
 
-    only: those of these nodes.
+    Parameters
+    ----------
+    only
+        The ids of nodes to consider; all by default.
     """
     out: dict[str, Tunable] = {}
     seen: set[int] = set()
@@ -73,7 +82,7 @@ def calls_of(
 
 @cache
 def shader_hash(op: str) -> str:
-    """Returns what tells one state of an op's shaders from the next."""
+    """Return a hash of an op's shaders, which changes when they change."""
     kernel, manifest = get_op(op).kernel, load_manifest()
     names = kernel.shaders if kernel is not None else ()
     text = " ".join(str(manifest[n]["sha256"]) for n in sorted(names) if n in manifest)
@@ -81,7 +90,7 @@ def shader_hash(op: str) -> str:
 
 
 def typical_graph() -> Graph:
-    """Return a graph with calls as models have them, the short ones first."""
+    """Return a graph with calls that are typical of models, the short ones first."""
     outputs: list[Tensor] = []
     numbers = count()
 
@@ -125,8 +134,8 @@ def typical_graph() -> Graph:
     ):
         words = some(16, 768, format_of(name).row_words(512), dtype=UINT32)
         chosen = some(tokens, picks, dtype=INT32)
-        given = some(tokens, 512), words, chosen
-        outputs.append(apply("quantized_moe_linear", given, {"format": name}))
+        operands = some(tokens, 512), words, chosen
+        outputs.append(apply("quantized_moe_linear", operands, {"format": name}))
     for tokens in (1, 128):
         chosen = some(tokens, 2, dtype=INT32)
         outputs.append(moe_linear(some(tokens, 512), some(8, 512, 512), chosen))
@@ -148,10 +157,10 @@ def typical_graph() -> Graph:
             attrs = {**result.attrs, PRECISION: word}
             outputs.append(apply("attention", (q, key, value), attrs))
     for length in (1, 128):
-        q, kept = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
+        q, caches = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
         new = some(1, 8, length, 64), some(1, 8, length, 64)
         used = some(dtype=INT32)
-        outputs.append(attention(q, *kept, causal=True, kv_len=used, k_new=new[0], v_new=new[1]))
+        outputs.append(attention(q, *caches, causal=True, kv_len=used, k_new=new[0], v_new=new[1]))
         in_q8_0 = [some(1, 8, 2048, row_words(64), dtype=UINT32) for _ in range(2)]
         attrs = {**outputs[-1].attrs, "columns": 64}
         outputs.append(apply("attention_with_kvcache", (q, *in_q8_0, used, *new), attrs))

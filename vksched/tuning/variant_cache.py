@@ -1,10 +1,11 @@
-"""Store: the fastest variants of calls on disk, one JSON file per device and driver version.
+"""Variant cache: the fastest variants of calls on disk, one JSON file per device and driver
+version.
 
     <cache>/tuned/<uuid>-<hash of driver and label>.json:
         {"format", "uuid", "driver", "label", "calls": {key: TuningResult}}
 
-`device_files.py` says when files are read and written. What other shaders gave is kept, and not
-used. Examples: tests/tuning/test_tuner_store.py.
+device_cache.py defines when files are read and written. Results of other shaders are retained but
+not used. Examples: tests/tuning/test_tuner_store.py.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """What measuring the variants of one call gave.
+    """The measured variants of one call.
 
-    key: `variants.call_key`. best: the variant to use. static: the one used without tuning.
-    seconds: of one call, by variant, for those that gave a right result. dropped: the others, with
-    the reasons. shaders: a hash of the shaders that the op may use.
+    Parameters
+    ----------
+    key
+        The call key, see `variants.call_key`.
+    best
+        The variant to use.
+    static
+        The variant without tuning.
+    seconds
+        Time of one call by variant, for variants with correct results.
+    dropped
+        The other variants, with reasons.
+    shaders
+        A hash of the shaders that the op may use.
     """
 
     key: str
@@ -42,31 +54,31 @@ class TuningResult:
 
     @property
     def gain(self) -> float:
-        """How many times faster than the static choice it is."""
+        """The speedup over the static choice."""
         return self.seconds[self.static] / self.seconds[self.best]
 
 
 def choices(found: Iterable[TuningResult]) -> Choices:
-    """Return results as what lowering asks."""
+    """Return results as tuned variants for lowering."""
     return Choices({each.key: each.best for each in found})
 
 
 class Store(DeviceFiles[dict[str, TuningResult]]):
-    """The results on disk, by call key. May be used from any number of threads."""
+    """Results on disk by call key. Thread-safe."""
 
     command = "tune"
     folder_name = "tuned"
     format = FORMAT
 
     def add(self, device: Identity, found: Iterable[TuningResult]) -> bool:
-        """Add results to those of a device; returns whether they are kept. A warning says why
-        not, the first time.
+        """Merge results into those of a device; return True if they were written. The first failure
+        logs a warning.
         """
         new = {each.key: each for each in found}
         return self._keep(device, new) if new else True
 
     def crashed_variants(self, device: Identity) -> dict[str, dict[str, str]]:
-        """Return the variants that took a device with them, as `crash_marker.crashed_variants`."""
+        """Return the variants that crashed a device, as `crash_marker.crashed_variants` does."""
         return crash_marker.crashed_variants(self.path(device))
 
     def _nothing(self) -> dict[str, TuningResult]:
@@ -76,8 +88,8 @@ class Store(DeviceFiles[dict[str, TuningResult]]):
         found = [_found(key, entry) for key, entry in data["calls"].items()]
         return {each.key: each for each in found}
 
-    def _entries(self, kept: dict[str, TuningResult]) -> dict[str, Any]:
-        calls = {each.key: found_as_dict(each) for each in kept.values()}
+    def _entries(self, cached: dict[str, TuningResult]) -> dict[str, Any]:
+        calls = {each.key: found_as_dict(each) for each in cached.values()}
         for entry in calls.values():
             del entry["key"]
         return {"calls": dict(sorted(calls.items()))}
@@ -94,7 +106,7 @@ def found_as_dict(found: TuningResult) -> dict[str, Any]:
 
 
 def _found(key: str, entry: Mapping[str, Any]) -> TuningResult:
-    """Return a result of a file; raises one of DAMAGE where it is none."""
+    """Return a result from a file; raise one of DAMAGE if it is invalid."""
     size_class_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])

@@ -1,8 +1,7 @@
-"""Benchmarker of a Vulkan device: calls in device memory by its own timestamps, transfers window by
-window.
+"""Benchmarker of a Vulkan device: device timestamps of calls, and the two steps of each transfer.
 
-    into   host: array -> window        device: window -> memory
-    out    device: memory -> window     host: window -> new array
+    into   host: array -> staging       device: staging -> memory
+    out    device: memory -> staging    host: staging -> new array
 
 Examples: tests/tuning/test_calibrate.py.
 """
@@ -37,12 +36,12 @@ from .benchmarker import (
 from .kernel_benchmark import CallBench
 
 ROUND_S = 0.004
-"""Of one submission, in which short calls are repeated."""
+"""Duration of one submission, in which short calls are repeated."""
 MAX_REPEATS = 40
 MAX_BUFFER_SETS = 128
-"""As many calls are made; more sets would not be read."""
+"""Maximum number of weight sets, which equals the number of calls: more sets would not be read."""
 QUICK_SETS = 4
-"""The same of a quick measurement of a software device, which takes long to fill them."""
+"""Number of weight sets in a quick measurement of a software device, which fills them slowly."""
 
 
 class VulkanBenchmarker(DeviceBenchmarker):
@@ -68,7 +67,7 @@ class VulkanBenchmarker(DeviceBenchmarker):
             return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
 
     def _sets(self, weights: Sequence[TensorType]) -> int:
-        """Return how many sets of weights a call is measured with."""
+        """Return the number of weight sets of a call."""
         each = [WORD_BYTES * aligned(type_.words) for type_ in weights]
         in_all = sum(each)
         if not in_all:
@@ -77,24 +76,24 @@ class VulkanBenchmarker(DeviceBenchmarker):
             self._vulkan.context.free_bytes() // SHARE // in_all,
             self.spec.max_buffer_bytes // max(each),
         )
-        most = QUICK_SETS if self.quick and self.spec.limits.software else MAX_BUFFER_SETS
-        return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
+        max_sets = QUICK_SETS if self.quick and self.spec.limits.software else MAX_BUFFER_SETS
+        return max(1, min(math.ceil(COLD_BYTES / in_all), max_sets, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         words = max(1, size_bytes // 4)
         if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.max_buffer_bytes:
             raise UnsupportedOp(f"[calibrate] {self.name} has no memory for {size_bytes} bytes")
-        copies = _Copies(self._vulkan.context, words)
+        copies = _TransferBench(self._vulkan.context, words)
         try:
             into = [copies.into() for _ in range(1 + ROUNDS)][1:]
             out = [copies.out() for _ in range(1 + ROUNDS)][1:]
         finally:
             copies.close()
-        return _usual(into), _usual(out)
+        return _median_transfer(into), _median_transfer(out)
 
 
-class _Copies:
-    """Memory of a device and both windows, and what copies between them."""
+class _TransferBench:
+    """Memory of a device, both staging buffers and the recordings that copy between them."""
 
     def __init__(self, context: Context, words: int) -> None:
         self._array = np.ones(words, np.uint32)
@@ -143,7 +142,7 @@ class _Copies:
 
 
 def _device_seconds(recording: Recording) -> float:
-    """Submit and waits; returns the seconds by the device's clock, or by the host's."""
+    """Submit and wait; return the seconds by the device's clock, or the host's if it has none."""
     start = time.perf_counter()
     recording.submit()
     recording.wait(TIMEOUT_S)
@@ -151,7 +150,7 @@ def _device_seconds(recording: Recording) -> float:
     return recording.duration_s() or on_host_s
 
 
-def _usual(found: list[Transfer]) -> Transfer:
+def _median_transfer(found: list[Transfer]) -> Transfer:
     return Transfer(
         lower_quartile([each.host_s for each in found]),
         lower_quartile([each.device_s or 0.0 for each in found]),

@@ -1,13 +1,13 @@
-"""Where the CPU's program of a split keeps what it makes: in memory that it has once and for all.
+"""Buffer layout of a CPU split program: its intermediate values have fixed memory for all runs.
 
-    fixed   x y z    made and read in one split: in the prepared plan's memory, reused as values die
-    fresh   result    what leaves the split, or may: of memory of its own in each run
+    fixed   x y z     written and read in one split: the prepared plan's memory, reused when dead
+    fresh   result    values that leave the split, or may: new memory in each run
 
-A value lives from the step that makes it to the last one that reads it, both included: no result
-shares memory with an operand. What numpy's reference makes may be a view of its operands, which
-then live as long as it does, and leave where it leaves.
-Method: those of planner/memory/allocate.py. Complexity: O(values * log(values)).
-Examples: tests/runtime/test_host_program.py.
+A value is live from the step that computes it to the last one that reads it, inclusive: no result
+shares memory with an operand. The result of a numpy reference may be a view of its operands. Then
+they stay live as long as it, and leave the split if it does. Method: as in
+planner/memory/allocate.py. Complexity: O(values * log(values)). Examples:
+tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from ...plan.types.plan_types import PlanValue, Span, Split
 
 @dataclass(frozen=True)
 class Layout:
-    """lifetimes: of each fixed value, in positions of the split's nodes. spans: where it lies.
-    pages: words of each page. beside: for nodes that need memory while they run the values, with
-    numbers behind those of all nodes, that stand for it.
+    """lifetimes: the live range of each fixed value, in positions of the split's nodes. spans:
+    memory ranges by value. pages: words of each page. scratch: the scratch values of nodes that
+    need memory while they run, numbered after all nodes.
     """
 
     lifetimes: tuple[Lifetime, ...]
     spans: Mapping[int, Span]
     pages: tuple[int, ...]
-    beside: Mapping[int, tuple[int, ...]]
+    scratch: Mapping[int, tuple[int, ...]]
 
 
 def overlapping(layout: Layout) -> list[tuple[int, int]]:
-    """Return pairs of values that live together and share words; a right layout has none."""
+    """Return the pairs of values that are live together and share words; a correct layout
+    has none.
+    """
     found = []
     lives = sorted(layout.lifetimes, key=lambda life: life.first)
     for at, one in enumerate(lives):
@@ -55,7 +57,7 @@ def overlapping(layout: Layout) -> list[tuple[int, int]]:
 
 
 def live_out(plan: PlanValue, device: int) -> set[int]:
-    """Return the roots of what leaves the split of a device that makes it: copied out, or read by
+    """Return the view bases of the values that leave a device's split: downloaded, or read by
     another of its splits.
     """
     roots, nodes = plan.graph.view_bases, plan.graph.nodes
@@ -76,11 +78,19 @@ def lay_out(
     split: Split,
     leaves: Collection[int],
     written: Collection[int],
-    beside: Mapping[int, Sequence[int]],
+    scratch: Mapping[int, Sequence[int]],
 ) -> Layout:
-    """Return the layout of a split. leaves: roots of what leaves it. written: nodes that write
-    their result into memory that they are given; results of others may be views of their operands.
-    beside: words of each memory that a node needs while it runs.
+    """Return the layout of a split.
+
+    Parameters
+    ----------
+    leaves
+        View bases of the values that leave it.
+    written
+        Nodes that write their result into a buffer they receive; other results may be views of
+        their operands.
+    scratch
+        Sizes in words of each scratch buffer that a node needs.
     """
     graph = plan.graph
     position = {node_id: at for at, node_id in enumerate(split.nodes)}
@@ -102,7 +112,7 @@ def lay_out(
         if node_id in written and node_id not in out
     ]
     numbers, numbered = count(len(graph.nodes)), dict[int, tuple[int, ...]]()
-    for node_id, sizes in beside.items():
+    for node_id, sizes in scratch.items():
         numbered[node_id] = tuple(next(numbers) for _ in sizes)
         at = position[node_id], position[node_id]
         lives += [Lifetime(*e, *at) for e in zip(numbered[node_id], sizes, strict=True)]
@@ -115,24 +125,24 @@ def _words(graph: Graph, node_id: int) -> int:
 
 
 class Memory:
-    """What the programs of a prepared plan share: only one of them runs at a time."""
+    """Memory that the programs of a prepared plan share: one of them runs at a time."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        most: dict[int, int] = {}
+        page_words: dict[int, int] = {}
         for layout in layouts:
             for page, words in enumerate(layout.pages):
-                most[page] = max(words, most.get(page, 0))
-        self._pages = {page: np.empty(words, np.uint32) for page, words in most.items()}
+                page_words[page] = max(words, page_words.get(page, 0))
+        self._pages = {page: np.empty(words, np.uint32) for page, words in page_words.items()}
 
     def arrays(self, graph: Graph, layout: Layout) -> dict[int, NDArray]:
-        """Return the array of each fixed value: always the same memory, with any content."""
-        made: dict[int, NDArray] = {}
+        """Return the array of each fixed value: fixed memory with any content."""
+        arrays: dict[int, NDArray] = {}
         for value, span in layout.spans.items():
             words = self._pages[span.page][span.offset : span.offset + span.words]
             if value < len(graph.nodes):
                 type_ = graph.nodes[value].type
                 line = words.view(numpy_dtype(type_.dtype))[: type_.size]
-                made[value] = line.reshape(type_.shape)
+                arrays[value] = line.reshape(type_.shape)
             else:
-                made[value] = words
-        return made
+                arrays[value] = words
+        return arrays

@@ -1,10 +1,11 @@
-"""Constants of a prepared plan of the CPU: what weights alone make is computed once, when the plan
-is prepared, and not in each run.
+"""Constants of a prepared CPU plan: values that depend on weights only are computed once, when the
+plan is prepared.
 
-    weight --transpose--> kept        input, kept --recurrent--> ...
+    weight --transpose--> constant    input, constant --rnn_scan--> ...
 
-Passes fold only what is small, as a second copy of weights would have to be kept on the device. The
-CPU has a buffer for such a value anyway. Examples: tests/runtime/test_host_constants.py.
+Constant folding is limited to small values, because the device would have to hold a second copy of
+the weights. The CPU has a buffer for the value anyway. Examples:
+tests/runtime/test_host_constants.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ...plan.types.plan_types import PlanValue, Split
 from .evaluate import CpuWeights, Values, evaluate_node
 
 MAX_BYTES = 1 << 26
-"""What a prepared plan makes of such values at most; those that would be more are made in each run.
-Those that only others of them read are not kept.
+"""Maximum size of the constants of a prepared plan; further ones are computed in each run.
+Constants that only other constants read are not stored.
 """
 
 
@@ -30,12 +31,18 @@ def make_constants(
     known: Mapping[int, NDArray],
     leaves: Collection[int],
 ) -> dict[int, NDArray]:
-    """Return the arrays of the nodes of some splits that weights alone make. known: the weights
-    that all runs find. leaves: roots of what leaves its split, which each run makes anew.
+    """Return the constants of some splits by node.
+
+    Parameters
+    ----------
+    known
+        Weights that are bound to all runs.
+    leaves
+        View bases of the values that leave their split, which are new in each run.
     """
-    graph, made, left_bytes = plan.graph, dict[int, NDArray](), MAX_BYTES
+    graph, constants, left_bytes = plan.graph, dict[int, NDArray](), MAX_BYTES
     if plan.any_order:
-        return made
+        return constants
     values, roots, fixed = Values(graph, weights), graph.view_bases, set(known)
     for node_id in (n for split in splits for n in split.nodes):
         node = graph.nodes[node_id]
@@ -47,15 +54,15 @@ def make_constants(
             continue
         try:
             operands = tuple([values[i] for i in node.inputs])
-            values[node_id] = made[node_id] = evaluate_node(graph, node_id, operands).copy()
-        except VkschedError:  # for the run to raise
+            values[node_id] = constants[node_id] = evaluate_node(graph, node_id, operands).copy()
+        except VkschedError:  # the run will raise it
             continue
         fixed.add(node_id)
         left_bytes -= node.type.host_bytes
-    return made
+    return constants
 
 
 def _is_fixed(node: Node) -> bool:
-    """Whether the same operands make the same result."""
+    """Return True if equal operands always give equal results."""
     op = node.declaration
     return bool(node.inputs) and not (op.opaque or op.stateful or op.name.startswith("random"))

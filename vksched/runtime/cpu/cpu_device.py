@@ -1,11 +1,9 @@
-"""The numpy backend: the device that is always there, with one worker thread so that it overlaps
-with others.
+"""The CPU device: always available, with one worker thread so that it overlaps with other devices.
 
-Handing a split to another thread takes longer than a small network. So a plan that is one split on
-the CPU, which has nothing to overlap with, is computed by the thread that waits for it, where the
-last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt. What
-writes states is a split of its own behind it, and goes to the worker, as no interrupt may cut it
-short.
+Submitting a split to another thread takes longer than a small network. A plan of a single CPU split
+has nothing to overlap with. Therefore the waiting thread computes it if the last run was brief: it
+need not be abandoned after a timeout or an interrupt. State writes are a separate split after it,
+which the worker computes, because an interrupt must not cut it short.
 
     several splits, or long, or writes:   submit --> worker computes     wait: for the worker
     one brief split:                      submit notes it                wait: computes it itself
@@ -39,15 +37,15 @@ from .worker import Worker
 from .worker_pool import Buffers, Workers
 
 BRIEF_S = 0.01
-"""A split that takes no longer is computed by who waits for it: so long may Ctrl-C take."""
-SAFETY = 100
-"""So many times longer than the split takes the time must be that a caller would wait."""
-OUTLIER = 4
-"""So many times longer than before a split is taken to be, at most, by one run."""
-PRODUCTS, MIN_FLOPS = ("products", "rows", "windows"), 1 << 14
-"""The families of ops that may be computed by numpy's products; smaller ones take one thread
-anyway.
-"""
+"""Maximum time of a split that the waiting thread computes, and so the maximum delay of Ctrl-C."""
+TIMEOUT_FACTOR = 100
+"""The timeout of the waiting thread must be this many times the split's time."""
+MAX_GROWTH = 4
+"""One run raises the estimated time of a split by at most this factor."""
+BLAS_FAMILIES = ("attention", "conv", "linalg", "quantized", "reduction", "rnn")
+"""The families of ops (folders of vksched/ops) that may call numpy's BLAS."""
+MIN_FLOPS = 1 << 14
+"""Smaller ops use one BLAS thread anyway."""
 
 
 class CpuDevice:
@@ -70,7 +68,7 @@ class CpuDevice:
         return self._spec
 
     def memory_usage(self) -> MemoryUsage:
-        """The computer's memory, and what all of this process takes of it."""
+        """The memory of the host, and the part of this process."""
         total, free = host_memory_bytes()
         return MemoryUsage(total, total - free, resident_bytes())
 
@@ -84,7 +82,7 @@ class CpuDevice:
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> CpuPreparedPlan:
-        self._owner.require(self.name)  # its thread is not in a forked child
+        self._owner.require(self.name)  # a forked child has no worker thread
         return CpuPreparedPlan(
             plan, index, self._worker, self._workers, self.states, self._compute_lock
         )
@@ -101,24 +99,24 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
 
 
-def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
-    """Whether some nodes are products for which numpy's library may take several threads."""
+def _uses_blas(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
+    """Return True if nodes may call numpy's BLAS with several threads."""
     graph, spec = plan.graph, plan.topology.devices[index]
     return any(
-        family_of(node.declaration) in PRODUCTS
+        family_of(node.declaration) in BLAS_FAMILIES
         and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= MIN_FLOPS
         for node in map(graph.nodes.__getitem__, nodes)
     )
 
 
-def _split_alone(plan: PlanValue) -> int | None:
-    """Return the only split of a plan that writes no states, None where there are several."""
+def _single_split(plan: PlanValue) -> int | None:
+    """Return the only split of a plan that writes no states; None if there are several."""
     splits = plan.splits[: len(plan.splits) - len(plan.commits)]
     return splits[0].id if len(splits) == 1 and not plan.any_order else None
 
 
 class CpuPreparedPlan:
-    """One plan's share of the CPU."""
+    """The state of one plan on the CPU."""
 
     def __init__(
         self,
@@ -134,9 +132,11 @@ class CpuPreparedPlan:
         self._no_states = None if plan.graph.states else Gate(states)
         self._worker = worker
         self._compute_lock = compute_lock
-        self._alone = _split_alone(plan)
+        self._alone = _single_split(plan)
         self._usual_s = math.inf
-        """What that split takes; an outlier, as when others have the core, counts little."""
+        """The usual time of the split; outliers count little, as when other programs use the
+        core.
+        """
         self._buffers = Buffers()
         weights = CpuWeights(plan.graph)
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
@@ -144,7 +144,7 @@ class CpuPreparedPlan:
         self._with_products = {
             split_id
             for split_id, program in self._programs.items()
-            if _has_products(plan, index, program.by_blas)
+            if _uses_blas(plan, index, program.by_blas)
         }
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
@@ -161,10 +161,10 @@ class CpuPreparedPlan:
             self._hand_over(slot, split, task)
 
     def _hand_over(self, slot: int, split: int, task: Task) -> None:
-        self._compute_lock.release()  # which an interrupt may have kept this thread from
-        task.job = self._worker.submit(partial(self._take_turn, slot, split, task.gate))
+        self._compute_lock.release()  # an interrupt may have stopped this thread from releasing it
+        task.job = self._worker.submit(partial(self._run_on_worker, slot, split, task.gate))
 
-    def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
+    def _run_on_worker(self, slot: int, split: int, gate: Gate) -> float:
         self._compute_lock.wait()
         try:
             return self._run(slot, split, gate)
@@ -178,26 +178,26 @@ class CpuPreparedPlan:
             program.run(values, gate)
         taken_s = time.perf_counter() - start
         if split == self._alone:
-            self._usual_s = min(taken_s, OUTLIER * self._usual_s)
+            self._usual_s = min(taken_s, MAX_GROWTH * self._usual_s)
         return taken_s
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         task = self._tasks[slot, split]
         if task.job is None and not task.done:
-            brief = self._usual_s <= BRIEF_S and self._usual_s * SAFETY <= timeout_s
+            brief = self._usual_s <= BRIEF_S and self._usual_s * TIMEOUT_FACTOR <= timeout_s
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
-                    raise _too_late(split, timeout_s)
+                    raise _timeout_error(split, timeout_s)
                 return
             self._hand_over(slot, split, task)
         if task.job is not None and not task.job.wait(timeout_s):
             task.job.cancel()
             task.gate.shut()
-            raise _too_late(split, timeout_s)
+            raise _timeout_error(split, timeout_s)
         task.result()
 
     def _run_here(self, slot: int, split: int, task: Task) -> bool:
-        """Compute a split on this thread unless another one is at it."""
+        """Compute a split on this thread unless another one does."""
         try:
             if not self._compute_lock.take():
                 return False
@@ -225,7 +225,8 @@ class CpuPreparedPlan:
         return self._values[slot][node]
 
     def times_s(self, slot: int, split: int) -> Times:
-        return self._tasks[slot, split].result(), None  # no driver ends what numpy does
+        # numpy has no submissions that a driver could end
+        return self._tasks[slot, split].result(), None
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
         return {}
@@ -240,7 +241,7 @@ class CpuPreparedPlan:
         self._buffers.close()
 
 
-def _too_late(split: int, timeout_s: float) -> DeviceTimeout:
+def _timeout_error(split: int, timeout_s: float) -> DeviceTimeout:
     return DeviceTimeout(
         f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; try a larger timeout_s"
     )

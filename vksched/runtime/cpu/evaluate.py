@@ -1,5 +1,5 @@
-"""Numpy evaluation of parts of a graph by the references of ops, as null devices run splits, and
-the values of a run; the cpu's way to run a split is in program.py.
+"""Evaluation of splits with the numpy references of ops, for simulated devices, and the values of a
+run. The CPU device runs splits with split_program.py.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..state_store import CpuValues
 
 
 def named(error: VkschedError, node: Node) -> VkschedError:
-    """Return an error that names the node."""
+    """Return a copy of an error that names the node."""
     named = type(error)(f"{error} (in {node.name})")
-    named.__dict__.update(error.__dict__)  # what it carries goes along
+    named.__dict__.update(error.__dict__)  # copy its attributes
     return named
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-    """Return the reference result of one node, in the node's own type."""
+    """Return the reference result of one node, in the node's type."""
     with np.errstate(all="ignore"):
         return evaluate_reference(graph, node_id, operands)
 
 
 def evaluate_reference(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-    """The same, for a caller that silences numpy's warnings."""
+    """Return the reference result of one node; the caller silences numpy's warnings."""
     node = graph.nodes[node_id]
     try:
         result = compute(node.declaration, operands, node.attrs)
@@ -45,34 +45,34 @@ def evaluate_reference(graph: Graph, node_id: int, operands: tuple[NDArray, ...]
 
 
 class CpuWeights:
-    """Weights and constants of a graph as arrays, kept from when they are first asked for."""
+    """Weights and constants of a graph as arrays, cached at first use."""
 
     def __init__(self, graph: Graph) -> None:
         self._data = graph.data
         self._placed: dict[int, NDArray] = {}
-        self._made: dict[int, NDArray] = {}
+        self._filled: dict[int, NDArray] = {}
 
     def __getitem__(self, node_id: int) -> NDArray:
-        if node_id not in self._made:
+        if node_id not in self._filled:
             self.make(node_id)
-        return self._made[node_id]
+        return self._filled[node_id]
 
     def place(self, node_id: int) -> NDArray:
-        """Return the same array before `make` has filled it."""
+        """Return the array of a weight, which `make` fills later."""
         if node_id not in self._placed:
             found = buffer_of(self._data[node_id])
-            # in a file they may lie at odd addresses, where numpy's products take 50 times longer
+            # weights in a file may be unaligned, and numpy's matmul takes 50 times longer then
             self._placed[node_id] = found if found.flags.aligned else found.copy()
         return self._placed[node_id]
 
     def make(self, node_id: int) -> None:
         place = self.place(node_id)
         as_array(self._data[node_id])
-        self._made[node_id] = place
+        self._filled[node_id] = place
 
 
 class Values:
-    """The arrays of one run, by node; views and weights are found without being stored."""
+    """The arrays of one run by node; views and weights are resolved on access."""
 
     def __init__(self, graph: Graph, weights: CpuWeights | None = None) -> None:
         self._graph = graph
@@ -91,19 +91,19 @@ class Values:
             return found
         if node_id in self._graph.data:
             return self._weights[node_id]
-        whole = self._whole(node_id)
-        return self._viewed(node_id) if whole is None else whole
+        whole = self._full_view(node_id)
+        return self._evaluate_view(node_id) if whole is None else whole
 
-    def _whole(self, node_id: int) -> NDArray | None:
-        """Return a view of all of an array that is there, as reshape makes them."""
+    def _full_view(self, node_id: int) -> NDArray | None:
+        """Return a reshaped view of all of an array, if that is available."""
         root, offset = self._graph.views.get(node_id, (node_id, 0))
         array, type_ = self._arrays.get(root), self._graph.nodes[node_id].type
         if array is None or offset or array.size != type_.size:
             return None
         return array.reshape(type_.shape) if array.dtype == numpy_dtype(type_.dtype) else None
 
-    def _viewed(self, node_id: int) -> NDArray:
-        """Return any view, made of the nearest value that is there."""
+    def _evaluate_view(self, node_id: int) -> NDArray:
+        """Return any view, evaluated from its closest available base."""
         chain: list[int] = []
         at = node_id
         while at in self._graph.views and at not in self._arrays:
@@ -117,7 +117,7 @@ class Values:
         raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
 
     def copy(self) -> Values:
-        """Return the same arrays, to be dropped on their own."""
+        """Return a copy that shares the arrays; values are dropped separately."""
         out = Values(self._graph, self._weights)
         out._arrays.update(self._arrays)
         return out
@@ -136,8 +136,8 @@ def run_split(
     dead: dict[int, tuple[int, ...]],
     states: CpuValues,
 ) -> None:
-    """Compute the nodes of a split into `values` by their references; drops what nobody reads
-    after each node.
+    """Compute the nodes of a split into `values` with their references; drop dead values after each
+    node.
     """
     graph = plan.graph
     with np.errstate(all="ignore"):
@@ -166,8 +166,12 @@ def next_value(
     states: CpuValues,
     evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
-    """Give a state its next value, which the plan has in its place, and returns that. evaluate:
-    computes the node, where it cannot be written into an array that holds the state.
+    """Write a state's next value into its memory, as the plan has it, and return it.
+
+    Parameters
+    ----------
+    evaluate
+        Computes the node if it cannot be written into the state's array.
     """
     how, state = node.declaration.in_place, plan.graph.nodes[plan.in_place[node.id]]
     key = plan.graph.keys[state.id]
@@ -176,32 +180,35 @@ def next_value(
         states.change((key,), lambda held: write(operands, node.attrs, held[0].reshape(shape)))
         return states.view(key).reshape(shape)
     value = evaluate(operands)
-    # it may be longer by elements that share its last word
+    # its memory may have padding up to a whole word
     states.write(key, value.ravel()[: state.type.size].reshape(state.type.shape))
     return value
 
 
 def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
-    """Return for each node of a device the values that it needs no more once that node has run.
+    """Return, for each node of a device, the values that are dead after it.
 
-    What a policy that decides in each run has copied in or out is needed until the run ends.
+    If the plan is scheduled dynamically, uploaded and downloaded values stay live until the run
+    ends.
     """
     graph, roots = plan.graph, plan.graph.view_bases
-    kept = {graph.view_base(c.node) for s in plan.splits if s.device == device for c in s.downloads}
+    retained = {
+        graph.view_base(c.node) for s in plan.splits if s.device == device for c in s.downloads
+    }
     if plan.any_order:
         own = [split for split in plan.splits if split.device == device]
-        made = {node for split in own for node in split.nodes}
-        read = {graph.view_base(i) for node in made for i in graph.nodes[node].inputs}
-        kept |= read - made
+        computed = {node for split in own for node in split.nodes}
+        read = {graph.view_base(i) for node in computed for i in graph.nodes[node].inputs}
+        retained |= read - computed
     last: dict[int, int] = {}
     for split in plan.splits:
         if split.device == device:
             for node_id in split.nodes:
                 for value in (node_id, *graph.nodes[node_id].inputs):
-                    # a part that crossed on its own is a value beside its root: both live as long
+                    # a transferred view is a separate value: it and its base are live equally long
                     last[value] = last[roots[value]] = node_id
     dead: dict[int, list[int]] = {}
     for value, node_id in last.items():
-        if value not in kept and value not in graph.data:
+        if value not in retained and value not in graph.data:
             dead.setdefault(node_id, []).append(value)
     return {node_id: tuple(values) for node_id, values in dead.items()}

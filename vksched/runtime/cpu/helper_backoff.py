@@ -1,14 +1,13 @@
-"""How many threads help the one that computes: fewer for a while after a helper has delayed it.
+"""Helper backoff: use fewer helper threads for a while after one has delayed the calling thread.
 
     delay 3 ms    24 ms with one fewer    all    delay soon after    48 ms with one fewer    all ...
 
-Problem: other programs hold cores, in this container or in others, which no account of the system
-shows. A helper that loses its core within a piece has the caller wait for milliseconds.
-Method: the caller measures how long it waits; nothing else is needed. After a delay one helper
-stays away for 8 times as long, so delays add an eighth. If the next delay follows soon, it stays
-away for twice as long as the last time, as a core that is taken stays so. If a delay comes
-meanwhile, more stay away: 3, 7, 15. RunResult do not depend on it.
-Examples: tests/runtime/test_busy_threads.py.
+Problem: other programs use cores, in this container or in others, which system statistics do not
+show. If a helper is preempted within a piece, the calling thread waits for milliseconds. Method:
+the calling thread measures how long it waits. After a delay, one helper less is used for 8 times as
+long, so delays add an eighth. If the next delay follows soon, the pause is twice the last one,
+because the load probably persists. If a delay occurs during a pause, more helpers pause: 3, 7, 15.
+Results do not depend on it. Examples: tests/runtime/test_busy_threads.py.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import time
 from collections.abc import Callable
 
 DELAY_S = 3e-4
-"""A wait that is longer than the longest piece by this is a delay, as in
-native/cpu_kernels/program/program.cpp. A helper's pieces count by the time of its core: one that is
-slower than the caller's delays nobody, one that is lost does.
+"""A wait that exceeds the longest piece by this is a delay, as in
+native/cpu_kernels/program/program.cpp. Pieces of helpers count in CPU time: a slower core is no
+delay, a preemption is.
 """
 ALONE = 8
 MAX_S = 0.5
-"""So long helpers stay away at most: the load may be gone by then."""
+"""Maximum pause: the load may have ended by then."""
 
 
 class Pauses:
-    """How many helpers there may be. Safe to ask and to tell from any thread."""
+    """The number of allowed helpers. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -35,12 +34,12 @@ class Pauses:
         self._last_s = 0.0
         self._away = 0
 
-    def helpers(self, most: int) -> int:
-        """Return how many of so many threads should help now."""
-        return max(0, most - self._away) if self._clock() < self._until_s else most
+    def helpers(self, max_count: int) -> int:
+        """Return the number of helpers to use now, at most `max_count`."""
+        return max(0, max_count - self._away) if self._clock() < self._until_s else max_count
 
     def tell(self, delayed_s: float) -> None:
-        """Keep helpers away where they have delayed their caller; 0 s: they have not."""
+        """Record the delay by helpers in seconds; 0 if there was none."""
         if delayed_s <= 0:
             return
         now_s = self._clock()
@@ -51,4 +50,4 @@ class Pauses:
 
 
 of_process = Pauses()
-"""Of all devices: they compute on the same cores."""
+"""Shared by all devices, because they compute on the same cores."""

@@ -1,4 +1,4 @@
-"""How much memory the machine has, and how much of it this process holds."""
+"""Host memory: its size, and how much of it this process uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...topology.device_spec import GIB
 
 
 def host_memory_bytes() -> tuple[int, int]:
-    """Return the machine's memory and what is available of it, within the container's limit."""
+    """Return the host's memory and the available part of it, within the container's limit."""
     total, free = _memory_bytes()
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
@@ -19,7 +19,7 @@ def host_memory_bytes() -> tuple[int, int]:
 
 
 def _memory_bytes() -> tuple[int, int]:
-    """Linux tells in a file, other systems tell psutil; 4 GiB where nobody tells."""
+    """Return them from /proc on Linux, else from psutil; 4 GiB if neither is available."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" in fields and "MemAvailable" in fields:
         return int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
@@ -32,7 +32,7 @@ def _memory_bytes() -> tuple[int, int]:
 
 
 def resident_bytes() -> int | None:
-    """Return the memory of this process, where Linux or psutil tells."""
+    """Return the resident memory of this process; None if neither Linux nor psutil reports it."""
     fields = _read("/proc/self/statm").split()
     if len(fields) > 1:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

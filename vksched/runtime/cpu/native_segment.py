@@ -1,12 +1,11 @@
 """A segment: consecutive nodes of a split that native loops run in one call.
 
     nodes    rms_norm   quantized_linear + add   rotary_embedding ...
-    slots    x 0, scale 1, result 2 | words 3, product 4 (beside), sum 5 | ...
+    slots    x 0, scale 1, result 2 | words 3, product 4 (scratch), sum 5 | ...
 
-Slots of weights and of fixed memory are bound once; those of what enters, leaves or is a state get
-their arrays in each run. Nodes that write where states lie are segments of their own: they write
-under the lock that keeps a run which was given up from them.
-Examples: tests/runtime/test_host_program.py.
+Slots of weights and of fixed memory are bound once; slots of live-in values, live-out values and
+states are bound in each run. Nodes that write to states are separate segments: they write under a
+lock that an abandoned run cannot get. Examples: tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .evaluate import Values, named
 from .worker_pool import Workers
 
 HELP_WORK = 1 << 20
-"""Values that loops of several pieces read or multiply together, from which on it pays to wake
-other threads.
+"""Minimum work of loops with several pieces, in values read or multiplied, at which other threads
+are woken.
 """
 
 
 def writes_state(node: Node) -> bool:
-    """Whether a node writes its result into an array that holds an operand."""
+    """Return True if a node writes its result into the array of an operand."""
     how = node.declaration.in_place
     return how is not None and how.write is not None
 
@@ -42,8 +41,12 @@ def writes_state(node: Node) -> bool:
 def native_programs_of(
     plan: PlanValue, split: Split, known: Mapping[int, NDArray]
 ) -> dict[int, NativeProgram]:
-    """Return the native programs of the nodes of a split that native loops run. known: its
-    weights.
+    """Return the native programs of the nodes of a split that native loops can run.
+
+    Parameters
+    ----------
+    known
+        The arrays of its weights.
     """
     graph, found = plan.graph, dict[int, NativeProgram]()
     if not native_kernels.has_programs():
@@ -54,14 +57,14 @@ def native_programs_of(
         if call not in by_call:
             by_call[call] = _native_program_of(node, graph.input_types(node))
         native_program = by_call[call]
-        if native_program is not None and _lies_as_loops_want(plan, node, known):
+        if native_program is not None and _is_supported(plan, node, known):
             found[node_id] = native_program
     return found
 
 
 def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgram | None:
-    """Return the native program of all nodes that are the same call; none where numpy rounds
-    factors, or something has no elements.
+    """Return the native program of all nodes with equal calls; None if operands are rounded or a
+    tensor is empty.
     """
     native_program = node.declaration.native_program
     if native_program is None or rounds_operands(node.attrs):
@@ -70,9 +73,9 @@ def _native_program_of(node: Node, types: tuple[TensorType, ...]) -> NativeProgr
     return native_program(types, node.type, node.attrs) if whole else None
 
 
-def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
-    """Whether a result lies in memory of its own, or is written into a state that nothing else
-    reads; and all operands lie plainly where they are weights.
+def _is_supported(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
+    """Return True if the result owns its memory or overwrites a state without other readers, and
+    all weight operands are contiguous.
     """
     graph = plan.graph
     in_state = node.id in plan.in_place
@@ -80,27 +83,34 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
         return False
     for i in node.inputs:
         root = graph.view_bases[i]
-        if root in known and not _lies_plain(known[root]):
+        if root in known and not _is_contiguous(known[root]):
             return False
         if i in graph.views and graph.nodes[i].type.dtype == BOOL:
             if graph.views[i][1] % WORD_BYTES:
-                return False  # on the host a part of bools lies at any byte
+                return False  # a view of bools can start at any byte
     return True
 
 
-def _lies_plain(array: NDArray) -> bool:
-    """Whether elements lie without gaps from a word on, whatever their size."""
+def _is_contiguous(array: NDArray) -> bool:
+    """Return True if an array is contiguous and starts at a whole word."""
     if not array.flags.c_contiguous:
         return False
     if array.itemsize % WORD_BYTES == 0:
         return array.flags.aligned
-    return array.ctypes.data % WORD_BYTES == 0  # which takes ten times as long
+    return array.ctypes.data % WORD_BYTES == 0  # slower by a factor of ten
 
 
 class Segment:
-    """A step that runs some nodes. fixed: the array of a value, None of one that each run finds.
-    beside: numbers of the values for what the loops of a node make but the last one. takes: for
-    nodes that are not fixed what gives memory.
+    """A step that runs several nodes.
+
+    Parameters
+    ----------
+    fixed
+        Returns the array of a value, or None if it differs between runs.
+    scratch
+        Numbers of the scratch values of each node's loops except the last one.
+    takes
+        The allocators for the results of nodes that are not fixed.
     """
 
     def __init__(
@@ -108,7 +118,7 @@ class Segment:
         plan: PlanValue,
         native_programs: Mapping[int, NativeProgram],
         fixed: Callable[[int], NDArray | None],
-        beside: Mapping[int, Sequence[int]],
+        scratch: Mapping[int, Sequence[int]],
         takes: Mapping[int, Callable[[], NDArray]],
         workers: Workers,
     ) -> None:
@@ -119,13 +129,13 @@ class Segment:
             for node_id in native_programs
             if node_id in plan.in_place
         )
-        self._kept: list[NDArray] = []  # what slots are bound to
+        self._bound: list[NDArray] = []  # arrays that slots are bound to
         slots = _Slots(graph)
         steps = []
-        self._made_by: list[Node] = []  # of each loop
+        self._nodes_of_loops: list[Node] = []  # the node of each loop
         for node_id, native_program in native_programs.items():
-            steps += slots.steps(graph.nodes[node_id], native_program, beside.get(node_id, ()))
-            self._made_by += [graph.nodes[node_id]] * len(native_program.loops)
+            steps += slots.steps(graph.nodes[node_id], native_program, scratch.get(node_id, ()))
+            self._nodes_of_loops += [graph.nodes[node_id]] * len(native_program.loops)
         own: dict[int, NDArray] = {}
         for value, slot in slots.by_value.items():
             if (array := fixed(value)) is not None:
@@ -138,7 +148,7 @@ class Segment:
         self._native = native_kernels.native.Program(steps, slots.sizes, [*written, *open_])
         for slot, array in own.items():
             self._native.bind(slot, array)
-            self._kept.append(array)
+            self._bound.append(array)
         shared = sum(p.work for r in native_programs.values() for p in r.loops if p.pieces > 1)
         helped = shared >= HELP_WORK and workers.count > 1
         self._begin = partial(workers.help, self._native.help) if helped else None
@@ -159,18 +169,18 @@ class Segment:
                 self._native.run(arrays)
             else:
                 self._paused.tell(self._native.run(arrays, self._begin))
-        except (BufferError, ValueError):  # one does not lie as loops read it
+        except (BufferError, ValueError):  # an array has a layout that loops cannot read
             if not again:
                 raise
-            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
+            plain = [a if _is_contiguous(a) else np.array(a, order="C") for a in arrays]
             self._run(plain, again=False)
         except IndexError as error:
             number, _, text = str(error).partition(" ")
-            raise named(IndexOutOfRange(text), self._made_by[int(number)]) from None
+            raise named(IndexOutOfRange(text), self._nodes_of_loops[int(number)]) from None
 
 
 class _Slots:
-    """Numbers where values lie. by_value: the slots of nodes and of what stands beside them."""
+    """Slot numbers of values. by_value: the slots of nodes and of their scratch values."""
 
     def __init__(self, graph: Graph) -> None:
         of_call = [node.type.host_bytes for node in graph.calls]
@@ -179,22 +189,22 @@ class _Slots:
         self.sizes: list[int] = []
 
     def steps(
-        self, node: Node, native_program: NativeProgram, beside: Sequence[int]
+        self, node: Node, native_program: NativeProgram, scratch: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
-        """Return the loops of a node as the native program takes them."""
+        """Return the loops of a node as arguments of the native program."""
         registers = [self._of(value, self._bytes[value]) for value in node.inputs]
-        made = []
+        calls = []
         for number, loop in enumerate(native_program.loops):
-            if number < len(beside):
-                result = self._of(beside[number], loop.elements * WORD_BYTES)
+            if number < len(scratch):
+                result = self._of(scratch[number], loop.elements * WORD_BYTES)
             elif writes_state(node):
                 result = registers[0]
             else:
                 result = self._of(node.id, self._bytes[node.id])
             registers.append(result)
             at = [*(registers[r] for r in loop.operands), result]
-            made.append((loop.name, at, loop.int_params, loop.float_params, loop.pieces))
-        return made
+            calls.append((loop.name, at, loop.int_params, loop.float_params, loop.pieces))
+        return calls
 
     def _of(self, value: int, size_bytes: int) -> int:
         slot = self.by_value.get(value)

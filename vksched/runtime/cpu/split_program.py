@@ -1,11 +1,11 @@
-"""The CPU's program of a split: its nodes as steps that know all that does not change from run to
-run: which op's kernel, what attributes, where operands and results lie, what dies.
+"""The CPU program of a split: its nodes as steps, with everything resolved that does not change
+between runs: kernels, attributes, memory of operands and results, and dead values.
 
     nodes    gather   dequantize   rms_norm   linear   add   ...   softmax
     steps    [gather] [dequantize] [one call of native loops   ]   [softmax]
 
-Memory is laid out once (layout.py). Values that enter or leave the split have arrays of their own
-in each run, in `Values`. Examples: tests/runtime/test_host_program.py.
+Memory is assigned once (buffer_layout.py). Live-in and live-out values have new arrays in each run,
+in `Values`. Examples: tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations
@@ -42,9 +42,18 @@ Step = Callable[[Values, CpuValues], None]
 
 
 class Program:
-    """The steps of one split. read: the states that it reads, with their keys. shown: fixed values
-    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops. by_blas:
-    those, and others whose loops call the library of numpy's products.
+    """The steps of one split.
+
+    Parameters
+    ----------
+    read
+        The states that it reads, with their keys.
+    shown
+        Fixed values that have views in a run.
+    by_numpy
+        Nodes that numpy computes, not native loops.
+    by_blas
+        Nodes of `by_numpy`, and nodes whose loops call numpy's BLAS.
     """
 
     def __init__(
@@ -61,20 +70,21 @@ class Program:
         self._shown = tuple(shown.items())
 
     def run(self, values: Values, states: CpuValues) -> None:
-        """Compute the nodes of the split: `values` has what it reads, and then what leaves it. One
-        of a prepared plan's programs runs at a time, as they share memory.
+        """Compute the nodes of the split: `values` holds its live-in values before, and its
+        live-out values after. Programs of a prepared plan share memory, therefore one of them runs
+        at a time.
         """
         for node_id, array in self._shown:
             values[node_id] = array
         for node_id, key in self._read:
             values[node_id] = states.view(key)
         if not self.by_numpy:
-            self._take_steps(values, states)
+            self._run_steps(values, states)
             return
         with np.errstate(all="ignore"):
-            self._take_steps(values, states)
+            self._run_steps(values, states)
 
-    def _take_steps(self, values: Values, states: CpuValues) -> None:
+    def _run_steps(self, values: Values, states: CpuValues) -> None:
         for step in self._steps:
             step(values, states)
 
@@ -82,29 +92,29 @@ class Program:
 def make_programs(
     plan: PlanValue, device: int, weights: CpuWeights, workers: Workers, buffers: Buffers
 ) -> dict[int, Program]:
-    """Return the program of each split of a device, by number."""
+    """Return the program of each split of a device, by split id."""
     own = [split for split in plan.splits if split.device == device]
     graph, leaves, dead = plan.graph, live_out(plan, device), last_uses(plan, device)
     live_in = {copy.node for split in own for copy in split.uploads}
     read = {leaf for s in own for n in s.nodes for leaf in graph.leaves_read(graph.nodes[n])}
     known = {leaf: weights.place(leaf) for leaf in read & graph.data.keys() - live_in}
-    made_once = make_constants(plan, own, weights, known, leaves)
-    own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
+    constants = make_constants(plan, own, weights, known, leaves)
+    own = [replace(s, nodes=tuple(n for n in s.nodes if n not in constants)) for s in own]
     operands = {graph.view_bases[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}
-    known |= {n: array for n, array in made_once.items() if n in operands}
+    known |= {n: array for n, array in constants.items() if n in operands}
     natives = [native_programs_of(plan, split, known) for split in own]
     layouts = [
         lay_out(
             plan,
             split,
             leaves,
-            {n for n in split.nodes if n in native or _writes(plan, graph.nodes[n])},
+            {n for n in split.nodes if n in native or _writes_result(plan, graph.nodes[n])},
             {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items() if r.loops[1:]},
         )
         for split, native in zip(own, natives, strict=True)
     ]
     memory = Memory(layouts)
-    made: dict[int, Program] = {}
+    programs: dict[int, Program] = {}
     for split, native, layout in zip(own, natives, layouts, strict=True):
         arrays = _Arrays(plan, weights, {**known, **memory.arrays(graph, layout)})
         steps = _SplitProgramBuilder(plan, split, arrays, native, layout, workers, buffers).steps(
@@ -116,19 +126,21 @@ def make_programs(
             *others,
             *(n for n, native_program in native.items() if native_program.calls_blas),
         )
-        made[split.id] = Program(steps, states, arrays.shown, others, by_blas)
-    return made
+        programs[split.id] = Program(steps, states, arrays.shown, others, by_blas)
+    return programs
 
 
-def _writes(plan: PlanValue, node: Node) -> bool:
-    """Whether a node's CPU kernel, or a write into a state, makes it: no view of its operands."""
+def _writes_result(plan: PlanValue, node: Node) -> bool:
+    """Return True if a CPU kernel or a state write computes a node, so that its result is no view
+    of its operands.
+    """
     in_state = node.id in plan.in_place and writes_state(node)
     return (node.declaration.cpu is not None or in_state) and node.type.size > 0
 
 
 class _Arrays:
-    """Arrays that are the same in each run; those of weights may not be filled yet. shown: those of
-    which a run makes views, as numpy does not show them in the same memory.
+    """Arrays that are fixed for all runs; weights may not be filled yet. shown: fixed arrays that
+    have views in a run, which numpy cannot show in the same memory.
     """
 
     def __init__(self, plan: PlanValue, weights: CpuWeights, fixed: dict[int, NDArray]) -> None:
@@ -146,28 +158,28 @@ class _Arrays:
         return self._found[value]
 
     def rounded(self, weight: int, word: str) -> NDArray:
-        """Return a weight rounded as a word has it, made once."""
+        """Return a weight rounded to a precision mode, computed once."""
         key = weight, word
         if key not in self._rounded:
             self._rounded[key] = as_factor(self._weights[weight], word)
         return self._rounded[key]
 
     def is_part(self, value: int) -> bool:
-        """Whether a view is the memory of the value that it is of, as soon as that is there."""
+        """Return True if a view shares memory with its base once that is available."""
         type_ = self._graph.nodes[self._graph.view_bases[value]].type
         whole = np.empty(type_.shape, numpy_dtype(type_.dtype))
         return self._view(value, whole) is not None
 
     def _view(self, value: int, whole: NDArray) -> NDArray | None:
-        """Return a view of an array, None where numpy makes a copy."""
+        """Return a view of an array, or None if numpy would copy."""
         values = Values(self._graph)
         values[self._graph.view_bases[value]] = whole
-        made = values[value]
-        return made if np.may_share_memory(made, whole) else None
+        array = values[value]
+        return array if np.may_share_memory(array, whole) else None
 
 
 class _SplitProgramBuilder:
-    """Makes the steps of a split."""
+    """Builds the steps of a split."""
 
     def __init__(
         self,
@@ -184,28 +196,34 @@ class _SplitProgramBuilder:
         self._workers, self._buffers = workers, buffers
 
     def steps(self, dead: Mapping[int, tuple[int, ...]]) -> list[Step]:
-        """Return the steps. dead: for each node what nobody reads once it has run."""
-        made: list[Step] = []
-        for ids in self._runs():
-            native = ids[0] in self._native
-            made.append(self._segment(ids) if native else self._step(ids[0]))
-            gone = [v for n in ids for v in dead.get(n, ()) if self._lives(v)]
-            if gone:
-                made.append(partial(_drop, tuple(gone)))
-        return made
+        """Return the steps.
 
-    def _lives(self, value: int) -> bool:
-        """Whether each run has an array of its own for a value."""
+        Parameters
+        ----------
+        dead
+            The dead values after each node.
+        """
+        steps: list[Step] = []
+        for ids in self._group_nodes():
+            native = ids[0] in self._native
+            steps.append(self._segment(ids) if native else self._step(ids[0]))
+            gone = [v for n in ids for v in dead.get(n, ()) if self._is_fresh(v)]
+            if gone:
+                steps.append(partial(_drop, tuple(gone)))
+        return steps
+
+    def _is_fresh(self, value: int) -> bool:
+        """Return True if a value has a new array in each run."""
         return value not in self._layout.spans and self._arrays(value) is None
 
-    def _runs(self) -> list[list[int]]:
-        """Return the nodes, those together that are one step."""
+    def _group_nodes(self) -> list[list[int]]:
+        """Return the nodes grouped into steps."""
         runs: list[list[int]] = []
         run: set[int] = set()
         for node_id in self._split.nodes:
             if self._graph.nodes[node_id].op == "state":
                 continue
-            if runs and self._goes_on(run, runs[-1][-1], node_id):
+            if runs and self._joins(run, runs[-1][-1], node_id):
                 runs[-1].append(node_id)
                 run.add(node_id)
             else:
@@ -213,9 +231,9 @@ class _SplitProgramBuilder:
                 run = {node_id}
         return runs
 
-    def _goes_on(self, run: Collection[int], last: int, node_id: int) -> bool:
-        """Whether a node goes into a segment: it writes states as the others do, or not, and reads
-        no copy of what they make. last: the last one of them.
+    def _joins(self, run: Collection[int], last: int, node_id: int) -> bool:
+        """Return True if a node can join a segment: it writes states if the segment does, and reads
+        no copy of a value of the segment. last: the last node of the segment.
         """
         native, graph, in_place = self._native, self._graph, self._plan.in_place
         if last not in native or node_id not in native:
@@ -229,13 +247,13 @@ class _SplitProgramBuilder:
         fresh = [n for n in ids if self._arrays(n) is None and n not in self._plan.in_place]
         takes = {n: self._take(self._graph.nodes[n]) for n in fresh}
         native_programs = {n: self._native[n] for n in ids}
-        beside = self._layout.beside
-        return Segment(self._plan, native_programs, self._arrays, beside, takes, self._workers)
+        scratch = self._layout.scratch
+        return Segment(self._plan, native_programs, self._arrays, scratch, takes, self._workers)
 
     def _step(self, node_id: int) -> Step:
         plan, node = self._plan, self._graph.nodes[node_id]
         if node.op == "assign":
-            return self._assigning(node)
+            return self._assign_step(node)
         weights = self._rounded_weights(node)
         operands = self._operands(node, weights)
         evaluate = self._evaluation(node, weights)
@@ -253,7 +271,7 @@ class _SplitProgramBuilder:
             return change
         return make if self._arrays(node_id) is None else compute
 
-    def _assigning(self, node: Node) -> Step:
+    def _assign_step(self, node: Node) -> Step:
         key, operands = self._graph.keys[node.inputs[0]], self._operands(node)
 
         def assign(values: Values, states: CpuValues) -> None:
@@ -262,7 +280,9 @@ class _SplitProgramBuilder:
         return assign
 
     def _rounded_weights(self, node: Node) -> dict[int, NDArray]:
-        """Returns, by their numbers, the operands that numpy would round alike in each run."""
+        """Return, by position, the weight operands rounded once, which numpy would round in each
+        run.
+        """
         graph, found = self._graph, dict[int, NDArray]()
         word = precision_of(node.attrs)
         for number in rounded_operands(node.declaration, node.attrs):
@@ -274,7 +294,9 @@ class _SplitProgramBuilder:
     def _operands(
         self, node: Node, instead: Mapping[int, NDArray] = MappingProxyType({})
     ) -> Callable[[Values], tuple[NDArray, ...]]:
-        """Returns what finds the operands. instead: arrays for some of them, by their numbers."""
+        """Return a function that looks up the operands. instead: replacements for some of them, by
+        position.
+        """
         found = [
             (instead[number] if number in instead else self._arrays(value), value)
             for number, value in enumerate(node.inputs)
@@ -287,8 +309,8 @@ class _SplitProgramBuilder:
     def _evaluation(
         self, node: Node, rounded: Collection[int]
     ) -> Callable[[tuple[NDArray, ...]], NDArray]:
-        """Returns what computes a node: by its CPU kernel, else by its reference. rounded: numbers
-        of the operands that are rounded already, as the node's precision has them.
+        """Return a function that computes a node with its CPU kernel, else with its reference.
+        rounded: positions of operands that are rounded already, by the node's precision mode.
         """
         op, attrs, types = node.declaration, node.attrs, self._graph.input_types(node)
         kernel = op.cpu
@@ -307,21 +329,21 @@ class _SplitProgramBuilder:
             compute(inputs, attrs, part)
 
         def evaluate(operands: tuple[NDArray, ...]) -> NDArray:
-            made = take() if out is None else out
+            result = take() if out is None else out
             if rounds:
                 operands = tuple(
                     [as_factor(x, word) if i in left else x for i, x in enumerate(operands)]
                 )
             try:
                 if cut is None:
-                    compute(operands, attrs, made)
+                    compute(operands, attrs, result)
                 else:
-                    each(in_piece, cut(operands, attrs, made))
+                    each(in_piece, cut(operands, attrs, result))
             except VkschedError as error:
                 raise named(error, node) from None
             if rounds:
-                np.copyto(made, round_result(op, made, attrs))
-            return made
+                np.copyto(result, round_result(op, result, attrs))
+            return result
 
         return evaluate
 

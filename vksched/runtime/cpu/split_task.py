@@ -1,8 +1,8 @@
-"""A split that the CPU is to compute: who does it, when, and what becomes of it.
+"""Split tasks of the CPU: which thread computes a split, when, and its result.
 
     Task   submitted --> the worker, or the thread that waits --> seconds, or an error
-    ComputeLock   one thread of them computes at a time
-    Gate   the states as the split sees them: shut where nobody waits for it any more
+    ComputeLock   only one of these threads computes at a time
+    Gate   the states as the split sees them: shut when the run is abandoned
 
 Examples: tests/runtime/test_own_thread.py, tests/engine/test_state_races.py.
 """
@@ -21,7 +21,9 @@ _POLL_S = 2e-4
 
 
 class Gate:
-    """The states as one split sees them: given up, it goes on, but writes no more."""
+    """The states as one split sees them. When it is shut, the split goes on but can no longer
+    write.
+    """
 
     def __init__(self, states: CpuStates) -> None:
         self._states = states
@@ -47,21 +49,23 @@ class Gate:
 
 
 class ComputeLock:
-    """Whose turn it is to compute: that of the device's worker, or of a thread that waits."""
+    """A lock for computing: held by the device's worker or by a waiting thread."""
 
     def __init__(self) -> None:
         self._holder: dict[str, int] = {}
         self._wanted = False
-        """Whether the worker waits for its turn, before which nobody else has another one."""
+        """True while the worker waits for the lock, which no other thread can acquire before it."""
 
     def take(self) -> bool:
-        """Take the turn if nobody has it or waits for it; returns whether this thread has it."""
+        """Acquire the lock if it is free and the worker does not wait for it; return True if this
+        thread holds it.
+        """
         me = threading.get_ident()
         return not self._wanted and self._holder.setdefault("turn", me) == me
 
     def wait(self) -> None:
-        """Take the turn as soon as it can be had; for the worker alone, which nobody interrupts.
-        Who has it is brief.
+        """Acquire the lock, waiting for it. Only the worker calls this, which no interrupt reaches.
+        Other threads hold the lock briefly.
         """
         self._wanted = True
         me = threading.get_ident()
@@ -70,17 +74,16 @@ class ComputeLock:
         self._wanted = False
 
     def release(self) -> None:
-        """Give the turn back where this thread has it. An interrupt may come between any two
-        steps, so there is no lock that could be left held.
+        """Release the lock if this thread holds it. An interrupt may occur between any two steps,
+        therefore no primitive lock is used, which could stay acquired.
         """
         if self._holder.get("turn") == threading.get_ident():
             del self._holder["turn"]
 
 
 class Task:
-    """A split that was submitted. job: at the worker; None while nobody has been asked to
-    compute it, and where a thread that waits does so. seconds: what that took. error: why it did
-    not end.
+    """A submitted split. job: its job at the worker; None if no thread computes it yet or a waiting
+    thread does. seconds: its run time. error: why it failed.
     """
 
     __slots__ = ("error", "gate", "job", "seconds")
@@ -98,7 +101,7 @@ class Task:
         return self.seconds is not None or self.error is not None
 
     def result(self) -> float:
-        """Return the seconds of a task that is done; raises what it raised."""
+        """Return the run time of a finished task; raise its error if it failed."""
         if self.job is not None:
             return self.job.result()
         if self.error is not None:

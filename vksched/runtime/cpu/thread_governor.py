@@ -1,9 +1,10 @@
-"""The threads of numpy's products while the CPU backend runs: one, as it divides products itself.
+"""Thread governor: numpy's BLAS uses one thread while the CPU backend runs, which partitions
+matmuls itself.
 
-    run ---- one thread for the library ---- end ---- as many as before ----> the user's products
+    run ---- one BLAS thread ---- end ---- as many as before ----> the user's matmuls
 
-Why: vksched/ops/lowering/blas.py. Who sets OPENBLAS_NUM_THREADS or its like has chosen, and nothing
-is touched. Examples: tests/runtime/test_busy_threads.py.
+Why: vksched/ops/lowering/blas.py. If the user sets OPENBLAS_NUM_THREADS or a similar variable,
+nothing is changed. Examples: tests/runtime/test_busy_threads.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ...ops.lowering import blas
 
 
 def _set(counts: list[int]) -> None:
-    """Set the threads of each library. Newer threadpoolctl lets the first thread that sets
-    them do so alone as long as it lives, unless that thread gives the right up.
+    """Set the thread count of each library. Recent threadpoolctl gives the first thread that sets
+    it exclusive control for its lifetime, unless the thread gives it up.
     """
     for pool, count in zip(blas.libraries(), counts, strict=True):
         if pool.num_threads == count:
@@ -30,34 +31,35 @@ def _set(counts: list[int]) -> None:
             give_up()
 
 
-class _Inside:
-    """Something that runs within a limit."""
+class _LimitToken:
+    """Token of a caller inside the limit."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Limit:
-    """The threads of numpy's products, which all threads of the process share: runs limit them to
-    one until the last of them ends, then they are as they were. One that an interrupt ends between
-    any two steps is forgotten with its frame.
+    """The BLAS thread count, which is global to the process. Runs limit it to one; when the last of
+    them ends, it is restored. A run that an interrupt ends between any two steps is forgotten with
+    its frame.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
+        self._inside: weakref.WeakSet[_LimitToken] = weakref.WeakSet()
         self._before: list[int] = []
-        """What they were; empty where they still are."""
+        """The counts before the limit; empty if there is no limit."""
 
     def begin_anew(self) -> None:
-        """In a forked child: the runs are the parent's, and another thread may hold the lock. What
-        they have limited stays so until a run here ends: a library is not to be asked in a fork.
+        """Reset the state in a forked child: the runs belong to the parent, and another thread may
+        hold the lock. The limits stay until a run in the child ends, because a library must not be
+        called in a fork handler.
         """
         self._lock = threading.Lock()
         self._inside = weakref.WeakSet()
 
     @contextmanager
     def to_one(self) -> Iterator[None]:
-        me = _Inside()
+        me = _LimitToken()
         try:
             with self._lock:
                 self._inside.add(me)
@@ -79,7 +81,9 @@ in_child(_limit.begin_anew)
 
 @contextmanager
 def products_alone() -> Iterator[None]:
-    """Within, each of numpy's products takes one thread, unless the user has said how many."""
+    """Limit numpy's BLAS to one thread per call inside the block, unless the user has set a
+    count.
+    """
     if blas.is_chosen():
         yield
         return

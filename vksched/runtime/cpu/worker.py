@@ -1,11 +1,12 @@
-"""The worker: a thread that computes splits in their order, whatever interrupts those who wait.
+"""The worker: a thread that computes splits in submission order, unaffected by interrupts of
+waiting threads.
 
-    submit --> queue --> the thread: claim, compute, done      wait: until done, or too late
+    submit --> queue --> the thread: claim, compute, done      wait: until done, or timeout
 
-Problem: Ctrl-C may come between any two steps of a thread that hands work over or waits for it, and
-Python's own pools take locks and conditions there. One that is left held stops the worker for good.
-Method: a queue and locks that are one call into C each, and whose state says nothing if one stays
-held. Examples: tests/runtime/test_worker.py.
+Problem: Ctrl-C may interrupt a thread between any two steps while it submits work or waits for it,
+and Python's own pools acquire locks and conditions there. A lock that stays acquired would block
+the worker forever. Method: use a queue and locks with one C call each, such that an acquired lock
+has no consequence. Examples: tests/runtime/test_worker.py.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from queue import SimpleQueue
 from ...common.errors import PlanError
 
 LOOK_S = 0.5
-"""Between two looks at what another thread may have been told instead of this one."""
+"""Interval at which a waiting thread checks the state, because another thread may have consumed its
+wake-up.
+"""
 EXIT_S = 10.0
-"""How long the end of the process waits for a split under way."""
+"""Maximum time that the end of the process waits for a running split."""
 
 
 class Job:
-    """Something to compute that takes seconds, which it returns."""
+    """A function to compute, which returns its seconds."""
 
     __slots__ = ("_claim", "_compute", "_ended", "done", "error", "seconds")
 
@@ -39,12 +42,14 @@ class Job:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Compute it, unless it was cancelled; for the worker alone, which nobody interrupts."""
+        """Compute it unless it was cancelled. Only the worker calls this, which no interrupt
+        reaches.
+        """
         try:
             if self._claim.acquire(blocking=False):
                 self.seconds = self._compute()
-            elif self.error is None:  # who cancelled it was interrupted
-                self.error = _given_up()
+            elif self.error is None:  # the cancelling thread was interrupted
+                self.error = _cancelled_error()
         except BaseException as error:
             self.error = error
         finally:
@@ -53,35 +58,35 @@ class Job:
             self._ended.release()
 
     def cancel(self) -> None:
-        """Has it not computed at all, if nobody has begun."""
+        """Cancel it if no thread has started it."""
         if self._claim.acquire(blocking=False):
-            self.error = _given_up()
+            self.error = _cancelled_error()
             self.done = True
 
     def wait(self, timeout_s: float = math.inf) -> bool:
-        """Wait until it is done, and returns whether it is."""
+        """Wait until it is done; return False after a timeout."""
         until_s = time.monotonic() + timeout_s
         while not self.done:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return False
             if self._ended.acquire(timeout=min(left_s, LOOK_S)):
-                self._ended.release()  # others may wait, too
+                self._ended.release()  # wake other waiting threads
         return True
 
     def result(self) -> float:
-        """Return the seconds of what is done; raises what it raised."""
+        """Return the seconds of a finished job; raise its error if it failed."""
         if self.error is not None:
             raise self.error
         return self.seconds
 
 
-def _given_up() -> PlanError:
-    return PlanError("[wait] the split was given up before it began")
+def _cancelled_error() -> PlanError:
+    return PlanError("[wait] the split was cancelled before it began")
 
 
 class Worker:
-    """One thread. It ends when nobody uses the worker any more, and with the process."""
+    """One thread. It ends with the worker's last reference or with the process."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -91,10 +96,12 @@ class Worker:
         self._thread = thread
 
     def submit(self, compute: Callable[[], float]) -> Job:
-        """Hand something over; it begins when all before it is done.
+        """Submit a function; it starts after all earlier ones.
 
-        Raises:
-            PlanError: the worker has ended.
+        Raises
+        ------
+        PlanError
+            The worker has ended.
         """
         if not self._end.alive:
             raise PlanError("[submit] cpu: its worker has ended; try a new scheduler")
@@ -103,7 +110,7 @@ class Worker:
         return job
 
     def close(self) -> None:
-        """Wait until all that was handed over is done, and ends the thread."""
+        """Wait for all submitted work, then end the thread."""
         self._end.detach()
         _end(self._jobs, self._thread, None)
 
@@ -111,7 +118,7 @@ class Worker:
 def _work(jobs: SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
         job.run()
-        del job  # and what it holds: nothing may come for long
+        del job  # release its references: the next job may come much later
 
 
 def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, timeout_s: float | None) -> None:

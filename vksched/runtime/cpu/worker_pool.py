@@ -1,5 +1,5 @@
-"""The CPU backend's threads and memory: pieces of a call side by side, results in memory that is
-used again.
+"""Thread pool and buffer pool of the CPU backend: pieces of a call run in parallel, and results
+reuse memory.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ...common.dtypes import NDArray
 from . import helper_backoff
 
 MIN_PIECE_BYTES = 1 << 16
-"""Below this, the system's memory allocator is as good."""
+"""Smaller allocations use the system allocator, which is equally fast."""
 
 
-class _Shared:
-    """Pieces that several threads take, until there are none or one fails."""
+class _PieceQueue:
+    """A queue of pieces that several threads process until it is empty or one fails."""
 
     def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
         self.error: BaseException | None = None
         self.longest_s = 0.0
-        """What a piece takes at most: seconds of the caller's clock, or of a core on any thread. A
-        helper may have a slower core than the caller, but not lose it.
+        """The longest piece: wall time on the calling thread, CPU time on helpers. A helper may
+        have a slower core than the calling thread, but must not be preempted.
         """
         self._call, self._left = call, iter(items)
         self._at_work = 0
         self._changed = threading.Condition()
 
     def work(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Make pieces until there are none."""
+        """Process pieces until none is left."""
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
@@ -51,7 +51,7 @@ class _Shared:
             self._stop(error)
 
     def help(self) -> None:
-        """The same on another thread, for which `end` waits."""
+        """Process pieces on a helper thread, for which `end` waits."""
         with self._changed:
             self._at_work += 1
         try:
@@ -62,8 +62,8 @@ class _Shared:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Return when all helpers have ended, whatever interrupts. The pool may not know of one
-        whose start was interrupted; who begins after this finds no piece.
+        """Wait for all helpers, whatever interrupts. The pool may not know a helper whose start was
+        interrupted, but a helper that starts later finds no piece.
         """
         while True:
             try:
@@ -85,9 +85,9 @@ class _Shared:
 
 
 class Workers:
-    """Threads that help the calling one, as many as there are cores; started when first needed. One
-    that gets no core, as other programs hold it, takes nothing, and is not waited for. Where one
-    has lost its core within a piece, fewer help for a while.
+    """Helper threads of the calling thread, one per core, started on demand. A helper without a
+    core, because other programs use it, takes no piece, and no thread waits for it. If a helper is
+    preempted within a piece, fewer help for a while.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def each(self, call: Callable[..., None], pieces: Iterable[tuple[object, ...]]) -> None:
-        """Calls with each piece, in any order, on several threads.
+        """Call a function with each piece, in any order, on several threads.
 
-        Raises: the first error, when all threads have ended.
+        Raises: the first error, after all threads have ended.
         """
         items = list(pieces)
         helpers = min(self.paused.helpers(self.count - 1), len(items) - 1)
@@ -113,9 +113,9 @@ class Workers:
                 for item in items:
                     call(*item)
             return
-        shared, is_whole = _Shared(call, items), False
+        shared, is_whole = _PieceQueue(call, items), False
         try:
-            with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+            with suppress(RuntimeError):  # at interpreter exit no thread can start
                 for _ in range(helpers):
                     self._started().submit(shared.help)
             shared.work()
@@ -130,8 +130,8 @@ class Workers:
             raise shared.error
 
     def help(self, call: Callable[[], None]) -> None:
-        """Begin a call on all other threads that may help; it ends when the work does."""
-        with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+        """Run a function on all other allowed threads; it must return when the work is done."""
+        with suppress(RuntimeError):  # at interpreter exit no thread can start
             for _ in range(self.paused.helpers(self.count - 1)):
                 self._started().submit(call)
 
@@ -146,8 +146,8 @@ class Workers:
 
 
 class Buffers:
-    """Memory of results, kept from run to run. It is free again when no array shows it any more,
-    whoever holds that array: numpy's views all hold the one that was made for their memory.
+    """A buffer pool for results. A buffer is free when no array references it: all views of a
+    result reference the array that was created for the buffer.
     """
 
     def __init__(self) -> None:
@@ -155,12 +155,12 @@ class Buffers:
         self._closed = False
 
     def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray]:
-        """Returns what gives such an array each time."""
+        """Return a function that allocates an array of this type."""
         small = math.prod(shape) * dtype.itemsize < MIN_PIECE_BYTES
         return partial(np.empty if small else self.take, shape, dtype)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
-        """Return an array with any content that nothing else shares."""
+        """Return an array with any content that shares no memory."""
         size = math.prod(shape) * dtype.itemsize
         fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
         if fitting:
@@ -177,6 +177,6 @@ class Buffers:
             self._free.append(memory)
 
     def close(self) -> None:
-        """Keep nothing any more: what is shown somewhere is freed with the last who shows it."""
+        """Drop the pool: buffers in use are freed with their last array."""
         self._closed = True
         self._free.clear()

@@ -1,1 +1,1 @@
-"""Executors: they run a plan on open devices."""
+"""Executors: run plans on open devices."""

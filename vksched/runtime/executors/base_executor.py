@@ -1,7 +1,7 @@
-"""BaseExecutor: what all executors have in common: slots that runs take in turn, prepared_plans of
-devices, and what happens when one fails.
+"""BaseExecutor: the base of all executors: slots of concurrent runs, prepared plans of devices, and
+device failures.
 
-    run: wait for a slot -> carry out -> give it back        a device fails: no new runs, `shutdown`
+    run: acquire a slot -> execute -> release it        a device fails: no new runs, `shutdown`
 
 Examples: tests/runtime/test_executor.py, tests/scheduler/test_closing.py.
 """
@@ -28,18 +28,25 @@ from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 IN_REAL_TIME = nullcontext()
 INTERRUPTED_S = 2.0
-"""How long Ctrl-C waits for what is under way, so that the graph stays usable."""
+"""Maximum time that Ctrl-C waits for work in flight, so that the graph stays usable."""
 
 
 class ExecutorClosed(Exception):
-    """The executor takes no runs any more; the one that it was asked for has not begun."""
+    """The executor accepts no runs any more; the requested one has not begun."""
 
 
 @dataclass(slots=True)
 class RunResult:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in
-    `Graph.backed_up_states`. plan_and_stats: the plan of this run and its statistics, once it is
-    done.
+    """Results of a run.
+
+    Parameters
+    ----------
+    outputs
+        The outputs, in the order of `Graph.outputs`.
+    kept
+        The next values of states, in the order of `Graph.backed_up_states`.
+    plan_and_stats
+        The plan of this run and its statistics, once it is done.
     """
 
     outputs: tuple[NDArray, ...]
@@ -50,7 +57,14 @@ class RunResult:
 class CommitFailed(Exception):
     """A run is complete, but the states of some devices may be old or torn.
 
-    cause: what happened. results: those of the run. devices: whose states they are.
+    Parameters
+    ----------
+    cause
+        The original error.
+    results
+        The results of the run.
+    devices
+        The devices of these states.
     """
 
     def __init__(self, cause: BaseException, results: RunResult, devices: frozenset[int]) -> None:
@@ -61,11 +75,17 @@ class CommitFailed(Exception):
 
 
 class BaseExecutor:
-    """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
+    """Executes a plan: memory is allocated, weights are uploaded, commands are recorded.
 
-    A run that a device fails takes it out of use: those that wait for a slot are turned away with
-    ExecutorClosed, those under way go on, and `close` waits for them. prepare: makes the prepared
-    plan of a device. working: the devices that take part. number: of the plan, for events.
+    After a device failure in a run, the executor is out of use: runs that wait for a slot raise
+    ExecutorClosed, runs in flight go on, and `close` waits for them.
+
+    Parameters
+    ----------
+    working
+        The devices that the plan uses.
+    number
+        The number of the plan in events.
     """
 
     def __init__(
@@ -87,34 +107,34 @@ class BaseExecutor:
         self._sequence_numbers = itertools.count(1)
         self._working = tuple(sorted(working))
         self.device_names = tuple(plan.topology.devices[d].name for d in self._working)
-        """The devices that take part, in order of priority."""
+        """The devices that the plan uses, in order of priority."""
         self.last_run: tuple[Plan, RunStats] | None = None
-        """What the last finished run did, and what it cost; None before the first."""
-        # What follows changes under this condition; it wakes those who wait for a slot or the end.
+        """The plan and statistics of the last finished run; None before the first."""
+        # The condition of the attributes below; it wakes threads that wait for a slot or the end.
         self._state = threading.Condition()
         self._waiting = 0
-        """How many runs wait for a slot."""
+        """Number of runs that wait for a slot."""
         self._slots = range(plan.copies)
         self._threads: dict[int, int] = {}
-        """By slot in use the thread of its run, which alone takes it out."""
+        """The thread of the run by slot in use; only this thread removes it."""
         self._under_way: dict[int, RunRecord] = {}
-        """By slot in use what is recorded of its run; only that run's thread changes it."""
+        """The record of the run by slot in use; only the run's thread changes it."""
         self._is_shut_down = False
         self._busy: set[int] = set()
-        """Devices that may still work on this memory, as they did not end in time."""
+        """Devices that may still use this memory, because they did not finish in time."""
         self._log: race_checker.Log | None = None
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
         self._prepared_plans: dict[int, PreparedPlan] = {}
         self.stream: SimulatedStream | None = None
-        """Of the runs by simulated time, where devices are simulated."""
-        self._states_there: dict[int, int] = {}
-        """By device the bytes of states that other plans had brought."""
+        """The simulated times of the runs, if devices are simulated."""
+        self._other_states: dict[int, int] = {}
+        """Bytes of states of other plans, by device."""
 
     def prepare(
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
     ) -> None:
-        """Make the prepared plans of all devices; where one cannot be made, none is left."""
+        """Create the prepared plans of all devices; if one fails, close the others."""
         guarded_progress = guarded(progress) if progress is not None else None
         try:
             for index in self._working:
@@ -130,41 +150,41 @@ class BaseExecutor:
             raise
 
     def _note_resident(self, index: int) -> int:
-        """Return the bytes of weights and states that a device has before a plan is made ready;
-        notes which of them are states of other plans.
+        """Return the bytes of weights and states on a device before a plan is prepared, and record
+        the part that is states of other plans.
         """
-        before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
-        self._states_there[index] = max(0, planned - before)
+        before, planned = self._resident_weights(index), self.plan.memory[index].resident_bytes
+        self._other_states[index] = max(0, planned - before)
         return max(before, planned)
 
     def _tell_freed(self, index: int, start: float) -> None:
-        stays_bytes = self._weights_there(index) + self._states_there[index]
+        stays_bytes = self._resident_weights(index) + self._other_states[index]
         self._reporter.tell_memory("release", index, start, stays_bytes)
 
-    def _weights_there(self, index: int) -> int:
-        """Return the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
+    def _resident_weights(self, index: int) -> int:
+        """Return the bytes of this plan's weights on a device; 0 without trace sinks."""
         graph, held = self.plan.graph, self.devices[index].holds
         weights = self.plan.memory[index].weights if self._trace.active else ()
         return sum(4 * aligned(graph.words[n]) for n in weights if held(graph.keys[n]))
 
     @property
     def last_stats(self) -> RunStats | None:
-        """What the last finished run cost; None before the first."""
+        """The statistics of the last finished run; None before the first."""
         return self.last_run[1] if self.last_run is not None else None
 
     @property
     def number(self) -> int:
-        """The number of the plan, for events."""
+        """The number of the plan in events."""
         return self._reporter.number
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the plans that runs may follow, for events."""
+        """The numbers of the plans that runs may follow, in events."""
         return (self.number,)
 
     @property
     def threads(self) -> int:
-        """How many runs may have begun at once, or wait for the end of another one."""
+        """Maximum number of runs that have begun or wait for the end of another one."""
         return self.plan.copies
 
     @property
@@ -177,16 +197,21 @@ class BaseExecutor:
         observers: Observers | None = None,
         slot: int | None = None,
     ) -> RunResult:
-        """Run once on the calling thread; waits for a free slot first, or for the one given. The
-        arrays must not change until it is done.
+        """Run once on the calling thread, in `slot` or the first free slot, waiting until it is
+        free. The arrays must not change during the run.
 
-        Raises:
-            RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
-                states. DeviceError, IndexOutOfRange: it failed; no state has changed.
+        Raises
+        ------
+        RunCancelled
+            An observer returned False.
+        CommitFailed
+            The run is complete, but not its states.
+        DeviceError, IndexOutOfRange
+            The run failed; no state has changed.
         """
         held, me = -1, threading.get_ident()
         slots = self._slots if slot is None else (slot,)
-        try:  # an interrupt may come between any two calls
+        try:  # an interrupt may occur between any two calls
             with self._state:
                 free = self._free_slot(slots)
                 if free is None:
@@ -206,29 +231,30 @@ class BaseExecutor:
                     if self._log:
                         self._log.release(held)
                 finally:
-                    del self._threads[held]  # without the lock, which an interrupt may keep from it
+                    # without the lock, which an interrupt may prevent it from acquiring
+                    del self._threads[held]
                 if (
                     self._waiting or self._is_shut_down
-                ):  # both are said before anybody looks at slots
+                ):  # both are set before another thread looks at slots
                     with self._state:
                         self._state.notify_all()
 
     def open(self) -> None:
-        """Has runs by simulated time wait for those that begin soon. Runs with states do not: one
-        may wait for a run of another graph.
+        """Let runs in simulated time wait for runs that begin soon. Runs with states do not wait,
+        because one may wait for a run of another graph.
         """
         if self.stream is not None and not self.plan.graph.states:
             self.stream.open({self.number: self.plan.copies}, self.threads)
 
     def _free_slot(self, slots: Iterable[int]) -> int | None:
-        """Return the first of some slots that no run has."""
+        """Return the first free one of some slots."""
         for slot in slots:
             if slot not in self._threads:
                 return slot
         return None
 
     def _wait_for_slot(self, slots: Iterable[int]) -> int:
-        """Return a slot as soon as there is one, or any where no run begins any more."""
+        """Return a slot when one is free, or any slot if no run can begin any more."""
         self._waiting += 1
         try:
             self._state.wait_for(lambda: self._is_shut_down or self._free_slot(slots) is not None)
@@ -238,28 +264,29 @@ class BaseExecutor:
 
     @property
     def under_way(self) -> int:
-        """How many runs have a slot now."""
+        """The number of runs that have a slot."""
         return len(self._threads)
 
     def in_flight_splits(self) -> list[InFlightSplit]:
-        """Returns what the devices have of the runs under way; it waits for nothing, so what it
-        tells may have ended meanwhile.
+        """Return the splits in flight of all runs, without waiting; some may have ended
+        meanwhile.
         """
         runs = list(self._under_way.values())
         return [each for run in runs for each in self._reporter.in_flight_splits(run)]
 
     def take_faults(self) -> list[DeviceError]:
-        """Return the first failure of each device, each once; after `shutdown` there are no
-        more.
+        """Return the first failure of each device and forget it; after `shutdown` there are no new
+        ones.
         """
         with self._state:
             faults, self._faults = self._faults, []
         return faults
 
     def shutdown(self) -> tuple[Closing, ...]:
-        """Take no new runs, waits for those under way, and frees all but the prepared plans of
-        devices that may still work on their memory. Returns these, to be closed as late as can be:
-        all, where a run's own observer or sink asks, which cannot wait for the end of that run.
+        """Accept no new runs, wait for the current ones, and free everything except the prepared
+        plans of devices that may still use their memory. Return these, to be closed as late as
+        possible. If a run's own observer or sink calls this, return all prepared plans, because it
+        cannot wait for the end of its run.
         """
         me = threading.get_ident()
         if self.stream is not None:
@@ -279,26 +306,26 @@ class BaseExecutor:
         return tuple(prepared for index, prepared in prepared_plans.items() if index in self._busy)
 
     def close(self) -> None:
-        """Wait for the runs under way, then frees what the plan holds; it cannot run any more."""
+        """Wait for the current runs, then free all memory of the plan; it cannot run any more."""
         close_all(self.shutdown())
 
     def _describe(self, run: RunRecord) -> str:
-        """Returns what a run is about, as errors name it."""
+        """Return a description of a run for error messages."""
         return self._reporter.describe(run.split)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
         raise NotImplementedError
 
     def stop_accepting(self) -> None:
-        """Take no new runs."""
+        """Accept no new runs."""
         with self._state:
             self._is_shut_down = True
             self._state.notify_all()
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
-        """Take the executor out of use: the device may still work on the slot of the failed run.
+        """Take the executor out of use: the device may still use the slot of the failed run.
 
-        blame: whether that is the device's fault, not that of a user who would not wait.
+        blame: True if the device is at fault, False if the user interrupted the run.
         """
         error.device = self.plan.topology.devices[run.device].name
         error.during = self._describe(run)
@@ -313,19 +340,19 @@ class BaseExecutor:
 
 
 def guarded(progress: Progress) -> Progress:
-    """Return a function of the caller's; what it raises is no device's failure then."""
+    """Wrap a user's callback so that its errors do not count as device failures."""
 
     def call(what: str, done: int, total: int) -> None:
         try:
             progress(what, done, total)
         except DeviceError as error:
-            raise PlanError(f"[progress] the function given failed: {error}") from error
+            raise PlanError(f"[progress] the callback failed: {error}") from error
 
     return call
 
 
 def close_all(prepared_plans: Iterable[Closing]) -> None:
-    """Close each; what cannot be freed, as a device does not answer, is a warning."""
+    """Close each prepared plan; if a device does not answer, log a warning."""
     for prepared in prepared_plans:
         try:
             prepared.close()

@@ -1,10 +1,10 @@
-"""SingleExecutor: carries out a plan that is one split of the CPU.
+"""SingleExecutor: executes a plan of a single CPU split.
 
     inputs -> submit -> wait -> check -> outputs        no transfer, no state, no observer
 
-A small network takes less time than the general way takes to note what it does. What is noted here
-is the same, but all inputs are one copy and all outputs another. Where somebody listens to events,
-the general way is taken. Examples: tests/runtime/test_cpu_executor.py.
+A small network takes less time than the bookkeeping of the general executor. The statistics here
+are equal, but all inputs count as one copy and all outputs as another. If there are trace sinks,
+the general executor runs the plan. Examples: tests/runtime/test_cpu_executor.py.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .run_record import Observers, RunRecord, times_of
 
 
 def is_single(plan: PlanValue) -> bool:
-    """Whether a plan is one split of the CPU that makes all outputs, or what they are views of."""
+    """Return True if a plan is a single CPU split that computes all outputs or their view bases."""
     if len(plan.splits) != 1 or plan.commits or plan.graph.states or plan.graph.backed_up_states:
         return False
     split, data = plan.splits[0], plan.graph.data
     if plan.topology.devices[split.device].kind != "cpu":
         return False
-    made = {copy.node for copy in split.downloads}
+    downloaded = {copy.node for copy in split.downloads}
     return (
-        all(plan.graph.view_base(node) in made for _, node in plan.graph.outputs)
+        all(plan.graph.view_base(node) in downloaded for _, node in plan.graph.outputs)
         and all(copy.source == HOST and copy.node not in data for copy in split.uploads)
         and not (split.observed or split.async_transfers or split.waits)
         and tuple(plan.final_waits) == (split.id,)
@@ -38,15 +38,15 @@ def is_single(plan: PlanValue) -> bool:
 
 
 class SingleExecutor(Executor):
-    """Carries out a plan that `is_single`."""
+    """Executes a plan that `is_single`."""
 
     @cached_property
-    def _moved_bytes(self) -> tuple[int, int]:
-        """The bytes of the inputs and of the outputs."""
-        nodes, given = self.plan.graph.nodes, self.plan.splits[0].uploads
-        sizes = ([copy.node for copy in given], self._outputs)
-        given_bytes, made_bytes = (sum(nodes[n].type.host_bytes for n in each) for each in sizes)
-        return given_bytes, made_bytes
+    def _transfer_bytes(self) -> tuple[int, int]:
+        """The total bytes of the inputs and of the outputs."""
+        nodes, uploads = self.plan.graph.nodes, self.plan.splits[0].uploads
+        sizes = ([copy.node for copy in uploads], self._outputs)
+        input_bytes, output_bytes = (sum(nodes[n].type.host_bytes for n in each) for each in sizes)
+        return input_bytes, output_bytes
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
         if observers or self._trace.active or self._log is not None:
@@ -88,7 +88,7 @@ class SingleExecutor(Executor):
             0,
             1,
             0,
-            *self._moved_bytes,
+            *self._transfer_bytes,
             (SplitStats(0, name, len(split.nodes), taken_s, longest_s, submitted, finish),),
             start,
             (

@@ -1,16 +1,15 @@
-"""The executor of runs that decide while they go: which piece of a graph goes to which device.
+"""DynamicExecutor: decides during each run which device executes which piece of a graph.
 
-    plan/dynamic/dispatcher.py decides --piece, device--> here: bring values, submit
-                     ^---- which piece ended, and how long it took ----'
+    plan/dynamic/dispatcher.py decides --piece, device--> here: copy values, submit
+                     ^---- piece that ended, and its time ----'
 
-Problem: pieces end in an order that nobody knows beforehand. Method: every device has recorded all
-pieces that it may run. The host gives each what was decided for it and watches the first piece of
-all of them. It learns of an end by asking, without waiting, as another device may end first. Where
-only one device works, it waits for that. Each run ends as a plan like any other, which says what it
-did. With VKSCHED_CHECK=1 that plan is verified, and all that the run really did is judged by the
-happens-before checker.
+Problem: the order in which pieces end is unknown beforehand. Method: every device has recorded all
+pieces that it supports. The host submits the dispatcher's decisions and polls the oldest piece of
+each device, because another device may finish first. If only one device is busy, it waits for that.
+Each run results in a static plan of what it did. With VKSCHED_CHECK=1 that plan is verified, and
+the happens-before checker checks the host's actions.
 
-One run goes on at a time, as it has all devices to itself. Examples:
+One run executes at a time, because it uses all devices. Examples:
 tests/engine/test_dynamic_runs.py.
 """
 
@@ -42,11 +41,11 @@ from .base_executor import INTERRUPTED_S, BaseExecutor, RunResult
 from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 POLL_S = 50e-6
-"""Between two questions whether one of several devices has ended its piece."""
+"""Polling interval while several devices are busy."""
 
 
 class DynamicExecutor(BaseExecutor):
-    """Carries out the pieces of a graph, and decides in each run where they go."""
+    """Executes the pieces of a graph, and decides in each run where they go."""
 
     def __init__(
         self,
@@ -62,12 +61,12 @@ class DynamicExecutor(BaseExecutor):
         self.options = plan.options
         super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
         self.speeds = Speeds(len(plan.topology.devices))
-        """How fast the devices are, as all runs so far showed."""
+        """The device speeds, as all runs so far showed."""
         self._selector = SoloOrAllSelector(self.options)
         self._warm: set[tuple[int, int]] = set()
-        """Pieces that ran on a device: the first time pays for what drivers put off until then."""
+        """Pieces that ran on a device: the first time pays for lazy work of drivers."""
         self._target: _DeviceTarget | None = None
-        """Of the run under way."""
+        """The target of the current run."""
         self.prepare(progress, self._make_session)
 
     def in_flight_splits(self) -> list[InFlightSplit]:
@@ -112,11 +111,13 @@ class DynamicExecutor(BaseExecutor):
     def _report(
         self, plan: DynamicPlan, run: RunRecord, target: _DeviceTarget, start: float, end: float
     ) -> RunStats:
-        """Tells of a run as of one of the plan that it turned out to be."""
+        """Emit the events of a run under the static plan that it resulted in, and return its
+        statistics.
+        """
         numbers = {sent.piece: split for split, sent in enumerate(target.sent)}
         run.submitted_s = {numbers[piece]: s for piece, s in target.submitted_s.items()}
         run.complete_s = {numbers[piece]: s for piece, s in target.complete_s.items()}
-        times = _Told([sent.times for sent in target.sent])
+        times = _ReportedTimes([sent.times for sent in target.sent])
         reporter = Reporter(plan, self._trace, self._reporter.number)
         return reporter.report(run, dict.fromkeys(self._prepared_plans, times), start, end)
 
@@ -128,14 +129,14 @@ class DynamicExecutor(BaseExecutor):
         return f"piece {run.split} ({' .. '.join(dict.fromkeys(names))})"
 
     def _settle(self, target: _DeviceTarget, interrupted: bool) -> None:
-        """After a failed run: waits for what was submitted, so that the next one finds nothing
-        under way. A device that has failed is not waited for again.
+        """After a failed run, wait for submitted pieces, so that the next run finds idle devices.
+        Devices that have failed are not waited for.
         """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        left = {device for device, _ in target.given} - self._failed
+        left = {device for device, _ in target.submitted} - self._failed
         try:
-            # each of them: an interrupt may have come before the last one was submitted
-            for device, split in target.given:
+            # wait for each: an interrupt may have come before the last one was submitted
+            for device, split in target.submitted:
                 if device in self._failed:
                     continue
                 try:
@@ -145,7 +146,7 @@ class DynamicExecutor(BaseExecutor):
                     self._fail(target.run, error, blame=not interrupted)
                 except Exception:
                     continue
-        except BaseException:  # interrupted again: nobody knows what goes on
+        except BaseException:  # interrupted again: the state of the device is unknown
             with self._state:
                 self._is_shut_down = True
                 self._busy.update(left)
@@ -155,8 +156,8 @@ class DynamicExecutor(BaseExecutor):
 
 @dataclass(slots=True)
 class _Piece:
-    """A piece that was submitted. entries: what was copied in for it, as splits of its device.
-    number: how many were before it in this run.
+    """A submitted piece. entries: its uploads, as splits of its device. number: its position in
+    this run.
     """
 
     piece: int
@@ -168,8 +169,8 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Told:
-    """The times of a run's splits, as the devices told them."""
+class _ReportedTimes:
+    """The times of a run's splits, as the devices reported them."""
 
     times: Sequence[Times]
 
@@ -181,8 +182,8 @@ class _Told:
 
 
 Deed = tuple[str, int, int, int]
-"""Something the host did, for the checker: what, a piece or value, a device, the piece of the value
-or HOST.
+"""A host action for the checker: kind, piece or value, device, and the piece of the value or
+HOST.
 """
 
 
@@ -200,10 +201,10 @@ class _DeviceTarget:
     sent: list[_Piece] = field(default_factory=list)
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
-    given: list[tuple[int, int]] = field(default_factory=list)
-    """Devices with the splits that were submitted to them, or were about to be, in order."""
+    submitted: list[tuple[int, int]] = field(default_factory=list)
+    """Devices and splits that were submitted, or were about to be, in order."""
     cold: bool = False
-    """Whether a piece ran on a device for the first time."""
+    """True if a piece ran on a device for the first time."""
     events: list[Deed] = field(default_factory=list)
     _of: dict[int, _Piece] = field(default_factory=dict)
     _entries: dict[int, list[int]] = field(default_factory=dict)
@@ -260,23 +261,23 @@ class _DeviceTarget:
         self.run.waits += 1
         self.run.fence_waits += not self.options.topology.is_cpu(known.device)
         self.complete_s[piece] = end
-        known.times = _sum([prepared.times_s(slot, s) for s in (*known.entries, known.split)])
+        known.times = _sum_times([prepared.times_s(slot, s) for s in (*known.entries, known.split)])
         own_s, _ = prepared.times_s(slot, known.split)
         began_s = max(self.submitted_s[piece], self._free_s.get(known.device, 0.0))
         self._free_s[known.device] = end
         if (piece, known.device) not in self.warm:
             self.warm.add((piece, known.device))
             self.cold = True
-            return piece, 0.0  # which says nothing
+            return piece, 0.0  # a first run is not representative
         return piece, own_s if own_s is not None else end - began_s
 
     def output(self, node_id: int) -> NDArray:
-        """Return a result of its own memory."""
+        """Return a result in new memory."""
         graph, start = self.options.graph, self.now()
         root = graph.view_base(node_id)
         values = Values(graph)
-        for fed, given in self.run.feeds.items():
-            values[fed] = given
+        for fed, array in self.run.feeds.items():
+            values[fed] = array
         if root in self.options.makers:
             values[root] = self._fetch(root, self.options.makers[root])
         result = np.array(values[node_id], order="C", copy=True)
@@ -287,7 +288,7 @@ class _DeviceTarget:
         return result
 
     def in_flight_splits(self) -> list[InFlightSplit]:
-        """Returns what the devices have, for another thread."""
+        """Return the splits in flight, for another thread."""
         out: list[InFlightSplit] = []
         for sent in [each for each in self.sent if each.piece not in self.complete_s]:
             nodes = self.options.pieces[sent.piece].nodes
@@ -298,14 +299,14 @@ class _DeviceTarget:
         return out
 
     def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
-        """Keep what the host did for a piece that was submitted; returns when that ended: now."""
+        """Record a host action for a submitted piece; return its end time, now."""
         known = self._of[piece]
         return self._tell(kind, known.number, known.device, start, about)
 
     def _tell(
         self, kind: str, split: int, device: int, start: float, about: Mapping[str, object]
     ) -> float:
-        """Keep what the host did for a device, and tells the sinks; returns when that ended."""
+        """Record a host action for a device and emit its event; return its end time."""
         end = self.now()
         self.run.spans.append((kind, split, start, end))
         self._emit(kind, split, device, start, end, about)
@@ -332,11 +333,11 @@ class _DeviceTarget:
         return self.prepared_plans[device].fetch(self.run.slot, value)
 
     def _submit(self, device: int, split: int) -> None:
-        self.given.append((device, split))
+        self.submitted.append((device, split))
         self.prepared_plans[device].submit(self.run.slot, split, self.run.sequence_number)
 
     def _first(self, heads: list[tuple[int, int]]) -> int:
-        """Return the piece that ends first, or one that has to be asked for what became of it."""
+        """Return the piece that ends first, or one whose state must be polled."""
         limit = time.monotonic() + self.timeout_s
         while True:
             ends: list[tuple[float, int]] = []
@@ -353,8 +354,8 @@ class _DeviceTarget:
             time.sleep(POLL_S)
 
 
-def _sum(each: Sequence[Times]) -> Times:
-    """Return the seconds of some splits together, and of the longest submission among them."""
+def _sum_times(each: Sequence[Times]) -> Times:
+    """Return the total seconds of some splits, and the longest submission among them."""
     taken = [seconds for seconds, _ in each if seconds is not None]
     longest = [seconds for _, seconds in each if seconds is not None]
     return (
@@ -364,7 +365,7 @@ def _sum(each: Sequence[Times]) -> Times:
 
 
 def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
-    """Returns what was in no order in a run, given the plan that it turned out to be."""
+    """Return the unordered accesses of a run, by the static plan that it resulted in."""
     tell, checker = EventGenerator(plan), Checker(plan)
     number = {n: split.id for split in plan.splits for n in split.nodes}
     assert plan.options is not None

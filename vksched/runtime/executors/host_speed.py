@@ -1,19 +1,18 @@
-"""Host paces: how fast other computers carry out their parts, waits of their hosts included.
+"""Host speeds: how fast workers execute their parts of plans, including waits of their hosts.
 
-Problem: a computer that is stopped most of the time, or busy with other programs, is slow, though
-its devices are not: they tell the time of their own work, and a split that falls between two stalls
-takes as long as ever. Method: from its first copy or split of a run to its last one a host takes a
-time by the clock, which a stall makes longer. The mean of its last runs, divided by what a
-simulated run takes there, is the pace of the host. The mean counts, as a stall that hits one run of
-four is missing in the median; the longest run is left out, so that one that was held up changes
-nothing.
+Problem: a host that is stalled often, or busy with other programs, is slow, although its devices
+are not: they report device time, and a split between two stalls takes its usual time. Method: the
+wall time from a host's first copy or split of a run to its last one includes stalls. The mean over
+its last runs, divided by the simulated time, is the pace of the host. The mean is used because a
+stall in one run of four does not change the median. The longest run is dropped, so that a single
+outlier changes nothing.
 
-    node1   [ split 0 ]        8 ms by simulation
+    node1   [ split 0 ]        8 ms simulated
     runs    8 8 88 8 8 8 88 8 8 88 ...   mean without the longest: 24 ms, the pace is 3
 
-What a host waits for others within its part is in both times. A part of less than MIN_S says
-nothing: what Python does about it takes as long. Complexity: O(splits) for each run, and a
-simulated run for each plan. Examples: tests/runtime/test_host_speed.py.
+Waits for other hosts are in both times. Parts shorter than MIN_S are ignored, because Python's
+overhead takes as long. Complexity: O(splits) for each run, and a simulated run for each plan.
+Examples: tests/runtime/test_host_speed.py.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from ...topology.host_names import DRIVER, host_of
 from ..run_stats import RunStats
 
 LAST, FEWEST = 16, 8
-"""Runs whose mean counts, and so many at least."""
+"""Number of recent runs in the mean, and the minimum."""
 MIN_S = 1e-3
 HALF_S = 120.0
-"""After so long without a run, half of what a host is slower is forgotten."""
+"""Half of a host's slowness is forgotten after this time without runs."""
 
 
 @dataclass(slots=True)
 class _Host:
-    """What the last runs showed of a host. times: how many times as long as expected. seen_s: when
-    the last of them ended.
+    """The recent runs of a host. times: ratios to the expected time. seen_s: end of the last
+    run.
     """
 
     times: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
     seen_s: float = 0.0
 
     def pace(self) -> float:
-        """Return the logarithm of how many times longer than expected the host takes."""
+        """Return the pace as a logarithm: how many times longer than expected the host takes."""
         if len(self.times) < FEWEST:
             return 0.0
         mean = (sum(self.times) - max(self.times)) / (len(self.times) - 1)
@@ -55,7 +54,7 @@ class _Host:
 
 
 class HostSpeeds:
-    """The paces of other computers. May be used from any number of threads."""
+    """The paces of other hosts. Thread-safe."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
@@ -65,9 +64,7 @@ class HostSpeeds:
         self._lock = threading.Lock()
 
     def of(self, device: str, now_s: float) -> float:
-        """Return the logarithm of how many times longer than expected the host of a device takes;
-        0 of the caller's own devices.
-        """
+        """Return the pace of a device's host as a logarithm; 0 for the driver's devices."""
         with self._lock:
             host = self._hosts.get(host_of(device))
             if host is None:
@@ -76,14 +73,14 @@ class HostSpeeds:
             return host.pace() * float(0.5 ** (idle_s / HALF_S))
 
     def see(self, plan: PlanValue, stats: RunStats) -> None:
-        """Take in what a run measured."""
+        """Record the measured times of a run."""
         if len(plan.topology.hosts) == 1:
             return
         with self._lock:
             expected = self._plans.get(plan)
             if expected is None:
                 self._plans[plan] = _expected(plan)
-                return  # the first run pays for what is put off until then
+                return  # the first run pays for lazy work
             taken = _taken(plan, stats)
             for name, expected_s in expected.items():
                 if name in taken:
@@ -93,8 +90,8 @@ class HostSpeeds:
 
 
 def _expected(plan: PlanValue) -> dict[str, float]:
-    """Return by other host what it takes from its first copy or split to its last one, at the
-    paces that devices had at first.
+    """Return the expected seconds of each other host from its first copy or split to its last one,
+    at the devices' initial paces.
     """
     devices, first, last = plan.topology.devices, dict[str, float](), dict[str, float]()
     at_first = [replace(spec, costs=spec.costs.at_pace({})) for spec in devices]
@@ -109,7 +106,9 @@ def _expected(plan: PlanValue) -> dict[str, float]:
 
 
 def _taken(plan: PlanValue, stats: RunStats) -> dict[str, float]:
-    """Return the same as a run had it."""
+    """Return the measured seconds of each other host from its first copy or split to its
+    last one.
+    """
     devices, splits = plan.topology.devices, plan.splits
     times = [(split.device, split.begin_s, split.end_s) for split in stats.splits]
     times += [(devices[splits[at].device].name, a, b) for _, at, a, b in stats.spans]

@@ -1,15 +1,15 @@
-"""Executor: carries out a Plan on devices, to the letter. It decides nothing.
+"""Executor: executes a static plan on devices exactly as it is.
 
-    for each split, in plan order:  send and take what crosses from and to other hosts
+    for each split, in plan order:  send and receive transfers between hosts
                                     -> write its inputs to the upload buffer -> wait for the
-                                    transfers it needs, and for windows that it takes -> move
+                                    transfers it needs, and for buffers that it reuses -> move
                                     transfers from download buffer to upload buffer, write weights
                                     there -> submit, without waiting
-    after each wait:                check the sequence words of what has ended
+    after each wait:                check the sequence words of ended splits
     at the end:                     wait for the outputs, copy the results
 
-Each run has a slot of its own (memory and recordings) and goes through this loop on its own thread,
-so up to `copies` runs are under way at once.
+Each run has its own slot (memory and recordings) and executes this loop on its own thread, so up to
+`copies` runs are in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .run_record import Observers, RunRecord
 
 
 class Executor(BaseExecutor):
-    """Carries out a plan that says all beforehand."""
+    """Executes a static plan."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Executor(BaseExecutor):
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
-        self._refilled = _refilled(plan)
+        self._streamed_weights = _streamed_weights(plan)
         self._log = race_checker.Log(plan) if race_checker.wanted() else None
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
@@ -80,8 +80,8 @@ class Executor(BaseExecutor):
             for split_id in self._results_wait:
                 self._wait(run, split_id, HOST)
             outputs = tuple([self._output(run, node) for node in self._outputs])
-            kept = self.plan.graph.backed_up_states
-            results = RunResult(outputs, tuple([self._output(run, node) for node in kept]))
+            states = self.plan.graph.backed_up_states
+            results = RunResult(outputs, tuple([self._output(run, node) for node in states]))
             if self._log:
                 self._log.end(slot)
             self._agree(run, results)
@@ -98,24 +98,24 @@ class Executor(BaseExecutor):
         try:
             stats = self._reporter.report(run, self._prepared_plans, start, end)
             results.plan_and_stats = self.last_run = self.plan, stats
-        except BaseException as error:  # the states have changed: whoever keeps track must know
+        except BaseException as error:  # the states have changed: the state table must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
 
     def _sequence_number(self, slot: int) -> int:
-        """Return the sequence number of the run that has a slot now."""
+        """Return the sequence number of the run in a slot."""
         return next(self._sequence_numbers)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
-        """Before a split, or with the number after the last one: sends and takes values that cross
-        between hosts. In a plan of one host there are none.
+        """Send and receive transfers between hosts before a split, or after the last one. Plans of
+        one host have none.
         """
 
     def _agree(self, run: RunRecord, results: RunResult) -> None:
-        """Has results: waits until all hosts have, before states are written."""
+        """Wait until all hosts have results, before states are written."""
 
     def _commit(self, run: RunRecord, results: RunResult) -> None:
-        """Put the next values of states in their places, on each device that can."""
+        """Write the next values of states, on each device that can."""
         causes: list[BaseException] = []
         steps: list[Callable[[], None]] = [
             *(partial(self._start_split, run, split) for split in self.plan.commits),
@@ -125,7 +125,7 @@ class Executor(BaseExecutor):
             steps.append(partial(self._log.end, run.slot))
         done = 0
         while done < len(steps):
-            try:  # an interrupt may come between any two calls
+            try:  # an interrupt may occur between any two calls
                 while done < len(steps):
                     steps[done]()
                     done += 1
@@ -133,7 +133,8 @@ class Executor(BaseExecutor):
                 causes.append(error)
                 if isinstance(error, DeviceError):
                     self._fail(run, error)
-                done += isinstance(error, Exception)  # an interrupt comes after all is in place
+                # an interrupt is raised after the write is complete
+                done += isinstance(error, Exception)
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
             self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
@@ -141,12 +142,12 @@ class Executor(BaseExecutor):
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
     def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
-        """Return the prepared plan of a split, and notes whom the run is talking to."""
+        """Return the prepared plan of a split, and record which device the run uses."""
         run.split, run.device = split_id, self.plan.splits[split_id].device
         return self._prepared_plans[run.device]
 
     def _start_split(self, run: RunRecord, split: Split) -> None:
-        if split.id in run.handed_over:  # asked again after an interrupt
+        if split.id in run.handed_over:  # repeated after an interrupt
             return
         for copy in split.uploads:
             if copy.source == HOST and copy.node in run.feeds:
@@ -156,8 +157,8 @@ class Executor(BaseExecutor):
         for split_id in split.waits:
             self._wait(run, split_id, split.id)
         for copy in split.uploads:
-            if split.refills and copy.node in self._refilled:
-                self._stage(run, split, copy, self._refilled[copy.node])
+            if split.refills and copy.node in self._streamed_weights:
+                self._stage(run, split, copy, self._streamed_weights[copy.node])
             elif copy.source != HOST:
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
@@ -183,7 +184,7 @@ class Executor(BaseExecutor):
     def _fetched(
         self, run: RunRecord, source: int, node: int, array: NDArray, start: float, needed_by: int
     ) -> None:
-        """Notes that the host has read a value of a split until now."""
+        """Record that the host has read a value of a split, from `start` until now."""
         run.spans.append(("copy", source, start, self._trace.clock.now()))
         if self._trace.active:
             about = {"node": node, "bytes": array.nbytes, "way": "out", "needed_by": needed_by}
@@ -204,7 +205,7 @@ class Executor(BaseExecutor):
         run.fence_waits += self.plan.topology.devices[device].kind != "cpu"
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
         while done < len(splits) and splits[done] <= split_id:
-            # before anything of it is used: did it really run, and on good data?
+            # before its results are used: did it run, and on valid data?
             self._ask(run, splits[done]).check(run.slot, splits[done], run.sequence_number)
             run.complete_s[splits[done]] = end
             done += 1
@@ -220,29 +221,29 @@ class Executor(BaseExecutor):
             self._wait(run, split_id, HOST)
 
     def _show(self, run: RunRecord, values: Iterable[int]) -> None:
-        """Call the observers of values that are there."""
+        """Call the observers of available values."""
         for node_id in values:
             name = self.plan.graph.nodes[node_id].name
             for observer in run.observers.get(node_id, ()):
                 value = self._output(run, node_id)
                 try:
                     goes_on = observer(name, value)
-                except DeviceError as error:  # no device of this run's
+                except DeviceError as error:  # not a device of this run
                     raise RunCancelled(f"[run] the observer of {name!r} failed: {error}") from error
                 if goes_on is False:
                     raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
 
     def _output(self, run: RunRecord, node_id: int) -> NDArray:
-        """Return a result of its own memory: fetched, or, for a view, evaluated from what it
-        views, which may be an input or a weight.
+        """Return a result in new memory: downloaded, or, for a view, evaluated from its base, which
+        may be an input or a weight.
         """
         start, root = self._trace.clock.now(), node_id
         if node_id in self._makers:
             array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
         else:
             values, root = Values(self.plan.graph), self.plan.graph.view_base(node_id)
-            for fed, given in run.feeds.items():
-                values[fed] = given
+            for fed, array in run.feeds.items():
+                values[fed] = array
             if root in self._makers:
                 values[root] = self._ask(run, self._makers[root]).fetch(run.slot, root)
             array = values[node_id]
@@ -253,9 +254,9 @@ class Executor(BaseExecutor):
         return result
 
     def _settle(self, run: RunRecord, interrupted: bool) -> None:
-        """After a failed run: waits for what was submitted, so that the slot may be used again.
+        """After a failed run, wait for submitted splits, so that the slot can be reused.
 
-        A device that has failed is not waited for again: the executor is out of use then.
+        Devices that have failed are not waited for: the executor is out of use then.
         """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
         left = [s for s in run.submitted_s if s not in run.complete_s]
@@ -269,7 +270,7 @@ class Executor(BaseExecutor):
                     self._fail(run, error, blame=not interrupted)
                 except Exception:
                     continue
-        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+        except BaseException:  # interrupted again: the state of this slot is unknown
             with self._state:
                 self._is_shut_down = True
                 self._busy.update(self.plan.splits[s].device for s in left)
@@ -277,15 +278,15 @@ class Executor(BaseExecutor):
             raise
 
 
-def _refilled(plan: Plan) -> dict[int, NDArray]:
-    """Return the weights that the host writes to windows in each run."""
+def _streamed_weights(plan: Plan) -> dict[int, NDArray]:
+    """Return the weights that the host writes to upload buffers in each run."""
     data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
     copies = (copy for split in splits for copy in split.uploads)
     return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
 
 
 def _stage_streamed(plan: Plan, splits: Sequence[int], prepared: PreparedPlan) -> None:
-    """Put weights of host memory into windows of their own, where every run finds them."""
+    """Write host weights to their own upload buffers, for all runs."""
     lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
     for copy in (copy for split in lasting for copy in split.uploads):
         if copy.node in plan.graph.data:

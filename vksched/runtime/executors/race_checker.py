@@ -1,10 +1,11 @@
-"""The happens-before check at run time (VKSCHED_CHECK=1): prepared_plans that tell a checker all
-they do.
+"""Race checker (VKSCHED_CHECK=1): prepared plans that report their operations to the happens-before
+checker.
 
     executor --upload, submit, wait, check, fetch--> Watched --> the device's prepared plan
-                                                       \\--> Log --> plan.happens.Checker
+                                                       \\--> Log --> plan.verify.happens_before
 
-The order told is the order done: a submission and its event are one step under the queue's lock.
+The reported order is the execution order: a submission and its event are one step under the queue's
+lock.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from ..device import PreparedPlan, Times, TransferTimes
 
 
 def wanted() -> bool:
-    """Return whether runs are to be checked."""
+    """Return True if runs are to be checked."""
     return is_on("VKSCHED_CHECK")
 
 
 class Log:
-    """What the runs of one executor do, judged as it happens."""
+    """The operations of one executor's runs, checked as they happen."""
 
     def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
@@ -38,26 +39,30 @@ class Log:
         self._lock = threading.Lock()
 
     def watch(self, prepared: PreparedPlan, device: int) -> PreparedPlan:
-        """Return the prepared plan as one that tells what it does."""
+        """Return a prepared plan that reports its operations."""
         return _Watched(prepared, device, self)
 
     def acquire(self, slot: int) -> None:
-        """A run gets a slot; called before anybody knows, as `release` is while it has the slot."""
+        """Record that a run gets a slot. Called before other threads know, as `release` is called
+        while the run still has the slot.
+        """
         self.take([self._tell.acquire(slot, self._runs)])
         self._runs += 1
 
     def release(self, slot: int) -> None:
-        """A run gives its slot back, whatever became of it. What one that failed has left undone
-        is no fault of the next, unless it meets it.
+        """Record that a run releases its slot. Unfinished operations of a failed run count for the
+        next run only if it depends on them.
         """
         self.take([self._tell.release(slot)])
         self._take_found(slot)
 
     def end(self, slot: int) -> None:
-        """A run has its results.
+        """Record that a run has its results.
 
-        Raises:
-            PlanError: something that it did was in no order with something else.
+        Raises
+        ------
+        PlanError
+            Some of its operations were unordered.
         """
         self.take([self._tell.end(slot)])
         fail_on(self._take_found(slot))
@@ -69,14 +74,14 @@ class Log:
         return found
 
     def take(self, events: Iterable[Event]) -> None:
-        """Takes events in the order in which they were done."""
+        """Add events in execution order."""
         with self._lock:
             for event in events:
                 self._found += self._checker.feed(event)
 
 
 class _Watched:
-    """A prepared plan and the log that it tells."""
+    """A prepared plan and the log that it reports to."""
 
     def __init__(self, prepared: PreparedPlan, device: int, log: Log) -> None:
         self._prepared = prepared
@@ -101,7 +106,7 @@ class _Watched:
         try:
             self._prepared.wait(slot, split, timeout_s)
         except Exception as error:
-            if not isinstance(error, DeviceError):  # the split has ended, though with an error
+            if not isinstance(error, DeviceError):  # the split has ended, although with an error
                 self._log.take(self._tell.wait(slot, split))
             raise
         self._log.take(self._tell.wait(slot, split))

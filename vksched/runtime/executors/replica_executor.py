@@ -1,12 +1,11 @@
-"""Replicas: carries out a plan of which each run goes whole to one of several devices.
+"""Replicas: data-parallel execution, in which each run executes on one of several devices.
 
-Problem: in a stream all devices shall be at work, and a run that comes alone shall not go to the
-slow one. Method: a run goes to the device that would have done it first, after all that it has got
-already: the one with the least (runs + 1) * period. So a device that is four times slower gets its
-first run when the fast one has three, and a device that slows down gets fewer, as its runs stay
-longer.
+Problem: a stream of runs shall use all devices, and a single run shall not use the slow one.
+Method: earliest finish. A run goes to the device with the smallest (pending runs + 1) * period. A
+device that is four times slower gets its first run when the fast one has three, and a device that
+slows down gets fewer, because its runs stay pending longer.
 
-    period 1 s   runs 0 1 2 . 4 5 6 .       the runs of each, in the order in which they came
+    period 1 s   runs 0 1 2 . 4 5 6 .       the runs of each device, in order of arrival
     period 4 s   runs       3       7
 
 Complexity: O(devices) for each run. Examples: tests/scheduler/test_streams.py.
@@ -33,7 +32,7 @@ class Replicas(BaseExecutor):
     Parameters
     ----------
     plan
-        That of the first executor, with all others as its replicas.
+        The plan of the first executor, with all others as its replicas.
     each
         The executors, in the order of the plan and its replicas.
     """
@@ -47,11 +46,11 @@ class Replicas(BaseExecutor):
         self._each = tuple(each)
         own = [measure_plan(executor.plan)[0] for executor in self._each[1:]]
         periods = [metrics.period_s for metrics in own]
-        # the first one's rate is that of all less those of the others
+        # the first one's rate is the total rate minus the rates of the others
         whole_s = plan.metrics.period_s
         self._period_s = [1 / (1 / whole_s - sum(1 / s for s in periods)), *periods]
-        self._has = [0] * len(self._each)
-        """How many runs each executor has got that have not ended."""
+        self._pending = [0] * len(self._each)
+        """Number of pending runs of each executor."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -87,20 +86,20 @@ class Replicas(BaseExecutor):
         observers: Observers | None = None,
         slot: int | None = None,
     ) -> RunResult:
-        at = self._take()
+        at = self._select()
         try:
             return self._each[at].run(feeds, observers, slot)
         finally:
             with self._state:
-                self._has[at] -= 1
+                self._pending[at] -= 1
 
-    def _take(self) -> int:
-        """Return the number of the executor that a run goes to."""
+    def _select(self) -> int:
+        """Return the index of the executor for the next run."""
         with self._state:
-            each = zip(self._has, self._period_s, strict=True)
+            each = zip(self._pending, self._period_s, strict=True)
             ends_s = [(has + 1) * period_s for has, period_s in each]
             at = ends_s.index(min(ends_s))
-            self._has[at] += 1
+            self._pending[at] += 1
         if self.stream is not None:
             self.stream.wait_at(self._each[at].number)
         return at
@@ -109,6 +108,7 @@ class Replicas(BaseExecutor):
         return [fault for executor in self._each for fault in executor.take_faults()]
 
     def shutdown(self) -> tuple[Closing, ...]:
-        for executor in self._each:  # none takes a run that another one turns away
+        # stop all first, so that no executor takes a run that another one rejects
+        for executor in self._each:
             executor.stop_accepting()
         return tuple(left for executor in self._each for left in executor.shutdown())

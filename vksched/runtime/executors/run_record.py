@@ -1,4 +1,4 @@
-"""What is recorded of a run while it is under way, and what is told of it at its end.
+"""Run records: the state of a run in flight, and the reports at its end.
 
 Examples: tests/runtime/test_executor.py.
 """
@@ -19,12 +19,12 @@ from ..device import Times, TransferTimes
 from ..run_stats import HostSpan, RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
-"""By node what is called with its name and value; one that returns False cancels the run."""
+"""Callbacks by node, called with name and value; a callback that returns False cancels the run."""
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run under way."""
+    """One run in flight."""
 
     number: int
     slot: int
@@ -33,12 +33,14 @@ class RunRecord:
     observers: Observers
     submitted_s: dict[int, float] = field(default_factory=dict)
     handed_over: set[int] = field(default_factory=set)
-    """The splits that the device has got for certain: an interrupt may come in between."""
+    """Splits that the device has received for certain: an interrupt may occur during a
+    submission.
+    """
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
     device: int = 0
     split: int = 0
-    """What is being asked, and for which split: where to look for the cause of an error."""
+    """The current operation and its split, for the message of an error."""
     fence_waits: int = 0
     waits: int = 0
     transfer_bytes: int = 0
@@ -48,10 +50,14 @@ class RunRecord:
 
 
 class InFlightSplit(NamedTuple):
-    """A split that a device has and whose end the host has not seen yet.
+    """A submitted split whose end the host has not seen yet.
 
-    ops: of executors that plan beforehand the longest first. since_s: when it was handed over, in
-    seconds of the scheduler's clock.
+    Parameters
+    ----------
+    ops
+        The names of its ops, for static plans the longest first.
+    since_s
+        The time of its submission, in seconds of the scheduler's clock.
     """
 
     device: str
@@ -63,7 +69,7 @@ class InFlightSplit(NamedTuple):
 
 
 class Timed(Protocol):
-    """Who tells how long splits took."""
+    """A source of the device times of splits."""
 
     def times_s(self, slot: int, split: int) -> Times: ...
 
@@ -71,10 +77,10 @@ class Timed(Protocol):
 
 
 class Reporter:
-    """Tells of the runs of one plan."""
+    """Reports the runs of one plan."""
 
     def __init__(self, plan: PlanValue, trace: Trace, number: int = -1) -> None:
-        """number: of the plan, among those of the process."""
+        """Create a reporter. number: the number of the plan in the process."""
         self._plan = plan
         self._trace = trace
         self.number = number
@@ -84,7 +90,7 @@ class Reporter:
         return op_seconds(self._plan)
 
     def in_flight_splits(self, run: RunRecord) -> list[InFlightSplit]:
-        """Returns what devices have of a run that another thread carries out, in plan order."""
+        """Return the splits in flight of a run that another thread executes, in plan order."""
         out: list[InFlightSplit] = []
         for split_id, since_s in sorted(run.submitted_s.copy().items()):
             if split_id not in run.complete_s:
@@ -97,7 +103,7 @@ class Reporter:
         return out
 
     def describe(self, split_id: int) -> str:
-        """Return a split as errors name it."""
+        """Return the description of a split in error messages."""
         nodes = self._plan.splits[split_id].nodes
         names = [self._plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
         text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
@@ -106,23 +112,24 @@ class Reporter:
     def report(
         self, run: RunRecord, prepared_plans: Mapping[int, Timed], start: float, end: float
     ) -> RunStats:
-        """Returns what a run has cost, and tells the sinks of it."""
+        """Return the statistics of a run and emit its events."""
         splits: list[SplitStats] = []
         free_at: dict[int, float] = {}
         active, devices = self._trace.active, self._plan.topology.devices
         for split in self._plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
-            beside = (
-                self._place_aside(run, split, prepared_plans[split.device])
+            transfers = (
+                self._transfer_intervals(run, split, prepared_plans[split.device])
                 if split.async_transfers
                 else {}
             )
-            if UPLOAD in beside:
-                begin = max(begin, beside[UPLOAD][1])
+            if UPLOAD in transfers:
+                begin = max(begin, transfers[UPLOAD][1])
             measured, longest = times_of(prepared_plans[split.device], run, split)
             seconds = measured if measured is not None else complete - begin
-            # A device's clock has another origin: place its duration right behind what came before.
+            # A device's clock has another origin: place its duration right after the preceding
+            # work.
             finish = min(complete, begin + seconds)
             free_at[split.device] = finish
             name = devices[split.device].name
@@ -139,7 +146,7 @@ class Reporter:
                 self._trace.emit(
                     Event("split", name, begin, finish, run.number, fields, self.number)
                 )
-                self._tell_aside(run, split, beside)
+                self._report_transfers(run, split, transfers)
         stats = RunStats(
             run.number,
             end - start,
@@ -153,52 +160,55 @@ class Reporter:
             tuple(run.spans),
         )
         if active:
-            self._tell_run(stats)
+            self._report_run(stats)
         return stats
 
     def tell(self, stats: RunStats, events: Iterable[Event], clocks: str) -> None:
-        """Tells the sinks, if there are any, of a run that several hosts have carried out. clocks:
-        how well their clocks are known.
+        """Emit the events of a run of several hosts, if there are sinks.
+
+        Parameters
+        ----------
+        clocks
+            The accuracy of the hosts' clocks.
         """
         self.tell_events(stats.run, events)
         if self._trace.active:
-            self._tell_run(stats, clocks=clocks)
+            self._report_run(stats, clocks=clocks)
 
     def tell_events(self, run: int, events: Iterable[Event]) -> None:
-        """Tells the sinks of what has happened in a run, as one of this plan."""
+        """Emit the events of a run of this plan."""
         for event in events:
             self._trace.emit(replace(event, run=run, plan=self.number))
 
-    def _tell_run(self, stats: RunStats, **more: object) -> None:
+    def _report_run(self, stats: RunStats, **more: object) -> None:
         about = {"stats": stats, **more}
         when = stats.start_s, stats.end_s
         self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
 
-    def _place_aside(
+    def _transfer_intervals(
         self, run: RunRecord, split: Split, prepared: Timed
     ) -> dict[str, tuple[float, float, float | None]]:
-        """Return for each stage that a copy queue carried out its start and end, by the
-        scheduler's clock, and its seconds by the device's own, or None. Where the device does not
-        tell when, copies in stand right behind their submission, and copies out right before the
-        host saw them.
+        """Return, for each stage on the transfer queue, its start and end by the scheduler's clock,
+        and its seconds by the device's clock, or None. If the device does not report when, uploads
+        are placed right after their submission, and downloads right before the host saw them.
         """
         out: dict[str, tuple[float, float, float | None]] = {}
         submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
-        for stage, (start, seconds) in _aside_of(prepared, run, split).items():
+        for stage, (start, seconds) in _transfer_times(prepared, run, split).items():
             took = seconds or 0.0
             if start is None:
                 start = submitted if stage == UPLOAD else max(submitted, complete - took)
             out[stage] = start, min(complete, start + took), seconds
         return out
 
-    def _tell_aside(
+    def _report_transfers(
         self,
         run: RunRecord,
         split: Split,
-        beside: Mapping[str, tuple[float, float, float | None]],
+        transfers: Mapping[str, tuple[float, float, float | None]],
     ) -> None:
         nodes, name = self._plan.graph.nodes, self._plan.topology.devices[split.device].name
-        for stage, (start, end, seconds) in beside.items():
+        for stage, (start, end, seconds) in transfers.items():
             copied = split.uploads if stage == UPLOAD else split.downloads
             fields = {
                 "split": split.id,
@@ -211,15 +221,19 @@ class Reporter:
             )
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
-        """Tells the sinks of something that the host did for a device."""
+        """Emit the event of a host operation for a device."""
         kind, split, start, end = span
         name = self._plan.topology.devices[self._plan.splits[split].device].name
         fields["split"] = split
         self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
 
     def tell_failed(self, run: RunRecord, device: int, start: float, error: BaseException) -> None:
-        """Tells the sinks, if there are any, that a run ends without results. device: which one it
-        was talking to.
+        """Emit the event of a failed run, if there are sinks.
+
+        Parameters
+        ----------
+        device
+            The device in use at the time.
         """
         if not self._trace.active:
             return
@@ -229,8 +243,12 @@ class Reporter:
         self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))
 
     def tell_memory(self, kind: str, device: int, start: float, resident_bytes: int) -> None:
-        """Tells the sinks, if there are any, that memory of a plan is there, or is given back.
-        resident_bytes: of weights and states, what was there before, or stays.
+        """Emit the event of allocating or freeing a plan's memory, if there are sinks.
+
+        Parameters
+        ----------
+        resident_bytes
+            Bytes of weights and states that were resident before, or stay resident.
         """
         if not self._trace.active:
             return
@@ -247,15 +265,15 @@ class Reporter:
 
 
 def times_of(prepared: Timed, run: RunRecord, split: Split) -> Times:
-    """Returns what a device tells of a split that has ended."""
+    """Return the device times of a finished split."""
     try:
         return prepared.times_s(run.slot, split.id)
-    except DeviceError:  # the results are there: the next run will find the device lost
+    except DeviceError:  # the results are complete: the next run will find the device lost
         return None, None
 
 
-def _aside_of(prepared: Timed, run: RunRecord, split: Split) -> TransferTimes:
+def _transfer_times(prepared: Timed, run: RunRecord, split: Split) -> TransferTimes:
     try:
         return prepared.async_transfer_s(run.slot, split.id)
-    except DeviceError:  # as above
+    except DeviceError:  # see `times_of`
         return {}

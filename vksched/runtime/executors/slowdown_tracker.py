@@ -1,14 +1,14 @@
-"""SlowdownTracker: how much slower than planned a device proved to be, so that no submission takes
+"""SlowdownTracker: measures how much slower than planned devices are, so that no submission is too
 long.
 
-Problem: many drivers end a submission after two seconds, and the device with it; plans cut long
-splits by rough speeds, which may be wrong by ten. Method: each run is measured. A submission over
-the bound that nobody planned to be long makes its device count as slower, for all graphs from then
-on, and the graph is planned again before its next run. One that was planned to be long cannot be
-cut: a single op of a single dispatch. A software driver translates kernels when they first run,
-which may take seconds, and ends no submission: the first run of a plan shows nothing of it.
+Problem: many drivers reset a device whose submission takes over two seconds. Plans cut long splits
+by rough speeds, which may be wrong by ten. Method: each run is measured. A submission over the
+limit that was not planned to be long raises the slowdown of its device for all later plans, and the
+graph is planned again before its next run. A submission that was planned to be long cannot be cut:
+it is a single op of a single dispatch. A software driver compiles kernels when they first run,
+which may take seconds, and resets nothing: there the first run of a plan is ignored.
 
-    planned 0.4 s, took 3.2 s: over 1 s  ->  null:0 counts as 8 times slower  ->  8 submissions
+    planned 0.4 s, took 3.2 s: over 1 s  ->  slowdown of null:0 is 8  ->  8 submissions
 
 Examples: tests/runtime/test_slowdown_tracker.py.
 """
@@ -25,14 +25,16 @@ from ...trace import Event, Trace
 from ..run_stats import RunStats
 
 LONGEST_S = 1.0
-"""Of one submission, half of what drivers allow."""
+"""Limit of one submission, half of the drivers' timeout."""
 
-SURPRISE = 1.5
-"""From how many times the planned time on the plan is at fault; less is noise."""
+MIN_SLOWDOWN = 1.5
+"""A submission that exceeds its planned time by this factor shows that the plan is wrong; less is
+noise.
+"""
 
 
 class SlowdownTracker:
-    """The slowdowns of a scheduler's devices, as measured."""
+    """The measured slowdowns of a scheduler's devices."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -40,12 +42,18 @@ class SlowdownTracker:
         self._lock = threading.Lock()
 
     def correct(self, spec: DeviceSpec) -> DeviceSpec:
-        """Returns what the planner may believe of a device."""
+        """Return a device spec with its measured slowdown."""
         return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
 
     def see(self, plan: PlanValue, stats: RunStats, first: bool = False, number: int = -1) -> bool:
-        """Take in what a run measured; returns whether its graph should be planned again. first:
-        no run of this plan ended before. number: of the plan, for events.
+        """Record the times of a run; return True if its graph should be planned again.
+
+        Parameters
+        ----------
+        first
+            True for the first run of this plan.
+        number
+            The number of the plan in events.
         """
         again = False
         for measured in stats.splits:
@@ -56,12 +64,12 @@ class SlowdownTracker:
             if first and spec.limits.software:
                 continue
             if any(copy.node in plan.graph.data for copy in split.uploads):
-                continue  # weights were streamed in: the time may be that of the bus
+                continue  # weights are streamed in: the time may be that of the link
             first_s, allowed_s = _seconds(plan, split)
-            if measured.device_s >= SURPRISE * allowed_s:
+            if measured.device_s >= MIN_SLOWDOWN * allowed_s:
                 slowdown = measured.device_s / first_s
                 self._note(spec, slowdown, measured.split, measured.longest_s, number)
-                again |= _divisible(plan, split)
+                again |= _is_divisible(plan, split)
         return again
 
     def _note(
@@ -77,17 +85,19 @@ class SlowdownTracker:
 
 
 def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
-    """Return the time of a split at first thought, and the time that its plan allowed for."""
+    """Return the estimated time of a split by initial speeds, and the time that its plan allowed
+    for.
+    """
     spec, graph = plan.topology.devices[split.device], plan.graph
     nodes = [graph.nodes[n] for n in split.nodes]
-    beside_s = submission_seconds(spec)
+    overhead_s = submission_seconds(spec)
     first_s = sum(first_cost(spec, graph, node).seconds for node in nodes)
     allowed_s = sum(longest_seconds(spec, graph, node) for node in nodes)
-    return beside_s + first_s, beside_s + allowed_s
+    return overhead_s + first_s, overhead_s + allowed_s
 
 
-def _divisible(plan: PlanValue, split: Split) -> bool:
-    """Whether a split can become several submissions."""
+def _is_divisible(plan: PlanValue, split: Split) -> bool:
+    """Return True if a split can be divided into several submissions."""
     graph, spec = plan.graph, plan.topology.devices[split.device]
     if len(split.nodes) > 1:
         return True

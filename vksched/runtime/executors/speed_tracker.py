@@ -1,35 +1,36 @@
-"""Pace: how fast devices are now, as each run's own timestamps show.
+"""SpeedTracker: current speeds of devices, measured by the timestamps of runs.
 
-Problem: a card gets hot and slows down, another program takes its turn, or a call in a model takes
-longer than it did when it was measured alone. Plans should know. Method: a split that should take
-p = sum over its ops of first seconds, and took m, says log(m / p). The median of its last few such
-values counts, so that one run that was held up changes nothing. The device's pace is a moving mean
-of these. The rest, after the device's pace, moves the paces of the ops, each by its share in the
-split. They forget slowly, so that a factor that all ops have in common becomes the device's.
+Problem: a card gets hot and slows down, another program uses the device, or a call takes longer in
+a model than measured in isolation. Plans should use current speeds. Method: a split with expected
+time p (the sum of its ops' initial seconds) and measured time m gives the sample log(m / p). The
+median of the last few samples is used, so that one delayed run changes nothing. The device's pace
+is a moving mean of these. The residual, after the device's pace, updates the paces of the ops, each
+by its share in the split. These decay slowly, so that a factor that all ops have in common becomes
+the device's.
 
     log(m / p)   0.0  0.1  0.0  2.0  0.1  | 1.4  1.4  1.4  1.4  1.4    the card slows down by 4
-    pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
+    pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    known a few runs later
 
-On a device without measured costs nobody knows how long launches take: p may be too small by up to
-ten rough launches for each node, or a submission where no launch is given. The least time that a
-split ever took shows it. Within that bound it replaces p, so a split of small ops says how the
-device changes, though not how long launches are:
+On a device without measured costs the launch time is unknown: p may be too small by up to ten rough
+launches for each node, or by a submission if the spec has no launch time. The shortest time of a
+split replaces p within that bound. Then a split of small ops shows how the device changes, although
+not its launch time:
 
     without launches 2.5 ms, with a submission for each of 32 nodes 4.1 ms
     m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms
     p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
-Software devices and the CPU share the cores of a computer. Where their costs were measured, one
-that is slower than these is slowed by other programs, and so is one that no run uses meanwhile.
+Software devices and the CPU share the cores of a host. If their costs were measured, a device that
+is slower than these is slowed down by other programs. A device on these cores that no run uses
+meanwhile is assumed to be slowed down equally.
 
-A device of another computer is as slow as that computer at least, see host_pace.py.
+A device of another host is at least as slow as that host, see host_speed.py.
 
-A plan's first run pays for what is put off until then. So a plan is looked at from its second run
-on: at the third the lesser time of both counts, from the fourth on the median. What was never
-measured is a guess: there the lesser of the first and the second run counts already. After some
-runs a plan is looked at every few milliseconds at most. A device that no run
-uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
-down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
+A plan's first run pays for lazy work of drivers. Therefore samples begin with the second run: at
+the third the smaller time of both counts, from the fourth on the median. If costs are guesses, the
+smaller time of the first and second run counts already. After some runs a plan is sampled every few
+milliseconds at most. The pace of a device that no run uses returns to its best one, because cards
+cool down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
 tests/runtime/test_speed_tracker.py.
 """
 
@@ -54,44 +55,46 @@ from ..run_stats import RunStats, SplitStats
 from .host_speed import HostSpeeds
 
 EVERY_S = 0.01
-"""Between two runs of a plan that are looked at."""
+"""Minimum interval between two sampled runs of a plan."""
 LAST = 3
-"""Times of a split whose median counts; of two the lesser, as others make times longer only."""
+"""Number of times of a split for the median. Of two times the smaller one counts, because other
+programs only make times longer.
+"""
 EARLY = 16
-"""Runs of a plan that are looked at one by one."""
+"""Number of runs of a plan that are all sampled."""
 SHORT_S = EVERY_S / 32
-"""Of a shorter run the one after it is looked at: the first one after a while is likely to begin
-where another program took its turn, with cold caches.
+"""If a run is shorter, the run after it is sampled: the first run after a pause is likely to follow
+work of another program, with cold caches.
 """
 LATE = 64
-"""Looks at a device whose median tells how long it usually takes."""
+"""Number of samples of a device for the median of its usual pace."""
 GAIN, OP_GAIN = 0.3, 0.05
-"""Of the way to what was seen, for a device and for its ops."""
-FORGOTTEN = 0.01
-"""Of the paces of ops, each time."""
+"""Gains of the moving means, for a device and for its ops."""
+DECAY = 0.01
+"""Decay of the ops' paces per sample."""
 MOST = math.log(64.0)
-"""A pace is at most so far from 1, up or down, as a logarithm."""
+"""Maximum absolute pace, as a logarithm."""
 STEP = math.log(1.1)
-"""SpeedTracker are told in steps of a tenth, so that plans do not follow noise."""
+"""Paces are reported in steps of a tenth, so that plans do not follow noise."""
 HALF_S = 120.0
-"""After so long without a run, half of what a device is slower than at its best is forgotten."""
+"""Half of the difference from a device's best pace is forgotten after this time without runs."""
 STALE_S = 1.0
-"""A device shows the pace of its cores where those beside it were not seen for so long."""
-MIN_SHARE = 0.1
-"""Of a split's time, that its nodes take."""
-ROUGH = 10.0
-"""To this factor a launch is known that nobody has measured."""
-WORK = 5.0
-"""A split says something of its nodes if these take as many times longer than its submission and
-copies.
+"""A device reports the pace of its cores if other devices on these cores were sampled this much
+later.
 """
+MIN_SHARE = 0.1
+"""Minimum share of the nodes in a split's time."""
+LAUNCH_UNCERTAINTY = 10.0
+"""Uncertainty factor of a launch time that was not measured."""
+WORK = 5.0
+"""A split is sampled if its nodes take this many times longer than its submission and copies."""
 
 
 @dataclass(slots=True)
 class _Device:
-    """What runs showed of one device, as logarithms. ops: beside the device's own pace. best: the
-    lowest pace that several runs in a row had. seen_s: when the last of them ended. late: the last
-    values of its own pace.
+    """The measured paces of one device, as logarithms. ops: relative to the device's pace. best:
+    the lowest pace of several runs in a row. seen_s: the end of the last run. late: the last
+    samples of the device's pace.
     """
 
     pace: float = 0.0
@@ -101,7 +104,7 @@ class _Device:
     late: deque[float] = field(default_factory=lambda: deque(maxlen=LATE))
 
     def at(self, now_s: float) -> float:
-        """Return the pace at a time: it goes back to the best one without runs."""
+        """Return the pace at `now_s`: without runs it returns to the best one."""
         idle_s, slower = max(0.0, now_s - self.seen_s), max(0.0, self.pace - self.best)
         return self.pace - slower * (1 - float(0.5 ** (idle_s / HALF_S)))
 
@@ -113,10 +116,9 @@ _NEVER_SEEN = _Device(best=0.0)
 class _Split:
     """The times of one split.
 
-    last: logarithms of how many times longer it took than its nodes are expected to take.
-    launches: the same of its nodes with their launches, on a device that works as at first; the
-    most that these can be, until runs show less. with_first: whether `last` begins with the first
-    run of its plan.
+    last: logarithms of measured over expected node time. launches: the expected time of its nodes
+    with their launches, on an unchanged device; an upper bound until runs show less. with_first:
+    True if `last` begins with the first run of its plan.
     """
 
     expected: SplitPrediction
@@ -125,8 +127,13 @@ class _Split:
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
 
     def see(self, taken_s: float) -> float | None:
-        """Return the logarithm of how many times longer the last runs took than at first; None
-        until there are enough of them to tell one that was held up. taken_s: by one more run.
+        """Return the logarithm of recent over initial time; None until there are enough runs to
+        exclude an outlier.
+
+        Parameters
+        ----------
+        taken_s
+            The time of one more run.
         """
         fixed_s, first_s = self.expected.fixed_s, sum(self.expected.first_s.values())
         taken_s = max(taken_s - fixed_s, MIN_SHARE * taken_s)
@@ -145,8 +152,8 @@ class _Split:
 
 @dataclass(slots=True)
 class _Plan:
-    """The splits of a plan that tell something, and when they may be looked at again. first: its
-    first run, once that has ended.
+    """The sampled splits of a plan, and the next sampling time. first: the statistics of its first
+    run.
     """
 
     splits: tuple[_Split | None, ...]
@@ -157,7 +164,7 @@ class _Plan:
 
 
 class SpeedTracker:
-    """The paces of a scheduler's devices. May be used from any number of threads."""
+    """The paces of a scheduler's devices. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -166,16 +173,15 @@ class SpeedTracker:
         self._lock = threading.Lock()
         self._hosts = HostSpeeds()
         self._on_cores: dict[str, str] = {}
-        """The hosts of devices that compute on the cores there and whose costs were measured."""
+        """The hosts of devices that compute on host cores and have measured costs."""
         self._newest = 0, -math.inf
-        """The id of the plan that was looked at last, and until when it is not: most runs end here,
-        without the lock. Another plan that gets this id later is not looked at until then either.
+        """The id of the plan that was sampled last, and until when it is not sampled again: most
+        runs end at this check, without the lock. A later plan with this id is not sampled until
+        then either.
         """
 
     def correct(self, spec: DeviceSpec) -> DeviceSpec:
-        """Return a device with the paces that its runs showed; as it is where they are as
-        expected.
-        """
+        """Return a device spec with the paces of its runs; unchanged if they are as expected."""
         if spec.on_cores and spec.costs.calls:
             with self._lock:
                 self._on_cores[spec.name] = host_of(spec.name)
@@ -183,36 +189,36 @@ class SpeedTracker:
         return replace(spec, costs=spec.costs.at_pace(paces)) if paces else spec
 
     def of(self, name: str) -> Mapping[str, float]:
-        """Return the paces of a device by op, in steps of a tenth, under ANY for all other ops;
-        none where all are 1.
+        """Return the paces of a device by op, in steps of a tenth, with ANY for all other ops;
+        empty if all are 1.
         """
         now_s = self._clock.now()
         host = self._hosts.of(name, now_s)
         with self._lock:
             known = self._devices.get(name, _NEVER_SEEN)
-            pace, least = known.at(now_s), max(host, self._of_cores(name, known, now_s))
-            each = {ANY: pace} | {op: pace + beside for op, beside in known.ops.items()}
-        if least:  # the device's own pace may have a part of that already
-            each = {op: max(pace, least) for op, pace in each.items()}
+            pace, min_pace = known.at(now_s), max(host, self._core_pace(name, known, now_s))
+            each = {ANY: pace} | {op: pace + op_pace for op, op_pace in known.ops.items()}
+        if min_pace:  # the device's own pace may include a part of it
+            each = {op: max(pace, min_pace) for op, pace in each.items()}
         steps = {op: round(pace / STEP) for op, pace in each.items()}
         if not any(steps.values()):
             return {}
         return {op: math.exp(STEP * number) for op, number in steps.items()}
 
-    def _of_cores(self, name: str, known: _Device, now_s: float) -> float:
-        """Return by how much other programs slow the cores on which a device computes, as a
-        logarithm, where another device that computes there was seen since.
+    def _core_pace(self, name: str, known: _Device, now_s: float) -> float:
+        """Return the slowdown of a device's cores by other programs, as a logarithm, if another
+        device on these cores was sampled later than this one.
         """
         host = self._on_cores.get(name)
-        beside = [n for n, at in self._on_cores.items() if at == host and n in self._devices]
-        newest = max((self._devices[n] for n in beside), key=lambda d: d.seen_s, default=known)
+        same_cores = [n for n, at in self._on_cores.items() if at == host and n in self._devices]
+        newest = max((self._devices[n] for n in same_cores), key=lambda d: d.seen_s, default=known)
         if host is None or newest.seen_s <= known.seen_s + STALE_S:
             return 0.0
         return max(0.0, newest.at(now_s))
 
     def usual(self, name: str) -> tuple[float, Mapping[str, float]] | None:
-        """Return how many times longer a device usually took in its late runs, as a logarithm, and
-        what each op took besides; None where no run has told.
+        """Return the usual pace of a device in its late runs, as a logarithm, and the paces of ops
+        relative to it; None without samples.
         """
         with self._lock:
             known = self._devices.get(name)
@@ -225,11 +231,9 @@ class SpeedTracker:
             self._plans.setdefault(plan, _Plan(splits))
 
     def see(self, plan: PlanValue, stats: RunStats) -> bool:
-        """Take in what a run measured; returns whether it is the first one that tells of its
-        plan.
-        """
+        """Record the times of a run; return True if it is the first sampled one of its plan."""
         self._hosts.see(plan, stats)
-        # by their start, as a run that is held up is more likely to be under way when it is time
+        # compare start times: a delayed run is more likely to be in flight at the sampling time
         newest, next_s = self._newest
         if newest == id(plan) and stats.start_s < next_s:
             return False
@@ -254,11 +258,11 @@ class SpeedTracker:
                 self._newest = id(plan), known.next_s
             for measured in stats.splits:
                 split = known.splits[measured.split]
-                if split is not None and _tells(plan, measured):
-                    self._take_in(split, measured.device_s, now_s)
+                if split is not None and _is_device_time(plan, measured):
+                    self._add_sample(split, measured.device_s, now_s)
             return known.looks == 1
 
-    def _take_in(self, split: _Split, taken_s: float, now_s: float) -> None:
+    def _add_sample(self, split: _Split, taken_s: float, now_s: float) -> None:
         took = split.see(taken_s)
         if took is None:
             return
@@ -270,33 +274,37 @@ class SpeedTracker:
         thought_s = sum(each.values())
         seen = took - math.log(thought_s / first_s)
         gain = GAIN if device.late else 1.0
-        device.pace = _within(device.pace + gain * (seen - device.pace))
+        device.pace = _clamp(device.pace + gain * (seen - device.pace))
         device.seen_s = now_s
-        device.late.append(_within(seen))
-        device.best = min(device.best, _within(seen))
+        device.late.append(_clamp(seen))
+        device.best = min(device.best, _clamp(seen))
         left = seen - device.pace
         shares = {op: seconds / thought_s for op, seconds in each.items()}
         whole = sum(share * share for share in shares.values())
         for op, share in shares.items():
-            beside = (1 - FORGOTTEN) * ops.get(op, 0.0)
-            ops[op] = _within(beside + OP_GAIN * left * share / whole)
+            op_pace = (1 - DECAY) * ops.get(op, 0.0)
+            ops[op] = _clamp(op_pace + OP_GAIN * left * share / whole)
 
 
-def _within(pace: float) -> float:
+def _clamp(pace: float) -> float:
     return max(-MOST, min(MOST, pace))
 
 
 def _add_first(plan: PlanValue, known: _Plan, first: RunStats) -> None:
-    """Take in the first run of a plan, where a split's costs are a guess."""
+    """Add the first run of a plan, if the costs of a split are guesses."""
     for measured in first.splits:
         split = known.splits[measured.split]
-        if split is not None and not split.expected.beside_known and _tells(plan, measured):
+        if (
+            split is not None
+            and not split.expected.beside_known
+            and _is_device_time(plan, measured)
+        ):
             split.see(measured.device_s)
             split.with_first = bool(split.last)
 
 
 def _expected(plan: PlanValue) -> list[_Split | None]:
-    """Returns what is expected of the splits that say something of their ops."""
+    """Return the expected times of the splits that can be sampled."""
     out: list[_Split | None] = []
     for split in plan.splits:
         spec = plan.topology.devices[split.device]
@@ -305,14 +313,14 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
         if not first_s or first_s < WORK * expected.fixed_s or streams(plan, split):
             out.append(None)
             continue
-        # measured costs have the launches in them
-        launch_s = ROUGH * spec.launch_s or submission_seconds(spec)
+        # measured costs include launches
+        launch_s = LAUNCH_UNCERTAINTY * spec.launch_s or submission_seconds(spec)
         launches_s = 0.0 if spec.costs.calls else launch_s * len(split.nodes)
         out.append(_Split(expected, math.log1p(launches_s / first_s)))
     return out
 
 
-def _tells(plan: PlanValue, measured: SplitStats) -> bool:
-    """Whether a time is the device's own: what the host saw has waiting in it."""
+def _is_device_time(plan: PlanValue, measured: SplitStats) -> bool:
+    """Return True if a time is device time; times that the host measured include waiting."""
     kind = plan.topology.devices[plan.splits[measured.split].device].kind
     return kind == "cpu" or measured.longest_s is not None

@@ -1,1 +1,1 @@
-"""Simulated devices, and devices that add faults or delays to real ones."""
+"""Simulated devices, and wrappers that add faults or delays to real devices."""

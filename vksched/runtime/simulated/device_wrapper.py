@@ -1,7 +1,7 @@
-"""Wrapped: a device around another one, for those that fail or slow down on purpose.
+"""Device wrappers: the base of devices that inject faults or delays.
 
-    executor --> WrappedDevice ------> the device inside       a subclass changes some calls;
-             --> WrappedPreparedPlan --> the prepared plan     all others pass unchanged
+    executor --> WrappedDevice ------> the wrapped device      a subclass changes some calls;
+             --> WrappedPreparedPlan --> the prepared plan     all others are forwarded
 
 Examples: tests/engine/test_faults.py, tests/engine/test_dynamic_runs.py.
 """
@@ -22,12 +22,17 @@ from ..vulkan.open_device import open_device
 
 
 class WrappedDevice(ABC):
-    """A device that hands everything on but the prepared plans that it prepares.
+    """A device that forwards all calls and wraps prepared plans.
 
-    device: a Vulkan device's name, which is opened, or any Device but the CPU.
+    Parameters
+    ----------
+    device
+        The name of a Vulkan device, which is opened, or any Device but the CPU.
 
-    Raises:
-        DeviceError: it is the CPU, or there is no such device.
+    Raises
+    ------
+    DeviceError
+        It is the CPU, or there is no device with this name.
     """
 
     def __init__(self, device: str | Device) -> None:
@@ -71,21 +76,21 @@ class WrappedDevice(ABC):
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> WrappedPreparedPlan:
-        """Prepare a plan on the device inside, and returns a prepared plan around that one."""
+        """Prepare a plan on the wrapped device, and return its prepared plan in a wrapper."""
 
     def close(self) -> None:
         self.device.close()
 
 
 def innermost(device: Device) -> Device:
-    """Return the device that all wrappers of a device hand on to; itself without a wrapper."""
+    """Return the innermost device below all wrappers; the device itself if it is no wrapper."""
     while isinstance(device, WrappedDevice):
         device = device.device
     return device
 
 
 class WrappedPreparedPlan:
-    """One plan's share of a wrapped device; hands everything on."""
+    """One plan on a wrapped device; forwards all calls."""
 
     def __init__(self, prepared: PreparedPlan) -> None:
         self._prepared = prepared

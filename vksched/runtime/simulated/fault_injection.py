@@ -1,9 +1,9 @@
-"""A device that fails on purpose, for tests and drills: what does my program do when a GPU dies?
+"""Fault injection: a device that fails on purpose, to test how a program reacts to a GPU failure.
 
     FaultInjectionDevice(device, at=3, kind="lost")   submission 0, 1, 2: normal   3 and later: lost
 
-Everything else is the wrapped device's own work, so that a failure comes with real memory held and
-real submissions under way. Examples: tests/engine/test_faults.py, examples/device_loss.py.
+The wrapped device does all other work, so that a failure happens with real memory allocated and
+real submissions in flight. Examples: tests/engine/test_faults.py, examples/device_loss.py.
 """
 
 from __future__ import annotations
@@ -24,20 +24,30 @@ CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
 
 
 class FaultInjectionDevice(WrappedDevice):
-    """A device that works until a chosen call and fails from then on.
+    """A device that works until a chosen call and then fails.
 
-    device: a Vulkan device's name or any Device but the CPU. at: the number of the call that fails,
-    counted from 0 over all graphs; None for never; may be set at any time. call: which calls are
-    counted, one of "prepare", "stage", "submit", "wait", "check", "fetch" and "states", which are
-    what adds, reads and writes states.
-    kind: "lost": that call and all later ones of any kind raise DeviceLost, as with real drivers.
-        "timeout": the submission is handed on, but no later wait sees its end. "sequence": the
-        submission is dropped without a word. "memory": OutOfMemory. "error": another DeviceError.
-    times: how many calls fail, None for all from the first on; one that is lost stays lost.
+    Parameters
+    ----------
+    device
+        The name of a Vulkan device, or any Device but the CPU.
+    at
+        The number of the call that fails, counted from 0 over all graphs; None for never. May be
+        set at any time.
+    kind
+        "lost": this call and all later ones of any kind raise DeviceLost, as real drivers do.
+        "timeout": the submission is forwarded, but later waits never see its end. "sequence":
+        the submission is dropped silently. "memory": OutOfMemory. "error": another DeviceError.
+    call
+        The counted calls, one of "prepare", "stage", "submit", "wait", "check", "fetch" and
+        "states" (adding, reading and writing states).
+    times
+        The number of calls that fail, None for all from the first on. A lost device stays lost.
 
-    Raises:
-        DeviceError: a kind or a call that is unknown, or a number that is no whole number of 0 or
-            more; the device is the CPU, or there is none.
+    Raises
+    ------
+    DeviceError
+        The kind or call is unknown, a number is not an integer of at least 0, the device is the
+        CPU, or it does not exist.
     """
 
     def __init__(
@@ -57,13 +67,13 @@ class FaultInjectionDevice(WrappedDevice):
             raise DeviceError(
                 f'[FaultInjectionDevice] expected call="submit" for {kind!r}, got {call!r}'
             )
-        self.at = at  # refused before anything is opened
+        self.at = at  # validated before a device is opened
         self.times = _count(times, "times")
         super().__init__(device)
         self.kind = kind
         self.call = call
         self.calls: Counter[str] = Counter()
-        """How often each call was made, failed ones too."""
+        """Number of calls by name, including failed ones."""
         self.failed = 0
         self._hung = False
         self._lock = threading.Lock()
@@ -87,7 +97,9 @@ class FaultInjectionDevice(WrappedDevice):
         return FaultyPreparedPlan(self, self.device.prepare(plan, index, progress))
 
     def meet(self, call: str) -> bool:
-        """Count a call; raises what it meets, or returns whether it is to be dropped."""
+        """Count a call; raise its fault if there is one; return True if the call is to be
+        dropped.
+        """
         with self._lock:
             number = self.calls[call]
             self.calls[call] += 1
@@ -108,7 +120,7 @@ class FaultInjectionDevice(WrappedDevice):
 
 
 def _count(number: int | None, word: str) -> int | None:
-    """Return a number of calls, or None."""
+    """Return a number of calls after checking it, or None."""
     if number is None or (isinstance(number, int) and number >= 0):
         return number
     raise DeviceError(
@@ -119,7 +131,7 @@ def _count(number: int | None, word: str) -> int | None:
 
 
 class FaultyStates:
-    """The states of a device that fails on purpose."""
+    """The states of a device with fault injection."""
 
     def __init__(self, device: FaultInjectionDevice) -> None:
         self._device = device
@@ -148,7 +160,7 @@ class FaultyStates:
 
 
 class FaultyPreparedPlan(WrappedPreparedPlan):
-    """One plan's share of a device that fails on purpose."""
+    """One plan on a device with fault injection."""
 
     def __init__(self, device: FaultInjectionDevice, prepared: PreparedPlan) -> None:
         super().__init__(prepared)

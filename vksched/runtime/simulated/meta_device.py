@@ -1,6 +1,6 @@
-"""Meta devices: null devices that compute nothing, for replays without what a graph computes with.
+"""Meta devices: simulated devices that compute no values, for replays without weights and inputs.
 
-Times, waits and bytes are those of null devices. All values are zeros that take no memory.
+Times, waits and bytes are those of simulated devices. All values are zeros without memory.
 Examples: tests/trace/test_replay.py.
 """
 
@@ -14,7 +14,7 @@ from .simulated_device import SimulatedDevice, SimulatedPreparedPlan
 
 
 def meta_array(type_: TensorType) -> NDArray:
-    """Return zeros of a type, without memory of their own."""
+    """Return zeros of a type that use no memory of their own."""
     return np.broadcast_to(np.zeros((), numpy_dtype(type_.dtype)), type_.shape)
 
 
@@ -28,9 +28,9 @@ class MetaDevice(SimulatedDevice):
 
 
 class MetaPreparedPlan(SimulatedPreparedPlan):
-    """One plan's share of a meta device."""
+    """One plan on a meta device."""
 
-    def _kept(self, array: NDArray) -> NDArray:
+    def _snapshot(self, array: NDArray) -> NDArray:
         return array
 
     def _has_operands(self, slot: int, split: int) -> bool:

@@ -1,10 +1,10 @@
-"""The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
+"""SimulatedDevice: a substitute of a Vulkan device with a simulated clock, for tests and what-if
 plans.
 
-It computes with numpy. It takes the time that its DeviceSpec predicts, and that values need on the
-link to the host and back; of measured costs the host takes its part, as with hardware. One with a
-copy queue (`Limits.copy_queue`) copies beside its work what the plan says. It is stricter than
-hardware: a value that is read before the host waited for it is an error.
+It computes with numpy. It takes the time that its DeviceSpec predicts, plus transfers on the link
+to the host and back. With measured costs the host takes its part, as with hardware. A device with a
+transfer queue (`Limits.copy_queue`) overlaps the transfers that the plan puts there. It is stricter
+than hardware: reading a value before the host has waited for it is an error.
 """
 
 from __future__ import annotations
@@ -29,19 +29,26 @@ Interval = tuple[float, float]
 """Start and end, in seconds."""
 
 HERE = Link(math.inf)
-"""The way from the host to itself."""
+"""The link from the host to itself."""
 
 
 class SimulatedDevice:
-    """A simulated device. Devices that share a clock run beside each other on it.
+    """A simulated device. Devices with a common clock run concurrently on it.
 
-    link: the way to the host, which the machine of a plan has; its default where none is given.
-    slowdown: above 0, how many times longer than its spec says its work takes; may be set at any
-    time. cores: that it takes all of while it works, as do others that are given the same ones; by
-    default those of the clock for a device whose spec says that it computes on the host's cores.
+    Parameters
+    ----------
+    link
+        The link to the host in the topology of plans; by default the topology's default link.
+    slowdown
+        The factor over the spec's times, above 0. May be set at any time.
+    cores
+        Cores that it occupies while it works, shared with other devices; by default those of
+        the clock, if the spec says that it computes on the host's cores.
 
-    Raises:
-        DeviceError: the slowdown is not above 0 or not finite.
+    Raises
+    ------
+    DeviceError
+        The slowdown is not above 0 or not finite.
     """
 
     def __init__(
@@ -94,16 +101,16 @@ class SimulatedDevice:
 
 
 def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
-    """Return an account of a graph's runs by the clock of the null devices among some; None where
-    there are none, or several clocks.
+    """Return a simulated stream on the clock of the simulated devices; None if there are none, or
+    if they have several clocks.
     """
     inside = map(innermost, devices)
     clocks = {id(d.clock): d.clock for d in inside if isinstance(d, SimulatedDevice)}
     return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
 
 
-class _Later:
-    """The states as one split sees them, with what it writes, until that is put in its place."""
+class _BufferedStates:
+    """The states as one split sees them; its writes are buffered until the split is complete."""
 
     def __init__(self, states: CpuStates) -> None:
         self._states = states
@@ -122,7 +129,7 @@ class _Later:
 
 
 class SimulatedPreparedPlan:
-    """One plan's share of a simulated device."""
+    """One plan on a simulated device."""
 
     def __init__(self, device: SimulatedDevice, plan: PlanValue, index: int) -> None:
         self._device = device
@@ -130,7 +137,7 @@ class SimulatedPreparedPlan:
         self._index = index
         self._dead = last_uses(plan, index)
         topology = plan.topology
-        # what the host itself computes with is there already
+        # values of the host are already in its memory
         self._link = HERE if topology.is_cpu(index) else topology.link_in(index)
         self._way_back = HERE if topology.is_cpu(index) else topology.link_out(index)
         self._makers: dict[int, list[int]] = {}
@@ -139,37 +146,41 @@ class SimulatedPreparedPlan:
                 self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._intervals: list[dict[int, Interval]] = [{} for _ in range(plan.copies)]
-        self._aside: list[dict[tuple[int, str], Interval]] = [{} for _ in range(plan.copies)]
-        """Of copies that the copy queue has made, by split and stage."""
-        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
-        """Splits whose copies out the host has waited for."""
+        self._transfer_intervals: list[dict[tuple[int, str], Interval]] = [
+            {} for _ in range(plan.copies)
+        ]
+        """Transfer-queue intervals by split and stage."""
+        self._downloaded: list[set[int]] = [set() for _ in range(plan.copies)]
+        """Splits whose downloads the host has waited for."""
         own = [split for split in plan.splits if split.device == index]
-        self._comes_aside = {c.node for s in own if UPLOAD in s.async_transfers for c in s.uploads}
-        self._leaves_aside = {
+        self._async_uploads = {
+            c.node for s in own if UPLOAD in s.async_transfers for c in s.uploads
+        }
+        self._async_downloads = {
             (s.id, c.node) for s in own if DOWNLOAD in s.async_transfers for c in s.downloads
         }
         self._sequence_numbers: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
-        self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
+        self._copies_time_s = {s.id: self._copies_s(s) for s in plan.splits}
         self._alone = plan.topology.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
         specs, used = plan.topology.devices, {s.device for s in plan.splits}
-        if plan.any_order:  # it tells of this device only, and any other one may take part
+        # a dynamic plan has this device only, but any other device may take part
+        if plan.any_order:
             used = {d for d, spec in enumerate(specs) if not spec.disabled_reason}
         runs_s = [specs[d].costs.run_s for d in used if d != index]
-        # what the host does for a run it does once, at its first device
+        # the host's work per run is counted once, at the first device
         first = index == min(used, default=-1)
         self._run_s = max([self._costs.run_s, *runs_s]) if first else 0.0
 
     @property
     def _costs(self) -> PerfModel:
-        """The costs of the device now, as they count for this plan."""
+        """The device's costs now, as they count for this plan."""
         spec = self._device.spec
         return spec.costs.alone() if self._alone else spec.costs
 
     def _copies_s(self, split: Split) -> float:
-        """Returns what the device itself takes for values that enter and leave a split. Of weights
-        that are streamed in it takes all, even where nobody has measured it, unless the host writes
-        them in each run.
+        """Return the device's own time for uploads and downloads of a split. Streamed weights count
+        fully, also if they were not measured, unless the host writes them in each run.
         """
         data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
         for copy in () if UPLOAD in split.async_transfers else split.uploads:
@@ -182,50 +193,54 @@ class SimulatedPreparedPlan:
             seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
         return seconds
 
-    def _own_s(self, way: str, size_bytes: int, async_transfer: bool = False) -> float:
-        """Return the device's own part of a transfer, as measured. async_transfer: its copy queue
-        takes all where nobody has measured it.
+    def _own_s(self, direction: str, size_bytes: int, async_transfer: bool = False) -> float:
+        """Return the device's own time for a transfer, as measured. async_transfer: the transfer
+        queue takes all of the time if it was not measured.
         """
         if self._link is HERE:
             return 0.0
-        link = self._link if way == COPY_IN else self._way_back
-        measured_s = copy_seconds(self._device.spec, way, size_bytes)
+        link = self._link if direction == COPY_IN else self._way_back
+        measured_s = copy_seconds(self._device.spec, direction, size_bytes)
         return link.seconds(size_bytes) if async_transfer and not measured_s else measured_s
 
     @property
     def _submission_s(self) -> float:
-        """What the device takes about a submission."""
+        """The device's overhead of a submission."""
         spec = self._device.spec
         return spec.costs.start_s if spec.costs.calls else spec.submit_s
 
-    def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
-        """Give the copy queue the copies of a stage; returns their end."""
-        way = COPY_IN if stage == UPLOAD else COPY_OUT
+    def _schedule_transfer(self, slot: int, split: Split, stage: str) -> float:
+        """Schedule the copies of a stage on the transfer queue; return their end time."""
+        direction = COPY_IN if stage == UPLOAD else COPY_OUT
         device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
         for copy in split.uploads if stage == UPLOAD else split.downloads:
-            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, async_transfer=True)
+            seconds += self._own_s(
+                direction, nodes[copy.node].type.device_bytes, async_transfer=True
+            )
         device.submissions += 1
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
         device.copying_until_s = start + seconds
-        self._aside[slot][split.id, stage] = (start, start + seconds)
+        self._transfer_intervals[slot][split.id, stage] = (start, start + seconds)
         return start + seconds
 
     def _ready_s(self, slot: int, split: Split, stage: str) -> float:
-        """Return when all that a stage waits for has ended; what was dropped holds nothing up."""
+        """Return the end time of all dependencies of a stage; dropped submissions count as
+        ended.
+        """
         ends = [0.0]
         for after, number in split.after(stage):
             known = self._intervals[slot].get(number)
             if after != COMPUTE:
-                known = self._aside[slot].get((number, after))
+                known = self._transfer_intervals[slot].get((number, after))
             ends.append(known[1] if known is not None else 0.0)
         return max(ends)
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
         self._intervals[slot].clear()
-        self._aside[slot].clear()
-        self._given[slot].clear()
+        self._transfer_intervals[slot].clear()
+        self._downloaded[slot].clear()
         self._sequence_numbers[slot].clear()
         clock = self._device.clock
         clock.advance_to(clock.now() + self._run_s)
@@ -233,46 +248,46 @@ class SimulatedPreparedPlan:
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
-        async_transfer = copy.node in self._comes_aside
+        async_transfer = copy.node in self._async_uploads
         host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, async_transfer)
         clock.advance_to(clock.now() + max(0.0, host_s))
-        self._values[slot][copy.node] = self._kept(array)
+        self._values[slot][copy.node] = self._snapshot(array)
 
-    def _kept(self, array: NDArray) -> NDArray:
-        """Returns what stays of a value that is staged, whatever the caller does to it."""
-        kept: NDArray = array.copy()
-        return kept
+    def _snapshot(self, array: NDArray) -> NDArray:
+        """Return a copy of a staged value, which later writes by the caller do not change."""
+        snapshot: NDArray = array.copy()
+        return snapshot
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         device, graph = self._device, self._plan.graph
-        if (
-            self._sequence_numbers[slot].get(split) == sequence_number
-        ):  # an interrupt came: it is under way
-            return
-        made = self._plan.splits[split]
-        if UPLOAD in made.async_transfers:
-            self._copy_aside(slot, made, UPLOAD)
+        if self._sequence_numbers[slot].get(split) == sequence_number:
+            return  # repeated after an interrupt: it is in flight
+        current = self._plan.splits[split]
+        if UPLOAD in current.async_transfers:
+            self._schedule_transfer(slot, current, UPLOAD)
         device.submissions += 1
         spec = device.spec
         device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         duration = self._submission_s
-        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
-        duration = device.slowdown * duration + self._beside_s[split]
-        ready = self._ready_s(slot, made, COMPUTE)
+        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in current.nodes)
+        duration = device.slowdown * duration + self._copies_time_s[split]
+        ready = self._ready_s(slot, current, COMPUTE)
         start = max(device.clock.now(), device.cores.busy_until_s, ready)
         device.cores.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         if self._has_operands(slot, split):
-            # else one was dropped, and there is nothing to compute with: the check will tell
+            # else a submission was dropped and operands are missing: `check` will raise
             self._compute(slot, split)
-        for number in made.deferred_downloads:
+        for number in current.deferred_downloads:
             if number in self._intervals[slot]:  # else its submission was dropped
-                self._copy_aside(slot, self._plan.splits[number], DOWNLOAD)
+                self._schedule_transfer(slot, self._plan.splits[number], DOWNLOAD)
         self._sequence_numbers[slot][split] = sequence_number
 
     def _compute(self, slot: int, split: int) -> None:
-        """An interrupt leaves a split that writes over what it reads as if it had not begun."""
-        values, states = self._values[slot], _Later(self._device.states)
+        """Compute a split. After an interrupt, a split that overwrites its operands has had no
+        effect.
+        """
+        values, states = self._values[slot], _BufferedStates(self._device.states)
         if self._plan.splits[split].in_place:
             values = values.copy()
         run_split(self._plan, self._plan.splits[split], values, self._dead, states)
@@ -281,45 +296,45 @@ class SimulatedPreparedPlan:
 
     def _has_operands(self, slot: int, split: int) -> bool:
         graph, values, nodes = self._plan.graph, self._values[slot], self._plan.splits[split].nodes
-        made, roots = set(nodes), graph.view_bases
+        own, roots = set(nodes), graph.view_bases
         read = {operand for node in nodes for operand in graph.nodes[node].inputs}
-        outside = [i for i in read if roots[i] not in made and roots[i] not in graph.data]
+        outside = [i for i in read if roots[i] not in own and roots[i] not in graph.data]
         return all(operand in values or roots[operand] in values for operand in outside)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         known = self._intervals[slot]
-        # of a dropped submission the fence says no more than those before it
+        # the fence of a dropped submission is that of the submissions before it
         last = split if split in known else max((n for n in known if n < split), default=None)
         end = known[last][1] if last is not None else 0.0
         if end > self._device.clock.now() + timeout_s:
             raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
         self._device.clock.advance_to(end)
         if split in known:
-            self._see_fence()
+            self._wait_fence()
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
-        self._give_out(slot, split)
+        self._finish_downloads(slot, split)
 
-    def _see_fence(self) -> None:
+    def _wait_fence(self) -> None:
         clock = self._device.clock
         clock.advance_to(clock.now() + self._costs.fence_s)
 
-    def _give_out(self, slot: int, split: int) -> None:
-        """Has copied out, and waits for, what a split and those before it give."""
-        async_transfer, waited = self._aside[slot], self._given[slot]
-        made = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
-        now = [s for s in made if DOWNLOAD in s.async_transfers and s.id not in waited]
+    def _finish_downloads(self, slot: int, split: int) -> None:
+        """Schedule the downloads of a split and of those before it, and wait for them."""
+        async_transfer, waited = self._transfer_intervals[slot], self._downloaded[slot]
+        submitted = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
+        now = [s for s in submitted if DOWNLOAD in s.async_transfers and s.id not in waited]
         for each in now:
             if (each.id, DOWNLOAD) not in async_transfer:
                 self._device.clock.wait_for_turn()
-                self._copy_aside(slot, each, DOWNLOAD)
+                self._schedule_transfer(slot, each, DOWNLOAD)
         if now:
             self._device.clock.advance_to(max(async_transfer[each.id, DOWNLOAD][1] for each in now))
-            self._see_fence()
+            self._wait_fence()
             waited.update(each.id for each in now)
 
     def ends_s(self, slot: int, split: int) -> float | None:
         known = self._intervals[slot].get(split)
-        return known[1] if known is not None else -math.inf  # dropped: the check will tell
+        return known[1] if known is not None else -math.inf  # dropped: `check` will raise
 
     def check(self, slot: int, split: int, sequence_number: int) -> None:
         if self._sequence_numbers[slot].get(split) != sequence_number:
@@ -333,7 +348,7 @@ class SimulatedPreparedPlan:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
-                clock, async_transfer = self._device.clock, (split, node) in self._leaves_aside
+                clock, async_transfer = self._device.clock, (split, node) in self._async_downloads
                 size_bytes = self._plan.graph.nodes[node].type.device_bytes
                 own_s = self._own_s(COPY_OUT, size_bytes, async_transfer)
                 host_s = self._way_back.seconds(size_bytes) - own_s
@@ -346,10 +361,10 @@ class SimulatedPreparedPlan:
         return end - start, end - start
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        made = self._aside[slot]
+        transfers = self._transfer_intervals[slot]
         return {
             stage: (start, end - start)
-            for (number, stage), (start, end) in made.items()
+            for (number, stage), (start, end) in transfers.items()
             if number == split
         }
 

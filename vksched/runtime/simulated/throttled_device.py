@@ -1,12 +1,12 @@
-"""A device that is slower than it is, for tests and drills: what does my program do when a card
-gets hot or another program takes its turn?
+"""Throttled device: a device that is slowed down on purpose, to test how a program reacts to a hot
+or shared card.
 
     ThrottledDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
 
-The work is the wrapped device's own. Its submissions end later, one after the other, each by what
-it really took times the slowdown, whenever the host asks. Only without timestamps does what the
-host saw count. `slowdown` may be set at any time, also while runs go on.
-Examples: tests/engine/test_dynamic_runs.py, benchmarks/overheads/slowdown.py.
+The wrapped device does the work. The end times of submissions are delayed, one after the other,
+each by its real time times the slowdown. Without timestamps the time that the host measured is
+used. `slowdown` may be set at any time, also during runs. Examples:
+tests/engine/test_dynamic_runs.py, benchmarks/overheads/slowdown.py.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ from .device_wrapper import WrappedDevice, WrappedPreparedPlan
 class ThrottledDevice(WrappedDevice):
     """A device whose submissions take longer.
 
-    device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
-    1, how many times longer than they really do.
+    Parameters
+    ----------
+    device
+        The name of a Vulkan device, or any Device with a real clock but the CPU.
+    slowdown
+        Factor over the real time, at least 1.
 
-    Raises:
-        DeviceError: the slowdown is below 1 or not finite, the device is the CPU, or there is none.
+    Raises
+    ------
+    DeviceError
+        The slowdown is below 1 or not finite, the device is the CPU, or it does not exist.
     """
 
     def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:
-        self.slowdown = slowdown  # refused before anything is opened
+        self.slowdown = slowdown  # validated before a device is opened
         super().__init__(device)
         self.free_s = -math.inf
-        """When all that was submitted before seems to end."""
+        """Delayed end time of all earlier submissions."""
 
     @property
     def slowdown(self) -> float:
@@ -54,20 +60,20 @@ class ThrottledDevice(WrappedDevice):
 
 
 class ThrottledPreparedPlan(WrappedPreparedPlan):
-    """One plan's share of a device that is slower than it is."""
+    """One plan on a throttled device."""
 
     def __init__(self, device: ThrottledDevice, prepared: PreparedPlan) -> None:
         super().__init__(prepared)
         self._device = device
-        self._slow: dict[tuple[int, int], float] = {}
+        self._slowdowns: dict[tuple[int, int], float] = {}
         self._sent_s: dict[tuple[int, int], float] = {}
-        """By slot and split that has not ended, when it was submitted; in that order."""
+        """Submission times by slot and split in flight, in order of submission."""
         self._ends_s: dict[tuple[int, int], float] = {}
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         self._ends_s.pop((slot, split), None)
         self._sent_s[slot, split] = time.perf_counter()
-        self._slow[slot, split] = self._device.slowdown
+        self._slowdowns[slot, split] = self._device.slowdown
         self._prepared.submit(slot, split, sequence_number)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
@@ -85,14 +91,14 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
 
     def times_s(self, slot: int, split: int) -> Times:
         taken_s, longest_s = self._prepared.times_s(slot, split)
-        slow = self._slow.get((slot, split), 1.0)
+        slow = self._slowdowns.get((slot, split), 1.0)
         return (
             None if taken_s is None else slow * taken_s,
             None if longest_s is None else slow * longest_s,
         )
 
     def _end(self, slot: int, split: int) -> float:
-        """Return when a split that has really ended seems to end, and so all before it."""
+        """Return the delayed end time of a finished split, after all earlier ones."""
         for key in list(self._sent_s) if (slot, split) in self._sent_s else ():
             if key[0] == slot:
                 self._end_one(key)
@@ -104,8 +110,8 @@ class ThrottledPreparedPlan(WrappedPreparedPlan):
         sent_s = self._sent_s.pop(key)
         taken_s, _ = self._prepared.times_s(*key)
         start_s = max(sent_s, self._device.free_s)
-        if taken_s is None:  # a driver without timestamps: what the host saw
+        if taken_s is None:  # a driver without timestamps: use the host's times
             taken_s = time.perf_counter() - start_s
-        # the clock says when the host asked; by then the next one may have been at work for long
-        end_s = start_s + self._slow[key] * max(0.0, taken_s)
+        # the clock has the time of the host's query, when the next split may have run for long
+        end_s = start_s + self._slowdowns[key] * max(0.0, taken_s)
         self._device.free_s = self._ends_s[key] = end_s

@@ -1,1 +1,1 @@
-"""Vulkan devices through Kompute and its companion."""
+"""Vulkan devices, using Kompute and its companion module."""

@@ -1,8 +1,8 @@
-"""Kompute and its companion: loading them, asking them for devices, and their errors as ours.
+"""Binding of Kompute and its companion: import the native modules, list devices, translate errors.
 
-The only file that imports them to run graphs (native/build.py puts them into vksched_native;
-docs/development/adr/0001-kompute-companion.md says why). Without them `available()` tells what to
-do. Examples: tests/runtime/test_companion.py.
+Only this file imports them to run graphs (native/build.py installs them into vksched_native;
+docs/development/adr/0001-kompute-companion.md gives the reasons). Without them `available()` says
+how to install them. Examples: tests/runtime/test_companion.py.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
 
 kp: Any = None
 companion: Any = None
-"""The modules, None until `load` has imported them."""
+"""The native modules, None until `load` has imported them."""
 _load_lock = threading.Lock()
-_keepers = 0
-"""How many want drivers to stay loaded."""
+_keep_count = 0
+"""Number of active `drivers_kept` blocks."""
 _drivers: Owner | None = None
-"""The process in which drivers were started; they do not survive a fork."""
-_described: tuple[dict[str, str], list[dict[str, Any]]] | None = None
-"""What drivers said last, and by which variables they were chosen."""
+"""The process that loaded the drivers, which do not survive a fork."""
+_device_list: tuple[dict[str, str], list[dict[str, Any]]] | None = None
+"""The last device list of the drivers, with the environment variables that selected them."""
 robust: ContextVar[bool] = ContextVar("robust", default=False)
 """See `robust_access`."""
 
@@ -43,16 +43,17 @@ robust: ContextVar[bool] = ContextVar("robust", default=False)
 
 
 def available() -> str | None:
-    """Return None when the native modules and a Vulkan loader are there, else why not.
+    """Return None if the native modules and a Vulkan loader are available, else the reason.
 
-    The reason says what to do. Starts no driver: `describe_devices` does.
+    The reason says what to do. No driver is loaded: `describe_devices` does that.
     """
     try:
         load()
     except ImportError as error:
         return _explain(error)
     if forked():
-        return None  # as the parent found; another thread of it may have held the loader's locks
+        # use the parent's result: another of its threads may have held the loader's locks
+        return None
     try:
         version = companion.loader_version()
     except RuntimeError as error:
@@ -63,28 +64,33 @@ def available() -> str | None:
 
 
 def describe_devices(known: bool = False) -> list[dict[str, Any]]:
-    """Return every physical device in loader order, none of them opened; units are in the names.
+    """Return every physical device in loader order, without opening any; units are in the names.
 
-    known: what drivers said last will do, which they need not be asked for again.
+    Parameters
+    ----------
+    known
+        True if the last list may be returned without asking the drivers.
 
-    Raises:
-        DeviceError: there is no loader, no driver, or no driver works; or the drivers were started
-            before this process was forked.
+    Raises
+    ------
+    DeviceError
+        There is no loader or no working driver, or the drivers were loaded before this process was
+        forked.
     """
-    global _drivers, _described
+    global _drivers, _device_list
     chosen = {k: v for k, v in os.environ.items() if k.startswith("VK_")}
-    if known and _described is not None and _described[0] == chosen and not forked():
-        return _described[1]
+    if known and _device_list is not None and _device_list[0] == chosen and not forked():
+        return _device_list[1]
     reason = available()
     if reason is not None:
         raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
     _drivers = _drivers or Owner()
     _drivers.require("Vulkan")
     try:
-        # modules that were built before could not keep drivers
-        kept = (True,) if _keepers and hasattr(companion, "release_drivers") else ()
+        # older builds of the modules cannot keep drivers loaded
+        keep_drivers = (True,) if _keep_count and hasattr(companion, "release_drivers") else ()
         settle_shader_cache()
-        devices: list[dict[str, Any]] = companion.describe_devices(*kept)
+        devices: list[dict[str, Any]] = companion.describe_devices(*keep_drivers)
         settle_shader_cache()
     except companion.VulkanError as error:
         if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
@@ -93,14 +99,14 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
                 "`make setup` or your GPU's driver package"
             ) from error
         raise _translated(error, "devices", "the Vulkan loader") from error
-    _described = chosen, devices
+    _device_list = chosen, devices
     return devices
 
 
 @contextlib.contextmanager
 def robust_access() -> Iterator[None]:
-    """Has devices that this thread opens inside keep what a kernel reads or writes beyond a buffer
-    from the memory of others, where they can.
+    """Open devices on this thread with robust buffer access inside the block, if supported: kernels
+    then cannot access memory of others beyond a buffer.
     """
     token = robust.set(True)
     try:
@@ -111,24 +117,24 @@ def robust_access() -> Iterator[None]:
 
 @contextlib.contextmanager
 def drivers_kept() -> Iterator[None]:
-    """Keep drivers loaded that list their devices inside, for those that are opened there: each
-    leaves with its last instance, and to load it again takes longer than to open a device.
+    """Keep drivers loaded inside the block. A driver is unloaded with its last instance, and
+    loading it again takes longer than opening a device.
     """
-    global _keepers
+    global _keep_count
     with _load_lock:
-        _keepers += 1
+        _keep_count += 1
     try:
         yield
     finally:
         with _load_lock:
-            _keepers -= 1
-            last = _keepers == 0 and hasattr(companion, "release_drivers") and not forked()
+            _keep_count -= 1
+            last = _keep_count == 0 and hasattr(companion, "release_drivers") and not forked()
         if last:
             companion.release_drivers()
 
 
 def load() -> None:
-    """Import both modules once; raises ImportError."""
+    """Import both modules once; raise ImportError if they are missing."""
     global kp, companion
     with _load_lock:
         if companion is not None:
@@ -140,28 +146,28 @@ def load() -> None:
             kp = importlib.import_module("vksched_native.kp")
             companion = importlib.import_module("vksched_native.companion")
         finally:
-            # Importing kp calls logging.basicConfig(), which is the application's business.
+            # importing kp calls logging.basicConfig(), which is the application's business
             for handler in set(root.handlers) - set(before):
                 root.removeHandler(handler)
 
 
 def forked() -> bool:
-    """Return whether drivers were started before this process was forked: it cannot use them."""
+    """Return True if drivers were loaded before this process was forked, which cannot use them."""
     return _drivers is not None and _drivers.forked
 
 
 @in_child
 def _after_fork() -> None:
-    global _load_lock, _keepers
-    _load_lock, _keepers = threading.Lock(), 0
+    global _load_lock, _keep_count
+    _load_lock, _keep_count = threading.Lock(), 0
     if _drivers is not None:
-        companion.leak(companion)  # also: drivers that wait for their threads at exit are left out
+        companion.leak(companion)  # also skips drivers that wait for their threads at exit
 
 
 def _add_own_drivers() -> None:
-    """Let the loader find the drivers that set-up fetched, after the system's.
+    """Make the loader find the drivers that `make setup` installed, after the system's.
 
-    A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
+    An additional data folder works with every loader; VK_ADD_DRIVER_FILES needs 1.3.207.
     """
     own = Path(sys.prefix) / "share" / "vksched"
     if any(name in os.environ for name in DRIVER_SELECTORS):
@@ -187,7 +193,7 @@ def _explain(error: ImportError) -> str:
 
 
 def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
-    """Return the error of ours for one of the companion's or kp's."""
+    """Return the vksched error of an error from the companion or kp."""
     if isinstance(error, companion.DeviceLost):
         return DeviceLost(f"[{stage}] {name}: expected a working device, got a lost one ({error})")
     if isinstance(error, companion.OutOfMemory):
@@ -199,8 +205,9 @@ def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
     return DeviceError(f"[{stage}] {name}: {error}")
 
 
-class errors:  # used as a function is: a generator would cost each submission twice as much
-    """Turns native errors into ours, which name the device."""
+# a class in the role of a function: a generator would double the cost of a submission
+class errors:
+    """Translate native errors inside a block to vksched errors that name the device."""
 
     __slots__ = ("_name", "_stage")
 
@@ -222,7 +229,7 @@ class errors:  # used as a function is: a generator would cost each submission t
 
 @contextlib.contextmanager
 def kp_errors(stage: str, name: str) -> Iterator[None]:
-    """Turns what went wrong inside kp into our errors, by the VkResult noted there."""
+    """Translate errors of kp inside a block, using the VkResult that it recorded."""
     _forget_error()
     try:
         with errors(stage, name):

@@ -1,4 +1,4 @@
-"""Memory of a device: buffers that only it sees, and those that the host sees, too.
+"""Buffers of a device: device-local memory, and memory that the host can map.
 
 Examples: tests/runtime/test_companion.py.
 """
@@ -19,7 +19,7 @@ from .device_handle import DeviceHandle, count_live
 
 
 class Buffer:
-    """Device memory of 32-bit words."""
+    """Device memory in 32-bit words."""
 
     def __init__(self, device: DeviceHandle, native: Any, words: int) -> None:
         self.words = words
@@ -36,14 +36,14 @@ class Buffer:
         return 4 * self.words
 
     def close(self) -> None:
-        """Give the memory back, at once or with the last pipeline that uses it."""
+        """Release the memory, at once or with the last pipeline that uses it."""
         self._native = None
         self._finalizer()
 
     @contextlib.contextmanager
     def mapped(self) -> Iterator[npt.NDArray[np.uint32] | None]:
-        """The memory itself, to be written while no submission uses it; None where the host cannot
-        see it.
+        """Yield the memory as an array, to be written while no submission uses it; None if the host
+        cannot map it.
         """
         native, manager = self._open_native(), self._device.manager
         with errors("map", self._device.name):
@@ -61,27 +61,29 @@ class Buffer:
 
 
 class HostBuffer(Buffer):
-    """Mapped memory of 32-bit words, seen by host and device alike."""
+    """Mapped memory in 32-bit words, visible to host and device."""
 
     def __init__(self, device: DeviceHandle, native: Any, words: int) -> None:
         super().__init__(device, native, words)
-        self._array: npt.NDArray[np.uint32] | None = np.asarray(_Mapping(device, native))
+        self._array: npt.NDArray[np.uint32] | None = np.asarray(_MappedOwner(device, native))
 
     @property
     def array(self) -> npt.NDArray[np.uint32]:
-        """The memory itself, writable; barriers between "host" and "shader" order the accesses."""
+        """The memory as a writable array; barriers between "host" and "shader" order the
+        accesses.
+        """
         if self._array is None:
             raise self._device.closed_error("buffer", "buffer")
         return self._array
 
     def close(self) -> None:
-        """Give the memory back, at once or with the last view or pipeline that uses it."""
+        """Release the memory, at once or with the last view or pipeline that uses it."""
         self._array = None
         super().close()
 
 
-class _Mapping:
-    """The owner that numpy keeps for each view of mapped memory; keeps its device open."""
+class _MappedOwner:
+    """The base object of numpy views of mapped memory; keeps the device open."""
 
     def __init__(self, device: DeviceHandle, tensor: Any) -> None:
         data: npt.NDArray[np.uint32] = tensor.data()

@@ -1,8 +1,8 @@
-"""Pipelines and recordings of a context: what a device is given to do, and waiting for it.
+"""Pipelines and recordings of a context: recording commands, submitting them, and waiting.
 
     begin -> dispatch, copy, barrier ... -> end -> submit -> wait or done -> duration_s, submit ...
 
-What either uses lives as long as it does. Examples: tests/runtime/test_companion.py.
+Both keep the objects that they use alive. Examples: tests/runtime/test_companion.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """A shader with its constants, bound to buffers; groups and push constants vary."""
+    """A shader with specialization constants, bound to buffers; group counts and push constants
+    vary.
+    """
 
     def __init__(self, device: DeviceHandle, native: Any) -> None:
         self._device = device
@@ -31,12 +33,14 @@ class Pipeline:
             self._device.natives.add(self)
 
     def close(self) -> None:
-        """Give the pipeline back, at once or with the last recording that uses it."""
+        """Release the pipeline, at once or with the last recording that uses it."""
         self._native = None
 
 
 class Recording:
-    """Commands recorded once and submitted any number of times, one submission at a time."""
+    """Commands that are recorded once and submitted any number of times, one submission at a
+    time.
+    """
 
     def __init__(self, device: DeviceHandle, native: Any, sequence: Any) -> None:
         self._device = device
@@ -46,12 +50,12 @@ class Recording:
             self._device.recordings.add(self)
 
     def begin(self) -> None:
-        """Starts over; everything recorded before is forgotten."""
+        """Start recording; discard earlier commands."""
         with errors("begin", self._device.name):
             self._open_native().begin()
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
-        """Record one dispatch, with exactly the push constants that the pipeline takes."""
+        """Record a dispatch; `push` has exactly the size of the pipeline's push constants."""
         if pipeline._native is None:
             raise self._device.closed_error("dispatch", "pipeline")
         with errors("dispatch", self._device.name):
@@ -69,22 +73,25 @@ class Recording:
             self._open_native().copy_host_import(pages, target._open_native(), at, to, words)
 
     def barrier(self, source: str, destination: str) -> None:
-        """Make what was written before visible after: by a "shader", a "copy", the "device", which
-        is both, or the "host".
+        """Record a barrier from a source to a destination, each one of "shader", "copy", "device"
+        (both of these) and "host".
         """
         with errors("barrier", self._device.name):
             self._open_native().barrier(source, destination)
 
     def end(self) -> None:
-        """Ends recording; it can be submitted now."""
+        """End recording, before submission."""
         with errors("end", self._device.name):
             self._open_native().end()
 
     def submit(self, after: Sequence[Recording] = ()) -> None:
-        """Hand the commands to the device and returns at once.
+        """Submit the commands and return immediately.
 
-        after: submitted recordings of the same device, which are to be complete before this begins.
-            The device waits for them, so it must have copies of its own (`Context.copies`).
+        Parameters
+        ----------
+        after
+            Submitted recordings of the same device that must be complete before this one begins.
+            The device waits for them, so it must support separate copies (`Context.copies`).
         """
         with errors("submit", self._device.name):
             if after:
@@ -95,11 +102,14 @@ class Recording:
             self._device.counters.submissions += 1
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the last submission, without the GIL; after a timeout one may wait again.
+        """Wait for the last submission without the GIL; waiting again after a timeout is allowed.
 
-        Raises:
-            DeviceTimeout: it did not end in time and goes on.
-            DeviceLost, OutOfMemory: what the driver reported.
+        Raises
+        ------
+        DeviceTimeout
+            It did not end in time and continues.
+        DeviceLost, OutOfMemory
+            The error of the driver.
         """
         native = self._open_native()
         with errors("wait", self._device.name):
@@ -109,26 +119,30 @@ class Recording:
             native.wait(timeout_s)
 
     def done(self) -> bool:
-        """Return whether the last submission has ended; False where there was none."""
+        """Return True if the last submission has ended; False if there was none."""
         with errors("done", self._device.name):
             return bool(self._open_native().done())
 
     @property
     def pending(self) -> bool:
-        """Whether there is a submission that neither `wait` nor `done` has seen the end of."""
+        """Return True if neither `wait` nor `done` has seen the end of the last submission."""
         return bool(self._open_native().pending)
 
     def duration_s(self) -> float | None:
-        """Return the device time of the last submission once it ended; None without timestamps."""
+        """Return the device time of the last submission once it has ended; None without
+        timestamps.
+        """
         with errors("duration", self._device.name):
             duration: float | None = self._open_native().duration_s()
         return duration
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Wait for a submission under way, at most limit_s, and gives the commands back.
+        """Wait for a submission in flight, at most limit_s, and release the commands.
 
-        Raises:
-            DeviceTimeout: it did not end; it is ended with the context.
+        Raises
+        ------
+        DeviceTimeout
+            It did not end; it will be released with the context.
         """
         with self._device.lock:
             if self._native is None:
@@ -141,7 +155,9 @@ class Recording:
         self._end(limit_s)
 
     def _end(self, limit_s: float) -> bool:
-        """Return False where the device still works on it; then everything it uses is kept."""
+        """Return False if the device still executes it; then all objects that it uses are
+        retained.
+        """
         with self._device.lock:
             native, self._native = self._native, None
             sequence, self._sequence = self._sequence, None

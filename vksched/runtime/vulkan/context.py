@@ -1,11 +1,10 @@
-"""Kompute's objects behind a small typed door: contexts, buffers, pipelines, recordings.
+"""Context: a typed interface to Kompute's contexts, buffers, pipelines and recordings.
 
     Context -> storage(), host() -> pipeline() -> recording(): begin, dispatch, copy, barrier, end
                                                                submit, wait, done, duration_s
 
-What a recording or pipeline uses lives as long as it does, and a device as long as any view
-of its mapped memory: nothing can be pulled from under a submission. Examples:
-tests/runtime/test_companion.py.
+A recording or pipeline keeps its buffers alive, and views of mapped memory keep their device alive:
+no submission loses its objects. Examples: tests/runtime/test_companion.py.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ __all__ = [
 ]
 
 MAX_COMPILERS = 8
-"""Threads that compile pipelines."""
+"""Maximum number of threads that compile pipelines."""
 
 Wanted = tuple[bytes, tuple[int, ...], int, int, int]
-"""SPIR-V, the values of its constants, how many buffers it is bound to, bytes of push constants and
-the size that its subgroups are to have, or 0.
+"""SPIR-V, the values of its constants, number of buffers, bytes of push constants, and the required
+subgroup size, or 0.
 """
 
 MAX_BUFFER_BYTES = (1 << 32) - 4
@@ -48,21 +47,21 @@ MAX_BUFFER_BYTES = (1 << 32) - 4
 
 
 COPY_PATHS = ("own", "same", "off")
-"""What VKSCHED_COPY_QUEUE may be."""
+"""Values of VKSCHED_COPY_QUEUE."""
 
 
 def is_same_queue() -> bool:
-    """Return whether copies of their own are to go to the queue of all others, for tests."""
+    """Return True if separate copies use the compute queue, for tests."""
     return word_of("VKSCHED_COPY_QUEUE", COPY_PATHS) == "same"
 
 
 def _open(described: dict[str, Any], index: int, name: str, copy_queue: bool) -> tuple[str, Any]:
-    """Return where recordings of copies go, and the open device."""
+    """Return the queue kind of copy recordings, and the open device."""
     path = word_of("VKSCHED_COPY_QUEUE", COPY_PATHS)
     compute, copies = (described.get(f"{kind}_queue_family") for kind in ("compute", "copy"))
     knows = hasattr(
         binding.companion, "timeline_semaphores_enabled"
-    )  # else it was built before there were queues
+    )  # older builds of the module have no queues
     if knows and copy_queue and copies is not None and path in ("", "own"):
         with contextlib.suppress(DeviceError), kp_errors("open", name):
             manager = binding.kp.Manager(index, [compute, copies], [])
@@ -81,16 +80,27 @@ def _open(described: dict[str, Any], index: int, name: str, copy_queue: bool) ->
 
 
 class Context:
-    """One opened logical device; opening the same index again gives another one.
+    """One open logical device; opening an index again creates another one.
 
-    featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it. copies:
-    where recordings of copies go: "own", a queue that only copies; "same", the queue of all others;
-    "", there are none, as on drivers without timeline semaphores. copy_queue: whether a queue that
-    only copies is opened where there is one. robust: whether what kernels read or write beyond a
-    buffer stays away from the memory of others, see `binding.robust_access`.
+    Parameters
+    ----------
+    copy_queue
+        Whether to open a transfer queue if there is one.
 
-    Raises:
-        DeviceError: there is no such device, or it cannot be opened.
+    Attributes
+    ----------
+    featured
+        Whether it was opened with its features beyond Vulkan 1.1.
+    copies
+        The queue of copy recordings: "own", a transfer queue; "same", the compute queue; "",
+        none, as on drivers without timeline semaphores.
+    robust
+        Whether out-of-bounds accesses of kernels are confined, see `binding.robust_access`.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device, or it cannot be opened.
     """
 
     def __init__(self, index: int, name: str, copy_queue: bool = True) -> None:
@@ -108,15 +118,15 @@ class Context:
         self.index = index
         self.pci: str = described["pci_bus"] or ""
         self.import_alignment: int = described.get("import_alignment") or 0
-        """Of host memory that `imported` takes, in bytes; 0: it takes none."""
+        """Required alignment of imported host memory in bytes; 0 if import is not supported."""
         self.is_host: bool = described["type"] == "cpu"
-        """Whether its memory is the host's, as that of CPU drivers is."""
+        """True if its memory is the host's, as that of CPU drivers."""
         self.max_buffer_bytes: int = min(
             MAX_BUFFER_BYTES,
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
-        knows = hasattr(binding.companion, "set_robust_access")  # else it was built before
+        knows = hasattr(binding.companion, "set_robust_access")  # else the module is an older build
         if knows:
             binding.companion.set_robust_access(binding.robust.get())
         self.copies, manager = _open(described, index, name, copy_queue)
@@ -127,18 +137,21 @@ class Context:
 
     @property
     def counters(self) -> Counters:
-        """What the context has done since it was opened."""
+        """The counters of the context since it was opened."""
         return self._device.counters
 
     def storage(self, words: int) -> Buffer:
-        """Return device-local memory of 32-bit words with any content; the host cannot see it."""
-        # np.empty takes address space only: kp never reads a storage tensor's data.
+        """Return device-local memory of 32-bit words with any content; the host cannot map it."""
+        # np.empty only reserves address space: kp never reads a storage tensor's data.
         return Buffer(self._device, self._allocate(words, "storage"), words)
 
     def host(self, words: int, zeroed: bool = True, read: bool = False) -> HostBuffer:
         """Return host-visible coherent memory of 32-bit words, with any content or zeroed.
 
-        read: whether the host reads it, too, and so wants it in its caches.
+        Parameters
+        ----------
+        read
+            True for host-cached memory, which the host reads fast.
         """
         binding.companion.set_prefer_cached(read)
         try:
@@ -148,8 +161,8 @@ class Context:
         return HostBuffer(self._device, native, words)
 
     def make_pipelines(self, wanted: Collection[Wanted]) -> None:
-        """Compile shaders for the pipelines to come, as far as they are not there, on several
-        threads and without the GIL. What fails here fails again, with its reason, in `pipeline`.
+        """Compile missing pipelines on several threads without the GIL. Errors are ignored here;
+        `pipeline` raises them.
         """
         self._device.require_open("pipelines")
         with errors("pipelines", self.name):
@@ -164,10 +177,12 @@ class Context:
         push_bytes: int,
         subgroup: int = 0,
     ) -> Pipeline:
-        """Return a shader bound to buffers; constants are the specialisation ids 0, 1, ...
+        """Return a shader bound to buffers; constants are the specialization ids 0, 1, ...
 
-        subgroup: the size that its subgroups are to have, one of the device's `subgroup_sizes`; 0:
-            any.
+        Parameters
+        ----------
+        subgroup
+            The required subgroup size, one of the device's `subgroup_sizes`; 0: any.
         """
         self._device.require_open("pipeline")
         if not spirv or len(spirv) % 4:
@@ -200,8 +215,12 @@ class Context:
         return Pipeline(self._device, native)
 
     def recording(self, copies: bool = False) -> Recording:
-        """Return an empty recording. copies: it copies only, beside others where there is a queue
-        for that.
+        """Return an empty recording.
+
+        Parameters
+        ----------
+        copies
+            True if it has only copies and may use the transfer queue.
         """
         self._device.require_open("recording")
         manager, queue = self._device.manager, int(copies and self.copies == "own")
@@ -214,8 +233,8 @@ class Context:
         return Recording(self._device, native, sequence)
 
     def imported(self, address: int, size_bytes: int) -> Any:
-        """Return pages of the host's as something to copy from (`Recording.copy_imported`), which
-        are to stay as they are until it is gone; None where the driver does not take them.
+        """Return imported host pages as a source of `Recording.copy_imported`; None if the driver
+        cannot import them. The pages must not change until the result is freed.
         """
         self._device.require_open("import")
         if size_bytes > self.max_buffer_bytes:
@@ -230,15 +249,15 @@ class Context:
     def free_bytes(self) -> int:
         """Return the free bytes of the largest device-local heap.
 
-        That is the driver's budget less its usage. A driver without a budget: the heap less what
-        we allocated.
+        This is the driver's budget minus its usage; without a budget, the heap minus our
+        allocations.
         """
         total, used, _ = self.memory_bytes()
         return total - used
 
     def memory_bytes(self) -> tuple[int, int, int]:
-        """Return the size of the largest device-local heap, how much of it is not free, and how
-        much of that is this process's.
+        """Return the size of the largest device-local heap, its used bytes, and those of this
+        process.
         """
         self._device.require_open("memory")
         with errors("memory", self.name):
@@ -252,25 +271,25 @@ class Context:
         return total, total - max(0, free), own
 
     def kept_open(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that keeps the device open, even when somebody closes it. It is for
-        long work without the GIL, on a thread that no interrupt stops.
+        """Return a context manager that keeps the device alive, even if it is closed meanwhile. For
+        long native calls without the GIL, on a thread that no interrupt reaches.
         """
         return self._device.kept_open()
 
     def keep(self, *used: object) -> None:
-        """Keep what a submission that hangs may still use until the device has ended, if ever."""
-        self._device.kept += used
+        """Retain objects that a hanging submission may still use until the device is destroyed."""
+        self._device.retained += used
 
     def pending(self, apart: Recording | None = None) -> bool:
-        """Return whether a submission is under way, apart from one recording's."""
+        """Return True if a submission is in flight, except one recording's."""
         with self._device.lock:
             natives = [r._native for r in self._device.recordings if r is not apart]
         return any(native is not None and native.pending for native in natives)
 
     def close(self) -> None:
-        """Wait for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
+        """Wait for submissions in flight, at most CLOSE_LIMIT_S, and destroy the device.
 
-        Views of mapped memory stay readable: the device then ends with the last of them.
+        Views of mapped memory stay readable: the device is then destroyed with the last of them.
         """
         self._device.close()
 

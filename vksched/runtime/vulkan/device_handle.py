@@ -1,4 +1,4 @@
-"""The handle of an open device: it takes everything down in order, whoever closes the device.
+"""DeviceHandle: owns an open device and destroys its objects in order.
 
 Buffers, pipelines and recordings register here; a device lives as long as any view of its mapped
 memory. Examples: tests/runtime/test_companion.py.
@@ -22,15 +22,15 @@ from ...common.user_warning import VkschedWarning
 from . import binding
 
 CLOSE_LIMIT_S = 10.0
-"""How long closing waits for submissions under way; after that their memory is kept for ever."""
+"""Maximum time that closing waits for submissions in flight; after that their memory is leaked."""
 
 live_bytes: defaultdict[int, int] = defaultdict(int)
-"""By physical device, as several contexts may share one."""
+"""Allocated bytes by physical device, which several contexts may share."""
 _live_lock = threading.Lock()
 
 
 _devices: weakref.WeakSet[DeviceHandle] = weakref.WeakSet()
-"""All that were opened, for a forked child to leave alone."""
+"""All open devices, which a forked child must not use."""
 
 
 def count_live(index: int, size_bytes: int) -> None:
@@ -39,13 +39,13 @@ def count_live(index: int, size_bytes: int) -> None:
 
 
 class Native(Protocol):
-    """What owns an object of Kompute's: a buffer, a pipeline, a recording."""
+    """An owner of a native object: a buffer, a pipeline or a recording."""
 
     _native: Any
 
 
 class Submitted(Native, Protocol):
-    """What may be under way on the device: a recording."""
+    """An object that may be in flight on the device: a recording."""
 
     _sequence: Any
 
@@ -53,14 +53,14 @@ class Submitted(Native, Protocol):
 
 
 class Mapped(Protocol):
-    """What keeps mapped memory readable: a view that numpy has."""
+    """A view of mapped memory in numpy, which keeps the memory alive."""
 
     _tensor: Any
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a context has done since it was opened; freeing does not count back."""
+    """Counters of a context since it was opened; freeing does not decrease them."""
 
     buffers: int = 0
     buffer_bytes: int = 0
@@ -72,7 +72,7 @@ class Counters:
 
 
 class DeviceHandle:
-    """Takes everything of a context down in order, whoever ends it."""
+    """Destroys the objects of a context in order, independent of the thread that closes it."""
 
     def __init__(self, index: int, name: str, manager: Any) -> None:
         self.name = name
@@ -81,15 +81,17 @@ class DeviceHandle:
         self.counters = Counters()
         self.lock = threading.RLock()
         self.calls = 0
-        """Native calls under way without the GIL: the device must not end below them."""
+        """Number of native calls in progress without the GIL: the device must not be destroyed
+        meanwhile.
+        """
         self.idle = threading.Condition(self.lock)
         self.closed = False
         self.index = index
         self.recordings: weakref.WeakSet[Submitted] = weakref.WeakSet()
         self.mappings: weakref.WeakSet[Mapped] = weakref.WeakSet()
         self.natives: weakref.WeakSet[Native] = weakref.WeakSet()
-        self.kept: list[object] = []
-        """What submissions that hang may still use, the caller's memory too."""
+        self.retained: list[object] = []
+        """Objects that hanging submissions may still use, including the caller's memory."""
         _devices.add(self)
 
     def require_open(self, stage: str) -> None:
@@ -97,7 +99,7 @@ class DeviceHandle:
             raise self.closed_error(stage, "device")
 
     def closed_error(self, stage: str, what: str) -> DeviceError:
-        """Return the error for the use of something closed, as all is in a forked child."""
+        """Return the error for the use of a closed object; in a forked child all are closed."""
         self.owner.require(self.name)
         return DeviceError(f"[{stage}] {self.name}: expected an open {what}, got a closed one")
 
@@ -109,21 +111,23 @@ class DeviceHandle:
             limit = time.monotonic() + CLOSE_LIMIT_S
             ended = [r._end(max(0.0, limit - time.monotonic())) for r in list(self.recordings)]
             if all(ended):
-                self.kept.clear()  # before the device, which imported memory must not outlive
+                self.retained.clear()  # before the device, which imported memory must not outlive
                 self.idle.wait_for(lambda: not self.calls, max(0.0, limit - time.monotonic()))
                 self.destroy_if_unused()
                 return
-            # The device still works on them: freeing would crash the driver, now or at exit.
+            # The device still uses them: freeing would crash the driver, now or at exit.
             self._keep_natives()
         warnings.warn(
             f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
-            "memory is kept",
+            "memory is not freed",
             VkschedWarning,
             stacklevel=3,
         )
 
     def abandon(self) -> None:
-        """In a forked child: it is the parent's, and its driver is not there to be asked."""
+        """Abandon the device in a forked child: it belongs to the parent, whose driver cannot be
+        called.
+        """
         self.lock = threading.RLock()
         self.idle, self.calls = threading.Condition(self.lock), 0
         self.closed = True
@@ -133,8 +137,8 @@ class DeviceHandle:
                 owner._native = None
 
     def _keep_natives(self) -> None:
-        """Has no native object destroyed, ever, nor what lies beside it."""
-        binding.companion.leak(self.kept)
+        """Leak all native objects and the retained objects."""
+        binding.companion.leak(self.retained)
         for owner in (*self.natives, *self.recordings):
             binding.companion.leak(owner._native)
         for recording in self.recordings:
@@ -145,7 +149,9 @@ class DeviceHandle:
         self.manager = None
 
     def destroy_if_unused(self) -> None:
-        """End the device, or leaves that to the last view of its memory, or the last call."""
+        """Destroy the device, unless a view of its memory or a call is left; the last one then
+        destroys it.
+        """
         with self.lock:
             unused = not len(self.mappings) and not self.calls
             if self.closed and self.manager is not None and unused:
@@ -154,7 +160,7 @@ class DeviceHandle:
 
     @contextlib.contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep the device from ending below a native call."""
+        """Keep the device alive during a native call."""
         with self.lock:
             self.calls += 1
         try:
@@ -166,7 +172,7 @@ class DeviceHandle:
                 self.destroy_if_unused()
 
     def destroy_at_exit(self) -> None:
-        """End the device whatever views there are: nobody reads them any more."""
+        """Destroy the device at exit regardless of views, which are no longer read."""
         with self.lock:
             self.close()
             self.mappings.clear()

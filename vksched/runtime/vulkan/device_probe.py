@@ -1,8 +1,8 @@
-"""Which devices there are, what they allow, and which of them are used when the user names none.
+"""Device discovery: the available devices, their limits, and the default selection.
 
-    drivers -> DeviceInfo in loader order -> duplicates marked -> default, or why not -> cpu last
+    drivers -> DeviceInfo in loader order -> mark duplicates -> default, or why not -> cpu last
 
-A GPU with two drivers is listed by both; the first stays, the other is marked. Examples:
+A GPU with two drivers is listed twice; the second entry is marked as a duplicate. Examples:
 tests/runtime/test_devices.py.
 """
 
@@ -28,7 +28,7 @@ PAGE_LIMIT_BYTES = GIB
 PAGE_ALIGN_BYTES = 4096
 
 PLANNED_SHARE = 7 / 8
-"""Part of the free memory that plans may use: pipelines and recordings live there too."""
+"""Share of the free memory that plans may use: pipelines and recordings use memory, too."""
 
 ROUGH_SPEEDS: dict[str, tuple[float, float, float, float]] = {
     "discrete": (8e12, 4e11, 30e-6, 3e-6),
@@ -39,10 +39,10 @@ ROUGH_SPEEDS: dict[str, tuple[float, float, float, float]] = {
     "swiftshader": (6e9, 1.2e9, 80e-6, 15e-6),
     "numpy": (1.2e11, 1.2e10, 10e-6, 2e-7),
 }
-"""(flops_per_s, bytes_per_s, submit_s, launch_s) by device type, until costs are measured.
-"cpu" is a software Vulkan device, as llvmpipe, "swiftshader" the slower one, "numpy" the CPU. These
-three lie between those of two computers of two cores each, one twice as fast as the other, and are
-right to a factor of three on both; others are right to a factor of ten or so.
+"""(flops_per_s, bytes_per_s, submit_s, launch_s) by device type, until costs are measured. "cpu" is
+a software Vulkan device such as llvmpipe, "swiftshader" the slower one, "numpy" the CPU. These
+three are between those of two hosts with two cores, one twice as fast as the other, and are right
+to a factor of three on both; the others are right to a factor of ten or so.
 """
 
 VENDORS = {
@@ -72,13 +72,26 @@ _warned = False
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device of this machine, opened or not.
+    """One device of this host, open or not.
 
-    name: "vulkan:N" in loader order, or "cpu". label: the driver's name for it. type: discrete,
-    integrated, virtual, cpu or other. memory_free_bytes: the driver's budget less its usage, the
-    total where it keeps none. max_buffer_bytes: the largest single buffer. why_not: why it is not
-    used by default, "" when it is. duplicate_of: the name under which the same device is used.
-    problem: why it cannot be opened.
+    Parameters
+    ----------
+    name
+        "vulkan:N" in loader order, or "cpu".
+    label
+        The driver's name of the device.
+    type
+        discrete, integrated, virtual, cpu or other.
+    memory_free_bytes
+        The driver's budget minus its usage; the total if there is no budget.
+    max_buffer_bytes
+        The size of the largest single buffer.
+    why_not
+        Why it is not used by default; "" if it is.
+    duplicate_of
+        The name under which this device is used.
+    problem
+        Why it cannot be opened.
     """
 
     name: str
@@ -102,16 +115,22 @@ class DeviceInfo:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be opened at all."""
+        """Return True if it can be opened."""
         return not self.problem
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All there is to say about this machine's devices at one moment.
+    """The devices of this host at one moment.
 
-    devices: Vulkan ones in loader order, then "cpu". reason: why no Vulkan device is used by
-    default and what to do, None when one is. notes: drivers that the loader left out, and why.
+    Parameters
+    ----------
+    devices
+        Vulkan devices in loader order, then "cpu".
+    reason
+        Why no Vulkan device is used by default and what to do; None if one is.
+    notes
+        Drivers that the loader skipped, and why.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -120,24 +139,24 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Ask all drivers; nothing is opened."""
+    """Query all drivers without opening a device."""
     if is_on("VKSCHED_NO_VULKAN"):
         return Survey((cpu_device(),), _HIDDEN)
     answer = driver_probe.ask_drivers()
     infos = _mark_duplicates(answer.devices, [_describe(raw) for raw in answer.devices])
-    found = [_decide(info) for info in infos]
+    found = [_with_default_use(info) for info in infos]
     return Survey((*found, cpu_device()), _why_cpu_only(found, answer), answer.notes)
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
-    """Return every Vulkan device in loader order, then "cpu"; without Vulkan only that."""
+    """Return all Vulkan devices in loader order, then "cpu"; only "cpu" without Vulkan."""
     return survey().devices
 
 
 def default_devices() -> tuple[DeviceInfo, ...]:
-    """Returns what is used when no device is named: discrete devices first, "cpu" last.
+    """Return the default devices: discrete devices first, "cpu" last.
 
-    Warns once per process, with the reason, when that is the CPU alone and nobody asked for it.
+    Warn once per process, with the reason, if there is only the CPU and the user did not select it.
     """
     global _warned
     all_ = survey()
@@ -150,10 +169,12 @@ def default_devices() -> tuple[DeviceInfo, ...]:
 
 
 def resolve(name: str) -> DeviceInfo:
-    """Return the device of a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
+    """Return the device with a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
 
-    Raises:
-        DeviceError: there is none, more than one, or it is there but cannot be used.
+    Raises
+    ------
+    DeviceError
+        No device or several ones match, or the device cannot be used.
     """
     if name == "cpu":
         return cpu_device()
@@ -176,7 +197,7 @@ def resolve(name: str) -> DeviceInfo:
 
 
 def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
-    """Returns what the planner may know of a device, under its own name or another."""
+    """Return the planner's spec of a device, with its own name or another."""
     is_numpy = info.name == "cpu"
     flops_per_s, bytes_per_s, submit_s, launch_s = ROUGH_SPEEDS[_kind(info)]
     return DeviceSpec(
@@ -198,14 +219,14 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
 
 
 def _kind(info: DeviceInfo) -> str:
-    """Return under what a device has its rough speeds."""
+    """Return the key of a device's rough speeds."""
     if info.name == "cpu":
         return "numpy"
     return "swiftshader" if "swiftshader" in info.driver.lower() else info.type
 
 
 def cpu_device() -> DeviceInfo:
-    """Return the CPU, on which numpy runs; it is always there and always last."""
+    """Return the CPU, on which numpy runs; it is always available and always last."""
     total, free = host_memory_bytes()
     return DeviceInfo(
         name="cpu",
@@ -230,9 +251,9 @@ def _why_cpu_only(found: Sequence[DeviceInfo], answer: driver_probe.Answer) -> s
     if answer.problem is not None:
         return "; ".join([f"no Vulkan devices: {answer.problem}", *answer.notes])
     if not found:
-        said = f" ({'; '.join(answer.notes)})" if answer.notes else ""
+        notes = f" ({'; '.join(answer.notes)})" if answer.notes else ""
         return (
-            f"no Vulkan devices: no driver lists one{said}; try `make setup` or your GPU's driver "
+            f"no Vulkan devices: no driver lists one{notes}; try `make setup` or your GPU's driver "
             "package"
         )
     if all(info.type == "cpu" for info in found):
@@ -276,25 +297,27 @@ def _describe(raw: RawDevice) -> DeviceInfo:
 
 
 def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
-    """Return the limits of kernels and the largest buffer."""
-    given, least = raw.get("limits") or {}, Limits()
+    """Return the kernel limits and the size of the largest buffer."""
+    reported, defaults = raw.get("limits") or {}, Limits()
 
     def smallest(default: int, *names: str) -> int:
-        return min((int(given[n]) for n in names if given.get(n)), default=default)
+        return min((int(reported[n]) for n in names if reported.get(n)), default=default)
 
     def triple(name: str, default: tuple[int, int, int]) -> tuple[int, int, int]:
-        x, y, z = given.get(name) or default
+        x, y, z = reported.get(name) or default
         return int(x), int(y), int(z)
 
-    max_bytes = smallest(least.max_buffer_bytes, "maxStorageBufferRange", "maxMemoryAllocationSize")
+    max_bytes = smallest(
+        defaults.max_buffer_bytes, "maxStorageBufferRange", "maxMemoryAllocationSize"
+    )
     limits = Limits(
-        max_invocations=smallest(least.max_invocations, "maxComputeWorkGroupInvocations"),
-        max_local_size=triple("maxComputeWorkGroupSize", least.max_local_size),
-        max_groups=triple("maxComputeWorkGroupCount", least.max_groups),
-        shared_bytes=smallest(least.shared_bytes, "maxComputeSharedMemorySize"),
-        push_bytes=smallest(least.push_bytes, "maxPushConstantsSize"),
+        max_invocations=smallest(defaults.max_invocations, "maxComputeWorkGroupInvocations"),
+        max_local_size=triple("maxComputeWorkGroupSize", defaults.max_local_size),
+        max_groups=triple("maxComputeWorkGroupCount", defaults.max_groups),
+        shared_bytes=smallest(defaults.shared_bytes, "maxComputeSharedMemorySize"),
+        push_bytes=smallest(defaults.push_bytes, "maxPushConstantsSize"),
         storage_buffers=smallest(
-            least.storage_buffers,
+            defaults.storage_buffers,
             "maxPerStageDescriptorStorageBuffers",
             "maxDescriptorSetStorageBuffers",
             "maxPerStageResources",
@@ -310,15 +333,15 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
 
 
 def _features(raw: RawDevice) -> dict[str, Any]:
-    """Returns what a device has beyond Vulkan 1.1, by the names of Limits."""
-    least, given = Limits(), raw.get("features") or {}
-    return {name: type(getattr(least, name))(given.get(name) or ()) for name in FEATURES}
+    """Return the features of a device beyond Vulkan 1.1, by field of Limits."""
+    defaults, reported = Limits(), raw.get("features") or {}
+    return {name: type(getattr(defaults, name))(reported.get(name) or ()) for name in FEATURES}
 
 
 def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:
-    """Return total and free bytes of the heap of our buffers: the largest device-local one.
+    """Return total and free bytes of the heap of our buffers, the largest device-local one.
 
-    On most drivers the other device-local heaps are windows into the same memory.
+    On most drivers the other device-local heaps are host-visible parts of this memory.
     """
     heaps: Sequence[dict[str, Any]] = raw.get("heaps") or ()
     local = [h for h in heaps if h.get("device_local")] or list(heaps)
@@ -334,7 +357,7 @@ def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:
 
 
 def _driver(raw: RawDevice) -> str:
-    """Return name and version; drivers put the readable version in driver_info, if anywhere."""
+    """Return the driver's name and version; the readable version is in driver_info, if anywhere."""
     name, info = (
         str(raw.get("driver_name") or "").strip(),
         str(raw.get("driver_info") or "").strip(),
@@ -346,21 +369,22 @@ def _driver(raw: RawDevice) -> str:
 
 
 def _mark_duplicates(raws: Sequence[RawDevice], infos: list[DeviceInfo]) -> list[DeviceInfo]:
-    """Mark each device that is the same as an earlier one; usable ones count as earlier."""
-    kept: list[int] = []
+    """Mark each device that duplicates another one; usable devices count as the originals."""
+    originals: list[int] = []
     out = list(infos)
     for i in sorted(range(len(infos)), key=lambda i: bool(infos[i].problem)):
-        same = next((k for k in kept if _same_device(raws, k, i)), None)
+        same = next((k for k in originals if _same_device(raws, k, i)), None)
         if same is None:
-            kept.append(i)
+            originals.append(i)
         else:
             out[i] = dataclasses.replace(infos[i], duplicate_of=infos[same].name)
     return out
 
 
 def _same_device(raws: Sequence[RawDevice], i: int, j: int) -> bool:
-    """Whether two entries are one device: by bus address, else by UUID or LUID, else by being the
-    only two of their model, each under another driver. Equal cards under one driver are two.
+    """Return True if two entries are one device: by bus address, else by UUID or LUID, else because
+    they are the only two of their model, with different drivers. Equal cards with one driver are
+    two devices.
     """
     a, b = raws[i], raws[j]
     if _bus(a) and _bus(b):
@@ -383,19 +407,19 @@ def _driver_key(raw: RawDevice) -> tuple[str, str]:
 
 
 def _bus(raw: RawDevice) -> str:
-    """Return the PCI address as text, whatever form it came in, or ""."""
+    """Return the PCI address as text from any of its forms, or ""."""
     pci = raw.get("pci") or raw.get("pci_bus") or ""
     return str(sorted(pci.items()) if isinstance(pci, dict) else pci)
 
 
 def _hex(value: object) -> str:
-    """Return a UUID as bare lower-case hex digits; one of zeros only is none."""
+    """Return a UUID as lower-case hex digits; "" if it is all zeros."""
     text = value.hex() if isinstance(value, bytes) else str(value or "")
     text = text.replace("-", "").lower()
     return text if text.strip("0") else ""
 
 
-def _decide(info: DeviceInfo) -> DeviceInfo:
+def _with_default_use(info: DeviceInfo) -> DeviceInfo:
     """Return the device with its default use decided."""
     if info.duplicate_of is not None:
         why = f"duplicate: the same device as {info.duplicate_of}"
@@ -422,7 +446,7 @@ def _match(name: str, which: str, found: Sequence[DeviceInfo]) -> DeviceInfo:
             f"[device] expected an index or a UUID prefix of 4 to 32 hex digits, got {name!r}; "
             f"there is: {known}, cpu"
         )
-    # The first of a device and its duplicates stands for all of them, when their UUIDs agree.
+    # A device and its duplicates count as one match if their UUIDs agree.
     roots = {d.duplicate_of or d.name for d in hits}
     if not hits:
         raise DeviceError(

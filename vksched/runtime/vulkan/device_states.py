@@ -1,4 +1,4 @@
-"""DeviceStates: the states that live in the memory of a device."""
+"""DeviceStates: the states in the memory of a Vulkan device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .word_view import read_words
 
 
 class DeviceStates:
-    """The states of one Vulkan device: like weights, but they change and stay until removed."""
+    """The states of one Vulkan device: like weights, but runs change them, and they stay until
+    removed.
+    """
 
     def __init__(self, context: Context, page_bytes: int, apart: bool) -> None:
         self._context = context
@@ -30,7 +32,7 @@ class DeviceStates:
         return key in self._held
 
     def place(self, key: object) -> tuple[Buffer, Span]:
-        """Return where a state lies: a buffer and a span of it."""
+        """Return the location of a state: a buffer and a span of it."""
         try:
             span = self._store.span(key)
             return self._store.buffer(span.page), span
@@ -40,9 +42,9 @@ class DeviceStates:
             ) from None
 
     def add(self, items: Iterable[Item]) -> None:
-        # one that comes twice counts once, else its first pages would never be given back
+        # duplicates count once, else the pages of the first one would leak
         new = list({key: (key, array) for key, array in items if key not in self._held}.values())
-        # in one page, unless validation is to see each as a buffer of its own
+        # in one page, unless validation is to see each as its own buffer
         groups = [[item] for item in new] if self._apart else [new]
         taken: list[tuple[int, ...]] = []
         try:

@@ -1,12 +1,13 @@
-"""Asks the Vulkan drivers for their devices in a child process: a driver may crash while answering.
+"""Driver probe: lists the devices of all Vulkan drivers in a child process, because a driver may
+crash.
 
     list -> child: loader -> driver, driver, ... -> devices as JSON         (the first time)
-             died: one child per driver finds the one at fault, the caller gets a reason
+             died: one child per driver finds the crashing one, whose name is reported
 
-A child costs a Python start and the import of the native modules; later lists are made in this
-process, whose drivers are by then known to survive it. `survived.py` keeps that on disk for later
-processes. VKSCHED_PROBE=inprocess never starts a child.
-Examples: tests/runtime/test_drivers.py.
+A child costs a Python start and the import of the native modules. Later lists are made in this
+process, because the drivers are known to survive it. driver_probe_cache.py stores this on disk for
+later processes. VKSCHED_PROBE=inprocess never starts a child. Examples:
+tests/runtime/test_drivers.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .driver_probe_cache import Entry
 from .mesa_shader_cache import settle_shader_cache
 
 CHILD_LIMIT_S = 60.0
-"""A driver that has no answer by then hangs; a cold NVIDIA driver needs a few seconds."""
+"""A driver without an answer by then hangs; a cold NVIDIA driver needs a few seconds."""
 
 _MARK = "vksched-devices:"
 _CHILD = (
@@ -51,9 +52,14 @@ RawDevice = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the drivers said.
+    """The answer of the drivers.
 
-    problem: why there is no list at all. notes: drivers that the loader left out, and why.
+    Parameters
+    ----------
+    problem
+        Why there is no list.
+    notes
+        Drivers that the loader skipped, and why.
     """
 
     devices: tuple[RawDevice, ...] = ()
@@ -66,34 +72,35 @@ _first: dict[tuple[str | None, ...], Answer] = {}
 
 
 def ask_drivers() -> Answer:
-    """Return the devices of all drivers, or why there are none; never dies with a driver."""
+    """Return the devices of all drivers, or why there are none; a crashing driver does no harm."""
     missing = binding.available()
     if missing is not None:
         return Answer(problem=missing)
     if not _child_possible():
-        return _ask_here()
+        return _list_here()
     key = tuple(v for k, v in sorted(os.environ.items()) if k.startswith("VK_"))
     with _lock:
         known = _first.get(key)
         if known is None:
-            known = _first[key] = _ask_first()
+            known = _first[key] = _list_first()
             return known
     if known.problem is not None or binding.forked():
         return known
-    here = _ask_here()
+    here = _list_here()
     return Answer(here.devices, here.problem, known.notes)
 
 
-def _ask_first() -> Answer:
-    """Ask in this process where the drivers, as they are, have survived that, else in a child."""
+def _list_first() -> Answer:
+    """List devices in this process if these drivers have survived that before, else in a child."""
     settle_shader_cache()
     entry = Entry(manifests(), _settings())
     notes = entry.take()
     if notes is None and settle_shader_cache(tries=True):
-        entry = Entry(manifests(), _settings())  # by another variable
-    answer = Answer() if notes is None else replace(_ask_here(), notes=notes)
+        # skip the cache: another variable may have changed the drivers
+        entry = Entry(manifests(), _settings())
+    answer = Answer() if notes is None else replace(_list_here(), notes=notes)
     if not answer.devices:
-        answer = _ask_child()
+        answer = _list_in_child()
     if answer.devices:
         entry.put(answer.notes)
     return answer
@@ -106,21 +113,19 @@ def _after_fork() -> None:
 
 
 def child() -> None:
-    """Run in the child: prints the devices as one marked line."""
+    """Run in the child: print the devices as one marked line."""
     try:
         import resource
 
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, 0)
-        )  # no core file for a crash that is foreseen
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core file for an expected crash
     except (ImportError, OSError, ValueError):
         pass
-    answer = _ask_here()
+    answer = _list_here()
     print(_MARK + json.dumps({"devices": answer.devices, "problem": answer.problem}), flush=True)
-    os._exit(0)  # some drivers crash while the process ends, when the answer is long given
+    os._exit(0)  # some drivers crash at process exit, after the answer
 
 
-def _ask_here() -> Answer:
+def _list_here() -> Answer:
     try:
         return Answer(tuple(binding.describe_devices()))
     except (VkschedError, RuntimeError, OSError) as error:
@@ -130,11 +135,11 @@ def _ask_here() -> Answer:
 def _child_possible() -> bool:
     if word_of("VKSCHED_PROBE", ("inprocess",)):
         return False
-    # A frozen application would start itself again instead of Python.
+    # a frozen application would start itself instead of Python
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def _ask_child() -> Answer:
+def _list_in_child() -> Answer:
     died, out, err = _run_child({})
     notes = _loader_errors(err)
     if died is None:
@@ -144,12 +149,12 @@ def _ask_child() -> Answer:
                 return Answer(tuple(data["devices"]), data["problem"], notes)
         died = "ended without an answer"
     if died == "could not start":
-        return _ask_here()
+        return _list_here()
     return Answer(problem=_explain_death(died, err), notes=notes)
 
 
 def _run_child(changes: Mapping[str, str]) -> tuple[str | None, str, str]:
-    """Return how the child died (None: it did not), what it printed, and its errors."""
+    """Return how the child died (None: it did not), its output, and its errors."""
     env = {**os.environ, "VK_LOADER_DEBUG": "error", **changes}
     command = [sys.executable, "-c", _CHILD, *(p or os.getcwd() for p in sys.path)]
     try:
@@ -181,7 +186,9 @@ def _signal_name(number: int) -> str:
 
 
 def _explain_death(died: str, err: str) -> str:
-    """Return one line with the driver at fault, found by asking each alone, and the way out."""
+    """Return one line that names the crashing driver, found by probing each alone, and a
+    workaround.
+    """
     bad: list[str] = []
     good: list[str] = []
     for manifest in manifests():
@@ -222,12 +229,12 @@ def manifests() -> tuple[str, ...]:
 
 
 def _settings() -> list[str]:
-    """Return the other files that the loader reads: those of layers, and its own settings."""
+    """Return the other files that the loader reads: manifests of layers, and its settings."""
     return _expand(_data_folders("implicit_layer.d", "explicit_layer.d", "loader_settings.d"))
 
 
 def _data_folders(*kinds: str) -> list[str]:
-    """Return the folders of the loader that there are, root by root."""
+    """Return the existing folders of the loader, in order of its roots."""
     get, home = os.environ.get, str(Path.home())
     roots = [
         get("XDG_CONFIG_HOME") or f"{home}/.config",
@@ -245,7 +252,7 @@ def _split(paths: str | None) -> list[str]:
 
 
 def _expand(paths: list[str]) -> list[str]:
-    """Return files as they are and folders as the .json files in them."""
+    """Return files unchanged, and folders as their .json files."""
     out: list[str] = []
     for path in paths:
         folder = Path(path)
@@ -254,8 +261,10 @@ def _expand(paths: list[str]) -> list[str]:
 
 
 def _loader_errors(err: str) -> tuple[str, ...]:
-    """Returns what the loader said about drivers it could not load, each thing once."""
+    """Return the loader's messages about drivers that it could not load, without duplicates."""
     found = (re.search(r"ERROR[^:]*:\s*(.+)", line) for line in err.splitlines())
     texts = [match.group(1).strip() for match in found if match]
-    told = [t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)]
-    return tuple(dict.fromkeys(t.rstrip(".") + _NO_DISPLAY if _NVIDIA in t else t for t in told))
+    messages = [t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)]
+    return tuple(
+        dict.fromkeys(t.rstrip(".") + _NO_DISPLAY if _NVIDIA in t else t for t in messages)
+    )

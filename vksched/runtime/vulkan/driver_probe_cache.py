@@ -1,16 +1,16 @@
-"""Survived: on disk, which drivers have listed their devices without a crash, so that later starts
-ask them in their own process, and start no child.
+"""Driver probe cache: drivers that have listed their devices without a crash, on disk, so that
+later starts call them in their own process, without a child.
 
-    no entry --asked in a child--> survived --> entry
-    entry --taken away--> asked in this process --> put back     a crash, or a hang: there is none
+    no entry --probe in a child--> survived --> entry
+    entry --remove--> probe in this process --> put back     after a crash or a hang: no entry
 
-    <cache>/drivers/<hash of all that decides>.json: {"notes": [...]}
+    <cache>/drivers/<hash of all dependencies>.json: {"notes": [...]}
 
-The hash is of this boot, the drivers' manifests and libraries, the loader, the layers, the cards'
-entries in /dev, the variables that they read, and the native modules: whatever changes has another
-file. What cannot be told surely, as a library that is not found, has none. So a driver that crashes
-after all ends one process, and the next start asks a child again. Only Linux tells of a boot.
-Examples: tests/runtime/test_driver_probe_cache.py.
+The hash covers this boot, the drivers' manifests and libraries, the loader, the layers, the cards'
+entries in /dev, the environment variables that they read, and the native modules: any change
+selects another file. If a dependency cannot be determined, as a library that is not found, there is
+no entry. A driver that crashes nevertheless ends one process, and the next start probes in a child
+again. Only Linux identifies a boot. Examples: tests/runtime/test_driver_probe_cache.py.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from . import binding
 
 FORMAT = 1
 MAX_FILES = 16
-"""Then those written first are removed."""
+"""Maximum number of files; the oldest ones are removed."""
 BOOT = "/proc/sys/kernel/random/boot_id"
 LINKS = "/etc/ld.so.cache"
-"""Is written anew whenever a package brings libraries, such as those that a driver needs."""
+"""Rewritten whenever a package installs libraries, such as those that a driver needs."""
 VARIABLES = (
     *("VK_", "LD_", "XDG_", "ENABLE_", "DISABLE_", "LIBGL_", "LIBVA_", "DRI_", "DRM_"),
     *("MESA_", "GALLIUM_", "LP_", "ST_", "GALLIVM_", "RADV_", "ACO_", "AMD_", "AMDVLK_", "RADEON_"),
@@ -47,18 +47,23 @@ VARIABLES = (
     *("VIRGL_", "VN_", "TU_", "PAN_", "V3D", "SWIFTSHADER_"),
     *("DISPLAY", "WAYLAND_DISPLAY", "HOME", "MANGOHUD", "OBS_"),
 )
-"""What the names of variables begin with that loader, layers and drivers read."""
+"""Prefixes of environment variables that loader, layers and drivers read."""
 NOT = "XDG_SESSION_ID", "XDG_ACTIVATION_TOKEN"
-"""Those among them that change from terminal to terminal and that no driver reads."""
+"""Exceptions, which change from terminal to terminal and which no driver reads."""
 
-Told = tuple[str, int, int, int]
-"""A file: its path, its number in the file system, its size and when it was changed."""
+FileStamp = tuple[str, int, int, int]
+"""The version of a file: path, inode, size and time of change."""
 
 
 class Entry:
-    """What is kept of the drivers as they are now.
+    """The cache entry of the current drivers.
 
-    manifests: of drivers. settings: other files that the loader reads, of layers and its own.
+    Parameters
+    ----------
+    manifests
+        Driver manifests.
+    settings
+        Other files that the loader reads, of layers and its own.
     """
 
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
@@ -67,20 +72,20 @@ class Entry:
         self._path = folder / f"{key}.json" if folder and key else None
 
     def take(self) -> tuple[str, ...] | None:
-        """Take the entry away; returns what the loader said of drivers that it left out, None
-        where there was no entry. Who took it and lives puts it back.
+        """Remove the entry and return the loader's notes; None if there was no entry. A process
+        that survives the probe puts it back.
         """
         if self._path is None:
             return None
         try:
             notes = tuple(map(str, json.loads(read_whole(self._path))["notes"]))
-            self._path.unlink()  # who fails to, as another process was first, asks a child
+            self._path.unlink()  # if another process was first, this one probes in a child
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return notes
 
     def put(self, notes: Sequence[str]) -> None:
-        """Keep that all drivers survived."""
+        """Record that all drivers survived."""
         if self._path is None:
             return
         folder = self._path.parent
@@ -91,28 +96,28 @@ class Entry:
 
 
 def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
-    """Return a hash of all that decides what drivers do while they list their devices; None where
-    that cannot be told.
+    """Return a hash of everything that determines the behaviour of drivers while they list devices;
+    None if that cannot be determined.
     """
     try:
         libraries = [each for manifest in manifests for each in _libraries(manifest)]
-        told = (
+        key_data = (
             *(FORMAT, __version__, Path(BOOT).read_text("ascii"), platform.release()),
-            sorted((k, v) for k, v in os.environ.items() if _counts(k)),
-            [_told(path) for path in (*manifests, *libraries, *_native(), *_loader())],
-            [_told(path) for path in (*settings, LINKS) if os.path.exists(path)],
+            sorted((k, v) for k, v in os.environ.items() if _is_relevant(k)),
+            [_stamp(path) for path in (*manifests, *libraries, *_native(), *_loader())],
+            [_stamp(path) for path in (*settings, LINKS) if os.path.exists(path)],
             sorted(_cards()),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(key_data).encode()).hexdigest()[:32]
 
 
-def _counts(variable: str) -> bool:
+def _is_relevant(variable: str) -> bool:
     return variable.startswith(VARIABLES) and variable not in NOT
 
 
-def _told(path: str) -> Told:
+def _stamp(path: str) -> FileStamp:
     about = os.stat(path)
     return path, about.st_ino, about.st_size, about.st_mtime_ns
 
@@ -120,8 +125,10 @@ def _told(path: str) -> Told:
 def _libraries(manifest: str) -> Iterator[str]:
     """Yield the files that may be the library of a driver.
 
-    Raises:
-        OSError, ValueError, KeyError, TypeError: the manifest names none that is found.
+    Raises
+    ------
+    OSError, ValueError, KeyError, TypeError
+        The manifest names no existing library.
     """
     named = str(json.loads(Path(manifest).read_text("utf-8"))["ICD"]["library_path"])
     if os.path.dirname(named):
@@ -135,7 +142,7 @@ def _libraries(manifest: str) -> Iterator[str]:
 
 
 def _folders() -> list[str]:
-    """Return where the system looks for libraries."""
+    """Return the library search path of the system."""
     own = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if each]
     triplet = f"{platform.machine()}-linux-gnu"
     roots = "/lib", "/usr/lib", "/usr/local/lib"
@@ -150,8 +157,10 @@ def _native() -> list[str]:
 def _loader() -> list[str]:
     """Return the file of the Vulkan loader in this process.
 
-    Raises:
-        ValueError: none is found.
+    Raises
+    ------
+    ValueError
+        It is not found.
     """
     lines = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     found = {line[line.index("/") :] for line in lines if "libvulkan.so" in line}

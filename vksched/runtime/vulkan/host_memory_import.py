@@ -1,10 +1,11 @@
-"""Import: large inputs that a device copies from where the caller has them.
+"""Host memory import: a device copies large inputs directly from the caller's arrays
+(VK_EXT_external_memory_host).
 
     caller's array --its pages, imported--> copy queue --> memory of the device     no upload buffer
 
-It spares the host's own copy, which costs a large input more than the bus does. The pages are given
-back before the run ends. The array must stay as it is until then. What cannot be imported goes the
-usual way. Examples: tests/runtime/test_host_memory_import.py.
+This saves the host's copy, which takes longer than the bus for a large input. The pages are
+released before the run ends. The array must not change until then. Arrays that cannot be imported
+use the upload buffer. Examples: tests/runtime/test_host_memory_import.py.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from .context import Context
 
 MIN_BYTES = 1 << 20
-"""What the host copies in less time than a driver takes to look at pages."""
+"""Below this size the host's copy is faster than the driver's import."""
 
 
 class Pages(NamedTuple):
-    """An array as a device sees it. native: the companion's. offset: the array's first byte there.
-    array: it, so that it lives as long.
+    """An array as a device sees it.
+
+    Parameters
+    ----------
+    native
+        The companion's object.
+    offset
+        The array's first byte in it.
+    array
+        Kept alive by this object.
     """
 
     native: Any
@@ -34,11 +43,13 @@ class Pages(NamedTuple):
 def import_array(
     context: Context, alignment: int, type_: TensorType, array: NDArray
 ) -> Pages | None:
-    """Return an array's pages for a device to copy from; None where they cannot be had.
+    """Return an array's pages as a copy source for a device; None if they cannot be imported.
 
-    alignment: what the device asks of addresses and sizes, in bytes; 0: it imports nothing. One
-        larger than the system's pages has to be met by the array itself, as nobody knows what is
-        around it.
+    Parameters
+    ----------
+    alignment
+        Required alignment of addresses and sizes in bytes; 0: no import. If it exceeds the system's
+        page size, the array itself must be aligned, because the memory around it is unknown.
     """
     as_is = array.dtype == numpy_dtype(type_.dtype) and array.dtype != np.bool_
     whole = array.flags.c_contiguous and array.nbytes == type_.device_bytes

@@ -1,11 +1,11 @@
-"""The shader cache of Mesa's drivers, which is switched off where its folder has no room.
+"""Mesa's shader cache: disable it if its folder has no space left.
 
-Mesa maps an index that has no blocks on the disk yet: on a full disk the first look into it ends
-the process with SIGBUS. Where the folder cannot be made, Mesa prints that. So before drivers are
-loaded the index gets its blocks, or room for it is sought, and without them the cache is off for
+Mesa maps a sparse index file: on a full disk the first access kills the process with SIGBUS. If the
+folder cannot be created, Mesa prints a message. Therefore the blocks of the index are allocated
+before drivers are loaded, or the free space is checked. Without space the cache is disabled for
 this process and its children.
 
-    settle_shader_cache() -> drivers -> settle_shader_cache(): a new index gets its blocks
+    settle_shader_cache() -> drivers -> settle_shader_cache(): allocates a new index
 
 Examples: tests/runtime/test_mesa_shader_cache.py.
 """
@@ -24,16 +24,19 @@ OFF = "MESA_SHADER_CACHE_DISABLE"
 FOLDER = "MESA_SHADER_CACHE_DIR"
 OLD_NAMES = ("MESA_GLSL_CACHE_DISABLE", "MESA_GLSL_CACHE_DIR")
 INDEX_BYTES = 2 << 20
-"""More than an index takes: 65,536 keys of 20 bytes."""
+"""More than the size of an index: 65,536 keys of 20 bytes."""
 MIN_BYTES = 16 << 20
-"""With less room on the disk the cache is off: others write there, too."""
+"""The cache is disabled below this free space, because other programs write to the disk, too."""
 
 
 def settle_shader_cache(tries: bool = False) -> bool:
-    """Switches the cache off where it has no room, with one warning, or where its folder cannot be
-    made; returns whether it did so now. Where the user has switched it off or on, that counts.
+    """Disable the cache if there is no space for it, with one warning, or if its folder cannot be
+    created; return True if this call disabled it. Settings of the user have precedence.
 
-    tries: whether to reserve room where there is no index yet, as quotas ask; it may take 4 ms.
+    Parameters
+    ----------
+    tries
+        True to try an allocation if there is no index yet, which detects quotas; it may take 4 ms.
     """
     if not hasattr(os, "posix_fallocate") or OFF in os.environ or OLD_NAMES[0] in os.environ:
         return False
@@ -49,7 +52,7 @@ def settle_shader_cache(tries: bool = False) -> bool:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where Mesa may have its cache: versions differ in whether HOME counts."""
+    """Yield the possible folders of the cache: versions of Mesa differ in the use of HOME."""
     for name in (FOLDER, OLD_NAMES[1], "XDG_CACHE_HOME"):
         if os.environ.get(name):
             yield Path(os.environ[name]).absolute()
@@ -81,7 +84,7 @@ def _disk_error(folder: Path) -> OSError | None:
     about = os.statvfs(at)
     if about.f_flag & os.ST_RDONLY:
         return OSError(errno.EROFS, os.strerror(errno.EROFS))
-    if not about.f_blocks:  # of the system itself, as /proc
+    if not about.f_blocks:  # a virtual file system, as /proc
         return OSError(errno.EACCES, os.strerror(errno.EACCES))
     if about.f_bavail * about.f_frsize < MIN_BYTES:
         return OSError(errno.ENOSPC, f"less than {MIN_BYTES >> 20} MiB are free")

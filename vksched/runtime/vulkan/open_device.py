@@ -1,4 +1,4 @@
-"""Opening a Vulkan device: apart from what imports without the native modules."""
+"""Opens Vulkan devices; separate from modules that must import without the native modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import device_probe
 
 
 def open_device(info: device_probe.DeviceInfo, name: str) -> Device:
-    """Open a Vulkan device under a name; raises DeviceError."""
+    """Open a Vulkan device under a name; raise DeviceError if that fails."""
     from .vulkan_device import VulkanDevice  # needs the native modules, which may be absent
 
     try:

@@ -1,11 +1,10 @@
-"""Uploads ahead: weights go to the device on a thread of their own, while graphs are planned.
+"""Weight prefetching: a background thread uploads weights while graphs are planned.
 
     thread   |--- upload, some MiB in each native call -----------------|
-    caller   |-- write --|-- passes --|-- plan --|-- prepare: waits for what is under way
+    caller   |-- write --|-- passes --|-- plan --|-- prepare: waits for the current upload
 
-The first plan finds its weights on the device, and takes them over. Nothing depends on it: what
-fails here is uploaded by the plan, which says why it cannot be. Examples:
-tests/runtime/test_prefetch.py.
+The first plan finds its weights on the device and shares them. Errors are ignored here: the plan
+uploads missing weights and raises the error. Examples: tests/runtime/test_prefetch.py.
 """
 
 from __future__ import annotations
@@ -20,13 +19,17 @@ from .context import Context
 from .weight_store import WeightStore
 
 
-class _Enough(Exception):
-    """Nobody needs it any more."""
+class _Stop(Exception):
+    """Stops the thread: the weights are not needed any more."""
 
 
 class WeightPrefetcher:
-    """Uploads weights, and keeps them on the device until it is closed: so long that a plan has
-    them. weights: by their keys in graphs.
+    """Uploads weights and holds them on the device until it is closed, when a plan holds them.
+
+    Parameters
+    ----------
+    weights
+        The weights to upload, by their keys in graphs.
     """
 
     def __init__(
@@ -41,23 +44,23 @@ class WeightPrefetcher:
 
     def _work(self, weights: Sequence[tuple[object, ArrayLike]]) -> None:
         with (
-            suppress(_Enough, VkschedError, OSError, MemoryError),
+            suppress(_Stop, VkschedError, OSError, MemoryError),
             self._context.kept_open(),
         ):
-            self._go_on()
-            self._pages = self._store.acquire(weights, lambda *_: self._go_on(), writers=1)
+            self._check_stop()
+            self._pages = self._store.acquire(weights, lambda *_: self._check_stop(), writers=1)
 
-    def _go_on(self) -> None:
+    def _check_stop(self) -> None:
         if self.closing or not threading.main_thread().is_alive():
-            raise _Enough  # the interpreter waits for this thread to end
+            raise _Stop  # the interpreter waits for this thread at exit
 
     def wait(self) -> None:
-        """Wait until all is uploaded."""
+        """Wait until all weights are uploaded."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Upload no more, and leaves what there is to those who use it."""
+        """Stop uploading, and release the weights that no plan uses."""
         self.closing = True
         self.wait()
         pages, self._pages = self._pages, ()

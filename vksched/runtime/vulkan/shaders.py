@@ -1,4 +1,6 @@
-"""Compiled shaders: SPIR-V and what the manifest says of bindings, push block and constants."""
+"""Compiled shaders: SPIR-V, and the manifest's bindings, push constants and specialization
+constants.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ PushValue = int | float | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shader:
-    """One SPIR-V module. push: (name, type, count) in order; constants: (name, id, default)."""
+    """One SPIR-V module.
+
+    Parameters
+    ----------
+    push
+        The push constants: (name, type, count) in order.
+    constants
+        The specialization constants: (name, id, default).
+    """
 
     name: str
     spirv: bytes
@@ -39,10 +49,12 @@ class Shader:
 
     def pack_push(self, offsets: Sequence[int], values: Mapping[str, PushValue]) -> bytes:
         """Return the push constants: one word offset per binding, then the named fields. The last
-        binding of a module may be left out, where none of its steps reads it.
+        binding of a module may be omitted if none of its steps reads it.
 
-        Raises:
-            ShaderError: a field is missing, unknown, or has another length.
+        Raises
+        ------
+        ShaderError
+            A field is missing, unknown, or has another length.
         """
         fields, layout = self._fields
         missing = len(self.bindings) - len(offsets)
@@ -64,17 +76,20 @@ class Shader:
 
     @cached_property
     def _fields(self) -> tuple[Mapping[str, int], struct.Struct]:
-        """The fields behind the offsets, each with its count, and how all are laid out."""
+        """The fields after the offsets with their counts, and the layout of all of them."""
         fields = self.push[len(self.bindings) :]
         letters = "".join(f"{count}{_FORMAT[kind]}" for _, kind, count in fields)
         layout = struct.Struct(f"<{len(self.bindings)}I{letters}")
         return {name: count for name, _, count in fields}, layout
 
     def specialize(self, constants: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the values of all specialisation constants, by id; defaults where none is given.
+        """Return the values of all specialization constants by id; omitted ones have their
+        defaults.
 
-        Raises:
-            ShaderError: an unknown name.
+        Raises
+        ------
+        ShaderError
+            A name is unknown.
         """
         known = {name for name, _, _ in self.constants}
         if not constants.keys() <= known:
@@ -83,7 +98,7 @@ class Shader:
         return tuple(constants.get(name, default) for name, _, default in self.constants)
 
     def module(self, steps: ShaderProgram = ShaderProgram()) -> bytes:  # noqa: B008, as it is frozen
-        """Return the module with these steps written in, where it takes some."""
+        """Return the SPIR-V module, with a fused program or epilogue inserted if it has one."""
         return link(self.spirv, steps) if self._accepts_steps else self.spirv
 
     @cached_property
@@ -107,17 +122,21 @@ def _manifest() -> tuple[Mapping[str, Any], frozenset[str]]:
 def load_manifest() -> Mapping[str, Any]:
     """Return the manifest's variants by name.
 
-    Raises:
-        ShaderError: it is not there or cannot be read.
+    Raises
+    ------
+    ShaderError
+        The manifest does not exist or cannot be read.
     """
     return _manifest()[0]
 
 
 def left_out() -> frozenset[str]:
-    """Return the variants that were not compiled, as no compiler knew cooperative matrices.
+    """Return the variants that were not compiled, because the compiler had no cooperative matrices.
 
-    Raises:
-        ShaderError: as `load_manifest`.
+    Raises
+    ------
+    ShaderError
+        As `load_manifest`.
     """
     return _manifest()[1]
 
@@ -126,8 +145,10 @@ def left_out() -> frozenset[str]:
 def load_shader(name: str) -> Shader:
     """Return a compiled variant by name.
 
-    Raises:
-        ShaderError: it is not there or cannot be read.
+    Raises
+    ------
+    ShaderError
+        It does not exist or cannot be read.
     """
     entry = load_manifest().get(name)
     if entry is None:

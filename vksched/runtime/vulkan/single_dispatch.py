@@ -1,6 +1,4 @@
-"""Single calls: the dispatches of one lowering recorded outside of any plan, to prove or time
-it.
-"""
+"""Single calls: record the dispatches of one lowering outside of a plan, to check or time it."""
 
 from __future__ import annotations
 
@@ -15,16 +13,19 @@ from .shaders import load_shader
 
 
 class Place(NamedTuple):
-    """Where an operand lies: a buffer and a word offset in it."""
+    """The location of an operand: a buffer and a word offset in it."""
 
     buffer: Buffer
     offset: int
 
 
 class Singles:
-    """Records calls on one device, with the pipelines made so far.
+    """Records calls on one device and holds their pipelines.
 
-    apart: every dispatch waits for the one before, as own buffers want it.
+    Parameters
+    ----------
+    apart
+        True if every dispatch waits for the preceding one, as separate buffers require.
     """
 
     def __init__(self, context: Context, apart: bool = False) -> None:
@@ -35,7 +36,13 @@ class Singles:
     def record(
         self, recording: Recording, lowering: Lowering, place: Callable[[int], Place]
     ) -> None:
-        """Add the dispatches of a call. place: of an operand; of the scratch buffers the first."""
+        """Record the dispatches of a call.
+
+        Parameters
+        ----------
+        place
+            Returns the location of an operand, and of the first scratch buffer.
+        """
         for position, dispatch in enumerate(lowering.dispatches):
             if dispatch.barrier or (position and self._apart):
                 recording.barrier("shader", "shader")
@@ -58,7 +65,7 @@ class Singles:
             recording.dispatch(self._pipelines[key], dispatch.groups, push)
 
     def close(self) -> None:
-        """Give the pipelines back."""
+        """Release the pipelines."""
         for pipeline in self._pipelines.values():
             pipeline.close()
         self._pipelines.clear()

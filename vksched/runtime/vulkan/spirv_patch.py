@@ -1,19 +1,18 @@
-"""Link: a shader that carries a chain or an epilogue, with its steps written in.
+"""SPIR-V patching: insert the steps of a fused program or an epilogue into a compiled shader.
 
-Problem: no compiler runs on the user's machine, and a driver that compiles for a CPU takes seconds
-to find out which of 70 functions some specialisation constants mean. Method: a module holds every
-function that a chain may call. The body of the function `fused` is written anew: one call for each
-step, of values and no arrays; words become constants. Functions that nothing calls any more are
-left out, with what is said about them; no other instruction changes.
+Problem: no compiler runs on the user's machine, and a CPU driver takes seconds to specialize a
+switch over 70 functions. Method: a module holds every function that a fused program may call. The
+body of the function `fused` is replaced by one call for each step, on SSA values without arrays;
+immediate words become constants. Unreachable functions are removed together with their decorations;
+no other instruction changes.
 
     main -> fused -> every -> 70 functions        main -> fused -> add_float32, gelu_float32
 
-The function `epilogue_steps` of products and convolutions is written in the same way, of one
+The function `epilogue_steps` of matmuls and convolutions is replaced in this way, too, with one
 value. Its second register is a call that reads the residual; the binding of the residual is removed
-if no step reads it.
-A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
-specification, 2.3 (logical layout of a module). Examples: tests/passes/test_fuse_elementwise.py,
-tests/passes/test_epilogue.py.
+if no step reads it. A module is parsed once; a fused program then costs the remaining words.
+Source: the SPIR-V specification, 2.3 (logical layout of a module). Examples:
+tests/passes/test_fuse_elementwise.py, tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -35,12 +34,13 @@ OP_FUNCTION, OP_FUNCTION_END, OP_CALL, OP_LABEL = 54, 56, 57, 248
 OP_VARIABLE, OP_LOAD, OP_STORE, OP_COMPOSITE, OP_RETURN_VALUE = 59, 61, 62, 80, 254
 OP_XOR, STORAGE_FUNCTION, NO_CONTRACTION = 198, 7, 42
 OP_ARITHMETIC = frozenset((127, 129, 131, 133, 136, 140, 141, 142))
-"""Of floats: in steps each rounds on its own, and x * 0 or x + 0 of a constant is computed, not
-folded: the operands of an op alone come from buffers, where no compiler can know them.
+"""Floating-point arithmetic, which is decorated NoContraction: in steps each op rounds separately,
+and x * 0 or x + 0 of a constant is computed, not folded, because the operands of an unfused op come
+from buffers, which no compiler knows.
 """
 OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256), 4458))
-"""What stands in functions and makes no value: stores (4458: of cooperative
-matrices), merges, branches, returns, barriers.
+"""Instructions without a result: stores (4458: of cooperative matrices), merges, branches, returns,
+barriers.
 """
 
 Words = npt.NDArray[np.uint32]
@@ -49,7 +49,15 @@ NONE = np.array((), np.uint32)
 
 @dataclass(frozen=True)
 class Function:
-    """words: its instructions. calls: the ids of the functions that it calls."""
+    """A function.
+
+    Parameters
+    ----------
+    words
+        Its instructions.
+    calls
+        The ids of the functions that it calls.
+    """
 
     words: Words
     calls: tuple[int, ...]
@@ -57,9 +65,18 @@ class Function:
 
 @dataclass(frozen=True)
 class Module:
-    """A module taken apart. before: (id that is decorated, or 0, instruction), without names, which
-    no driver needs. ids: those of functions and variables by their names. elements: the types of
-    vectors' elements. owner: for each id that is made in a function that function's.
+    """A parsed module.
+
+    Parameters
+    ----------
+    before
+        The instructions before functions, with the decorated id or 0; without debug names.
+    ids
+        The ids of functions and variables by name.
+    elements
+        Element types of vector types.
+    owner
+        The function that defines each id.
     """
 
     header: Words
@@ -73,7 +90,7 @@ class Module:
 
 @lru_cache(maxsize=64)
 def take_apart(spirv: bytes) -> Module:
-    """Return the parts of a module."""
+    """Return the parsed module."""
     words = np.frombuffer(spirv, "<u4").astype(np.uint32)
     flat = words.tolist()
     before: list[tuple[int, Words]] = []
@@ -115,17 +132,17 @@ def take_apart(spirv: bytes) -> Module:
             decorated = len(before) if op == OP_DECORATE else decorated
         at = end
     written = [ids[name] for name in (FUSED, EPILOGUE) if name in ids]
-    steps = _called(functions, written)
+    steps = _reachable(functions, written)
     before[decorated:decorated] = [
-        (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
+        (number, np.array([_header_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
         for number in rounded
         if owner[number] in steps and number not in precise
     ]
     return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, elements, owner)
 
 
-def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
-    """Return the functions that these call, and they themselves."""
+def _reachable(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
+    """Return the functions reachable from some functions, inclusive."""
     wanted, found = list(first), set[int]()
     while wanted:
         current = wanted.pop()
@@ -142,46 +159,46 @@ FUSED, EPILOGUE, RESIDUAL = (
     f"residual_at({VECTOR}",
 )
 RESIDUAL_BUFFER = "residual_buffer"
-"""The variable of the residual, of which only RESIDUAL reads."""
+"""The variable of the residual, which only RESIDUAL reads."""
 
 
 @lru_cache(maxsize=128)
 def link(spirv: bytes, steps: ShaderProgram) -> bytes:
-    """Return a module whose chain or epilogue takes these steps."""
+    """Return a module whose fused program or epilogue has these steps."""
     module = take_apart(spirv)
     functions, header, constants = dict(module.functions), module.header.copy(), NONE
     chain = module.ids.get(FUSED, module.ids.get(EPILOGUE, 0))
     if chain:  # a kernel of integers has neither
         functions[chain], constants, header[3] = _write(module, chain, steps)
-    kept = _called(functions, [module.entry])
+    reachable = _reachable(functions, [module.entry])
     gone = {i for i, f in module.owner.items() if f == chain}
-    if module.ids.get(RESIDUAL) not in kept and RESIDUAL_BUFFER in module.ids:
+    if module.ids.get(RESIDUAL) not in reachable and RESIDUAL_BUFFER in module.ids:
         gone.add(module.ids[RESIDUAL_BUFFER])
     parts = [header]
     parts += [
         words
         for target, words in module.before
-        if target not in gone and module.owner.get(target, module.entry) in kept
+        if target not in gone and module.owner.get(target, module.entry) in reachable
     ]
     parts.append(constants)
-    parts += [function.words for i, function in functions.items() if i in kept]
+    parts += [function.words for i, function in functions.items() if i in reachable]
     return np.concatenate(parts).astype("<u4").tobytes()
 
 
 def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, Words, int]:
-    """Return the chain as a function of its steps, the constants of its words, and the module's
-    new bound of ids.
+    """Return the function of the steps, the constants of its immediate words, and the module's new
+    id bound.
     """
     old = module.functions[chain].words.tolist()
     vector, then = old[1], FUSED not in module.ids
-    head = 5 + 3 * (2 if then else REGISTERS)  # the function and its parameters, which stay
+    head = 5 + 3 * (2 if then else REGISTERS)  # the function header and its parameters, which stay
     pointer, parameters = old[6], old[7:head:3]
     ids = itertools.count(int(module.header[3]))
     out, constants, calls = old[:head], list[int](), list[int]()
-    out += [_word(2, OP_LABEL), next(ids)]
+    out += [_header_word(2, OP_LABEL), next(ids)]
     arguments = [[next(ids) for _ in range(3)] for _ in steps.calls]
     for argument in itertools.chain.from_iterable(arguments):
-        out += [_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
+        out += [_header_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
     values: dict[int, int] = {}
 
     def value(register: int) -> int:
@@ -190,29 +207,31 @@ def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, 
             if then and register == 1:
                 residual = module.ids[RESIDUAL]
                 calls.append(residual)
-                given = (vector, values[register], residual, parameters[1])
-                out.extend((_word(5, OP_CALL), *given))
+                call = (vector, values[register], residual, parameters[1])
+                out.extend((_header_word(5, OP_CALL), *call))
             elif register < REGISTERS:
-                out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
+                out.extend(
+                    (_header_word(4, OP_LOAD), vector, values[register], parameters[register])
+                )
             else:
                 word, four, none = next(ids), next(ids), next(ids)
                 element, number = module.elements[vector], steps.words[register - REGISTERS]
-                constants.extend((_word(4, OP_CONSTANT), element, word, number))
-                out.extend((_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
-                out.extend((_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
-                out.extend((_word(5, OP_XOR), vector, values[register], four, none))
+                constants.extend((_header_word(4, OP_CONSTANT), element, word, number))
+                out.extend((_header_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
+                out.extend((_header_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
+                out.extend((_header_word(5, OP_XOR), vector, values[register], four, none))
         return values[register]
 
     result = 0 if steps.calls else value(0)
     first = REGISTERS + len(steps.words)
-    for number, ((name, operands), given) in enumerate(zip(steps.calls, arguments, strict=True)):
-        for argument, register in zip(given, (*operands, *[operands[0]] * 3)[:3], strict=True):
-            out += [_word(3, OP_STORE), argument, value(register)]
+    for number, ((name, operands), params) in enumerate(zip(steps.calls, arguments, strict=True)):
+        for argument, register in zip(params, (*operands, *[operands[0]] * 3)[:3], strict=True):
+            out += [_header_word(3, OP_STORE), argument, value(register)]
         function, result = module.ids[f"{name}({3 * VECTOR}"], next(ids)
         calls.append(function)
-        out += [_word(7, OP_CALL), vector, result, function, *given]
+        out += [_header_word(7, OP_CALL), vector, result, function, *params]
         values[first + number] = result
-    out += [_word(2, OP_RETURN_VALUE), result, _word(1, OP_FUNCTION_END)]
+    out += [_header_word(2, OP_RETURN_VALUE), result, _header_word(1, OP_FUNCTION_END)]
     return (
         Function(np.array(out, np.uint32), tuple(calls)),
         np.array(constants, np.uint32),
@@ -220,6 +239,6 @@ def _write(module: Module, chain: int, steps: ShaderProgram) -> tuple[Function, 
     )
 
 
-def _word(length: int, op: int) -> int:
-    """The first word of an instruction."""
+def _header_word(length: int, op: int) -> int:
+    """Return the first word of an instruction."""
     return length << 16 | op

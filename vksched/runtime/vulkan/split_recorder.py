@@ -1,15 +1,14 @@
-"""Splits of a plan as Vulkan commands.
+"""Split recorder: records the splits of a plan as Vulkan commands.
 
-Recording of a split:  barrier | copies in (upload buffer -> activations) | nodes, with the plan's
-barriers
-                       | copies out (activations -> download buffer), sequence_number -> status word
+Recording of a split:  barrier | uploads (upload buffer -> activations) | nodes and barriers
+                       | downloads (activations -> download buffer), sequence_number -> status word
                        | barrier to host
 
-Copies that run beside the work are recordings of their own, each with its sequence number and its
+Transfers on the transfer queue are separate recordings, each with its own sequence number and
 barriers.
 
-A barrier orders dispatches alone where no copy is near: then drivers need not wait for their copy
-engines. A node that alone takes longer than drivers allow is spread over several recordings.
+A barrier without adjacent copies orders dispatches only: then drivers need not wait for their copy
+engines. A node that exceeds the drivers' timeout alone is spread over several recordings.
 """
 
 from __future__ import annotations
@@ -45,28 +44,30 @@ from .shaders import Shader, load_shader
 from .weight_store import WeightStore
 
 TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
-"""Words of a split in its slot's status buffer: number given by the host, number written back,
-error bits.
+"""Word offsets of a split in its slot's status buffer: sequence number written by the host, the
+echo written by the device, and error flags.
 """
 ASIDE_ECHO, ASIDE_WORDS = {UPLOAD: 1, DOWNLOAD: 2}, 4
-"""Words of a split in its slot's buffer for copies beside the work: first the sequence number, then
-what each stage has written back. It is apart, as kernels bind all of the other one.
+"""Word offsets of a split in its slot's status buffer of the transfer queue: the sequence number,
+then the echo of each stage. It is a separate buffer, because kernels bind all of the other one.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an operand lies: a buffer, a word offset in it, and how many words it has there."""
+    """The location of an operand: a buffer, a word offset in it, and a size in words."""
 
     buffer: Buffer
     offset: int
     words: int
 
     def part(self, words: int, name: str, at: int = 0) -> _Place:
-        """Return the place of so many words from word `at` of this one.
+        """Return the location of some words from word `at` of this one.
 
-        Raises:
-            DeviceError: it has fewer, or its buffer ends before; kernels do not look where.
+        Raises
+        ------
+        DeviceError
+            They exceed the location or its buffer; kernels do not check bounds.
         """
         end = self.offset + at + words
         if min(at, words) < 0 or at + words > self.words or end > self.buffer.words:
@@ -79,7 +80,7 @@ class _Place:
 
 
 class SlotMemory(Protocol):
-    """What splits read and write in one slot."""
+    """The memory of splits in one slot."""
 
     @property
     def activations(self) -> Sequence[Buffer]: ...
@@ -104,12 +105,16 @@ class SlotMemory(Protocol):
 
 
 class _Commands:
-    """Recordings under way. The last one is written to; this knows its commands since a barrier."""
+    """The recordings of one stage, the last of which is being written, with its commands since the
+    last barrier.
+    """
 
     def __init__(
         self, context: Context, copies: bool = False, first: Recording | None = None
     ) -> None:
-        """copies: for the queue that copies. first: the recording to begin with, anew."""
+        """Begin recording. copies: True for the transfer queue. first: a recording to reuse as the
+        first one.
+        """
         self._context = context
         self._copies = copies
         self._first = first
@@ -117,9 +122,9 @@ class _Commands:
         self.next_part()
 
     def next_part(self) -> None:
-        """Begin a recording; what comes first in it waits for all that was submitted before.
+        """Begin a recording; its first command waits for all earlier submissions.
 
-        What the host wrote before a submission is visible to it without a barrier.
+        Host writes before a submission are visible to it without a barrier.
         """
         if self.parts:
             self.parts[-1].end()
@@ -131,7 +136,7 @@ class _Commands:
         self._taken_s = 0.0
 
     def make_room(self, seconds: float) -> None:
-        """Begin another recording where drivers may not allow one for so much more work."""
+        """Begin another recording if the current one could exceed the drivers' timeout."""
         if self._dispatched and self._taken_s + seconds > SUBMISSION_S:
             self.next_part()
         self._taken_s += seconds
@@ -158,7 +163,9 @@ class _Commands:
         self._copied = self._dispatched = False
 
     def finish(self, sequence_number: _Place, echo: _Place) -> tuple[Recording, ...]:
-        """Ends with the sequence number, which no dispatch comes after."""
+        """Write the echo of the sequence number after all dispatches, and end the last
+        recording.
+        """
         if self._dispatched:
             self.barrier(copies_follow=True)
         self.copy(sequence_number, echo)
@@ -168,9 +175,9 @@ class _Commands:
 
 
 class Recorder:
-    """Records the splits that a plan gives one device; the recordings use its pipelines.
+    """Records the splits that a plan assigns to one device; the recordings use its pipelines.
 
-    checked: by split the nodes that look at indices.
+    checked: by split, the nodes that check indices.
     """
 
     def __init__(
@@ -191,15 +198,15 @@ class Recorder:
         self._weights = weights
         self._states = states
         self._lowerings: dict[int, tuple[Lowering, float]] = {}
-        """By distinct call, with the seconds it is thought to take; by the text of its attributes,
-        too, as 0.0 and -0.0 are equal.
+        """Lowerings by distinct call, with estimated seconds; the text of the attributes is a part
+        of the key, because 0.0 and -0.0 are equal.
         """
         self.pipelines: dict[tuple[object, ...], Pipeline] = {}
         self.checked: dict[int, dict[str, None]] = {}
 
     @cached_property
     def wanted(self) -> tuple[Wanted, ...]:
-        """All that is to be compiled, each once."""
+        """The pipelines to compile, without duplicates."""
         found: dict[Wanted, None] = {}
         nodes = (n for split in self._splits for n in split.nodes)
         calls = {self._graph.signatures[node_id]: node_id for node_id in nodes}
@@ -213,9 +220,7 @@ class Recorder:
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
-        """Return for each stage one recording, or several where one submission of work would take
-        too long.
-        """
+        """Return the recordings by stage; several if one submission could exceed the timeout."""
         return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
 
     def record_imported(
@@ -225,9 +230,13 @@ class Recorder:
         pages: Mapping[int, Pages],
         recording: Recording | None,
     ) -> Recording:
-        """Return the copies in of a split, some of them by node from pages of the caller's.
+        """Return the uploads of a split as a recording, some of them copied from imported pages, by
+        node.
 
-        recording: one that this returned before.
+        Parameters
+        ----------
+        recording
+            An earlier result of this method, to be reused.
         """
         return self._record_stage(split, slot, UPLOAD, pages, recording)[0]
 
@@ -250,7 +259,7 @@ class Recorder:
         for position in split.stages[stage]:
             item = items[position]
             if position in split.barriers:
-                # the last one before the copies out stands for those without one, too
+                # without downloads, the last barrier is also the one before them
                 commands.barrier(position == last_barrier or position >= first_out)
             if isinstance(item, Upload):
                 words, name = item.target.words, self._graph.nodes[item.node].name
@@ -298,7 +307,7 @@ class Recorder:
         for position, dispatch in enumerate(lowering.run(node_id in self._plan.in_place)):
             commands.make_room(each_s)
             # Dispatches of a node write different words, and status words only collect bits: no
-            # hazard, but validation with own buffers would see one.
+            # hazard, but validation with separate buffers would report one.
             apart = self._spec.disable_aliasing and (position or STATUS in dispatch.operands)
             if dispatch.barrier or apart:
                 commands.barrier()
@@ -354,7 +363,7 @@ class Recorder:
         return self.pipelines[key]
 
     def _place(self, node_id: int, slot: SlotMemory) -> _Place:
-        """Return where a node's words are in this slot: its own span, its root's, a state's
+        """Return the location of a node in this slot: its own span, its view base's, a state's
         memory, or a weight page.
         """
         own = self._plan.locations.get((self._index, node_id))

@@ -23,23 +23,25 @@ from .word_view import _words, to_words
 from .zero_pages import Zeros
 
 STAGING_WORDS = 1 << 20
-"""Large enough for the bus, small enough to be soon full the first time."""
+"""Size of a staging buffer: large enough to saturate the bus, small enough to fill quickly at
+first.
+"""
 
 
 WRITERS = 4
-"""Threads that write to new memory side by side: most of the time goes into its first touch."""
+"""Number of threads that write to new memory: most of the time is spent on page faults."""
 
 
 PIECES_AT_ONCE = 16
-"""After so many pieces of staging size, the user hears of it."""
+"""Progress is reported after this many pieces of staging size."""
 
 
 UPLOAD_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Words of a value, `start` to `end`, and where they go in a piece."""
+class _Range:
+    """A range of words of a value, `start` to `end`, and its position in a piece."""
 
     at: int
     held: ArrayLike
@@ -48,38 +50,38 @@ class _Part:
 
     @property
     def behind(self) -> int:
-        """The word of a piece behind them."""
+        """The end position in the piece."""
         return self.at + self.end - self.start
 
     @property
     def file(self) -> int | None:
-        """The file of which native loops make the value; None where they do not."""
+        """The file that native loops repack into the value; None if they do not."""
         held = self.held
         known = isinstance(held, Repacked) and native_kernels.has_repack_file() and held.place
         return known[0] if known else None
 
     def of_file(self, piece: NDArray) -> native_kernels.FilePart:
-        """Return whole rows as `loops.repack_file` takes them."""
+        """Return whole rows as an argument of `loops.repack_file`."""
         assert isinstance(self.held, Repacked)
         return self.held.part(piece[self.at : self.behind], self.start // self.held.shape[-1])
 
     def require(self) -> None:
-        """Raise ModelFormatError where the file has changed."""
+        """Raise ModelFormatError if the file has changed."""
         if isinstance(self.held, Repacked):
             self.held.require()
 
     @property
     def is_zero(self) -> bool:
-        """Whether they are known to be 0, as a state begins with."""
+        """Return True if all words are known to be 0, as in the initial value of a state."""
         held = self.held
         return not isinstance(held, LazyArray) and is_uniform(held) and not held.flat[0]
 
     def lies_in(self, zeros: Zeros) -> bool:
-        """Whether the words are there already: zeros, in memory that no one has touched."""
+        """Return True if the target already holds the words: zeros, in untouched memory."""
         return self.is_zero and zeros.lie_in(self.at, self.behind)
 
     def write(self, piece: NDArray) -> None:
-        """Write them, made there and then where the host does not have them."""
+        """Write the words to a piece; lazy arrays are materialized directly into it."""
         out = piece[self.at : self.behind]
         if isinstance(self.held, LazyArray):
             self.held.write_to(out, self.start)
@@ -87,8 +89,8 @@ class _Part:
             out[:] = self.held[self.start : self.end]
 
 
-class _Stage:
-    """One of two staging buffers: the host fills one while the device empties the other."""
+class _StagingBuffer:
+    """One of two staging buffers: the host fills one while the device reads the other."""
 
     def __init__(self, context: Context, words: int, reads: bool = False) -> None:
         self.host: HostBuffer = context.host(words, zeroed=False, read=reads)
@@ -122,9 +124,9 @@ def write_new(
     progress: Progress | None = None,
     writers: int = WRITERS,
 ) -> None:
-    """Write arrays one behind the other, aligned, to device memory that nothing has used yet: at
-    once where the host can see it, by so many threads, and else by `upload`. What lies there
-    already is not written where the host reads it as fast as its own memory.
+    """Write arrays consecutively, aligned, to unused device memory: directly if the host can map
+    it, with several threads, else with `upload`. Zeros are skipped if they are in the memory
+    already and the host reads it as fast as its own.
     """
     with target.mapped() as words:
         if words is None:
@@ -138,15 +140,15 @@ def write_new(
             for first in range(0, len(pieces), PIECES_AT_ONCE):
                 some = pieces[first : first + PIECES_AT_ONCE]
                 workers.each(_write, ((words, parts, zeros) for parts in some))
-                if progress is not None:  # behind the last piece there may be a gap
+                if progress is not None:  # there may be a gap after the last piece
                     last = first + len(some) == len(pieces)
                     done = words.size if last else some[-1][-1].behind
                     progress("upload", 4 * done, 4 * words.size)
 
 
-def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
-    """Write parts, where native loops read a file many of them in one call. zeros: those that lie
-    there already, if they are to be left alone.
+def _write(words: NDArray, parts: Sequence[_Range], zeros: Zeros | None) -> None:
+    """Write parts; native loops read many parts of a file in one call. zeros: skip parts that this
+    finds in memory; None: write all.
     """
     if zeros is not None:
         parts = [part for part in parts if not part.lies_in(zeros)]
@@ -156,7 +158,7 @@ def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
         same = list(some)
         left += same[native_kernels.repack_file([part.of_file(words) for part in same]) :]
         same[0].require()
-    for part in left:  # where the file lacks something, it says so
+    for part in left:  # raises the error of a truncated file
         part.write(words)
 
 
@@ -167,14 +169,14 @@ def upload(
     progress: Progress | None = None,
     at_word: int = 0,
 ) -> None:
-    """Write arrays one behind the other, aligned, to a device through two staging buffers."""
+    """Upload arrays consecutively, aligned, through two staging buffers."""
     total = sum(aligned(_words(a)) for a in arrays)
     if total == 0:
         return
     chunk = min(STAGING_WORDS, total)
-    stages: list[_Stage] = []
+    stages: list[_StagingBuffer] = []
     try:
-        stages.extend(_Stage(context, chunk) for _ in range(2 if total > chunk else 1))
+        stages.extend(_StagingBuffer(context, chunk) for _ in range(2 if total > chunk else 1))
         for turn, (start, words, parts) in enumerate(_pieces(arrays, chunk)):
             stage = stages[turn % len(stages)]
             stage.finish()
@@ -196,7 +198,7 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     if not span.words:
         return out
     chunk = min(STAGING_WORDS, span.words)
-    stage = _Stage(context, chunk, reads=True)
+    stage = _StagingBuffer(context, chunk, reads=True)
     try:
         for start in range(0, span.words, chunk):
             words = min(chunk, span.words - start)
@@ -208,14 +210,14 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     return out
 
 
-def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, list[_Part]]]:
-    """Cuts arrays, laid one behind the other, into chunks: (start word, words, what is in it)."""
+def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, list[_Range]]]:
+    """Split arrays, laid out consecutively, into chunks: (start word, words, parts)."""
     placed, total = _placed(arrays)
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)
         parts = [
-            _Part(max(at - start, 0), flat, max(start - at, 0), min(end - at, flat.size))
+            _Range(max(at - start, 0), flat, max(start - at, 0), min(end - at, flat.size))
             for at, flat in placed
             if at < end and at + flat.size > start
         ]
@@ -223,14 +225,14 @@ def _pieces(arrays: Sequence[ArrayLike], chunk: int) -> list[tuple[int, int, lis
     return pieces
 
 
-def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
-    """Yield parts that have about so many words together, of the same memory and of whole rows."""
-    parts: list[_Part] = []
+def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Range]]:
+    """Yield groups of parts with about `size` words, each with one array and whole rows."""
+    parts: list[_Range] = []
     for at, held in _placed(arrays)[0]:
         row = held.shape[-1] if isinstance(held, LazyArray) else 1
         step = max(1, size // row) * row
         for start in range(0, held.size, step):
-            parts.append(_Part(at + start, held, start, min(start + step, held.size)))
+            parts.append(_Range(at + start, held, start, min(start + step, held.size)))
             if parts[-1].behind - parts[0].at >= size:
                 yield parts
                 parts = []
@@ -239,8 +241,8 @@ def _rows(arrays: Sequence[ArrayLike], size: int) -> Iterator[list[_Part]]:
 
 
 def _placed(arrays: Sequence[ArrayLike]) -> tuple[list[tuple[int, ArrayLike]], int]:
-    """Return arrays, as words unless they are late, with the words where they begin, one behind
-    the other; and how many words there are.
+    """Return arrays with their start words, laid out consecutively, and the total number of words.
+    Arrays are converted to words unless they are lazy.
     """
     placed: list[tuple[int, ArrayLike]] = []
     total = 0

@@ -1,6 +1,4 @@
-"""A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
-checks.
-"""
+"""Vulkan device: memory of plans, recordings per split and slot, submissions and their checks."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class VulkanDevice:
         self.limits = spec.limits
         self.disable_aliasing = spec.disable_aliasing
         self.import_alignment = self.context.import_alignment if limits.host_import else 0
-        self._ahead: list[WeightPrefetcher] = []
+        self._prefetchers: list[WeightPrefetcher] = []
         self.weights = WeightStore(self.context, spec.max_buffer_bytes)
         self.states = DeviceStates(self.context, spec.max_buffer_bytes, spec.disable_aliasing)
 
@@ -74,7 +72,7 @@ class VulkanDevice:
         return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
 
     def busy(self) -> bool:
-        """Whether a submission is under way."""
+        """Return True if a submission is in flight."""
         return self.context.pending()
 
     def memory_usage(self) -> MemoryUsage:
@@ -89,9 +87,9 @@ class VulkanDevice:
         return self.weights.holds(key) or self.states.holds(key)
 
     def prefetch_weights(self, weights: Sequence[tuple[object, ArrayLike]]) -> WeightPrefetcher:
-        made = WeightPrefetcher(self.context, self.weights, weights)
-        self._ahead = [made, *(each for each in self._ahead if not each.closing)]
-        return made
+        prefetcher = WeightPrefetcher(self.context, self.weights, weights)
+        self._prefetchers = [prefetcher, *(each for each in self._prefetchers if not each.closing)]
+        return prefetcher
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
@@ -99,8 +97,8 @@ class VulkanDevice:
         return VulkanPreparedPlan(self, plan, index, progress)
 
     def close(self) -> None:
-        while self._ahead:
-            self._ahead.pop().close()
+        while self._prefetchers:
+            self._prefetchers.pop().close()
         self.context.close()
 
 
@@ -115,32 +113,32 @@ class _Slot:
         self.upload_buffers: list[HostBuffer] = []
         self.download_buffers: list[HostBuffer] = []
         self.recordings: dict[int, dict[str, tuple[Recording, ...]]] = {}
-        """By split and stage."""
+        """Recordings by split and stage."""
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
-        beside = [s.id for s in splits if s.async_transfers]
-        self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(beside)}
+        with_transfers = [s.id for s in splits if s.async_transfers]
+        self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(with_transfers)}
         self.aside: HostBuffer | None = None
         self.sequence_numbers: dict[int, int] = {}
-        """By split, of the run that submitted it last, or was about to."""
+        """By split, the sequence number of the run that submitted it last, or was about to."""
         self.order: dict[int, int] = {}
-        """By split, the number of its submission in the run under way."""
-        self.given: dict[int, int] = {}
-        """By split, the run whose copies out the copy queue got last."""
+        """By split, the index of its submission in the current run."""
+        self.download_runs: dict[int, int] = {}
+        """By split, the run whose downloads were submitted last to the transfer queue."""
         self.imported: dict[int, dict[int, Pages]] = {}
-        """By split and node what the run under way copies in from where the caller has it."""
+        """By split and node, the imported inputs of the current run."""
         self.importing: dict[int, Recording] = {}
-        """By split the recording that does so, made anew for each run."""
-        self.made_for: dict[int, int] = {}
-        """By split the run for which that recording was made."""
+        """By split, the recording that uploads them, which is recorded in each run."""
+        self.imported_run: dict[int, int] = {}
+        """By split, the run of that recording."""
         self.imported_s: dict[int, float | None] = {}
-        """By split what that took, in the run under way."""
+        """By split, the time of these uploads in the current run."""
         self._buffers: list[Buffer] = []
         self._views: dict[int, WordView] = {}
         try:
             self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits)), read=True))
             self.status.array[:] = 0
-            if beside:
-                words = ASIDE_WORDS * len(beside)
+            if with_transfers:
+                words = ASIDE_WORDS * len(with_transfers)
                 self.aside = self._keep(context.host(words, read=True))
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
@@ -153,24 +151,24 @@ class _Slot:
             raise
 
     def stage(self, split: int, stage: str) -> tuple[Recording, ...]:
-        """Return the recordings of a stage in the run under way."""
+        """Return the recordings of a stage in the current run."""
         if stage == UPLOAD and split in self.imported:
             return (self.importing[split],)
         return self.recordings[split][stage]
 
     def stages(self, split: int) -> Iterator[Recording]:
-        """Yield all recordings of a split that may be under way."""
+        """Yield all recordings of a split that may be in flight."""
         for stage in self.recordings[split]:
             yield from self.stage(split, stage)
 
     def release(self, split: int) -> None:
-        """Let go of what a complete split has copied in from where the caller has it."""
+        """Release the imported inputs of a finished split."""
         if self.imported.pop(split, None) is not None and split in self.importing:
             self.imported_s[split] = self.importing[split].duration_s()
-            self.importing[split].begin()  # which forgets the pages
+            self.importing[split].begin()  # this releases the pages
 
     def view(self, copy: Upload | Download, type_: TensorType) -> WordView:
-        """Return a value's words in the window that the host sees."""
+        """Return the view of a value in its upload or download buffer."""
         found = self._views.get(id(copy))
         if found is None:
             pages, span = (
@@ -195,7 +193,7 @@ class _Slot:
 
 
 class VulkanPreparedPlan:
-    """One plan's share of a Vulkan device."""
+    """One plan on a Vulkan device."""
 
     def __init__(
         self, device: VulkanDevice, plan: PlanValue, index: int, progress: Progress | None
@@ -213,7 +211,7 @@ class VulkanPreparedPlan:
             for copy in split.uploads
             if plan.graph.nodes[copy.node].op == "input"
         }
-        """By input the split that it enters, where it may be copied from the caller's memory."""
+        """By input, the split that it enters, if it may be imported."""
         self._outboxes: dict[int, Download] = {
             copy.node: copy for split in self._splits for copy in split.downloads
         }
@@ -249,7 +247,7 @@ class VulkanPreparedPlan:
     def begin(self, slot: int) -> None:
         memory = self._slots[slot]
         memory.order.clear()
-        for split in list(memory.imported):  # of a run that failed
+        for split in list(memory.imported):  # left over from a failed run
             memory.release(split)
 
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
@@ -267,61 +265,60 @@ class VulkanPreparedPlan:
         at = memory.status_of[split]
         memory.status.array[at + TICKET] = sequence_number
         memory.status.array[at + FLAGS] = 0
-        again = (
-            memory.sequence_numbers.get(split) == sequence_number
-        )  # an interrupt came, maybe after the device's
+        # repeated after an interrupt, maybe after the device's
+        again = memory.sequence_numbers.get(split) == sequence_number
         memory.sequence_numbers[split] = sequence_number
         memory.order[split] = next(self._numbers)
-        made = self._by_id[split]
-        if memory.aside is not None and made.async_transfers:
+        current = self._by_id[split]
+        if memory.aside is not None and current.async_transfers:
             memory.aside.array[memory.aside_of[split] + TICKET] = sequence_number
-        if UPLOAD in made.async_transfers:
-            self._record_imported(memory, made, sequence_number)
+        if UPLOAD in current.async_transfers:
+            self._record_imported(memory, current, sequence_number)
             self._hand_over(memory, split, UPLOAD, again)
         self._hand_over(memory, split, COMPUTE, again)
-        for number in made.deferred_downloads:
+        for number in current.deferred_downloads:
             if number in memory.order:  # else its submission was dropped
                 self._hand_over(memory, number, DOWNLOAD, again)
 
     def _record_imported(self, memory: _Slot, split: Split, sequence_number: int) -> None:
-        """Record the copies in of a split anew, once for a run, where some are imported."""
+        """Record the uploads of a split once per run, if some are imported."""
         pages, first = memory.imported.get(split.id), memory.importing.get(split.id)
         if pages is None:
             memory.imported_s.pop(split.id, None)
-        elif memory.made_for.get(split.id) != sequence_number:
+        elif memory.imported_run.get(split.id) != sequence_number:
             memory.importing[split.id] = self._recorder.record_imported(split, memory, pages, first)
-            memory.made_for[split.id] = sequence_number
+            memory.imported_run[split.id] = sequence_number
 
     def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
-        """Submit a stage of a split, behind what it waits for. again: but what is under way."""
+        """Submit a stage of a split with its dependencies. again: skip recordings in flight."""
         after = [memory.stage(n, of)[-1] for of, n in self._by_id[split].after(stage)]
         for recording in memory.stage(split, stage):
             if not (again and recording.pending):
                 recording.submit(after)
                 after = []
         if stage == DOWNLOAD:
-            memory.given[split] = memory.sequence_numbers[split]
+            memory.download_runs[split] = memory.sequence_numbers[split]
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        """One fence for all work that was submitted before, as a queue ends its submissions in
-        order, and one for copies out that run beside it.
+        """Wait for the fence of the split, which covers all earlier submissions because a queue is
+        in order, and for the fences of asynchronous downloads.
         """
         limit_s = time.monotonic() + timeout_s
         memory = self._slots[slot]
         recordings, order = memory.recordings, memory.order
-        until = order.get(split, math.inf)  # one that was dropped is behind all others
+        until = order.get(split, math.inf)  # a dropped split counts as the last one
         recordings[split][COMPUTE][-1].wait(timeout_s)
         ended = [number for number, at in order.items() if at <= until]
         leaving = [number for number in ended if DOWNLOAD in recordings[number]]
         for number in leaving:
-            if memory.given.get(number) != memory.sequence_numbers[number]:
+            if memory.download_runs.get(number) != memory.sequence_numbers[number]:
                 self._hand_over(memory, number, DOWNLOAD, again=True)
         for number in leaving:
             recordings[number][DOWNLOAD][-1].wait(max(0.0, limit_s - time.monotonic()))
         for number in ended:
             for recording in memory.stages(number):
                 if recording.pending and not recording.done():
-                    recording.wait(timeout_s)  # its own fence comes a moment after its work
+                    recording.wait(timeout_s)  # its own fence is signalled a moment after its work
             memory.release(number)
 
     def ends_s(self, slot: int, split: int) -> float | None:
@@ -333,8 +330,8 @@ class VulkanPreparedPlan:
         at = memory.status_of[split]
         echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
         if memory.aside is not None:
-            words, beside = memory.aside.array, self._by_id[split].async_transfers
-            echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in beside]
+            words, stages = memory.aside.array, self._by_id[split].async_transfers
+            echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in stages]
             echo = next((each for each in echoes if each != sequence_number), echo)
         if echo != sequence_number:
             raise DeviceLost(
@@ -357,7 +354,7 @@ class VulkanPreparedPlan:
         return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
     def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        """A queue that only copies has timestamps where the host may reset them."""
+        """Return the transfer queue's times; it has timestamps if the host can reset queries."""
         memory, out = self._slots[slot], dict[str, tuple[None, float | None]]()
         if split in memory.imported_s:
             out[UPLOAD] = None, memory.imported_s[split]
@@ -372,7 +369,8 @@ class VulkanPreparedPlan:
             return
         self._closed = True
         stuck: list[DeviceError] = []
-        limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
+        # a common limit: one hanging submission delays the others
+        limit = time.monotonic() + CLOSE_LIMIT_S
         for slot in self._slots:
             stages = (parts for recorded in slot.recordings.values() for parts in recorded.values())
             own = itertools.chain.from_iterable(stages)

@@ -1,5 +1,5 @@
-"""Weights on a Vulkan device: uploaded once, shared by every plan that uses them, freed with the
-last of these. And states, which runs change and which stay.
+"""WeightStore: weights on a Vulkan device, uploaded once, shared by plans, and freed with the last
+plan that uses them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class WeightStore:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of weights on the device, alignment included."""
+        """Bytes of weights on the device, including alignment."""
         with self._lock:
             return sum(aligned(span.words) * 4 for span in self._spans.values())
 
     def holds(self, key: object) -> bool:
-        """Return whether a weight is on the device now."""
-        return key in self._spans  # asked while another thread uploads for long
+        """Return True if a weight is on the device now."""
+        return key in self._spans  # without the lock, which a long upload by another thread holds
 
     def span(self, key: object) -> Span:
         return self._spans[key]
@@ -59,8 +59,12 @@ class WeightStore:
         progress: Progress | None = None,
         writers: int = WRITERS,
     ) -> tuple[int, ...]:
-        """Make arrays resident and returns the pages that hold them; give these to `release`.
-        writers: how many threads may write to memory that the host sees.
+        """Make arrays resident and return the pages that hold them, to be released with `release`.
+
+        Parameters
+        ----------
+        writers
+            Number of threads that may write to host-visible memory.
         """
         with self._lock:
             missing = {key: array for key, array in items if key not in self._spans}
@@ -70,7 +74,7 @@ class WeightStore:
                     added.append(self._upload(group, progress, writers))
             except BaseException:
                 for page in added:
-                    self._drop(page)
+                    self._free_page(page)
                 raise
             pages = tuple(sorted({self._spans[key].page for key, _ in items}))
             for page in pages:
@@ -78,14 +82,14 @@ class WeightStore:
             return pages
 
     def release(self, pages: Sequence[int]) -> None:
-        """Give back what `acquire` returned; a page without users is freed."""
+        """Release pages that `acquire` returned; a page without users is freed."""
         with self._lock:
             for page in pages:
                 self._pages[page].users -= 1
                 if self._pages[page].users == 0:
-                    self._drop(page)
+                    self._free_page(page)
 
-    def _drop(self, page: int) -> None:
+    def _free_page(self, page: int) -> None:
         self._pages.pop(page).buffer.close()
         self._spans = {key: span for key, span in self._spans.items() if span.page != page}
 

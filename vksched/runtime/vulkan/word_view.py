@@ -1,4 +1,4 @@
-"""Views of arrays as 32-bit words, the unit of device memory."""
+"""Word views: arrays as 32-bit words, the unit of device memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from ...storage.lazy_array import ArrayLike
 
 
 def to_words(array: NDArray) -> NDArray:
-    """Return an array as 32-bit words (see TensorType), a view where it can be.
+    """Return an array as 32-bit words (see TensorType), as a view if possible.
 
-    Raises:
-        DTypeError: an int64 that does not fit int32, or a type that stays on the CPU.
+    Raises
+    ------
+    DTypeError
+        An int64 does not fit into int32, or the type is not supported on devices.
     """
     if is_uniform(array):
         one = to_words(np.full(elements_of_word(array.dtype.name), array.flat[0]))
@@ -35,7 +37,7 @@ def to_words(array: NDArray) -> NDArray:
         small = flat.astype(np.int32)
         if not np.array_equal(small, flat):
             raise DTypeError(
-                f"[run] expected int64 values that fit int32, as the plan was told, got "
+                f"[run] expected int64 values that fit int32, as the plan assumes, got "
                 f"{flat.min()}..{flat.max()}"
             )
         return small.view(np.uint32)
@@ -48,7 +50,7 @@ def to_words(array: NDArray) -> NDArray:
 
 
 class WordView:
-    """Words of mapped memory as the values of one type."""
+    """Words of mapped memory as values of one type."""
 
     __slots__ = ("_type", "_values", "_words")
 
@@ -66,14 +68,14 @@ class WordView:
             self._values[...] = array
 
     def read(self) -> NDArray:
-        """Return the values; a view where the words hold them as numpy does."""
+        """Return the values; a view if the words have numpy's representation."""
         if self._values is None:
             return read_words(self._words, numpy_dtype(self._type.dtype), self._type.shape)
         return self._values
 
 
 def write_words(target: NDArray, array: NDArray) -> None:
-    """Write an array into 32-bit words."""
+    """Write an array as 32-bit words."""
     target[:] = to_words(array)
 
 
@@ -93,4 +95,4 @@ def _words(held: ArrayLike) -> int:
 
 @lru_cache
 def _elements_of_word(dtype: np.dtype[np.generic]) -> int:
-    return elements_of_word(dtype.name)  # of which numpy makes a text each time
+    return elements_of_word(dtype.name)  # cached, because numpy builds the name in each call

@@ -1,8 +1,9 @@
-"""Zeros that lie in memory already, as in all that the system has just given.
+"""Zero pages: detect zeros that are in memory already, as in memory that the system has just
+allocated.
 
-To see them takes less than to write them, and pages that are only read take no memory. Linux even
-tells in /proc/self/pagemap which pages nobody has touched: memory of this process alone has zeros
-there, and nobody has to look. Examples: tests/runtime/test_zero_pages.py.
+Reading them is faster than writing them, and pages that are only read use no memory. Linux reports
+untouched pages in /proc/self/pagemap: private memory has zeros there, without a read. Examples:
+tests/runtime/test_zero_pages.py.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from ...common.dtypes import WORD_BYTES, NDArray
 
 MAPS, PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
 ENTRY_BYTES = 8
-"""Of a page in PAGEMAP."""
-THERE = 62
-"""From this bit on an entry tells that a page is there, in memory or swapped out."""
+"""Size of an entry of PAGEMAP."""
+PRESENT_BIT = 62
+"""The bits of an entry from this one on mark a page that is in memory or swapped out."""
 
 
 class Zeros:
-    """Where zeros lie in memory, (words,); may be asked by several threads until it is closed."""
+    """Finds zeros in memory of shape (words,). Thread-safe until it is closed."""
 
     def __init__(self, memory: NDArray) -> None:
         self._memory = memory
         self._begin: int = memory.ctypes.data
         self._pages: int | None = None
-        """The descriptor of PAGEMAP; None where it does not tell."""
+        """The descriptor of PAGEMAP; None if it is not available."""
         with suppress(OSError, ValueError):
-            if _is_own(self._begin, self._begin + memory.nbytes):
+            if _is_private(self._begin, self._begin + memory.nbytes):
                 self._pages = os.open(PAGEMAP, os.O_RDONLY)
-        if self._pages is not None and not _knows_this_process(self._pages):
+        if self._pages is not None and not _reports_this_process(self._pages):
             self.close()
 
     def lie_in(self, start: int, end: int) -> bool:
-        """Whether all words from `start` to `end` are 0."""
+        """Return True if all words from `start` to `end` are 0."""
         parts = self._touched(start, end)
         return not any(self._memory[a:b].max(initial=0) for a, b in parts)
 
     def _touched(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the words that lie in pages that may have been touched."""
+        """Yield the ranges of words in pages that may have been touched."""
         if self._pages is None or start >= end:
             yield start, end
             return
         first = (self._begin + WORD_BYTES * start) // mmap.PAGESIZE
         last = (self._begin + WORD_BYTES * end - 1) // mmap.PAGESIZE
-        there = _are_there(self._pages, first, last)
+        there = _present(self._pages, first, last)
         if there is None:
             yield start, end
             return
@@ -67,11 +68,13 @@ class Zeros:
             os.close(pages)
 
 
-def _is_own(begin: int, end: int) -> bool:
-    """Whether memory is of this process alone, and of no file.
+def _is_private(begin: int, end: int) -> bool:
+    """Return True if memory is private to this process and maps no file.
 
-    Raises:
-        OSError, ValueError: the system does not tell, or otherwise than Linux does.
+    Raises
+    ------
+    OSError, ValueError
+        The system does not report it, or not in Linux's format.
     """
     with open(MAPS, "rb") as lines:
         for line in lines:
@@ -86,25 +89,25 @@ def _is_own(begin: int, end: int) -> bool:
     return False
 
 
-def _are_there(pages: int, first: int, last: int) -> NDArray | None:
-    """Return of each page, from the first to the last, whether it is there; None where the system
-    does not tell of all.
+def _present(pages: int, first: int, last: int) -> NDArray | None:
+    """Return, for each page from the first to the last, whether it is present; None if the system
+    does not report all of them.
     """
     size = ENTRY_BYTES * (last - first + 1)
     try:
-        told = os.pread(pages, size, ENTRY_BYTES * first)
+        entries = os.pread(pages, size, ENTRY_BYTES * first)
     except (OSError, OverflowError):
         return None
-    if len(told) < size:
+    if len(entries) < size:
         return None
-    return np.asarray(np.frombuffer(told, np.uint64) >> np.uint64(THERE) != 0)
+    return np.asarray(np.frombuffer(entries, np.uint64) >> np.uint64(PRESENT_BIT) != 0)
 
 
-def _knows_this_process(pages: int) -> bool:
-    """Whether pages that were just written are told of. qemu's user mode shows this process its own
-    MAPS, but the PAGEMAP of qemu, where memory has other addresses.
+def _reports_this_process(pages: int) -> bool:
+    """Return True if PAGEMAP reports pages that were just written. qemu's user mode shows this
+    process its own MAPS, but the PAGEMAP of qemu, whose addresses differ.
     """
     written = np.ones(2 * mmap.PAGESIZE, np.uint8)
     first, last = ((written.ctypes.data + at) // mmap.PAGESIZE for at in (0, written.nbytes - 1))
-    there = _are_there(pages, first, last)
+    there = _present(pages, first, last)
     return there is not None and bool(there.all())
