@@ -167,7 +167,7 @@ for number in range(5):
     key = f"op f[{sys.argv[2]},{number}]"
     attempt.begin(key, "a", "")
     assert store.add(device, [Found(key, "a", "a", {"a": 1e-3})])
-    assert not store.lost(device), "both are at it"
+    assert not store.crashed_variants(device), "both are at it"
 attempt.close(failed=False)
 print(len(store.load(device)))
 """
@@ -190,7 +190,7 @@ from pathlib import Path
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.variant_cache import Store
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
-print(store.lost(device), flush=True)
+print(store.crashed_variants(device), flush=True)
 store.attempt(device).begin("op f[1]", "a", "1234")
 os._exit(0)
 """

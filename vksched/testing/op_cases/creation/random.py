@@ -100,7 +100,7 @@ ERRORS: list[ErrorSample] = [
     ErrorSample(
         lambda: ops.random_normal((2,), seed=input("seed", (3,), "int32")),
         ShapeError,
-        "one word or two",
+        "one or two elements",
     ),
     ErrorSample(
         lambda: ops.random_uniform((2,), seed=1, dtype="float64"),

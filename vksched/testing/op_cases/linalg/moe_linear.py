@@ -84,9 +84,9 @@ def _linear(x: tuple[int, ...], weight: tuple[int, ...], expert_ids: tuple[int, 
 ERRORS = [
     ErrorSample(lambda: _linear((4, 8), (4, 8), (4, 2)), ShapeError, "expected a weight of"),
     ErrorSample(lambda: _linear((4, 8), (3, 5, 7), (4, 2)), ShapeError, "expected matrices"),
-    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (3, 2)), ShapeError, "expected chosen"),
-    ErrorSample(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected chosen"),
-    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected chosen"),
+    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (3, 2)), ShapeError, "expected expert_ids"),
+    ErrorSample(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected expert_ids"),
+    ErrorSample(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected expert_ids"),
     ErrorSample(
         lambda: ops.moe_linear(
             input("x", (4, 8), "int32"), input("w", (3, 5, 8)), np.ones((4, 2), np.int32)
