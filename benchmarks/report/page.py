@@ -32,7 +32,8 @@ PLANNING = (
 )
 
 TOGETHER = (
-    "`vksched bench --suite-dir benchmarks/suites --suite devices`: whole models on all devices by one plan, alternating with "
+    "`vksched bench --suite-dir benchmarks/suites --suite devices`: whole models on all devices "
+    "by one plan, alternating with "
     "each device alone. A ratio is the median of the ratios of the rounds. The goal is at most "
     "1.05: an additional device never makes a model slower."
 )

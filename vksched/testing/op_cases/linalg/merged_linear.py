@@ -81,7 +81,7 @@ def _of(*inputs: NDArray, normed: bool = False) -> OpSample:
 
 ERRORS = [
     ErrorSample(lambda: merged("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
-    ErrorSample(lambda: merged("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 quantized"),
+    ErrorSample(lambda: merged("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 quant"),
     ErrorSample(
         lambda: merged("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
     ),
