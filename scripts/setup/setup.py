@@ -75,7 +75,7 @@ def compile_shaders(setup: Setup) -> Outcome:
         left_out = count_left_out(setup)
     if left_out:
         names = " and ".join(NEWER_COMPILER)
-        text = f"without {left_out} for matrix units: no compiler knows them, pip got no {names}"
+        text = f"without {left_out} for cooperative matrices: no compiler knows them, pip got no {names}"
         return Outcome(text, whole=False)
     return Outcome()
 

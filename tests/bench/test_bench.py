@@ -140,7 +140,7 @@ def test_a_report_survives_json() -> None:
     assert (
         data["results"][0]["flops"] == 2e6 and data["results"][0]["figures"][0]["seconds"] == 4e-3
     )
-    with pytest.raises(Exception, match="expected results of format 2, got 0"):
+    with pytest.raises(Exception, match="expected results of format 3, got 0"):
         Report.from_dict({**data, "format": 0})
 
 

@@ -135,7 +135,7 @@ def test_a_host_prepares_a_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
             host.prepare(1, part)  # type: ignore[arg-type]
         return Made()
 
-    monkeypatch.setattr(host, "_made", making)
+    monkeypatch.setattr(host, "_prepared_part", making)
     host.prepare(1, object())  # type: ignore[arg-type]
     with pytest.raises(vs.PlanError, match="expected a new plan, got 1"):
         host.prepare(1, object())  # type: ignore[arg-type]

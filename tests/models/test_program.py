@@ -124,7 +124,7 @@ def test_shapes_leave_nothing_in_the_model(sched: vs.Scheduler) -> None:
         x = np.zeros(count, np.float32)
         np.testing.assert_array_equal(run(x=x)["y"], np.arange(count) / 2)
         context = loaded.context
-        kept.append((len(context._tensors), len(context._folded), len(context._kept)))
+        kept.append((len(context._tensors), len(context._folded), len(context._shared)))
     assert kept[0] == kept[1] == kept[2]
     run.close()
 

@@ -263,7 +263,7 @@ def test_readers_on_the_cpu_make_words_ahead(
             words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
             assert isinstance(words, LazyArray)
             there = wanted and native_kernels.has_repack_file()
-            assert (words._made() is not None) is there
+            assert (words._materialized() is not None) is there
             logits.append(reader.prefill([3, 1, 4]))
             assert reader._background_task is None
     assert np.array_equal(*logits)
@@ -279,4 +279,4 @@ def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Pat
         assert isinstance(made, WeightRepackThread)
         reader.forget()
         made.wait()
-        assert made._closed and not made._made and reader._background_task is None
+        assert made._closed and not made._held_buffers and reader._background_task is None

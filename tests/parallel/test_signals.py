@@ -49,7 +49,7 @@ def test_what_makes_its_values_later_is_no_function_to_decorate() -> None:
         yield name()
 
     for wrong in (later, each, type("Layer", (), {})):
-        with pytest.raises(vs.VkschedError, match="expected a function that makes values while"):
+        with pytest.raises(vs.VkschedError, match="expected a function that creates values when"):
             vs.signal("layer")(wrong)
 
 

@@ -192,7 +192,7 @@ def test_tokens_have_the_logits_of_numpy(
     name: str, sched: vs.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: software devices have the kernel, too."""
-    monkeypatch.setattr(fuse_linears, "takes", lambda limits: limits is not None)
+    monkeypatch.setattr(fuse_linears, "is_supported", lambda limits: limits is not None)
     tiny, path = MODELS[name], tmp_path / "tiny.gguf"
     weights = write(tiny, path, np.random.default_rng(5))
     model = vs.load(path)

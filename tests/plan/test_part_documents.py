@@ -96,7 +96,7 @@ def test_the_hash_of_a_weight_is_of_its_own_bytes_however_it_is_held() -> None:
             assert b"".join(p.tobytes() for p in pieces_of(array, size_bytes)) == words.tobytes()
     late = LazyArray(words.shape, make)
     assert digest_of(late) == digest_of(words) != digest_of(words[::-1])
-    assert late._made() is None, "no more of it is made than a piece"
+    assert late._materialized() is None, "no more of it is made than a piece"
     assert digest_of(np.broadcast_to(np.float32(2), (9, 5))) == digest_of(
         np.full((9, 5), 2, np.float32)
     )

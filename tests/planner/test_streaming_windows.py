@@ -240,7 +240,7 @@ def test_windows_in_the_computers_memory_are_reused_where_that_is_full() -> None
     tight = planned(graph, topology(9 * MIB, True, host_bytes=8 * MIB))
     assert on_card(tight) == LAYERS and refilled(tight)
     assert tight.memory[1].peak_bytes <= 8 * MIB and tight.memory[0].peak_bytes <= 9 * MIB
-    with pytest.raises(OutOfMemory, match="for what no other device takes"):
+    with pytest.raises(OutOfMemory, match="for the ops that only the CPU can run"):
         planned(graph, topology(9 * MIB, True, host_bytes=MIB))
 
 

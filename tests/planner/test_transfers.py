@@ -347,7 +347,7 @@ def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
     plan, _, _ = run_on_null(layers(4), False)
     splits = list(plan.splits)
     splits[2] = replace(splits[2], **change)  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="null:0 no queue"):
+    with pytest.raises(PlanError, match="null:0 has no copy queue"):
         replace(plan, splits=tuple(splits)).verify()
 
 
@@ -361,7 +361,7 @@ def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
     plan = vs.plan_graph(graph, topology, overrides=overrides)
     assert [split.async_transfers for split in plan.splits] == [(UPLOAD, DOWNLOAD), ()]
     splits = (plan.splits[0], replace(plan.splits[1], async_transfers=(UPLOAD,)))
-    with pytest.raises(PlanError, match="no queue"):
+    with pytest.raises(PlanError, match="no copy queue"):
         replace(plan, splits=splits).verify()
 
 

@@ -124,7 +124,10 @@ def test_the_choice_does_not_depend_on_what_was_chosen_before(limits: tuple[Limi
 
 def test_features_tell_what_a_mistake_may_depend_on(limits: tuple[Limits, ...]) -> None:
     kinds = {
-        f[0] for op in ("matmul", "chain") for r in runs_of(op, limits[0]) for f in features_of(r)
+        f[0]
+        for op in ("matmul", "fused_elementwise")
+        for r in runs_of(op, limits[0])
+        for f in features_of(r)
     }
     wanted = "shader variant epilogue step attribute types ranks size vec4"
     assert kinds >= set(wanted.split()) | {"not finite", "several dispatches"}

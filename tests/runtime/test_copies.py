@@ -106,7 +106,7 @@ def test_a_copy_out_that_the_driver_drops_is_found(
         if stage != DOWNLOAD:
             hand_over(self, memory, split, stage, again)
         else:
-            memory.given[split] = memory.sequence_numbers[split]
+            memory.download_runs[split] = memory.sequence_numbers[split]
 
     monkeypatch.setattr(VulkanPreparedPlan, "_hand_over", dropping)
     with vs.Scheduler(gpus[:1], optimize=False) as sched:
@@ -132,7 +132,7 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
         hand_over(self, memory, split, stage, again)
         if stage == DOWNLOAD and interrupts:
             interrupts.clear()
-            del memory.given[split]  # it came before that was noted
+            del memory.download_runs[split]  # it came before that was noted
             raise KeyboardInterrupt
 
     def keeping(prepared: VulkanPreparedPlan, *args: Any) -> None:

@@ -211,13 +211,13 @@ def test_what_a_submission_may_still_read_lives_until_the_device_has_ended(
             patch.setattr(Recording, "_end", lambda self, limit_s: False)
             with pytest.warns(vs.VkschedWarning, match="their memory is not freed"):
                 context.close()
-            assert memory() is not None and context._device.kept in leaked
+            assert memory() is not None and context._device.retained in leaked
         else:
             context.close()
             assert memory() is None, "it goes before the device"
             assert not leaked
     if hangs:  # it was made up: all ends as ever
         recording._end(1.0)
-        context._device.kept.clear()
+        context._device.retained.clear()
         leaked.clear()
         manager.destroy()

@@ -168,7 +168,7 @@ def test_nothing_is_uploaded_where_it_is_not_clear_for_which_device(
     names = {"several": [NAMES[0]] * 2, "with the cpu": [NAMES[0], "cpu"]}.get(how, [NAMES[0]])
     if how == "full":
         monkeypatch.setattr(
-            "vksched.generation.layer_placement.place_layers.BESIDE_BYTES", math.inf
+            "vksched.generation.layer_placement.place_layers.MIN_FREE_BYTES", math.inf
         )
     with vs.Scheduler(names, policy="priority" if how == "another policy" else "auto") as sched:
         reader = Generator(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)

@@ -88,11 +88,11 @@ def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
     with vs.Scheduler(devices) as sched:
         run = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
         expected = run(x=x)
-        assert (lazy._made() is not None) == (devices == ["cpu"])
+        assert (lazy._materialized() is not None) == (devices == ["cpu"])
         run.close()
         del run
         gc.collect()
-        assert lazy._made() is None
+        assert lazy._materialized() is None
         again = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
         assert np.array_equal(again(x=x), expected)  # made anew of the same blocks
 

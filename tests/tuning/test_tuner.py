@@ -344,7 +344,7 @@ def test_bench_that_waits_behind_other_work_is_given_up(
                 wanted = GivenUp if others else vs.DeviceTimeout
                 with pytest.raises(wanted), bench:
                     late(bench._recording, 0)
-            assert device.context._device.kept.pop() is bench
+            assert device.context._device.retained.pop() is bench
             bench.close()
 
 

@@ -118,7 +118,7 @@ def test_a_real_run_by_copy_queues_has_the_same_path_measured_and_predicted() ->
     assert [each[:3] for each in measured] == [
         (run, kind, split)
         for run in (0, 1)
-        for kind in ("transfer_queue", "split")
+        for kind in ("split", "transfer_queue")
         for split in range(4)
     ]
     assert measured == found("predicted", "transfer_queue predicted")

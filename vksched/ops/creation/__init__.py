@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 from . import sharding as sharding
+from . import state as state
