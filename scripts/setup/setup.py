@@ -75,8 +75,8 @@ def compile_shaders(setup: Setup) -> Outcome:
         left_out = count_left_out(setup)
     if left_out:
         names = " and ".join(NEWER_COMPILER)
-        text = f"without {left_out} for cooperative matrices: no compiler knows them, pip got no {names}"
-        return Outcome(text, whole=False)
+        text = f"without {left_out} for cooperative matrices: no compiler knows them, "
+        return Outcome(f"{text}pip got no {names}", whole=False)
     return Outcome()
 
 

@@ -14,8 +14,8 @@ import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.common.formatting import format_seconds
 from vksched.engine.report.run_history import (
+    MAX_SPLITS,
     RUNS,
-    SPLITS,
     GraphHistory,
     GraphRun,
     RunHistory,
@@ -152,7 +152,7 @@ def test_runs_of_an_older_plan_are_forgotten(run: vs.CompiledGraph) -> None:
 
 
 def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.CompiledGraph) -> None:
-    for splits, kept in ((1, RUNS), (SPLITS // 3, 3), (SPLITS + 1, 1)):
+    for splits, kept in ((1, RUNS), (MAX_SPLITS // 3, 3), (MAX_SPLITS + 1, 1)):
         graphs, models = GraphHistory(), RunHistory()
         for number in range(100):
             graphs.add(run.plan, stats_of(float(number), splits))

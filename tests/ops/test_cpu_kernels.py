@@ -40,7 +40,7 @@ WITH_CPU_KERNEL = [
     # a view is never computed
     and view_offset(case.declaration, case.types, Attrs(case.attrs)) is None
     # nor does a pass make a chain of int64
-    and not (case.op == "chain" and any(t.dtype == "int64" for t in case.types))
+    and not (case.op == "fused_elementwise" and any(t.dtype == "int64" for t in case.types))
 ]
 
 

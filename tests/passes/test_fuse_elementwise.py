@@ -140,7 +140,7 @@ def test_chains_of_large_tensors_are_shorter() -> None:
 
 def test_integers_and_int64_are_left_to_their_bounds() -> None:
     n = x_of("n", dtype="int32")
-    assert "chain" not in ops_of(optimized(vs.neg(n + 3) * 2))
+    assert "fused_elementwise" not in ops_of(optimized(vs.neg(n + 3) * 2))
     assert ops_of(optimized(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["fused_elementwise"]
 
 

@@ -162,7 +162,7 @@ from pathlib import Path
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.variant_cache import Found, Store
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
-attempt = store.attempt(device)
+attempt = store.crash_marker(device)
 for number in range(5):
     key = f"op f[{sys.argv[2]},{number}]"
     attempt.begin(key, "a", "")
@@ -191,7 +191,7 @@ from vksched.tuning.device_cache import Identity
 from vksched.tuning.variant_cache import Store
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 print(store.crashed_variants(device), flush=True)
-store.attempt(device).begin("op f[1]", "a", "1234")
+store.crash_marker(device).begin("op f[1]", "a", "1234")
 os._exit(0)
 """
     program = script(tmp_path, text)

@@ -158,7 +158,7 @@ def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
     found: set[tuple[Hashable, ...]] = features_of_case(run.case)
     found |= {("shader", s) for s in shaders if _owner_of(s) == run.case.op}
     found |= {("variant", run.variant), ("epilogue", bool(steps))}
-    if run.case.op == "chain":  # which has the functions of all epilogues
+    if run.case.op == "fused_elementwise":  # which has the functions of all epilogues
         found |= {("step", name) for name in steps}
     found.add(("several dispatches", len(dispatches) > 1))
     return frozenset(found)
