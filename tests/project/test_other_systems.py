@@ -160,13 +160,13 @@ def test_two_processes_that_tune_keep_each_others_results(system: str, tmp_path:
 import sys
 from pathlib import Path
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Found, Store
+from vksched.tuning.variant_cache import Store, TuningResult
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 attempt = store.crash_marker(device)
 for number in range(5):
     key = f"op f[{sys.argv[2]},{number}]"
     attempt.begin(key, "a", "")
-    assert store.add(device, [Found(key, "a", "a", {"a": 1e-3})])
+    assert store.add(device, [TuningResult(key, "a", "a", {"a": 1e-3})])
     assert not store.crashed_variants(device), "both are at it"
 attempt.close(failed=False)
 print(len(store.load(device)))
