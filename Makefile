@@ -66,6 +66,7 @@ validate: ## run the device tests under the Khronos validation layer; no message
 lint: setup ## ruff, mypy, and whether the compiled shaders are current
 	@$(VENV)/bin/python -m ruff check .
 	@$(VENV)/bin/python -m mypy
+	@$(VENV)/bin/python scripts/checks/words.py
 	@$(VENV)/bin/python build_shaders.py --check
 
 wheel: setup ## one file in dist/ that runs where there is no compiler (docs/get-started/wheels.md)

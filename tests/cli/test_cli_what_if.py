@@ -17,7 +17,7 @@ import vksched as vs
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.presets import card_names, topology_names
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
-from vksched.tuning.calibrator import kept_as
+from vksched.tuning.calibrator import cost_cache_key
 from vksched.tuning.cost_cache import CostStore
 
 __all__ = ["model", "plain_environment", "show"]  # fixtures
@@ -161,7 +161,7 @@ def test_what_was_measured_counts(
     monkeypatch.setenv("VKSCHED_TUNE", "1")
     show(raw(0))
     spec = device_probe.device_spec(device_probe.resolve("vulkan:0"))
-    identity = kept_as(spec)
+    identity = cost_cache_key(spec)
     assert identity is not None
     known = Calibration(
         speeds_of(spec),

@@ -235,7 +235,7 @@ def test_states_of_several_hosts_are_written_together(backup: bool) -> None:
             s, t = s + X, t + s
             assert np.array_equal(cluster.state("s"), s) and np.array_equal(cluster.state("t"), t)
             if backup:
-                assert_same(results.kept, [s, t])
+                assert_same(results.next_states, [s, t])
 
 
 @pytest.mark.parametrize("device", ["node1/null:0", "node2/null:1", "node3/null:2"])

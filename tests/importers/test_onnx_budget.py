@@ -23,7 +23,7 @@ LIMIT_BYTES = 4 * MIB
 
 @pytest.fixture(autouse=True)
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_MADE_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(limits, "MAX_MATERIALIZED_BYTES", LIMIT_BYTES)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_a_chain_of_nodes_makes_is_bounded(name: str, traced: None) -> None
         model.opset_import[0].version = 20
         model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.STRING
     before = tracemalloc.get_traced_memory()[0]
-    with pytest.warns(VkschedWarning, match="VKSCHED_MADE_MIB=8"):
+    with pytest.warns(VkschedWarning, match="VKSCHED_FOLD_MIB=8"):
         made = lowered(model, x=np.ones(1, np.float32))
     held, most = (each - before for each in tracemalloc.get_traced_memory())
     assert made is not None and held < 3 * LIMIT_BYTES and most < 12 * LIMIT_BYTES
@@ -149,12 +149,12 @@ def test_a_larger_file_may_make_more_and_a_variable_says_how_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert Budget(MIB).has_room(LIMIT_BYTES + 16 * MIB)
-    monkeypatch.setenv("VKSCHED_MADE_MIB", "64")
+    monkeypatch.setenv("VKSCHED_FOLD_MIB", "64")
     assert Budget(0).has_room(64 * MIB)
-    with pytest.warns(VkschedWarning, match="VKSCHED_MADE_MIB=128"):
+    with pytest.warns(VkschedWarning, match="VKSCHED_FOLD_MIB=128"):
         assert not Budget(0).has_room(64 * MIB + 1)
-    monkeypatch.setenv("VKSCHED_MADE_MIB", "much")
-    with pytest.raises(vs.VkschedError, match="VKSCHED_MADE_MIB to be a whole number"):
+    monkeypatch.setenv("VKSCHED_FOLD_MIB", "much")
+    with pytest.raises(vs.VkschedError, match="VKSCHED_FOLD_MIB to be a whole number"):
         Budget(0)
 
 

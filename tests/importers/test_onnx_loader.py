@@ -844,7 +844,7 @@ def test_sparse_tensors_are_bounded() -> None:
 def test_external_data_that_many_attributes_share_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_MADE_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "MAX_MATERIALIZED_BYTES", 1 << 16)
     (tmp_path / "k.bin").write_bytes(bytes(1 << 14))
     model = relu()
     for number in range(9):

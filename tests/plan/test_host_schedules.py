@@ -155,8 +155,8 @@ def test_in_an_exchange_of_all_with_all_no_host_waits_for_its_turn(hosts: int) -
     placed = {f"{what}{host}*": names[host] for host in range(hosts) for what in ("made", "sum")}
     plan = plan_of((sums, placed), topology_of(names, network))
     value_s = VALUE_BYTES / network.bytes_per_s
-    given_s = hosts * value_s  # the caller's port brings the input to all, one behind the other
-    exchange_s = simulate(plan).seconds - given_s
+    input_s = hosts * value_s  # the caller's port brings the input to all, one behind the other
+    exchange_s = simulate(plan).seconds - input_s
     assert (hosts - 1) * value_s <= exchange_s <= (hosts + 0.5) * value_s
 
 

@@ -41,7 +41,7 @@ def test_sentences_can_be_made_for_every_objective() -> None:
         phrases = formatter(name).phrases
         told.append(f"{phrases.what} {phrases.does} as {phrases.large}")
         told.append(f"{phrases.what} would {phrases.do} {less(0.25)} {phrases.less}")
-        told.append(f"it makes {phrases.made} {less(0.25)} {phrases.smaller}")
+        told.append(f"it makes {phrases.result} {less(0.25)} {phrases.smaller}")
     assert told == [
         "a run takes as long",
         "a run would take 75 % less",

@@ -192,10 +192,10 @@ MISTAKES = {
     "nobody waits before a split": ("yield from self._wait(step.waits)", "pass"),
     "nobody waits at the end": ("yield from self._wait(self._program.final_waits)", "pass"),
     "given values are copied after the waits": (
-        "self._copy(step.given_s, step.device, number)\n"
+        "self._copy(step.input_s, step.device, number)\n"
         "            yield from self._wait(step.waits)",
         "yield from self._wait(step.waits)\n"
-        "            self._copy(step.given_s, step.device, number)",
+        "            self._copy(step.input_s, step.device, number)",
     ),
     "a value that crosses is copied once": (" + enters_s(value, part)", ""),
     "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
@@ -224,7 +224,7 @@ MISTAKES = {
     "the host copies weights that stream in": ("elif value not in graph.data:", "elif True:"),
     "weights take turns in staging buffers for nothing": ("elif part.refills:", "elif False:"),
     "weights that take turns are all there from the start": (
-        "part.refills:\n                crossed_s +=", "part.refills:\n                given_s +=",
+        "part.refills:\n                crossed_s +=", "part.refills:\n                input_s +=",
     ),
     "a device copies weights that take turns alone": (
         "value in graph.data and not refills:", "value in graph.data:",

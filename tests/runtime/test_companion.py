@@ -649,7 +649,7 @@ def test_a_device_does_not_end_below_a_call_that_an_interrupt_left(
     begun, go_on = threading.Event(), threading.Event()
 
     def compile_long() -> None:
-        with context.kept_open():
+        with context.keep_open():
             begun.set()
             go_on.wait(LIMIT_S)
 
@@ -754,9 +754,9 @@ def loaded():
 
 binding.describe_devices()
 out = [loaded()]
-with binding.drivers_kept():
+with binding.keep_drivers_loaded():
     binding.describe_devices()
-    with binding.drivers_kept():
+    with binding.keep_drivers_loaded():
         binding.describe_devices()
     out.append(loaded())
 out.append(loaded())

@@ -17,7 +17,7 @@ from conftest import needs_posix, vulkan_names
 from vksched.runtime.vulkan import mesa_shader_cache
 from vksched.runtime.vulkan.mesa_shader_cache import FOLDER, OFF, settle_shader_cache
 from vksched.storage import disk_cache
-from vksched.storage.disk_cache import kept_if_room, room_error
+from vksched.storage.disk_cache import optional_write, room_error
 
 pytestmark = [
     needs_posix,
@@ -75,7 +75,7 @@ def test_without_room_the_cache_is_off_and_one_warning_says_so(
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert settle_shader_cache(tries=True) and os.environ[OFF] == "true"
     assert not settle_shader_cache(tries=True)
-    with kept_if_room(tmp_path / "vksched"):
+    with optional_write(tmp_path / "vksched"):
         full()
     (said,) = caplog.messages
     assert f"expected room in {tmp_path}, got none ({os.strerror(errno.EDQUOT)})" in said
@@ -107,11 +107,11 @@ def test_caches_go_without_what_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-        with kept_if_room(tmp_path):
+        with optional_write(tmp_path):
             raise OSError(number, os.strerror(number))
     (said,) = caplog.messages  # of the first; that others may not write there is no matter of room
     assert "computed again by each start; try to free some, or VKSCHED_CACHE=<folder>" in said
-    with pytest.raises(ValueError), kept_if_room(tmp_path):
+    with pytest.raises(ValueError), optional_write(tmp_path):
         raise ValueError
     assert room_error(tmp_path, 1 << 12) is None and not list(tmp_path.iterdir())
 

@@ -27,7 +27,7 @@ from vksched.tuning.autotuner import Mode
 from vksched.tuning.benchmarker import Transfer
 from vksched.tuning.calibrate_device import QUICK_PASSES
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
-from vksched.tuning.calibrator import Calibrator, kept_as
+from vksched.tuning.calibrator import Calibrator, cost_cache_key
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
@@ -212,7 +212,7 @@ def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -
 def first_use() -> tuple[Hardware, Identity, Calibration]:
     """Return a software device after its first use, what it is kept under, and what is kept."""
     device = Hardware("vulkan:0", software=True)
-    identity = kept_as(device.spec)
+    identity = cost_cache_key(device.spec)
     assert identity is not None
     with vs.Scheduler([device]) as sched:
         relu(sched)
@@ -304,7 +304,7 @@ def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> Non
 
 
 def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Path) -> None:
-    identity = kept_as(Hardware("vulkan:0").spec)
+    identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
     marker = CostStore().crash_marker(identity)
     marker.begin("relu", "bytes", "")
@@ -315,7 +315,7 @@ def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Pat
 
 
 def test_a_device_on_which_submissions_ended_a_program_is_let_be(rigs: Rigs) -> None:
-    identity = kept_as(Hardware("vulkan:0").spec)
+    identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
     marker = CostStore().crash_marker(identity)
     marker.begin("submissions", "", "")
@@ -346,7 +346,7 @@ def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
     known = Calibration(
         speeds_of(CARD), Overheads(1e-6), samples=(Sample("relu", "bytes", -10.0, 2.0),)
     )
-    identity = kept_as(CARD)
+    identity = cost_cache_key(CARD)
     assert identity is not None
     calibrator._known[identity] = known
     assert calibrator.costed(CARD).costs == known.costs
@@ -356,16 +356,18 @@ def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
 
 def test_devices_are_kept_by_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = DeviceSpec("cpu", "cpu", "numpy", "numpy 2.0")
-    assert kept_as(DeviceSpec("null:0", "null", driver="1")) is None
-    assert kept_as(replace(CARD, driver="")) is None
-    assert kept_as(CARD) == kept_as(replace(CARD, name="vulkan:7"))
-    assert kept_as(CARD) != kept_as(replace(CARD, driver="driver 2"))
-    assert kept_as(cpu) is not None and kept_as(cpu) != kept_as(CARD)
+    assert cost_cache_key(DeviceSpec("null:0", "null", driver="1")) is None
+    assert cost_cache_key(replace(CARD, driver="")) is None
+    assert cost_cache_key(CARD) == cost_cache_key(replace(CARD, name="vulkan:7"))
+    assert cost_cache_key(CARD) != cost_cache_key(replace(CARD, driver="driver 2"))
+    assert cost_cache_key(cpu) is not None and cost_cache_key(cpu) != cost_cache_key(CARD)
     software = replace(CARD, limits=Limits(software=True))
     monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 2)
-    two, card = kept_as(software), kept_as(CARD)
+    two, card = cost_cache_key(software), cost_cache_key(CARD)
     monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 3)
-    assert kept_as(software) != two and kept_as(CARD) == card  # it runs on these cores
+    assert (
+        cost_cache_key(software) != two and cost_cache_key(CARD) == card
+    )  # it runs on these cores
 
 
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")

@@ -25,7 +25,7 @@ from vksched.topology.topology import Topology
 from vksched.tuning import calibrator as calibrator_module
 from vksched.tuning import device_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
-from vksched.tuning.calibrator import kept_as
+from vksched.tuning.calibrator import cost_cache_key
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
 from vksched.tuning.tunable_calls import shader_hash
@@ -290,7 +290,7 @@ def test_a_program_that_ends_without_closing_keeps_its_lessons(folder: Path, end
     cpu = vs.Scheduler(["cpu"], tune=False)
     spec = cpu.devices[-1].spec
     cpu.close()
-    identity = kept_as(spec)
+    identity = cost_cache_key(spec)
     assert identity is not None
     spent = Calibration(speeds_of(spec), spent_s=1.0)  # it measures nothing itself
     assert CostStore().add(identity, spent)

@@ -41,7 +41,7 @@ from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
-from vksched.tuning.search import GivenUp, search
+from vksched.tuning.search import MeasurementSkipped, search
 from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
 from vksched.tuning.variant_cache import Store, TuningResult
 
@@ -341,7 +341,7 @@ def test_bench_that_waits_behind_other_work_is_given_up(
             with monkeypatch.context() as patched:
                 patched.setattr(bench, "close", partial(late, bench._recording, 0))
                 patched.setattr(type(device.context), "pending", lambda *_, others=others: others)
-                wanted = GivenUp if others else vs.DeviceTimeout
+                wanted = MeasurementSkipped if others else vs.DeviceTimeout
                 with pytest.raises(wanted), bench:
                     late(bench._recording, 0)
             assert device.context._device.retained.pop() is bench

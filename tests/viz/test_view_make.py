@@ -18,7 +18,7 @@ from timelines import (
 
 import vksched as vs
 from vksched.trace import Event
-from vksched.viz.timeline.build import BESIDE, plan_timeline, run_timeline
+from vksched.viz.timeline.build import MAX_PREDICTIONS, plan_timeline, run_timeline
 from vksched.viz.timeline.row_layout import lay_out
 from vksched.viz.timeline.timeline_types import HOST, ROWS, Span
 
@@ -67,7 +67,7 @@ def test_predictions_of_many_overlapping_runs_do_not_fill_the_screen() -> None:
     events = [Event("run", "host", k * 1e-6, k * 1e-6 + 5e-6, k, {}, 0) for k in range(500)]
     timeline = run_timeline(events, [told_plan()], LANES)
     tracks = lay_out(timeline.lanes, timeline.spans)
-    assert sum(t.row == "ops" and t.lane == 1 for t in tracks) <= BESIDE
+    assert sum(t.row == "ops" and t.lane == 1 for t in tracks) <= MAX_PREDICTIONS
     assert any("overlap" in note for note in timeline.notes)
 
 

@@ -216,7 +216,7 @@ def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
     return tuple(as_float(op, what, v) for v in value)
 
 
-def check_made(op: str, count: int) -> None:
+def check_constant_size(op: str, count: int) -> None:
     """Raise ShapeError if a constant is too large to be created by a builder."""
     if count > MAX_CONSTANT_ELEMENTS:
         raise ShapeError(

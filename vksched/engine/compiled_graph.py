@@ -257,7 +257,7 @@ class GraphExecutionState:
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
-                    settled = executor.plan, executor.devices, results.kept, failed
+                    settled = executor.plan, executor.devices, results.next_states, failed
                     broken = self._states.finish_run(*settled) if graph.states else []
             except ExecutorClosed:
                 continue

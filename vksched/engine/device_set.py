@@ -16,7 +16,7 @@ from ..runtime.cpu.cpu_device import CpuDevice
 from ..runtime.device import Device
 from ..runtime.simulated.device_wrapper import WrappedDevice, innermost
 from ..runtime.vulkan import device_probe
-from ..runtime.vulkan.binding import drivers_kept, robust_access
+from ..runtime.vulkan.binding import keep_drivers_loaded, robust_access
 from ..runtime.vulkan.open_device import open_device
 from ..topology.device_spec import GRANULARITIES
 from ..topology.host_names import CPU, DRIVER, host_of, on
@@ -54,7 +54,7 @@ class DeviceSet:
         None selects all default devices and all devices of other hosts. robust: enable memory
         bounds checks for kernels.
         """
-        with drivers_kept(), robust_access() if robust else nullcontext():
+        with keep_drivers_loaded(), robust_access() if robust else nullcontext():
             self._open(devices, hosts)
 
     def _open(self, devices: Wanted | None, hosts: Hosts | None) -> None:

@@ -52,10 +52,10 @@ from ..storage.disk_cache import (
     about_loaded,
     folder_of,
     is_code,
-    kept_if_room,
     loaded_code,
     locked,
     make_folder,
+    optional_write,
     read_whole,
     remove_old,
     replace_whole,
@@ -159,7 +159,7 @@ class CachedStepGraph:
         modules = sorted({*map(tuple, document.fields.get("code", ())), *code})
         fields = {**document.fields, "key": self._key, "plan": plan, "code": modules}
         whole = replace(document, fields=fields)
-        with kept_if_room(self._path.parent):
+        with optional_write(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))

@@ -138,7 +138,7 @@ class Graph:
             value = self.nodes[self.nodes[node_id].inputs[1]]
             how = value.declaration.in_place
             positions = [position for position, i in enumerate(value.inputs) if i == state]
-            if how is not None and positions == [how.kept] and reads[value.id] == 1:
+            if how is not None and positions == [how.updated_operand] and reads[value.id] == 1:
                 result.add(value.id)
         return frozenset(result)
 

@@ -204,11 +204,11 @@ class InPlace:
         operand of the result's shape, because each result element only depends on the operand
         elements at its position, which kernels read before they write.
     write
-        (operands, attrs, array) -> None: writes the result into an array that holds operand `kept`,
-        without an allocation. None: not supported by numpy.
+        (operands, attrs, array) -> None: writes the result into an array that holds operand
+        `updated_operand`, without an allocation. None: not supported by numpy.
     """
 
-    kept: int | None = None
+    updated_operand: int | None = None
     write: Callable[[tuple[NDArray, ...], Attrs, NDArray], None] | None = None
 
 

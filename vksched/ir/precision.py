@@ -41,7 +41,7 @@ def precision_of(attrs: Attrs) -> str:
     return str(attrs[PRECISION]) if PRECISION in attrs else SINGLE
 
 
-def kept_precision(attrs: Attrs) -> dict[str, AttrValue]:
+def precision_attrs(attrs: Attrs) -> dict[str, AttrValue]:
     """Return the precision attribute of a node, for an equivalent node; {} without one."""
     return {PRECISION: attrs[PRECISION]} if PRECISION in attrs else {}
 

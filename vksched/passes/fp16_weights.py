@@ -26,7 +26,7 @@ from ..ir.precision import (
     HALF,
     MIXED,
     bfloat16_bits,
-    kept_precision,
+    precision_attrs,
     precision_of,
 )
 from ..ops.quantized.gguf_formats import format_of, pack_u32
@@ -78,7 +78,7 @@ def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:
     if words is None:
         return None
     converted = r.constant(words, (format, transposed, r.key(w)), "weight")
-    new_attrs: dict[str, AttrValue] = {"format": format, **kept_precision(node.attrs)}
+    new_attrs: dict[str, AttrValue] = {"format": format, **precision_attrs(node.attrs)}
     return r.emit("quantized_linear", (x, converted, *bias), new_attrs)
 
 

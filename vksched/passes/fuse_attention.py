@@ -16,7 +16,7 @@ import numpy as np
 from ..common.dtypes import BOOL, FLOAT32
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Node
-from ..ir.precision import kept_precision, precision_of
+from ..ir.precision import precision_attrs, precision_of
 from .pattern import scaled, single_use
 from .rewrite import Rewriter
 
@@ -63,7 +63,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
         operands.append(mask)
     attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past_len": 0, "left": -1}
     attrs |= {"right": -1, "is_bshd": (0, 0, 0, 0)}
-    attrs |= kept_precision(node.attrs)
+    attrs |= precision_attrs(node.attrs)
     attrs["fully_masked_is_nan"] = soft.type.shape[-1] > 0  # an empty sum is 0
     fused = _emit(r, "attention", operands, attrs)
     return r.emit("reshape", (fused,), {"shape": node.type.shape}) if len(lead) == 1 else fused

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Graph, Node
-from ..ir.precision import kept_precision
+from ..ir.precision import precision_attrs
 from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rules, rewrite
 
@@ -48,7 +48,7 @@ def _product(r: Rewriter, node: Node) -> int | None:
         return None
     if dequantize.type.rank != 2 or attrs.as_bool("transpose_a"):
         return None
-    new_attrs = {"format": dequantize.attrs["format"], **kept_precision(attrs)}
+    new_attrs = {"format": dequantize.attrs["format"], **precision_attrs(attrs)}
     return r.emit("quantized_linear", (x, *dequantize.inputs, *bias), new_attrs)
 
 
@@ -57,7 +57,7 @@ def _grouped(r: Rewriter, node: Node) -> int | None:
     dequantize = _dequantize_of(r, weight)
     if dequantize is None or node.type.dtype != FLOAT32:
         return None
-    attrs = {"format": dequantize.attrs["format"], **kept_precision(node.attrs)}
+    attrs = {"format": dequantize.attrs["format"], **precision_attrs(node.attrs)}
     return r.emit("quantized_moe_linear", (x, *dequantize.inputs, expert_ids), attrs)
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MAX_WEIGHTS, NAME, NORM
+from ..ops.quantized.merged_linear import COLUMNS, GATES, MAX_WEIGHTS, MERGED_BUFFERS, NAME, NORM
 from ..ops.quantized.q8_activations import quantizes_x
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
@@ -47,7 +47,7 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
 
 def is_supported(limits: Limits | None) -> bool:
     """Return True if all devices have the fused kernel and benefit from it."""
-    return limits is not None and not limits.software and limits.storage_buffers >= BESIDE_BUFFERS
+    return limits is not None and not limits.software and limits.storage_buffers >= MERGED_BUFFERS
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from ..ir.attrs import Attrs, AttrValue
 from ..ir.evaluate import compute
 from ..ir.graph import Graph, Node
 from ..ir.op import Call, get_op
-from ..ir.precision import kept_precision
+from ..ir.precision import precision_attrs
 from ..ops.conv.winograd import TILES
 from ..ops.linalg.matmul import step_cost
 from ..ops.lowering.lower import lower
@@ -77,7 +77,7 @@ def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
                 continue
             attrs: dict[str, AttrValue] = {"tile": tile}
             attrs |= {name: node.attrs[name] for name in ("begin", "end")}
-            attrs |= kept_precision(node.attrs)
+            attrs |= precision_attrs(node.attrs)
             types = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
             if not _runs(Call(tuple(types), node.type, Attrs(attrs), limits)):
                 continue

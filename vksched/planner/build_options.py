@@ -27,7 +27,7 @@ from ..ir.graph import Node
 from ..plan.costs import node_cost
 from ..plan.costs.op_support import OpSupport
 from ..plan.dynamic.options import Options, Piece, Recorded
-from ..plan.simulation.simulate_plan import beside_seconds
+from ..plan.simulation.simulate_plan import overhead_seconds
 from ..plan.types.placement_overrides import Overrides, resolve_overrides
 from ..plan.types.split_draft import SUBMISSION_S
 from .placement.node_groups import NodeGroup, find_node_groups
@@ -207,7 +207,7 @@ class _OptionsBuilder:
         support = self.support
         return {
             d: sum(support.node_seconds(n, d) for n in piece.nodes)
-            + beside_seconds(support.graph, self.topology, d, (), piece.gives)
+            + overhead_seconds(support.graph, self.topology, d, (), piece.gives)
             for d in on
         }
 

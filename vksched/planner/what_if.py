@@ -211,7 +211,7 @@ class Comparison:
             elif row.kind == "change" and factor is not None:
                 changes = abs(factor - 1) > SAME
                 effect = (
-                    f"makes {phrases.made} {formatter.times(factor)}"
+                    f"makes {phrases.result} {formatter.times(factor)}"
                     if changes
                     else "changes nothing"
                 )

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from ..common.dtypes import NDArray
-from .disk_cache import folder_of, kept_if_room, make_folder, read_whole, remove_old
+from .disk_cache import folder_of, make_folder, optional_write, read_whole, remove_old
 from .lazy_array import ArrayLike, FileExtent, LazyArray, Origin, origin_of
 from .weak_map import WeakIdMap
 
@@ -123,7 +123,7 @@ def _store_hash(origin: Origin, digest: str) -> None:
     path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
         return
-    with kept_if_room(path.parent):  # the cache is optional
+    with optional_write(path.parent):  # the cache is optional
         make_folder(path.parent)
         if not path.exists():
             remove_old(path.parent, MAX_FILES - 1, "*.txt")

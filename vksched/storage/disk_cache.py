@@ -125,7 +125,7 @@ def _warn_once(text: str) -> None:
 
 
 @contextmanager
-def kept_if_room(folder: Path) -> Iterator[None]:
+def optional_write(folder: Path) -> Iterator[None]:
     """Suppress errors of writing to a folder: caches are optional. `warn_full` logs a full disk."""
     try:
         yield

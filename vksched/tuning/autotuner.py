@@ -31,7 +31,7 @@ from .search import (
     LARGEST_ERROR_OF,
     LONGEST_S,
     Bench,
-    GivenUp,
+    MeasurementSkipped,
     search,
 )
 from .tunable_calls import Tunable, calls_of, shader_hash
@@ -338,7 +338,7 @@ def _measure(
             names = tuple(name for name in call.names if name not in lost)
             noted = _MarkedBench(bench, marker, call)
             found = search(call.key, names, noted, left_s, _largest_error(call.call))
-    except (OutOfMemory, UnsupportedOp, GivenUp):
+    except (OutOfMemory, UnsupportedOp, MeasurementSkipped):
         return None
     except DeviceError as error:
         error.device, error.during = device.name, "tuning"

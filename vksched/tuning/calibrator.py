@@ -37,7 +37,7 @@ from .device_cache import Identity
 OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
 
 
-def kept_as(spec: DeviceSpec) -> Identity | None:
+def cost_cache_key(spec: DeviceSpec) -> Identity | None:
     """Return the cache key of a device's costs, or None if they are not cached. The key of a
     software device includes the number of cores that it may use.
     """
@@ -76,7 +76,7 @@ class Calibrator:
 
     def known(self, spec: DeviceSpec) -> Calibration:
         """Return the calibration of a device."""
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         key = identity or spec.name
         with self._lock:
             if key not in self._known:
@@ -133,12 +133,12 @@ class Calibrator:
 
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's costs."""
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         return None if identity is None or self._store is None else self._store.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
         """Delete the calibration of a device, also on disk; return True if there was one."""
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
         return identity is not None and self._store is not None and self._store.clear(identity)
@@ -206,30 +206,30 @@ class Calibrator:
             found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
         with self._lock:
-            self._known[kept_as(device.spec) or device.name] = merged
+            self._known[cost_cache_key(device.spec) or device.name] = merged
         self._keep(device.spec, found, merged)
         return merged
 
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
         """Cache costs that runs showed for later schedulers; this one's speed tracker has them."""
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         if identity is not None and self._store is not None and self._mode.reads:
             self._store.add(identity, seen)
 
     def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         if identity is None or self._store is None:
             return frozenset()
         return self._store.crashed_variants(identity)
 
     def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         if identity is None or self._store is None:
             return CrashMarker(None)
         return self._store.crash_marker(identity)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
-        identity = kept_as(spec)
+        identity = cost_cache_key(spec)
         if identity is None or self._store is None or not found:
             return
         if not self._store.add(identity, found):

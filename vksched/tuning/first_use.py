@@ -30,7 +30,7 @@ from ..trace import Event, Trace
 from .autotuner import Mode, is_busy
 from .calibration_samples import CalibrationSample, calibration_samples
 from .calibration_types import Calibration
-from .calibrator import Calibrator, kept_as
+from .calibrator import Calibrator, cost_cache_key
 
 FIRST_USE_S, START_S = 0.5, 0.3
 """Time for one device while its results are cached, and the part of it for one scheduler."""
@@ -132,7 +132,11 @@ class FirstUse:
     def _wants(self, device: Device, devices: Sequence[Device], with_cpu: bool) -> bool:
         spec = device.spec
         # a throttled device does not show the costs of the wrapped one
-        if kept_as(spec) is None or isinstance(device, WrappedDevice) or self._left_s(spec) <= 0:
+        if (
+            cost_cache_key(spec) is None
+            or isinstance(device, WrappedDevice)
+            or self._left_s(spec) <= 0
+        ):
             return False
         if spec.kind != "cpu" or with_cpu or self._asked:
             return True

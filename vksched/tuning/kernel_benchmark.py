@@ -19,7 +19,7 @@ from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.single_dispatch import Place, Singles
 from ..runtime.vulkan.vulkan_device import VulkanDevice
-from .search import GivenUp
+from .search import MeasurementSkipped
 
 BLOCK_WORDS = 1 << 18
 """Operands repeat this block; at most this much of a result is compared."""
@@ -41,7 +41,7 @@ class CallBench:
     ------
     OutOfMemory
         There is not enough memory.
-    GivenUp
+    MeasurementSkipped
         On closing after a timeout, if the device was busy with other work.
     """
 
@@ -137,7 +137,7 @@ class CallBench:
         # Another graph's run may delay this; the thread that waits for that run will see whether
         # the device has failed.
         if isinstance(error, DeviceTimeout) and (answers or self._context.pending(self._recording)):
-            raise GivenUp(f"[tune] {self._device.name} is busy: {error}") from error
+            raise MeasurementSkipped(f"[tune] {self._device.name} is busy: {error}") from error
 
     def _storage(self, words: int) -> Buffer:
         self._buffers.append(self._context.storage(max(words, 1)))

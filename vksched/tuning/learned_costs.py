@@ -43,7 +43,7 @@ from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
 from ..topology.host_names import DRIVER, host_of
 from .calibration_types import Calibration, Overheads, Sample, sample_of, speeds_of
-from .calibrator import Calibrator, kept_as
+from .calibrator import Calibrator, cost_cache_key
 from .tunable_calls import shader_hash
 
 NEAR = math.log(1.15)
@@ -133,7 +133,7 @@ class Lessons:
 def _is_cached(spec: DeviceSpec, device: Device) -> bool:
     """Return True if learned costs of a device are cached: a real device of this host."""
     ours = host_of(spec.name) == DRIVER and not isinstance(device, WrappedDevice)
-    return ours and kept_as(spec) is not None
+    return ours and cost_cache_key(spec) is not None
 
 
 def lesson_of(

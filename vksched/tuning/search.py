@@ -45,7 +45,7 @@ if an operand may be rounded to 8 bits (3e-5).
 """
 
 
-class GivenUp(VkschedError):
+class MeasurementSkipped(VkschedError):
     """A call cannot be measured now, without a fault of the device."""
 
 

@@ -91,7 +91,7 @@ class Advice:
             return []
         if not found:
             min_gain = percent(min(map(self._margin, self.alternatives)))
-            text = f"no device to remove or to add would make {phrases.made} over {min_gain}"
+            text = f"no device to remove or to add would make {phrases.result} over {min_gain}"
             return [f"{text} {phrases.smaller}, by simulation"]
         now = formatter.text(self.value(self.now) or 0.0)
         return [

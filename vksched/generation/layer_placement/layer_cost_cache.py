@@ -26,9 +26,9 @@ from ...ops.lowering import native_kernels
 from ...storage.disk_cache import (
     code_files,
     folder_of,
-    kept_if_room,
     locked,
     make_folder,
+    optional_write,
     read_whole,
     remove_old,
     replace_whole,
@@ -84,7 +84,7 @@ def cached_or_measured(
     found = _read(path, key, topology)
     if found is None:
         found = measure()
-        with kept_if_room(folder):
+        with optional_write(folder):
             _write(path, key, found)
     return found
 

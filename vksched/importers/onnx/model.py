@@ -107,7 +107,7 @@ class Model(ImportedModel):
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
         functions, taken = tuple(model.functions), joined_names(graph)
-        budget = Budget(file.file_bytes, file.made_bytes)
+        budget = Budget(file.file_bytes, file.materialized_bytes)
         self.context = ModelContext(self.opsets, functions, taken, budget)
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)

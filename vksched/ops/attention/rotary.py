@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
+from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_constant_size
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, Whole
 from ...ir.attrs import Attrs, AttrValue
@@ -197,7 +197,7 @@ def rotary_cache(
             "[rotary_cache] expected a length, an even dim and a base over 0, "
             f"got {length}, {dim} and {base}"
         )
-    check_made("rotary_cache", max(length * dim, length, dim))
+    check_constant_size("rotary_cache", max(length * dim, length, dim))
     rates = base ** (-np.arange(0, dim, 2, dtype=np.float64) / max(dim, 1))
     angles = np.arange(length, dtype=np.float64)[:, None] * rates
     return (

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from ...common.dtypes import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
+from ...common.dtypes import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_constant_size
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Flag, one_of
 from ...ir.attrs import Attrs, AttrValue
@@ -283,7 +283,7 @@ def affine_grid(
             "[affine_grid] expected maps (batch, 2, 3) and a size (batch, channels, height, width) "
             f"or (batch, 3, 4) and one with depth, got {maps.shape} and {shape}"
         )
-    check_made("affine_grid", math.prod(shape[2:]) * (dims + 1))
+    check_constant_size("affine_grid", math.prod(shape[2:]) * (dims + 1))
     steps = [_steps(length, align_corners) for length in shape[2:]]
     places = np.stack([*reversed(np.meshgrid(*steps, indexing="ij")), np.ones(shape[2:])], -1)
     base = constant(places.reshape(-1, dims + 1).astype(maps.dtype))

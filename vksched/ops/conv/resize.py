@@ -18,7 +18,7 @@ from ...common.dtypes import (
     as_floats,
     as_ints,
     as_shape,
-    check_made,
+    check_constant_size,
     normalize_axis,
 )
 from ...common.errors import DTypeError, ShapeError
@@ -117,7 +117,7 @@ def _taps(
     reach = 1 if mode == "linear" else 2
     scale = min(a.scale, 1.0) if antialias else 1.0
     first = math.floor(-reach / scale) + 1
-    check_made("resize", a.out * (2 - 2 * first))
+    check_constant_size("resize", a.out * (2 - 2 * first))
     base = np.ceil(at) - 1  # the position is in base..base + 1, including the end
     steps = np.arange(first, 2 - first)
     distance = (steps - (at - base)[:, None]) * scale
@@ -243,7 +243,7 @@ def resize(
     for a in sorted(todo, key=lambda a: a.scale):  # shrinking axes first leaves less work
         if not a.changes:
             continue
-        check_made("resize", a.out)
+        check_constant_size("resize", a.out)
         at = _coordinates(a, coordinate_transformation_mode, mode)
         if crops:
             within = (at >= 0) & (at <= a.size - 1)

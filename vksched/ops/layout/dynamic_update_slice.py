@@ -154,7 +154,7 @@ register(
         work=_work,
         indices=(2,),
         native_program=_native_program,
-        in_place=InPlace(kept=0, write=_write),
+        in_place=InPlace(updated_operand=0, write=_write),
     )
 )
 

@@ -13,7 +13,7 @@ from ...common.dtypes import (
     NDArray,
     TensorType,
     as_ints,
-    check_made,
+    check_constant_size,
     contiguous_strides,
     normalize_axis,
 )
@@ -145,7 +145,7 @@ register(
 def _source(size: int, begin: int, end: int, mode: str) -> NDArray:
     """Return the source index for every index of a padded axis."""
     inside = _inside(size, begin, end)
-    check_made("pad", inside.size)
+    check_constant_size("pad", inside.size)
     last = inside.count - 1
     at = np.arange(inside.size, dtype=np.int64) - inside.at
     if mode == "wrap":

@@ -18,7 +18,7 @@ from ...common.dtypes import (
     TensorType,
     as_int,
     as_ints,
-    check_made,
+    check_constant_size,
     contiguous_strides,
     normalize_axes,
     normalize_axis,
@@ -249,7 +249,7 @@ def repeat(
         before, after = math.prod(x.shape[:at]), math.prod(x.shape[at + 1 :])
         wide = expand(reshape(x, (before, size, 1, after)), (before, size, times[0], after))
         return reshape(wide, (*x.shape[:at], size * times[0], *x.shape[at + 1 :]), name=name)
-    check_made("repeat", sum(times))
+    check_constant_size("repeat", sum(times))
     return gather(x, np.repeat(np.arange(size, dtype=np.int32), times), at, name=name)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...common.dtypes import FLOAT16, Shape, TensorType
 from ...ir.attrs import Attrs
 from ...ir.op import Call, Dispatch
-from ...ir.precision import kept_precision
+from ...ir.precision import precision_attrs
 from ...topology.limits import Limits
 from ..lowering.strides import broadcast_strides, spread
 
@@ -27,7 +27,7 @@ def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, in
 def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
     """Return the attributes of a product inside another op's call, with the same precision."""
     flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-    return Attrs({**flags, **kept_precision(call.attrs)})
+    return Attrs({**flags, **precision_attrs(call.attrs)})
 
 
 def fp16_weights(call: Call) -> str:

@@ -37,7 +37,7 @@ GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 MAX_WEIGHTS = 3
 COLUMNS = 4 * GEMV_LOCAL[1]
 """Columns of a workgroup, all of one weight."""
-BESIDE_BUFFERS = 7
+MERGED_BUFFERS = 7
 """Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
 
 
@@ -134,9 +134,9 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     limits, normed, gate = call.limits, call.attrs.as_bool("normed"), call.attrs.as_str("gate")
     k, n = call.inputs[0].shape[-1], call.output.shape[-1]
-    if limits.storage_buffers < BESIDE_BUFFERS:
+    if limits.storage_buffers < MERGED_BUFFERS:
         raise UnsupportedOp(
-            f"merged weights need a kernel with {BESIDE_BUFFERS} buffers, the device "
+            f"merged weights need a kernel with {MERGED_BUFFERS} buffers, the device "
             f"allows {limits.storage_buffers}"
         )
     if limits.software and k > LOOP_STEPS * RUN:

@@ -22,7 +22,7 @@ from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from ..costs.node_cost import COPY_IN, COPY_OUT
 from ..plan import Plan
-from ..simulation.simulate_plan import beside_seconds, host_seconds
+from ..simulation.simulate_plan import host_seconds, overhead_seconds
 from ..types.plan_types import PlanValue, Upload
 
 
@@ -87,7 +87,7 @@ class Options:
         """Return the seconds of a device to copy in a value from its staging buffer."""
         key = "entry", value, device
         if key not in self._moves:
-            found = beside_seconds(self.graph, self.topology, device, (value,), ())
+            found = overhead_seconds(self.graph, self.topology, device, (value,), ())
             self._moves[key] = 0.0 if self.topology.is_cpu(device) else found
         return self._moves[key]
 

@@ -50,7 +50,7 @@ class Run:
         steps = self._program.steps
         run = len(steps) - self._program.commits
         for number, step in enumerate(steps):
-            self._copy(step.given_s, step.device, number)
+            self._copy(step.input_s, step.device, number)
             yield from self._wait(step.waits)
             if number == run:
                 self._fetch(number)

@@ -153,7 +153,7 @@ class _HostRun(Run):
 
     def _carry(self, number: int, waits: Iterable[int]) -> Iterator[object]:
         step = self._program.steps[number]
-        self._copy(step.given_s, step.device, number)
+        self._copy(step.input_s, step.device, number)
         yield from self._wait(waits)
         self._copy(step.crossed_s, step.device, number)
         yield True

@@ -24,7 +24,7 @@ class SplitPrediction:
 
     fixed_s: seconds on its device without its nodes, copies included. first_s: for each op, the
     seconds of its nodes at the calibrated pace. now_s: the seconds at the pace of recent runs.
-    known_s: the part of now_s that rests on measurements. beside_known: True if fixed_s does.
+    known_s: the part of now_s that rests on measurements. is_fixed_measured: True if fixed_s does.
     """
 
     split: int
@@ -33,7 +33,7 @@ class SplitPrediction:
     first_s: Mapping[str, float]
     now_s: Mapping[str, float]
     known_s: Mapping[str, float]
-    beside_known: bool
+    is_fixed_measured: bool
 
     @property
     def device_s(self) -> float:
@@ -44,7 +44,7 @@ class SplitPrediction:
     def measured_s(self) -> float:
         """The part of `device_s` that rests on measurements."""
         known_s = sum(self.known_s.values())
-        return known_s + (self.fixed_s if self.beside_known else 0.0)
+        return known_s + (self.fixed_s if self.is_fixed_measured else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

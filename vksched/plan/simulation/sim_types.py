@@ -41,7 +41,7 @@ class SimSplit:
 class SplitTiming:
     """The times of one split.
 
-    given_s: host time to copy in inputs of the caller. waits: splits that the host then waits for.
+    input_s: host time to copy in inputs of the caller. waits: splits that the host then waits for.
     crossed_s: host time to copy in results of these splits, and streamed weights. seconds: time on
     the device. submit_s, fence_s: host time to submit, and to learn of the end. coming_s,
     leaving_s: time of its uploads and downloads on the copy queue, or None if they are a part of
@@ -49,7 +49,7 @@ class SplitTiming:
     """
 
     device: int
-    given_s: float
+    input_s: float
     waits: tuple[int, ...]
     crossed_s: float
     seconds: float

@@ -119,14 +119,14 @@ def make_program(
         costs_of = {device: costs.alone() for device, costs in costs_of.items()}
     steps: list[SplitTiming] = []
     for number, part in enumerate(parts):
-        given_s = crossed_s = 0.0
+        input_s = crossed_s = 0.0
         for value, source in part.live_in:
             if source != HOST:
                 near = host_of(parts[source].device) == host_of(part.device)
                 left_s = leaves_s(value, parts[source].device) if near else 0.0
                 crossed_s += left_s + enters_s(value, part)
             elif value not in graph.data:
-                given_s += enters_s(value, part)
+                input_s += enters_s(value, part)
             elif part.refills:
                 crossed_s += enters_s(value, part)
         live_in = [value for value, _ in part.live_in]
@@ -139,7 +139,7 @@ def make_program(
             leaving_s = copy_submission_seconds(
                 graph, topology, part.device, node_cost.COPY_OUT, part.live_out
             )
-        on_device_s = beside_seconds(
+        on_device_s = overhead_seconds(
             graph,
             topology,
             part.device,
@@ -152,7 +152,7 @@ def make_program(
         steps.append(
             SplitTiming(
                 part.device,
-                given_s,
+                input_s,
                 part.waits if walks is None else walks.waits[number],
                 crossed_s,
                 on_device_s,
@@ -230,10 +230,12 @@ def split_overhead_seconds(plan: PlanValue, split: Split) -> float:
     """Return the overhead of a split on its compute queue in seconds, excluding its nodes."""
     live_in = [] if UPLOAD in split.async_transfers else [c.node for c in split.uploads]
     live_out = [] if DOWNLOAD in split.async_transfers else [c.node for c in split.downloads]
-    return beside_seconds(plan.graph, plan.topology, split.device, live_in, live_out, split.refills)
+    return overhead_seconds(
+        plan.graph, plan.topology, split.device, live_in, live_out, split.refills
+    )
 
 
-def beside_seconds(
+def overhead_seconds(
     graph: Graph,
     topology: Topology,
     device: int,

@@ -28,14 +28,14 @@ from .plan_types import PlanValue
 @dataclass(frozen=True, slots=True)
 class Phrases:
     """The phrases for a value, as in "[what] [does] as [large]", "[what] would [do] 5 % [less]" and
-    "makes [made] 5 % [smaller]". head: the heading of a column.
+    "makes [result] 5 % [smaller]". head: the heading of a column.
     """
 
     head: str
     what: str
     does: str
     do: str
-    made: str
+    result: str
     large: str
     larger: str
     smaller: str

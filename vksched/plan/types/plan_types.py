@@ -285,7 +285,7 @@ def may_lie_over(graph: Graph, value: int, state: int) -> bool:
     if how is None or graph.words[value] != graph.words[state]:
         return False
     read = [i for i, operand in enumerate(node.inputs) if graph.view_base(operand) == state]
-    if how.kept is not None and read != [how.kept]:
+    if how.updated_operand is not None and read != [how.updated_operand]:
         return False
     return all(
         graph.nodes[i].type == node.type and graph.views.get(i, (state, 0))[1] == 0

@@ -50,7 +50,7 @@ class RunResult:
     """
 
     outputs: tuple[NDArray, ...]
-    kept: tuple[NDArray, ...] = ()
+    next_states: tuple[NDArray, ...] = ()
     plan_and_stats: tuple[Plan, RunStats] | None = None
 
 

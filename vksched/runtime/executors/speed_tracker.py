@@ -296,7 +296,7 @@ def _add_first(plan: PlanValue, known: _Plan, first: RunStats) -> None:
         split = known.splits[measured.split]
         if (
             split is not None
-            and not split.expected.beside_known
+            and not split.expected.is_fixed_measured
             and _is_device_time(plan, measured)
         ):
             split.see(measured.device_s)

@@ -30,7 +30,7 @@ companion: Any = None
 """The native modules, None until `load` has imported them."""
 _load_lock = threading.Lock()
 _keep_count = 0
-"""Number of active `drivers_kept` blocks."""
+"""Number of active `keep_drivers_loaded` blocks."""
 _drivers: Owner | None = None
 """The process that loaded the drivers, which do not survive a fork."""
 _device_list: tuple[dict[str, str], list[dict[str, Any]]] | None = None
@@ -116,7 +116,7 @@ def robust_access() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def drivers_kept() -> Iterator[None]:
+def keep_drivers_loaded() -> Iterator[None]:
     """Keep drivers loaded inside the block. A driver is unloaded with its last instance, and
     loading it again takes longer than opening a device.
     """

@@ -270,11 +270,11 @@ class Context:
             free = int(heap["budget_bytes"]) - own
         return total, total - max(0, free), own
 
-    def kept_open(self) -> contextlib.AbstractContextManager[None]:
+    def keep_open(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that keeps the device alive, even if it is closed meanwhile. For
         long native calls without the GIL, on a thread that no interrupt reaches.
         """
-        return self._device.kept_open()
+        return self._device.keep_open()
 
     def keep(self, *used: object) -> None:
         """Retain objects that a hanging submission may still use until the device is destroyed."""

@@ -159,7 +159,7 @@ class DeviceHandle:
                 self.manager = None
 
     @contextlib.contextmanager
-    def kept_open(self) -> Iterator[None]:
+    def keep_open(self) -> Iterator[None]:
         """Keep the device alive during a native call."""
         with self.lock:
             self.calls += 1

@@ -26,8 +26,8 @@ from pathlib import Path
 from ...common.version import __version__
 from ...storage.disk_cache import (
     folder_of,
-    kept_if_room,
     make_folder,
+    optional_write,
     read_whole,
     remove_old,
     replace_whole,
@@ -89,7 +89,7 @@ class Entry:
         if self._path is None:
             return
         folder = self._path.parent
-        with kept_if_room(folder):
+        with optional_write(folder):
             make_folder(folder)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
             remove_old(folder, MAX_FILES)

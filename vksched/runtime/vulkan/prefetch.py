@@ -45,7 +45,7 @@ class WeightPrefetcher:
     def _work(self, weights: Sequence[tuple[object, ArrayLike]]) -> None:
         with (
             suppress(_Stop, VkschedError, OSError, MemoryError),
-            self._context.kept_open(),
+            self._context.keep_open(),
         ):
             self._check_stop()
             self._pages = self._store.acquire(weights, lambda *_: self._check_stop(), writers=1)

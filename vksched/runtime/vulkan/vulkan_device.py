@@ -76,7 +76,7 @@ class VulkanDevice:
         return self.context.pending()
 
     def memory_usage(self) -> MemoryUsage:
-        with self.context.kept_open():  # another thread may be closing it
+        with self.context.keep_open():  # another thread may be closing it
             return MemoryUsage(*self.context.memory_bytes(), self.context.pci)
 
     @property
@@ -239,7 +239,7 @@ class VulkanPreparedPlan:
             undo.pop_all()
 
     def _compile(self, wanted: Collection[Wanted]) -> None:
-        with self._context.kept_open():
+        with self._context.keep_open():
             self._context.make_pipelines(wanted)
 
     # -- running -----------------------------------------------------------------------------------

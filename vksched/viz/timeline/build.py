@@ -24,7 +24,7 @@ from .timeline_types import Lane, PlanView, Span
 
 MAX_NAMES = 4
 """Maximum number of devices in a heading."""
-BESIDE = 3
+MAX_PREDICTIONS = 3
 """Maximum number of predictions of overlapping runs that are drawn one below the other."""
 
 
@@ -69,12 +69,14 @@ def run_timeline(
 
 
 def _predicted_runs(runs: Sequence[Span], plans: Sequence[PlanView]) -> list[Span]:
-    """Return the runs whose predictions are drawn: at most BESIDE of them at any moment."""
+    """Return the runs whose predictions are drawn: at most MAX_PREDICTIONS of them at any
+    moment.
+    """
     shown: list[Span] = []
     ends_s: list[float] = []
     for run in sorted(runs, key=lambda run: run.start_s):
         ends_s = [end_s for end_s in ends_s if end_s > run.start_s]
-        if len(ends_s) < BESIDE:
+        if len(ends_s) < MAX_PREDICTIONS:
             ends_s.append(run.start_s + plans[run.plan].seconds)
             shown.append(run)
     return shown

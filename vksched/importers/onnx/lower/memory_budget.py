@@ -16,7 +16,7 @@ import numpy as np
 
 from ....common.dtypes import NDArray
 from ....common.user_warning import warn
-from ..nodes.limits import MADE, made_limit
+from ..nodes.limits import FOLD_LIMIT, materialized_limit
 
 SMALL_BYTES = 1024
 """Results up to this size are always computed."""
@@ -34,7 +34,7 @@ class Budget:
     """
 
     def __init__(self, file_bytes: int, used_bytes: int = 0) -> None:
-        self._max_bytes = made_limit(file_bytes)
+        self._max_bytes = materialized_limit(file_bytes)
         self._file_bytes, self._used_bytes = file_bytes, used_bytes
         self._held: set[int] = set()
         """Arrays that count, or belong to the file, by their identity."""
@@ -55,7 +55,7 @@ class Budget:
             warn(
                 f"[onnx] folded constants use {self._max_bytes >> 20} MiB, the limit for a file "
                 f"of {self._file_bytes} bytes; further ones are computed in each run; try "
-                f"{MADE}={self._max_bytes >> 19}"
+                f"{FOLD_LIMIT}={self._max_bytes >> 19}"
             )
         return False
 

@@ -8,7 +8,7 @@ MAX_RANK = 64
 """Maximum rank of a tensor, as in numpy."""
 MAX_ELEMENTS = 1 << 40
 """Maximum product of a declared tensor's dimensions, zeros excluded."""
-MAX_MADE_BYTES = 1 << 28
+MAX_MATERIALIZED_BYTES = 1 << 28
 """Maximum memory of constants that are larger than their description in the file.
 
 Examples are sparse tensors, shared external data, and results of ConstantOfShape during folding.
@@ -16,7 +16,7 @@ Constant folding may also use `MATERIALIZED_FACTOR` times the size of the file, 
 weights may become floats.
 """
 MATERIALIZED_FACTOR = 16
-MADE = "VKSCHED_MADE_MIB"
+FOLD_LIMIT = "VKSCHED_FOLD_MIB"
 """Environment variable that replaces both limits, in MiB."""
 MAX_DEPTH = 24
 """Maximum nesting of subgraphs and functions."""
@@ -27,9 +27,11 @@ MAX_INFERRED_BYTES = 1 << 26
 """Larger models skip shape inference of the whole model, which copies them several times."""
 
 
-def made_limit(file_bytes: int = 0) -> int:
+def materialized_limit(file_bytes: int = 0) -> int:
     """Return the limit on materialized constants for a file of this size."""
-    limit_mib = number_of(MADE)
+    limit_mib = number_of(FOLD_LIMIT)
     return (
-        MAX_MADE_BYTES + MATERIALIZED_FACTOR * file_bytes if limit_mib is None else limit_mib << 20
+        MAX_MATERIALIZED_BYTES + MATERIALIZED_FACTOR * file_bytes
+        if limit_mib is None
+        else limit_mib << 20
     )

@@ -49,7 +49,7 @@ class OnnxFile:
     """Size of the model with its external data."""
     functions: tuple[LocalFunction, ...] = ()
     """Local functions of the file, whose calls are inlined."""
-    made_bytes: int = 0
+    materialized_bytes: int = 0
     """Memory of tensors that are larger than their description in the file."""
 
 
@@ -120,7 +120,7 @@ def _read(
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    size, materialized = len(data) + folder.total_bytes, reader.made_bytes
+    size, materialized = len(data) + folder.total_bytes, reader.materialized_bytes
     return OnnxFile(model, MappingProxyType(arrays), path, size, functions, materialized)
 
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import ModelFormatError
-from ..nodes.limits import MADE, MAX_ELEMENTS, MAX_RANK, made_limit
+from ..nodes.limits import FOLD_LIMIT, MAX_ELEMENTS, MAX_RANK, materialized_limit
 from .external_data import Folder
 from .protobuf_wire import FIELDS, RAW_DATA, Large, numbers
 
@@ -85,8 +85,8 @@ class TensorReader:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self.made_bytes = 0
-        self._max_bytes = made_limit()
+        self.materialized_bytes = 0
+        self._max_bytes = materialized_limit()
 
     def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
         """Return the value as a read-only array, a view of the file if possible.
@@ -249,13 +249,13 @@ class TensorReader:
             raise ModelFormatError(f"[onnx] {where}: expected UTF-8, {error}") from None
         return array.reshape(shape)
 
-    def _count(self, made_bytes: int, where: str) -> None:
-        self.made_bytes += made_bytes
-        if self.made_bytes > self._max_bytes:
+    def _count(self, materialized_bytes: int, where: str) -> None:
+        self.materialized_bytes += materialized_bytes
+        if self.materialized_bytes > self._max_bytes:
             raise ModelFormatError(
                 f"[onnx] {where}: expected constants that take at most {self._max_bytes >> 20} "
-                f"MiB more than in the file, got {self.made_bytes >> 20} MiB; try plain "
-                f"initializers of the main graph, or {MADE}={self._max_bytes >> 19}"
+                f"MiB more than in the file, got {self.materialized_bytes >> 20} MiB; try plain "
+                f"initializers of the main graph, or {FOLD_LIMIT}={self._max_bytes >> 19}"
             )
 
 

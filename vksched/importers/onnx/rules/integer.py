@@ -103,25 +103,25 @@ def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], ki
 
 
 def integer_product(
-    n: NodeContext, a: int, a_zero: int, b: int, b_zero: int, *, turned: bool = False
+    n: NodeContext, a: int, a_zero: int, b: int, b_zero: int, *, transpose_b: bool = False
 ) -> Tensor:
     """Return the product of two integer matrices minus their zero points, as int32.
 
     Parameters
     ----------
-    turned
+    transpose_b
         Transpose b.
     """
-    int8_values = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
+    int8_values = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, transpose_b=transpose_b)
     if int8_values is not None and _has_zeros(n, a_zero):
         return int8_values(zero_point(n, a_zero))
     left = centred(n, a, a_zero, rows(n, a_zero))
-    right = centred(n, b, b_zero, rows(n, b_zero) if turned else None)
-    return ops.matmul(left, right, transpose_b=turned)
+    right = centred(n, b, b_zero, rows(n, b_zero) if transpose_b else None)
+    return ops.matmul(left, right, transpose_b=transpose_b)
 
 
 def byte_product(
-    n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, turned: bool = False
+    n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, transpose_b: bool = False
 ) -> Callable[[Tensor], Tensor] | None:
     """Return a function from a zero point to the product of int8 values, or None for other
     operands.
@@ -129,16 +129,16 @@ def byte_product(
     shape = n.shape(b)
     if elem_type not in BYTES or n.elem_type(b) not in BYTES or min(a.rank, len(shape)) < 2:
         return None
-    columns = shape[-2] if turned else shape[-1]
-    if len(shape) > 2 and (shape[:-2] != a.shape[:-2] or turned):
+    columns = shape[-2] if transpose_b else shape[-1]
+    if len(shape) > 2 and (shape[:-2] != a.shape[:-2] or transpose_b):
         return None
     if not _has_zeros(n, b_zero, columns):
         return None
     if n.value(b).array is not None:
-        arrange: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
-        words = _words(n, b, arrange, "turned" if turned else "")
+        arrange: Callable[[NDArray], NDArray] = (lambda w: w.T) if transpose_b else (lambda w: w)
+        words = _words(n, b, arrange, "transpose_b" if transpose_b else "")
     else:
-        right = ops.transpose(n.tensor(b), (1, 0)) if turned else n.tensor(b)
+        right = ops.transpose(n.tensor(b), (1, 0)) if transpose_b else n.tensor(b)
         words = ops.prepack_int8(right, signed=n.elem_type(b) == T.INT8)
     signed = elem_type == T.INT8
     of_b = zero_of_weights(n, b, b_zero)

@@ -29,7 +29,7 @@ from ...nodes.schemas import MICROSOFT
 from ..attention import linear_recurrence
 from ..narrow_types import NUMBERS
 from ..registry import rule
-from .gates import as_given, wide
+from .gates import cast_like_input, wide
 
 NORM_EPS = 1e-12
 """Epsilon of the L2 norm of queries and keys."""
@@ -68,7 +68,7 @@ def gated_delta_net(n: NodeContext) -> list[Tensor]:
         states.append(transpose(state, (0, 1, 3, 2)))
     lead = n.shape(0)[: 1 if len(n.shape(0)) < 4 else 2]
     output = reshape(concat(results, 0), (*lead, heads, v.shape[2]))
-    return [as_given(n, output), concat(states, 0)]
+    return [cast_like_input(n, output), concat(states, 0)]
 
 
 def _part(x: Tensor, start: int, end: int) -> Tensor:

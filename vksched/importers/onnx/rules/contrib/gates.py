@@ -35,7 +35,7 @@ def wide(n: NodeContext, index: int) -> Tensor:
     return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
 
 
-def as_given(n: NodeContext, out: Tensor) -> Tensor:
+def cast_like_input(n: NodeContext, out: Tensor) -> Tensor:
     """Cast a float32 result to the element type of operand 0."""
     dtype = n.tensor(0).dtype
     return fit(out if out.dtype == dtype else cast(out, dtype), n.elem_type(0))
@@ -45,7 +45,7 @@ def as_given(n: NodeContext, out: Tensor) -> Tensor:
 def scaled_silu(n: NodeContext) -> Tensor:
     """Round each step to the element type."""
     factor = wide(n, 1) if n.has(1) else n.attr("alpha", 1.0)
-    scaled = as_given(n, mul(wide(n, 0), factor))
+    scaled = cast_like_input(n, mul(wide(n, 0), factor))
     return fit(scaled * fit(sigmoid(scaled), n.elem_type(0)), n.elem_type(0))
 
 
@@ -58,8 +58,8 @@ def gated_add(n: NodeContext) -> Tensor:
 @rule("LinearAttentionGate", types=NUMBERS, domain=MICROSOFT)
 def linear_attention_gate(n: NodeContext) -> list[Tensor | None]:
     decay = softplus(wide(n, 0) + n.tensor(1)) * n.tensor(2)
-    rate = as_given(n, sigmoid(wide(n, 3))) if n.wants(1) else None
-    return [as_given(n, decay), rate]
+    rate = cast_like_input(n, sigmoid(wide(n, 3))) if n.wants(1) else None
+    return [cast_like_input(n, decay), rate]
 
 
 # -- norms -----------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def gated_rms_norm(n: NodeContext) -> Tensor:
     n.require(kind in ("silu", "swish", "sigmoid"), f"the activation {kind}")
     parts = reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))
     out = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
-    return as_given(n, out * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
+    return cast_like_input(n, out * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
 
 
 def _branches(n: NodeContext, index: int = 0) -> Tensor:
@@ -89,7 +89,7 @@ def branchwise_rms_norm(n: NodeContext) -> Tensor:
     if n.has(1):
         scale = wide(n, 1)
         out = out * reshape(scale, (-1, x.shape[-1]))
-    return as_given(n, reshape(out, n.shape(0)))
+    return cast_like_input(n, reshape(out, n.shape(0)))
 
 
 @rule("EngramGate", types=NUMBERS, domain=MICROSOFT)
@@ -106,7 +106,7 @@ def engram_gate(n: NodeContext) -> list[Tensor | None]:
     score = reduce_sum(key * query, -1, keepdims=True) * (1 / math.sqrt(size))
     gate = sigmoid(sign(score) * sqrt(maximum(absolute(score), 1e-6)))
     out = gate * unsqueeze(wide(n, 2), 2)
-    return [as_given(n, out), as_given(n, normed(out, 5)) if n.wants(1) else None]
+    return [cast_like_input(n, out), cast_like_input(n, normed(out, 5)) if n.wants(1) else None]
 
 
 # -- hyper-connections -----------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
 def pre_mix(n: NodeContext) -> Tensor:
     x = _branches(n)
     out = reduce_sum(x * _mix(n, 1, x.shape), -2)
-    return as_given(n, mul(out, n.attr("reduction_scale", 1.0)))
+    return cast_like_input(n, mul(out, n.attr("reduction_scale", 1.0)))
 
 
 @rule("HyperConnectionPostMix", types=NUMBERS, domain=MICROSOFT)
@@ -135,4 +135,4 @@ def post_mix(n: NodeContext) -> Tensor:
         mixing = wide(n, 3)
         axes = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
         x = matmul(transpose(mixing, axes), x)
-    return as_given(n, reshape(x + out, n.shape(0)))
+    return cast_like_input(n, reshape(x + out, n.shape(0)))

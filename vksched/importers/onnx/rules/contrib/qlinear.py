@@ -133,7 +133,7 @@ def qgemm(n: NodeContext) -> Value:
         a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if is_transposed else None)
         sums = ops.matmul(a, b, transpose_a=True, transpose_b=is_transposed)
     else:
-        sums = integer_product(n, 0, 2, 3, 5, turned=is_transposed)
+        sums = integer_product(n, 0, 2, 3, 5, transpose_b=is_transposed)
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))

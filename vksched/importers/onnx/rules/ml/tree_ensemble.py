@@ -90,7 +90,7 @@ def _of_many(
     if base.size:
         rated = scores = scores + base.astype(numpy_dtype(scores.dtype))
     else:
-        has_score = found.all_given(len(labels))
+        has_score = found.all_contribute(len(labels))
         rated = scores if has_score is None else ops.where(has_score, scores, -np.inf)
     label = labelled(ops.argmax(rated, 1, False), labels)
     return [label, _scores(transformed(n, scores, post))]
@@ -108,10 +108,10 @@ def _of_two(
     alone = len(found.used) == 1
     if 1 not in found.used:
         rated, scores = _one_score(n, found, base, post)
-    elif found.given is None:
+    elif found.contributes is None:
         rated, scores = _two_scores(n, found, base, post)
     else:
-        has_second = found.given_to(1)
+        has_second = found.contributes_to(1)
         pairs = zip(
             _two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True
         )

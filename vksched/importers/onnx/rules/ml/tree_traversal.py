@@ -67,7 +67,7 @@ class _Tables:
     thresholds: Tensor
     children: Tensor
     weights: Tensor
-    given: Tensor | None
+    contributes: Tensor | None
     roots: Tensor
     used: tuple[int, ...]
     branches: int
@@ -86,31 +86,31 @@ class Scores:
     ----------
     used
         Targets that at least one leaf contributes to.
-    given
+    contributes
         True if a leaf contributes for a row (rows, used); None if this holds for all.
     """
 
     values: Tensor
     used: tuple[int, ...]
-    given: Tensor | None
+    contributes: Tensor | None
 
     def all(self, targets: int) -> Tensor:
         """Return (rows, targets), 0 without contributions."""
         values = self.values
-        if self.given is not None:
-            values = ops.where(self.given, values, ops.zeros(values.shape, values.dtype))
+        if self.contributes is not None:
+            values = ops.where(self.contributes, values, ops.zeros(values.shape, values.dtype))
         return self._spread(values, targets)
 
-    def all_given(self, targets: int) -> Tensor | None:
+    def all_contribute(self, targets: int) -> Tensor | None:
         """Return True if a leaf contributes to a target (rows, targets); None if this holds for
         all.
         """
-        if self.given is None and len(self.used) == targets:
+        if self.contributes is None and len(self.used) == targets:
             return None
-        given = self.given
-        if given is None:
-            given = ops.full(self.values.shape, True, BOOL)
-        return self._spread(given, targets)
+        contributes = self.contributes
+        if contributes is None:
+            contributes = ops.full(self.values.shape, True, BOOL)
+        return self._spread(contributes, targets)
 
     def _spread(self, x: Tensor, targets: int) -> Tensor:
         """Expand (rows, used) to (rows, targets), 0 for unused targets."""
@@ -130,12 +130,12 @@ class Scores:
         zero = ops.zeros(x.shape, x.dtype)
         if target not in self.used:
             return zero
-        return x if self.given is None else ops.where(self.given_to(target), x, zero)
+        return x if self.contributes is None else ops.where(self.contributes_to(target), x, zero)
 
-    def given_to(self, target: int) -> Tensor:
+    def contributes_to(self, target: int) -> Tensor:
         """Return True if a leaf contributes to a used target (rows, 1)."""
-        assert self.given is not None
-        return self._column(self.given, target)
+        assert self.contributes is not None
+        return self._column(self.contributes, target)
 
     def _column(self, x: Tensor, target: int) -> Tensor:
         at = self.used.index(target) if target in self.used else 0
@@ -144,7 +144,7 @@ class Scores:
     def plus(self, base: NDArray) -> Scores:
         """Return a copy with a base value per target, which counts if a leaf contributes to it."""
         more = base[list(self.used)].astype(numpy_dtype(self.values.dtype))
-        return Scores(self.values + more, self.used, self.given)
+        return Scores(self.values + more, self.used, self.contributes)
 
 
 def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
@@ -164,10 +164,10 @@ def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
     total = _REDUCE[how](found, axis)
     if how == "AVERAGE":
         total = total / float(tables.trees)
-    given = None
-    if tables.given is not None:
-        given = ops.reduce_any(ops.gather(tables.given, leaf), axis)
-    return Scores(total, used, given)
+    contributes = None
+    if tables.contributes is not None:
+        contributes = ops.reduce_any(ops.gather(tables.contributes, leaf), axis)
+    return Scores(total, used, contributes)
 
 
 def _walk(x: Tensor, tables: _Tables) -> Tensor:
@@ -218,7 +218,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
     values = [v for v in result or () if v is not None and v.array is not None]
     numbers, used, *tables = values
     tensors = [n.lowering.tensor(v) if v.array.size else None for v in tables]  # type: ignore[union-attr]
-    roots, features, thresholds, children, weights, given = tensors
+    roots, features, thresholds, children, weights, contributes = tensors
     assert roots is not None and features is not None and thresholds is not None
     assert children is not None and weights is not None
     branches, depth, trees, ways, width, reads = numbers.array.tolist()  # type: ignore[union-attr]
@@ -227,7 +227,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
         thresholds,
         children,
         weights,
-        given,
+        contributes,
         roots,
         tuple(used.array.tolist()),  # type: ignore[union-attr]
         branches,
@@ -259,7 +259,7 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
     count, empty = len(forest.children) - forest.branches, _EMPTY[how]
     features, thresholds, children = forest.features, forest.thresholds, forest.children
     roots, width = forest.roots, 0
-    given = np.zeros(0, bool)
+    contributes = np.zeros(0, bool)
     walks = _walks_of_targets(forest, leaves, column, len(used), count)
     if walks is not None:
         table = np.full(count + 1, empty, weights.dtype)
@@ -275,7 +275,7 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
         combine.at(table, (leaves, column), weights)
         mask = np.zeros(table.shape, bool)
         mask[leaves, column] = True
-        given = given if mask.all() else mask
+        contributes = contributes if mask.all() else mask
     reads = int(forest.features.max(initial=-1)) + 1
     if (children[:, 0] == children[:, 1]).all() and (children[:, 2] == children[:, 3]).all():
         children = children[:, ::2]
@@ -283,7 +283,7 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
     thresholds = thresholds.astype(numpy_dtype(dtype))
     return [
         *(np.array(numbers), used, roots, features, thresholds),
-        *(np.ascontiguousarray(children).reshape(-1), table, given),
+        *(np.ascontiguousarray(children).reshape(-1), table, contributes),
     ]
 
 
