@@ -3,7 +3,7 @@
     python scripts/checks/words.py [PATH ...]      # vksched by default
 
 It refuses identifiers with a part of a private dialect (REFUSED), docstrings that do not begin with
-an imperative ("Returns ...", "Yields ...", "Whether ..."), and parameters whose documentation begins
+an imperative ("Returns ...", "Yields ...", "Whether ..."), and parameters whose text begins
 with "of". It prints each place, and exits with 1 if there is one.
 """
 
