@@ -1,4 +1,4 @@
-"""Options that scripts beside this file share."""
+"""Options that the scripts of this folder share."""
 
 from __future__ import annotations
 

@@ -297,13 +297,16 @@ def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
             vs.Scheduler([vs.FaultInjectionDevice(device, at=None)])
 
 
+TWICE = "twice, once inside a wrapper such as FaultInjectionDevice"
+
+
 def test_a_device_twice_is_told_also_inside_a_wrapper() -> None:
     device = null_devices(1)[1][0]
     wrapped = vs.FaultInjectionDevice(device, at=None)
     with pytest.raises(vs.DeviceError, match="null:0 is given twice$"):
         vs.Scheduler([device, device])
     for pair in ([device, wrapped], [wrapped, device], [wrapped, vs.ThrottledDevice(wrapped)]):
-        with pytest.raises(vs.DeviceError, match="twice, once inside a wrapper"):
+        with pytest.raises(vs.DeviceError, match=TWICE):
             vs.Scheduler(pair)
     other = null_devices(1)[1][0]
     for pair in ([device, other], [vs.FaultInjectionDevice(other, at=None), device]):

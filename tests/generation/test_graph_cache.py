@@ -431,7 +431,7 @@ def test_the_file_of_another_model_does_not_pass_for_this_one(
     right, _ = read(made(tmp_path / "b.gguf", tiny, seed=6), monkeypatch)
     for path in folder.glob("*.step"):
         path.write_bytes(others.pop())
-    with pytest.warns(VkschedWarning, match="it has another"):
+    with pytest.warns(VkschedWarning, match="it has another key"):
         got, written = read(loaded(tmp_path / "b.gguf"), monkeypatch)
     assert written == 2 and np.array_equal(got, right)
 

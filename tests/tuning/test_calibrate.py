@@ -261,9 +261,11 @@ def test_typical_samples_have_all_families_and_sizes() -> None:
     wanted = calibration_samples(typical_samples(), SPEC)
     families = [family_of(call.op) for call in wanted]
     assert set(families[:10]) >= {"elementwise", "linalg", "reduction", "conv", "layout"}
+    products = dict.fromkeys(("attention", "quantized", "rnn"), "linalg")
+    families = [products.get(family, family) for family in families]
     for family in set(families):
         sizes = [w.estimate_s for w, f in zip(wanted, families, strict=True) if f == family]
-        assert max(sizes) > 10 * min(sizes), family
+        assert max(sizes) > 100 * min(sizes), family
 
 
 def test_equal_calls_of_a_graph_are_measured_once() -> None:
