@@ -5,15 +5,17 @@ call gives. Every factor of every case of the table is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
+from vksched.ir import sharding_rule, vjp
 from vksched.ir.attrs import Attrs
 from vksched.ir.evaluate import infer
-from vksched.ir.op import computing_ops, get_op
+from vksched.ir.op import all_ops, computing_ops, get_op
 from vksched.ir.sharding_rule import (
     ANY,
     PARTIAL_MEAN,
@@ -165,3 +167,9 @@ def test_a_reshape_is_cut_by_heads() -> None:
 
 def test_an_event_may_lie_in_any_layout() -> None:
     assert ((0, ANY), 0, 3) in factors("optimization_barrier", (3,), (7, 7))
+
+
+@pytest.mark.parametrize("rules", [sharding_rule, vjp])
+def test_every_rule_names_an_op(rules: ModuleType) -> None:
+    """Rules are declared before some of their ops, so a wrong name shows only here."""
+    assert {*rules._RULES, *rules._REASONS} <= all_ops().keys()
