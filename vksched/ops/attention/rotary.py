@@ -22,7 +22,8 @@ from ..reduction.reduce import reduce_sum
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    x, half = inputs[0], attrs.as_int("rotary_dim") // 2
+    x, rotary_dim = inputs[0], attrs.as_int("rotary_dim")
+    half = rotary_dim // 2
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[rotary_embedding] expected float32, got {got}; try vs.cast")
@@ -30,10 +31,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise ShapeError(
             f"[rotary_embedding] expected x (batch, heads, length, depth), got {x.shape}"
         )
-    if attrs.as_int("rotary_dim") > x.shape[3] or attrs.as_int("rotary_dim") % 2:
+    if rotary_dim > x.shape[3] or rotary_dim % 2:
         raise ShapeError(
-            f"[rotary_embedding] expected an even rotary_dim in 0..{x.shape[3]}, got "
-            f"{attrs.as_int('turned')}"
+            f"[rotary_embedding] expected an even rotary_dim in 0..{x.shape[3]}, got {rotary_dim}"
         )
     wanted = ((x.shape[2], half), (x.shape[0], x.shape[2], half))
     for cache in inputs[1:]:
