@@ -110,14 +110,14 @@ class Sampling:
             scores, top = np.where(scores == np.inf, 0, -np.inf), 0.0
         if self.temperature == 0:
             return int(np.argmax(scores))
-        ids = self._kept(scores, float(top))
+        ids = self._filtered(scores, float(top))
         with np.errstate(over="ignore"):
             weights = np.exp((scores[ids] - top) / self.temperature)
         chances = np.cumsum(weights, dtype=np.float64)
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
         return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(ids) - 1)])
 
-    def _kept(self, scores: Floats, top: float) -> Ids:
+    def _filtered(self, scores: Floats, top: float) -> Ids:
         """Return the indices of the tokens that pass all filters, in ascending order.
 
         Vocabularies are large, so no step sorts all of it.
