@@ -53,6 +53,7 @@ Rule = Callable[[VjpContext], VjpResult]
 RULES = RuleRegistry[Rule]("gradient")
 gradient, no_gradient = RULES.declare, RULES.exclude
 rule_of, why_no_gradient = RULES.get, RULES.reason
+"""A gradient stops at an op with a reason; an op with neither rule nor reason is an error."""
 
 
 # -- building blocks of rules ----------------------------------------------------------------------
