@@ -92,7 +92,6 @@ class BaseExecutor:
         self._trace = context.trace
         self._reporter = Reporter(plan, context.trace, context.plan_number)
         self._timeout_s = context.timeout_s
-        self._progress = context.progress
         self._numbers = context.run_numbers
         self._sequence_numbers = itertools.count(1)
         self._working = tuple(sorted(working))
@@ -121,9 +120,11 @@ class BaseExecutor:
         self._other_states: dict[int, int] = {}
         """Bytes of states of other plans, by device."""
 
-    def prepare(self, make: Callable[[int, Progress | None], None]) -> None:
+    def prepare(
+        self, progress: Progress | None, make: Callable[[int, Progress | None], None]
+    ) -> None:
         """Create the prepared plans of all devices; if one fails, close the others."""
-        progress = guarded(self._progress)
+        progress = guarded(progress)
         try:
             for index in self._working:
                 start, there_bytes = self._trace.clock.now(), self._note_resident(index)

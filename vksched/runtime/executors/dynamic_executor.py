@@ -59,7 +59,7 @@ class DynamicExecutor(BaseExecutor):
         """Pieces that ran on a device: the first time pays for lazy work of drivers."""
         self._target: _DeviceTarget | None = None
         """The target of the current run."""
-        self.prepare(self._make_session)
+        self.prepare(context.progress, self._make_session)
 
     def in_flight_splits(self) -> list[InFlightSplit]:
         target = self._target

@@ -46,7 +46,7 @@ class Executor(BaseExecutor):
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
         self._outputs = tuple(node for _, node in plan.graph.outputs)
-        self.prepare(self._make_session)
+        self.prepare(context.progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
         prepared = self._prepared_plans[index] = self.devices[index].prepare(
