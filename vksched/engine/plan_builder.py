@@ -30,6 +30,7 @@ from ..planner.plan_cache import serialize_cached_plan
 from ..planner.planner import STATIC, answer
 from ..runtime.device import Device
 from ..runtime.executors.base_executor import BaseExecutor
+from ..runtime.executors.executor_context import ExecutorContext
 from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.executors.speed_tracker import SpeedTracker
 from ..runtime.run_stats import RunStats
@@ -43,7 +44,7 @@ from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
 from ..tuning.learned_costs import Lessons
 from .device_set import DeviceSet
-from .executor_choice import Making
+from .executor_choice import build_executor
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
 from .replan import Drift, ReplanReason
 from .request import Request, plan_request
@@ -288,12 +289,11 @@ class Preparing:
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
-        devices = self.opened.devices
+        devices, timeout_s = self.opened.devices, self._settings.timeout_s
+        context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
         self.states.place(plan, devices)
         try:
-            executor = Making(
-                self.opened, self.trace, self._settings.timeout_s, self._numbers, stream
-            ).carrier(plan, numbers, progress)
+            executor = build_executor(plan, numbers, context, self.opened.hosts, stream)
         except BaseException:
             self.states.release(plan)
             raise
