@@ -17,7 +17,7 @@ from conftest import needs_posix
 
 from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
-from vksched.storage.disk_cache import default_folder
+from vksched.storage.cache_folder import default_folder
 from vksched.topology.tuned_variants import Choices
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.variant_cache import Store, TuningResult, choices

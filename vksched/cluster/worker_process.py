@@ -27,7 +27,7 @@ from ..distributed.worker.weight_cache import MAX_BYTES, WeightCache
 from ..distributed.worker.worker import PlanRunner
 from ..engine.device_set import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import HostPlanCodec
-from ..storage.disk_cache import folder_of
+from ..storage.cache_folder import folder_of
 from ..topology.host_names import CPU
 from ..trace import Trace
 from ..tuning.autotuner import Tuner, mode_of

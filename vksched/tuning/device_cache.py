@@ -24,15 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..common.user_warning import warn
-from ..storage.disk_cache import (
-    folder_of,
-    locked,
-    make_folder,
-    read_whole,
-    replace_whole,
-    set_aside,
-    warn_full,
-)
+from ..storage.cache_folder import folder_of, make_folder, warn_full
+from ..storage.disk_cache import locked, read_whole, replace_whole, set_aside
 from . import crash_marker
 from .crash_marker import CrashMarker
 

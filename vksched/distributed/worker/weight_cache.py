@@ -23,7 +23,7 @@ import numpy as np
 from ...common.dtypes import NDArray
 from ...common.formatting import format_bytes
 from ...common.user_warning import warn
-from ...storage.disk_cache import make_folder
+from ...storage.cache_folder import make_folder
 from ..wire.channel import Payload, flat
 
 MAX_BYTES = 64 << 30

@@ -24,14 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...common.version import __version__
-from ...storage.disk_cache import (
-    folder_of,
-    make_folder,
-    optional_write,
-    read_whole,
-    remove_old,
-    replace_whole,
-)
+from ...storage.cache_folder import folder_of, make_folder, optional_write
+from ...storage.disk_cache import read_whole, remove_old, replace_whole
 from . import binding
 
 FORMAT = 1
