@@ -13,7 +13,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
-from vksched.tuning import device_cache
+from vksched.storage import disk_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostStore
 from vksched.tuning.device_cache import MAX_FILES, Identity
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
     assert path is not None
     path.parent.mkdir()
     path.write_text(text)
-    device_cache._warned.clear()
+    disk_cache._warned.clear()
     with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
         assert store.load(CARD) is None
     with warnings.catch_warnings():

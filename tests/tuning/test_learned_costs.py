@@ -20,10 +20,10 @@ from vksched.common.errors import UnsupportedOp
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.predict import predict
 from vksched.planner.planner import plan_graph
+from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
 from vksched.tuning import calibrator as calibrator_module
-from vksched.tuning import device_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import cost_cache_key
 from vksched.tuning.cost_cache import CostStore
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
     unmeasured: None, folder: Path
 ) -> None:
     (folder / "costs" / "lock").mkdir(parents=True)  # where the lock is to be
-    device_cache._warned.clear()
+    disk_cache._warned.clear()
     with pytest.warns(vs.VkschedWarning, match="results are not cached"):
         with Cards(8.0, 1.0) as cards:
             cards.runs(5)

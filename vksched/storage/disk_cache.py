@@ -1,18 +1,24 @@
-"""Disk caches: files with results that persist between processes. Files have one writer at a time,
-and readers see either the old or the new file, whole. Windows cannot replace an open file: there a
-call is repeated for a while.
+"""Disk caches: files with results that persist between processes.
 
-Files are created for this user only (0600), and a file that others may write to is not read. A
-damaged file is renamed: the user can inspect it, and no process reads it again.
+    get --> read --> parse --> result; a damaged file is renamed
+    put, update --> temporary file --> rename, remove the oldest files
 
-Examples: tests/tuning/test_tuner_store.py.
+Readers see either the old or the new file, whole. Windows cannot replace an open file: there a call
+is repeated for a while. Files are created for this user only (0600), and a file that others may
+write to is not read. A damaged file is renamed to `.damaged`: the user can inspect it, and no
+process reads it again.
+
+Examples: tests/storage/test_disk_cache.py.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from ..common.errors import VkschedError
+from ..common.user_warning import warn
 from ..common.version import __version__
 from .cache_folder import folder_of as folder_of
 from .cache_folder import make_folder as make_folder
@@ -32,8 +40,168 @@ STALE_NS = 3600 * 10**9
 """Temporary files that are older belong to a process that ended before it finished them."""
 BUSY = (5, 32, 33)
 """Windows' error codes for a file that another process has open, replaces or has locked."""
+DAMAGE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
+)  # fmt: skip
+"""Errors of parsing a damaged file."""
+
+_warned: set[tuple[Path, str]] = set()
+"""Files and reasons that were warned about."""
 
 Result = TypeVar("Result")
+Parse = Callable[[bytes], Result]
+"""A function of the content of a file; it returns the result.
+
+Raises
+------
+StaleFile
+    The file is intact, but is not used.
+DAMAGE
+    One of these exceptions, if the file is damaged.
+"""
+
+
+class StaleFile(VkschedError):
+    """The reason why an intact file is not used."""
+
+
+class DiskCache:
+    """Files with one kind of results, by name. Safe for threads and processes.
+
+    Parameters
+    ----------
+    folder
+        The folder; None if the user has none: then it contains nothing.
+    stage, remedy
+        The begin and the end of the warning about a file that is not used.
+    max_files
+        The maximum number of files with one suffix; the oldest are removed.
+    max_bytes
+        The maximum size of all files; the oldest are removed.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        stage: str = "",
+        remedy: str = "",
+        *,
+        max_files: float = math.inf,
+        max_bytes: float = math.inf,
+    ) -> None:
+        self.folder = folder
+        self._stage, self._remedy = stage, remedy
+        self._max_files, self._max_bytes = max_files, max_bytes
+        self._lock = threading.Lock()
+
+    def path(self, name: str) -> Path | None:
+        """Return the file of a name."""
+        return None if self.folder is None else self.folder / name
+
+    def get(self, name: str, parse: Parse[Result]) -> Result | None:
+        """Return a result; None if there is none. A file that is not used causes one warning."""
+        path = self.path(name)
+        if path is None:
+            return None
+        found, why = _parsed(path, parse)
+        if why and (path, why) not in _warned:
+            _warned.add((path, why))
+            warn(f"[{self._stage}] {path} is not used: {why}; {self._remedy}")
+        return found
+
+    def put(self, name: str, content: bytes | memoryview) -> None:
+        """Replace a file.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        path = self._path_in_folder(name)
+        self._write(path, content, f"*{path.suffix}")
+
+    def update(
+        self,
+        name: str,
+        parse: Parse[Result],
+        change: Callable[[Result | None], bytes],
+        counted: str,
+    ) -> list[Path]:
+        """Replace a file depending on its content, while no other process does so. Return the files
+        that were removed for it.
+
+        Parameters
+        ----------
+        change
+            Takes the result of the file, or None; returns the new content.
+        counted
+            A pattern of the names that `max_files` bounds.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        path = self._path_in_folder(name)
+        with locked(path.parent / "lock"):
+            return self._write(path, change(_parsed(path, parse, is_locked=True)[0]), counted)
+
+    def take(self, name: str, parse: Parse[Result]) -> Result | None:
+        """Return a result and remove its file; None if there is none, or if another process was
+        first.
+        """
+        path = self.path(name)
+        with suppress(*DAMAGE):
+            found = None if path is None else parse(read_whole(path))
+            return found if self.clear(name) else None
+        return None
+
+    def clear(self, name: str) -> bool:
+        """Remove a file; return True if there was one."""
+        path = self.path(name)
+        if path is None:
+            return False
+        try:
+            path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def _path_in_folder(self, name: str) -> Path:
+        """Return the file of a name in a folder that exists."""
+        path = self.path(name)
+        if path is None:
+            raise FileNotFoundError("the user has no home")
+        make_folder(path.parent)
+        return path
+
+    def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
+        with self._lock:
+            removed: list[Path] = []
+            if self._max_bytes < math.inf:
+                removed = remove_old(path.parent, math.inf, "*", self._max_bytes - len(content))
+            replace_whole(path, content)
+            if self._max_files < math.inf:
+                removed += remove_old(path.parent, self._max_files, counted)
+            return removed
+
+
+def _parsed(path: Path, parse: Parse[Result], is_locked: bool = False) -> tuple[Result | None, str]:
+    """Return the result in a file, and why there is none; "" if there is no file. A damaged file is
+    set aside. is_locked: True if the lock of the folder is held.
+    """
+    content = b""
+    try:
+        content = read_whole(path)
+        return parse(content), ""
+    except FileNotFoundError:
+        return None, ""
+    except StaleFile as error:
+        return None, str(error)
+    except DAMAGE as error:
+        if not isinstance(error, OSError):
+            set_aside(path, content, is_locked)
+        return None, f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -83,7 +251,7 @@ def _read_own(path: Path) -> bytes:
         return file.read()
 
 
-def replace_whole(path: Path, content: str | bytes) -> None:
+def replace_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Replace a file atomically, readable for this user only: readers see the old or the new
     content, whole. Text is encoded as UTF-8.
     """
@@ -117,22 +285,34 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
             path.replace(path.with_suffix(".damaged"))
 
 
-def remove_old(folder: Path, max_files: int, names: str = "*.json") -> None:
-    """Remove the oldest files of a folder until `max_files` are left, and temporary files of
-    processes that ended while they wrote.
+def remove_old(
+    folder: Path, max_files: float, names: str = "*.json", max_bytes: float = math.inf
+) -> list[Path]:
+    """Remove the oldest files of a folder until at most `max_files` with `max_bytes` are left, and
+    temporary files of processes that ended while they wrote. Return the removed files.
     """
-    files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
+    newest = sorted(map(_time_and_size, folder.glob(names)), reverse=True)
+    sizes = itertools.accumulate(size for _, size, _ in newest)
+    old = [
+        path
+        for number, ((*_, path), size) in enumerate(zip(newest, sizes, strict=True))
+        if number >= max_files or size > max_bytes
+    ]
     begun = time.time_ns() - STALE_NS
-    left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
-    for old in [*files[max_files:], *left]:
-        with suppress(OSError):  # Windows: another process reads it
-            old.unlink()
+    old += [path for path in folder.glob("*.tmp") if _time_and_size(path)[0] < begun]
+    removed = []
+    for path in old:
+        with suppress(OSError):  # another process removed it or, on Windows, reads it
+            path.unlink()
+            removed.append(path)
+    return removed
 
 
-def _modified_ns(path: Path) -> int:
+def _time_and_size(path: Path) -> tuple[int, int, Path]:
     with suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0
+        about = path.stat()
+        return about.st_mtime_ns, about.st_size, path
+    return 0, 0, path
 
 
 def _while_busy(call: Callable[[], Result]) -> Result:
