@@ -160,8 +160,8 @@ def test_two_processes_that_tune_keep_each_others_results(system: str, tmp_path:
 import sys
 from pathlib import Path
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store, TuningResult
-store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
+from vksched.tuning.variant_cache import VariantCache, TuningResult
+store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 attempt = store.crash_marker(device)
 for number in range(5):
     key = f"op f[{sys.argv[2]},{number}]"
@@ -188,8 +188,8 @@ def test_a_process_that_dies_leaves_word(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store
-store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
+from vksched.tuning.variant_cache import VariantCache
+store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 print(store.crashed_variants(device), flush=True)
 store.crash_marker(device).begin("op f[1]", "a", "1234")
 os._exit(0)

@@ -43,7 +43,7 @@ from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
 from vksched.tuning.search import MeasurementSkipped, search
 from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
-from vksched.tuning.variant_cache import Store, TuningResult
+from vksched.tuning.variant_cache import TuningResult, VariantCache
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 SHAPES = (8, 16), (16, 32)
@@ -110,7 +110,9 @@ def keep(device: Device, variants: tuple[str, ...]) -> Identity:
     assert identity is not None
     static, best = variants[0], variants[-1]
     seconds = {static: 2e-3, best: 1e-3}
-    Store().add(identity, [TuningResult(CALL, best, static, seconds, {}, shader_hash("matmul"))])
+    VariantCache().add(
+        identity, [TuningResult(CALL, best, static, seconds, {}, shader_hash("matmul"))]
+    )
     return identity
 
 
@@ -158,7 +160,7 @@ def test_kept_results_choose_the_variant_and_change_no_result(
 def test_results_of_other_shaders_are_not_used(name: str, variants: tuple[str, ...]) -> None:
     with vs.Scheduler([name]) as sched:
         identity = keep(sched.devices[0], variants)
-        store = Store()
+        store = VariantCache()
         found = store.load(identity)[CALL]
         store.add(identity, [replace(found, shaders="of before")])
         store.add(identity, [replace(found, key="op_of_another_release f[1]")])
@@ -251,13 +253,13 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     assert {*tried} == {*known} and len(tried) <= 3 * len(known), "measured once"
     identity = identity_of(sched._preparing.specs[name])
     assert identity is not None
-    (found,) = Store().load(identity).values()
+    (found,) = VariantCache().load(identity).values()
     assert found.dropped == {deadly: tuner_module.LOST}
-    assert Store().clear(identity) and not Store().crashed_variants(identity)
+    assert VariantCache().clear(identity) and not VariantCache().crashed_variants(identity)
 
 
 def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
-    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
+    store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
     marker = store.crash_marker(device)
     marker.begin("op f[1]", "b", "1234")
     marker.begin("op f[1]", "a", "1234")
@@ -268,8 +270,9 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
         [
             "import os, sys; from pathlib import Path",
             "from vksched.tuning.device_cache import Identity",
-            "from vksched.tuning.variant_cache import Store",
-            "marker = Store(Path(sys.argv[1])).crash_marker(Identity('00ff', 'driver', 'card'))",
+            "from vksched.tuning.variant_cache import VariantCache",
+            "device = Identity('00ff', 'driver', 'card')",
+            "marker = VariantCache(Path(sys.argv[1])).crash_marker(device)",
             "marker.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",
         ]
@@ -293,7 +296,7 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
 def test_looking_for_a_note_that_goes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
+    store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
     marker, notes = store.crash_marker(device), crash_marker._notes
 
     def notes_then_close(results: Path | None) -> list[Path]:
@@ -352,7 +355,7 @@ def test_budget_that_is_spent_measures_nothing_more(name: str, opened: Opened) -
     with vs.Scheduler([name], tune=False) as sched:
         device = sched.devices[0]
         calls = calls_of(typical_graph(), device.spec)
-        tuner = Tuner(Mode(True, 1e-9, software=True), Store())
+        tuner = Tuner(Mode(True, 1e-9, software=True), VariantCache())
         assert tuner.measure(device, calls.values(), lambda *_: None) == ()
         assert not tuner.wants(device.spec) and len(tuner.missing(device.spec, calls)) > 4
         assert not Tuner(mode_of("auto")).wants(device.spec), "software"

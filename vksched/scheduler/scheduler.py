@@ -36,9 +36,9 @@ from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
 from ..tuning.autotuner import Tuner, mode_of
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostStore
+from ..tuning.cost_cache import CostCache
 from ..tuning.first_use import FirstUse
-from ..tuning.variant_cache import Store
+from ..tuning.variant_cache import VariantCache
 from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Scheduler(OfProcess):
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
-            tools = Tuner(mode, Store()), FirstUse(mode, Calibrator(mode, CostStore()))
+            tools = Tuner(mode, VariantCache()), FirstUse(mode, Calibrator(mode, CostCache()))
             self._preparing = Preparing(
                 *(self._opened, settings, self._quarantine, self._states),
                 *(*tools, SlowdownTracker(self.trace), self.trace),

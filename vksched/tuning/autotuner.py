@@ -35,7 +35,7 @@ from .search import (
     search,
 )
 from .tunable_calls import Tunable, calls_of, shader_hash
-from .variant_cache import Store, TuningResult, choices
+from .variant_cache import TuningResult, VariantCache, choices
 
 FIRST_USE_S = 3.0
 """Total time that a scheduler spends on hardware devices unless the user asks for more."""
@@ -130,11 +130,11 @@ class Tuner:
     """
 
     def __init__(
-        self, mode: Mode, store: Store | None = None, open_bench: OpenBench | None = None
+        self, mode: Mode, cache: VariantCache | None = None, open_bench: OpenBench | None = None
     ) -> None:
         self._mode = mode
         self._open_bench = open_bench or _open_bench
-        self._store = store
+        self._cache = cache
         self._left_s = mode.budget_s
         self._results: dict[Identity, _Results] = {}
         self._not_measurable: set[tuple[Identity | None, str]] = set()
@@ -157,7 +157,7 @@ class Tuner:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's results."""
         identity = identity_of(spec)
-        return None if identity is None or self._store is None else self._store.path(identity)
+        return None if identity is None or self._cache is None else self._cache.path(identity)
 
     def wants(self, spec: DeviceSpec) -> bool:
         """Return True if calls are to be measured on a device."""
@@ -263,15 +263,15 @@ class Tuner:
             known = self._of(identity)
             found = known.found | {each.key: each for each in results}
             self._results[identity] = _Results(found, known.lost)
-        if self._store is not None:  # outside of the lock: another process may hold the file's lock
-            self._store.add(identity, results)
+        if self._cache is not None:  # outside of the lock: another process may hold the file's lock
+            self._cache.add(identity, results)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
             if identity not in self._results:
-                read = self._store.load(identity) if self._store is not None else {}
+                read = self._cache.load(identity) if self._cache is not None else {}
                 found = {key: each for key, each in read.items() if _is_current(each)}
-                lost = self._store.crashed_variants(identity) if self._store is not None else {}
+                lost = self._cache.crashed_variants(identity) if self._cache is not None else {}
                 self._results[identity] = _Results(found, _add_reasons(lost))
             return self._results[identity]
 
@@ -281,9 +281,9 @@ class Tuner:
 
     def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
         identity = identity_of(spec)
-        if identity is None or self._store is None:
+        if identity is None or self._cache is None:
             return CrashMarker(None)
-        return self._store.crash_marker(identity)
+        return self._cache.crash_marker(identity)
 
 
 def _add_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:

@@ -30,7 +30,7 @@ from .benchmarker import DeviceBenchmarker
 from .calibrate_device import FIRST_STEPS, Clocked, Tell, calibrate
 from .calibration_samples import CalibrationSample
 from .calibration_types import Calibration, Overheads, Sample, speeds_of, through
-from .cost_cache import CostStore
+from .cost_cache import CostCache
 from .crash_marker import CrashMarker
 from .device_cache import Identity
 
@@ -65,11 +65,11 @@ class Calibrator:
     def __init__(
         self,
         mode: Mode,
-        store: CostStore | None = None,
+        cache: CostCache | None = None,
         open_benchmarker: OpenBenchmarker | None = None,
     ) -> None:
         self._mode = mode
-        self._store = store
+        self._cache = cache
         self._open_benchmarker = open_benchmarker or open_benchmarker_of
         self._known: dict[Identity | str, Calibration] = {}
         self._lock = threading.RLock()
@@ -81,10 +81,10 @@ class Calibrator:
         with self._lock:
             if key not in self._known:
                 read = None
-                if identity is not None and self._store is not None and self._mode.reads:
-                    read = self._store.load(identity)
+                if identity is not None and self._cache is not None and self._mode.reads:
+                    read = self._cache.load(identity)
                     if not read:
-                        read = _UNCACHED.get((self._store.path(identity), identity))
+                        read = _UNCACHED.get((self._cache.path(identity), identity))
                 if read:
                     read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
@@ -134,14 +134,14 @@ class Calibrator:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's costs."""
         identity = cost_cache_key(spec)
-        return None if identity is None or self._store is None else self._store.path(identity)
+        return None if identity is None or self._cache is None else self._cache.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
         """Delete the calibration of a device, also on disk; return True if there was one."""
         identity = cost_cache_key(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
-        return identity is not None and self._store is not None and self._store.clear(identity)
+        return identity is not None and self._cache is not None and self._cache.clear(identity)
 
     def measure(
         self,
@@ -213,27 +213,27 @@ class Calibrator:
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
         """Cache costs that runs showed for later schedulers; this one's speed tracker has them."""
         identity = cost_cache_key(spec)
-        if identity is not None and self._store is not None and self._mode.reads:
-            self._store.add(identity, seen)
+        if identity is not None and self._cache is not None and self._mode.reads:
+            self._cache.add(identity, seen)
 
     def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
         identity = cost_cache_key(spec)
-        if identity is None or self._store is None:
+        if identity is None or self._cache is None:
             return frozenset()
-        return self._store.crashed_variants(identity)
+        return self._cache.crashed_variants(identity)
 
     def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
         identity = cost_cache_key(spec)
-        if identity is None or self._store is None:
+        if identity is None or self._cache is None:
             return CrashMarker(None)
-        return self._store.crash_marker(identity)
+        return self._cache.crash_marker(identity)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = cost_cache_key(spec)
-        if identity is None or self._store is None or not found:
+        if identity is None or self._cache is None or not found:
             return
-        if not self._store.add(identity, found):
-            _UNCACHED[self._store.path(identity), identity] = merged
+        if not self._cache.add(identity, found):
+            _UNCACHED[self._cache.path(identity), identity] = merged
 
 
 def _merge_quick(known: Calibration, found: Calibration) -> Calibration:

@@ -6,8 +6,8 @@
 Results of another driver version are not used. Files are replaced atomically under a lock, so any
 number of processes may read and write (storage/disk_cache.py). The cache is optional: a folder that
 cannot be found or written, or a file that cannot be read, only causes a warning. Subclasses are in
-variant_cache.py and cost_cache.py. Examples: tests/tuning/test_tuner_store.py,
-tests/tuning/test_cost_store.py.
+variant_cache.py and cost_cache.py. Examples: tests/tuning/test_variant_cache.py,
+tests/tuning/test_cost_cache.py.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Identity:
         return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
 
 
-class DeviceFiles(ABC, Generic[Cached]):
+class DeviceCache(ABC, Generic[Cached]):
     """The files of one kind of results. Thread-safe.
 
     `Cached` is the type of the content of a device's file, and `command` the command that measures

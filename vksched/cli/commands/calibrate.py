@@ -44,8 +44,8 @@ def calibrate(
     from ...tuning.autotuner import Mode, Tuner
     from ...tuning.calibration_samples import typical_samples
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostStore
-    from ...tuning.variant_cache import Store
+    from ...tuning.cost_cache import CostCache
+    from ...tuning.variant_cache import VariantCache
 
     with inputs.collected_warnings() as notes:
         wanted = inputs.parse_devices(devices)
@@ -55,7 +55,7 @@ def calibrate(
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
             here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
-            calibrator, tuner = Calibrator(mode, CostStore()), Tuner(mode, Store())
+            calibrator, tuner = Calibrator(mode, CostCache()), Tuner(mode, VariantCache())
             if clear:
                 rows = [_cleared(d, calibrator) for d in here]
             else:

@@ -86,9 +86,9 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
     """Measure missing calls on one device and return its measurements."""
     from ...tuning.autotuner import Mode, Tuner, progress_bar
     from ...tuning.tunable_calls import calls_of
-    from ...tuning.variant_cache import Store
+    from ...tuning.variant_cache import VariantCache
 
-    tuner = Tuner(Mode(True, budget_s, software=True), Store())
+    tuner = Tuner(Mode(True, budget_s, software=True), VariantCache())
     calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
     missing = tuner.missing(device.spec, calls)
     try:
@@ -110,11 +110,11 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
 
 def _clear(device: Device) -> dict[str, Any]:
     from ...tuning.autotuner import Mode, Tuner, identity_of
-    from ...tuning.variant_cache import Store
+    from ...tuning.variant_cache import VariantCache
 
-    identity, store = identity_of(device.spec), Store()
-    row = tuning_options.row_of(device.spec, Tuner(Mode(False), store).file(device.spec))
-    row["cleared"] = identity is not None and store.clear(identity)
+    identity, cache = identity_of(device.spec), VariantCache()
+    row = tuning_options.row_of(device.spec, Tuner(Mode(False), cache).file(device.spec))
+    row["cleared"] = identity is not None and cache.clear(identity)
     return row
 
 

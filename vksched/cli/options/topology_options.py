@@ -63,11 +63,11 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     from ...topology.topology import Topology
     from ...tuning.autotuner import Tuner, mode_of
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostStore
-    from ...tuning.variant_cache import Store
+    from ...tuning.cost_cache import CostCache
+    from ...tuning.variant_cache import VariantCache
 
     mode = mode_of("auto")
-    tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+    tuner, calibrator = Tuner(mode, VariantCache()), Calibrator(mode, CostCache())
     if names is None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
