@@ -27,10 +27,11 @@ from vksched.engine.report.run_report import RunReport
 from vksched.plan.simulation.predict import predict
 from vksched.scheduler.scheduler import Scheduler
 from vksched.trace import SystemClock
-from vksched.tuning.autotuner import Mode, Tuner
+from vksched.tuning.autotuner import Tuner
 from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.calibrator import Calibrator
 from vksched.tuning.cost_cache import CostCache
+from vksched.tuning.measurement import Mode
 from vksched.tuning.variant_cache import VariantCache
 
 ROUNDS = 9

@@ -23,14 +23,15 @@ from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.tuning import calibrator as calibrator_module
-from vksched.tuning.autotuner import Mode
 from vksched.tuning.benchmarker import Transfer
 from vksched.tuning.calibrate_device import QUICK_PASSES
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import Calibrator, cost_cache_key
 from vksched.tuning.cost_cache import CostCache
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
+from vksched.tuning.measurement import Mode
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", memory_node="0123")
 X = np.ones((64, 64), np.float32)
@@ -306,7 +307,7 @@ def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> Non
 def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Path) -> None:
     identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
-    marker = CostCache().crash_marker(identity)
+    marker = CrashMarker(CostCache().path(identity))
     marker.begin("relu", "bytes", "")
     marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
@@ -317,7 +318,7 @@ def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Pat
 def test_a_device_on_which_submissions_ended_a_program_is_let_be(rigs: Rigs) -> None:
     identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
-    marker = CostCache().crash_marker(identity)
+    marker = CrashMarker(CostCache().path(identity))
     marker.begin("submissions", "", "")
     marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:

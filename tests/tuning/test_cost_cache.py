@@ -16,6 +16,7 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostCache
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.tunable_calls import shader_hash
 
@@ -132,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
 
 
 def test_what_took_the_device_with_it_is_told(tmp_path: Path) -> None:
-    marker = CostCache(tmp_path).crash_marker(CARD)
+    marker = CrashMarker(CostCache(tmp_path).path(CARD))
     marker.begin("conv", "flops", "")
     assert CostCache(tmp_path).crashed_variants(CARD) == frozenset()  # it is being measured
     marker.close(failed=True)

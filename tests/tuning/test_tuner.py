@@ -36,11 +36,12 @@ from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.tuning import autotuner as tuner_module
 from vksched.tuning import crash_marker
-from vksched.tuning.autotuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
+from vksched.tuning.autotuner import Tuner, identity_of
 from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
+from vksched.tuning.measurement import FIRST_USE_S, Measurement, Mode, mode_of
 from vksched.tuning.search import MeasurementSkipped, search
 from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
 from vksched.tuning.variant_cache import TuningResult, VariantCache
@@ -260,7 +261,7 @@ def test_variant_that_loses_the_device_is_not_tried_again(
 
 def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
-    marker = store.crash_marker(device)
+    marker = CrashMarker(store.path(device))
     marker.begin("op f[1]", "b", "1234")
     marker.begin("op f[1]", "a", "1234")
     assert store.crashed_variants(device) == {}, "it is at it"
@@ -269,10 +270,11 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
+            "from vksched.tuning.crash_marker import CrashMarker",
             "from vksched.tuning.device_cache import Identity",
             "from vksched.tuning.variant_cache import VariantCache",
             "device = Identity('00ff', 'driver', 'card')",
-            "marker = VariantCache(Path(sys.argv[1])).crash_marker(device)",
+            "marker = CrashMarker(VariantCache(Path(sys.argv[1])).path(device))",
             "marker.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",
         ]
@@ -297,7 +299,7 @@ def test_looking_for_a_note_that_goes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
-    marker, notes = store.crash_marker(device), crash_marker._notes
+    marker, notes = CrashMarker(store.path(device)), crash_marker._notes
 
     def notes_then_close(results: Path | None) -> list[Path]:
         found = list(notes(results))
@@ -414,7 +416,7 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
     def bench(device: Device, call: Tunable) -> Iterator[Told]:
         yield told
 
-    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, CrashMarker(None), lambda: 9)
+    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Measurement(9.0))
     assert found is not None and found.dropped == {}
     assert not found.best.startswith("fp16acc")
     assert known.names[0].startswith("fp16acc") == (word == HALF)

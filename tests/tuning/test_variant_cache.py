@@ -19,6 +19,7 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.storage.cache_folder import default_folder
 from vksched.topology.tuned_variants import Choices
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
 
@@ -139,7 +140,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.warns(VkschedWarning, match="not cached: the user has no home"):
         assert not store.add(DEVICE, [ONE])
-    marker = store.crash_marker(DEVICE)
+    marker = CrashMarker(store.path(DEVICE))
     marker.begin("op f[1]", "a", "")
     marker.close(failed=True)
 

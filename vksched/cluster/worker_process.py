@@ -30,9 +30,10 @@ from ..plan.multi_host.host_plan_codec import HostPlanCodec
 from ..storage.cache_folder import folder_of
 from ..topology.host_names import CPU
 from ..trace import Trace
-from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
 from ..tuning.cost_cache import CostCache
+from ..tuning.measurement import mode_of
 from ..tuning.variant_cache import VariantCache
 
 TIMEOUT_S = 300.0

@@ -34,10 +34,11 @@ from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.vulkan import device_probe
 from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
-from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
 from ..tuning.cost_cache import CostCache
 from ..tuning.first_use import FirstUse
+from ..tuning.measurement import mode_of
 from ..tuning.variant_cache import VariantCache
 from .compile_model import chat_of, run_of_model
 

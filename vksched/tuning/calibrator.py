@@ -5,7 +5,7 @@
                                                                        |
     next plans <--------------DeviceSpec.costs, Topology.links---------'
 
-It follows the tuning mode (autotuner.py). Errors here do not break a compile, except for a device
+It follows the tuning mode (measurement.py). Errors here do not break a compile, except for a device
 failure, because the device would fail the run, too. Examples: tests/tuning/test_calibrator.py.
 """
 
@@ -25,14 +25,13 @@ from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from ..trace import Clock
-from .autotuner import Mode
 from .benchmarker import DeviceBenchmarker
-from .calibrate_device import FIRST_STEPS, Clocked, Tell, calibrate
+from .calibrate_device import FIRST_STEPS, calibrate
 from .calibration_samples import CalibrationSample
 from .calibration_types import Calibration, Overheads, Sample, speeds_of, through
 from .cost_cache import CostCache
-from .crash_marker import CrashMarker
 from .device_cache import Identity
+from .measurement import Measurement, Mode, Tell
 
 OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
 
@@ -173,40 +172,37 @@ class Calibrator:
         DeviceError
             The device failed; its `device` and `during` are set.
         """
-        known, budget = self.known(device.spec), Clocked(budget_s)
+        known, identity = self.known(device.spec), cost_cache_key(device.spec)
         if not quick:
             known = known.at_own_pace()
-        lost = self._crashed_calls(device.spec)
+        lost: frozenset[tuple[str, str]] = frozenset()
+        if identity is not None and self._cache is not None:
+            lost = self._cache.crashed_variants(identity)
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # even overheads cannot be measured
         calls = [call for call in wanted if call.kind not in lost]
         base = replace(known, overheads=None) if again else known
         if again and not quick:
             base = replace(base, link_in=None, link_out=None)
-        marker, failed = self._crash_marker(device.spec), False
-        try:
-            benchmarker = self._open_benchmarker(device, host, clock, quick)
-            found = calibrate(
-                benchmarker, calls, base, budget, tell, marker, thorough=again and not quick
-            )
-        except (OutOfMemory, DeviceTimeout):
-            # it is busy with other work; a run will report a failure
-            return known
-        except DeviceError as error:
-            failed = True
-            error.device, error.during = device.name, "calibrating"
-            raise
-        except VkschedError:
-            return known
-        finally:
-            marker.close(failed)
+        file = self.file(device.spec)
+        with Measurement(budget_s, tell, file, device.name, "calibrating") as session:
+            try:
+                benchmarker = self._open_benchmarker(device, host, clock, quick)
+                found = calibrate(benchmarker, calls, base, session, thorough=again and not quick)
+            except (OutOfMemory, DeviceTimeout):
+                # it is busy with other work; a run will report a failure
+                return known
+            except DeviceError:
+                raise
+            except VkschedError:
+                return known
         if quick:
-            found = replace(_merge_quick(known, found), spent_s=budget.spent_s, starts=starts)
+            found = replace(_merge_quick(known, found), spent_s=session.spent_s, starts=starts)
         else:  # the user asked for this time: it does not count as spent by schedulers
             found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
         with self._lock:
-            self._known[cost_cache_key(device.spec) or device.name] = merged
+            self._known[identity or device.name] = merged
         self._keep(device.spec, found, merged)
         return merged
 
@@ -215,18 +211,6 @@ class Calibrator:
         identity = cost_cache_key(spec)
         if identity is not None and self._cache is not None and self._mode.reads:
             self._cache.add(identity, seen)
-
-    def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
-        identity = cost_cache_key(spec)
-        if identity is None or self._cache is None:
-            return frozenset()
-        return self._cache.crashed_variants(identity)
-
-    def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
-        identity = cost_cache_key(spec)
-        if identity is None or self._cache is None:
-            return CrashMarker(None)
-        return self._cache.crash_marker(identity)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = cost_cache_key(spec)

@@ -27,7 +27,6 @@ from ..storage.cache_folder import folder_of, warn_full
 from ..storage.disk_cache import DAMAGE as DAMAGE
 from ..storage.disk_cache import DiskCache, StaleFile
 from . import crash_marker
-from .crash_marker import CrashMarker
 
 MAX_FILES = 8
 """Maximum number of files of one device; those of the least recently used drivers are removed."""
@@ -136,10 +135,6 @@ class DeviceCache(ABC, Generic[Cached]):
         """Delete the results of a device; return True if there were any."""
         crash_marker.forget(self.path(device))
         return self._files.clear(device.file_name)
-
-    def crash_marker(self, device: Identity) -> CrashMarker:
-        """Return a crash marker for measurements on a device; the user closes it."""
-        return CrashMarker(self.path(device))
 
     def _content(self, device: Identity, content: bytes) -> Cached:
         """Return the content of a file of a device."""

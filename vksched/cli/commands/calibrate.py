@@ -41,10 +41,11 @@ def calibrate(
     tuning_options.check_budget("calibrate", budget_s)
     tuning_options.check_options(clear, model_files, dims, shapes)
     from ...scheduler.scheduler import Scheduler
-    from ...tuning.autotuner import Mode, Tuner
+    from ...tuning.autotuner import Tuner
     from ...tuning.calibration_samples import typical_samples
     from ...tuning.calibrator import Calibrator
     from ...tuning.cost_cache import CostCache
+    from ...tuning.measurement import Mode
     from ...tuning.variant_cache import VariantCache
 
     with inputs.collected_warnings() as notes:
@@ -79,8 +80,8 @@ def _measured(
 ) -> dict[str, Any]:
     """Measure one device and return its measurements."""
     from ...trace import SystemClock
-    from ...tuning.autotuner import progress_bar
     from ...tuning.calibration_samples import calibration_samples
+    from ...tuning.measurement import progress_bar
 
     spec = tuner.tuned(calibrator.costed(device.spec))
     wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]

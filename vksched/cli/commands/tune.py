@@ -84,7 +84,8 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
     """Measure missing calls on one device and return its measurements."""
-    from ...tuning.autotuner import Mode, Tuner, progress_bar
+    from ...tuning.autotuner import Tuner
+    from ...tuning.measurement import Mode, progress_bar
     from ...tuning.tunable_calls import calls_of
     from ...tuning.variant_cache import VariantCache
 
@@ -109,7 +110,8 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
 
 
 def _clear(device: Device) -> dict[str, Any]:
-    from ...tuning.autotuner import Mode, Tuner, identity_of
+    from ...tuning.autotuner import Tuner, identity_of
+    from ...tuning.measurement import Mode
     from ...tuning.variant_cache import VariantCache
 
     identity, cache = identity_of(device.spec), VariantCache()

@@ -61,9 +61,10 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     from ...runtime.vulkan import device_probe
     from ...topology.links import Links
     from ...topology.topology import Topology
-    from ...tuning.autotuner import Tuner, mode_of
+    from ...tuning.autotuner import Tuner
     from ...tuning.calibrator import Calibrator
     from ...tuning.cost_cache import CostCache
+    from ...tuning.measurement import mode_of
     from ...tuning.variant_cache import VariantCache
 
     mode = mode_of("auto")
