@@ -30,9 +30,7 @@ from vksched.trace import SystemClock
 from vksched.tuning.autotuner import Tuner
 from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.calibrator import Calibrator
-from vksched.tuning.cost_cache import CostCache
 from vksched.tuning.measurement import Mode
-from vksched.tuning.variant_cache import VariantCache
 
 ROUNDS = 9
 BUDGET_S = 20.0
@@ -121,7 +119,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
         graph = network.compiled.plan.graph
         network.close()
         mode = Mode(True, BUDGET_S, software=True)
-        tuner, calibrator = Tuner(mode, VariantCache()), Calibrator(mode, CostCache())
+        tuner, calibrator = Tuner(mode), Calibrator(mode)
         first, host = sched.devices[0], sched.devices[-1]
         wanted = calibration_samples(graph, tuner.tuned(first.spec))
         calibrator.measure(

@@ -357,7 +357,7 @@ def test_budget_that_is_spent_measures_nothing_more(name: str, opened: Opened) -
     with vs.Scheduler([name], tune=False) as sched:
         device = sched.devices[0]
         calls = calls_of(typical_graph(), device.spec)
-        tuner = Tuner(Mode(True, 1e-9, software=True), VariantCache())
+        tuner = Tuner(Mode(True, 1e-9, software=True))
         assert tuner.measure(device, calls.values(), lambda *_: None) == ()
         assert not tuner.wants(device.spec) and len(tuner.missing(device.spec, calls)) > 4
         assert not Tuner(mode_of("auto")).wants(device.spec), "software"

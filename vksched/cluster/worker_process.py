@@ -32,9 +32,7 @@ from ..topology.host_names import CPU
 from ..trace import Trace
 from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostCache
 from ..tuning.measurement import mode_of
-from ..tuning.variant_cache import VariantCache
 
 TIMEOUT_S = 300.0
 
@@ -90,7 +88,7 @@ class ClusterWorker:
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
         allowed = None if peers is None else PeerList(peers)
         self.name, self._onnx_ops = name, onnx_ops
-        self._tuner, self._calibrator = Tuner(mode, VariantCache()), Calibrator(mode, CostCache())
+        self._tuner, self._calibrator = Tuner(mode), Calibrator(mode)
         self._opened = DeviceSet()
         try:
             self._opened.open(devices, robust=True)  # several drivers allocate memory there

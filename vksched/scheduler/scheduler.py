@@ -36,10 +36,8 @@ from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
 from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostCache
 from ..tuning.first_use import FirstUse
 from ..tuning.measurement import mode_of
-from ..tuning.variant_cache import VariantCache
 from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
@@ -153,7 +151,7 @@ class Scheduler(OfProcess):
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
-            tools = Tuner(mode, VariantCache()), FirstUse(mode, Calibrator(mode, CostCache()))
+            tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
             self._preparing = Preparing(
                 *(self._opened, settings, self._quarantine, self._states),
                 *(*tools, SlowdownTracker(self.trace), self.trace),

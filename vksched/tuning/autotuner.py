@@ -79,20 +79,11 @@ class _MarkedBench:
 
 
 class Tuner:
-    """Results by device, cached and measured. Thread-safe.
+    """Results by device, cached and measured. Thread-safe."""
 
-    Parameters
-    ----------
-    open_bench
-        Prepares a call for measuring; tests replace it.
-    """
-
-    def __init__(
-        self, mode: Mode, cache: VariantCache | None = None, open_bench: OpenBench | None = None
-    ) -> None:
+    def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._open_bench = open_bench or _open_bench
-        self._cache = cache
+        self._cache = VariantCache()
         self._left_s = mode.budget_s
         self._results: dict[Identity, _Results] = {}
         self._not_measurable: set[tuple[Identity | None, str]] = set()
@@ -115,7 +106,16 @@ class Tuner:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's results."""
         identity = identity_of(spec)
-        return None if identity is None or self._cache is None else self._cache.path(identity)
+        return None if identity is None else self._cache.path(identity)
+
+    def forget(self, spec: DeviceSpec) -> bool:
+        """Delete the results of a device, also on disk; return True if there were any."""
+        identity = identity_of(spec)
+        if identity is None:
+            return False
+        with self._lock:
+            self._results.pop(identity, None)
+        return self._cache.clear(identity)
 
     def wants(self, spec: DeviceSpec) -> bool:
         """Return True if calls are to be measured on a device."""
@@ -157,7 +157,7 @@ class Tuner:
                     tell(f"{device.name} {call.op.name}", number, len(calls))
                     session.marker.end()
                     without = lost.get(call.key, {})
-                    found = _measure(device, call, without, self._open_bench, session)
+                    found = _measure(device, call, without, _open_bench, session)
                     if found is not None:
                         results.append(found)
                     elif not session.over:
@@ -214,15 +214,14 @@ class Tuner:
             known = self._of(identity)
             found = known.found | {each.key: each for each in results}
             self._results[identity] = _Results(found, known.lost)
-        if self._cache is not None:  # outside of the lock: another process may hold the file's lock
-            self._cache.add(identity, results)
+        # outside of the lock: another process may hold the file's lock
+        self._cache.add(identity, results)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
             if identity not in self._results:
-                read = self._cache.load(identity) if self._cache is not None else {}
+                read, lost = self._cache.load(identity), self._cache.crashed_variants(identity)
                 found = {key: each for key, each in read.items() if _is_current(each)}
-                lost = self._cache.crashed_variants(identity) if self._cache is not None else {}
                 self._results[identity] = _Results(found, _add_reasons(lost))
             return self._results[identity]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 import platform
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -32,8 +32,6 @@ from .calibration_types import Calibration, Overheads, Sample, speeds_of, throug
 from .cost_cache import CostCache
 from .device_cache import Identity
 from .measurement import Measurement, Mode, Tell
-
-OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
 
 
 def cost_cache_key(spec: DeviceSpec) -> Identity | None:
@@ -53,23 +51,11 @@ _UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}
 
 
 class Calibrator:
-    """Calibrations by device, cached and measured. Thread-safe.
+    """Calibrations by device, cached and measured. Thread-safe."""
 
-    Parameters
-    ----------
-    open_benchmarker
-        Returns the benchmarker of a device; tests replace it.
-    """
-
-    def __init__(
-        self,
-        mode: Mode,
-        cache: CostCache | None = None,
-        open_benchmarker: OpenBenchmarker | None = None,
-    ) -> None:
+    def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._cache = cache
-        self._open_benchmarker = open_benchmarker or open_benchmarker_of
+        self._cache = CostCache()
         self._known: dict[Identity | str, Calibration] = {}
         self._lock = threading.RLock()
 
@@ -80,7 +66,7 @@ class Calibrator:
         with self._lock:
             if key not in self._known:
                 read = None
-                if identity is not None and self._cache is not None and self._mode.reads:
+                if identity is not None and self._mode.reads:
                     read = self._cache.load(identity)
                     if not read:
                         read = _UNCACHED.get((self._cache.path(identity), identity))
@@ -133,14 +119,14 @@ class Calibrator:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's costs."""
         identity = cost_cache_key(spec)
-        return None if identity is None or self._cache is None else self._cache.path(identity)
+        return None if identity is None else self._cache.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
         """Delete the calibration of a device, also on disk; return True if there was one."""
         identity = cost_cache_key(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
-        return identity is not None and self._cache is not None and self._cache.clear(identity)
+        return identity is not None and self._cache.clear(identity)
 
     def measure(
         self,
@@ -175,9 +161,7 @@ class Calibrator:
         known, identity = self.known(device.spec), cost_cache_key(device.spec)
         if not quick:
             known = known.at_own_pace()
-        lost: frozenset[tuple[str, str]] = frozenset()
-        if identity is not None and self._cache is not None:
-            lost = self._cache.crashed_variants(identity)
+        lost = self._cache.crashed_variants(identity) if identity else frozenset()
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # even overheads cannot be measured
         calls = [call for call in wanted if call.kind not in lost]
@@ -187,7 +171,7 @@ class Calibrator:
         file = self.file(device.spec)
         with Measurement(budget_s, tell, file, device.name, "calibrating") as session:
             try:
-                benchmarker = self._open_benchmarker(device, host, clock, quick)
+                benchmarker = open_benchmarker_of(device, host, clock, quick)
                 found = calibrate(benchmarker, calls, base, session, thorough=again and not quick)
             except (OutOfMemory, DeviceTimeout):
                 # it is busy with other work; a run will report a failure
@@ -209,12 +193,12 @@ class Calibrator:
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
         """Cache costs that runs showed for later schedulers; this one's speed tracker has them."""
         identity = cost_cache_key(spec)
-        if identity is not None and self._cache is not None and self._mode.reads:
+        if identity is not None and self._mode.reads:
             self._cache.add(identity, seen)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = cost_cache_key(spec)
-        if identity is None or self._cache is None or not found:
+        if identity is None or not found:
             return
         if not self._cache.add(identity, found):
             _UNCACHED[self._cache.path(identity), identity] = merged

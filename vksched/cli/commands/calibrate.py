@@ -44,9 +44,7 @@ def calibrate(
     from ...tuning.autotuner import Tuner
     from ...tuning.calibration_samples import typical_samples
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostCache
     from ...tuning.measurement import Mode
-    from ...tuning.variant_cache import VariantCache
 
     with inputs.collected_warnings() as notes:
         wanted = inputs.parse_devices(devices)
@@ -56,7 +54,7 @@ def calibrate(
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
             here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
-            calibrator, tuner = Calibrator(mode, CostCache()), Tuner(mode, VariantCache())
+            calibrator, tuner = Calibrator(mode), Tuner(mode)
             if clear:
                 rows = [_cleared(d, calibrator) for d in here]
             else:

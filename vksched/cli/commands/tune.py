@@ -87,9 +87,8 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
     from ...tuning.autotuner import Tuner
     from ...tuning.measurement import Mode, progress_bar
     from ...tuning.tunable_calls import calls_of
-    from ...tuning.variant_cache import VariantCache
 
-    tuner = Tuner(Mode(True, budget_s, software=True), VariantCache())
+    tuner = Tuner(Mode(True, budget_s, software=True))
     calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
     missing = tuner.missing(device.spec, calls)
     try:
@@ -110,14 +109,12 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
 
 
 def _clear(device: Device) -> dict[str, Any]:
-    from ...tuning.autotuner import Tuner, identity_of
+    from ...tuning.autotuner import Tuner
     from ...tuning.measurement import Mode
-    from ...tuning.variant_cache import VariantCache
 
-    identity, cache = identity_of(device.spec), VariantCache()
-    row = tuning_options.row_of(device.spec, Tuner(Mode(False), cache).file(device.spec))
-    row["cleared"] = identity is not None and cache.clear(identity)
-    return row
+    tuner = Tuner(Mode(False))
+    row = tuning_options.row_of(device.spec, tuner.file(device.spec))
+    return {**row, "cleared": tuner.forget(device.spec)}
 
 
 def _call(found: TuningResult) -> dict[str, Any]:

@@ -63,12 +63,10 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     from ...topology.topology import Topology
     from ...tuning.autotuner import Tuner
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostCache
     from ...tuning.measurement import mode_of
-    from ...tuning.variant_cache import VariantCache
 
     mode = mode_of("auto")
-    tuner, calibrator = Tuner(mode, VariantCache()), Calibrator(mode, CostCache())
+    tuner, calibrator = Tuner(mode), Calibrator(mode)
     if names is None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
