@@ -28,7 +28,7 @@ def text(*numbers: int, format: int = 1) -> bytes:
 
 
 def cache_of(folder: Path | None, **bounds: Any) -> DiskCache:
-    return DiskCache(folder, "test", "try again", **bounds)
+    return DiskCache(folder, "test", "; try again", **bounds)
 
 
 def test_a_result_comes_back_until_it_is_taken_or_cleared(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_damaged_file_is_set_aside_with_one_warning(tmp_path: Path, content: b
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert cache_of(tmp_path).get("a.json", parse) is None
-    (tmp_path / "a.json").write_bytes(content)
-    assert cache_of(tmp_path).take("a.json", parse) is None
+    cache_of(tmp_path).put("a.json", text(1))
+    assert cache_of(tmp_path).take("a.json", parse) == [1]
 
 
 def test_a_file_of_another_version_stays(tmp_path: Path) -> None:
@@ -110,6 +110,7 @@ def test_the_oldest_files_are_removed(tmp_path: Path, bounds: dict[str, int]) ->
         os.utime(tmp_path / f"{number}.json", (1000 + number, 1000 + number))
     assert {path.name for path in tmp_path.iterdir()} == {"2.json", "3.json"}
     os.utime(tmp_path / "2.json")
-    removed = cache.update("4.json", parse, lambda _: text(4), "[34].json")
-    names = {path.name for path in removed}
-    assert names == (set() if "max_files" in bounds else {"3.json"})
+    cache.put("2.json", text(5))
+    assert (tmp_path / "3.json").exists(), "the file itself does not count"
+    assert cache.update("4.json", parse, lambda _: text(4), "4.*") == []
+    assert cache.update("4.json", parse, lambda _: text(4), "*.json") == [tmp_path / "3.json"]

@@ -13,7 +13,6 @@ Examples: tests/storage/test_disk_cache.py.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import secrets
@@ -74,18 +73,15 @@ class DiskCache:
         The folder; None if the user has none: then it contains nothing.
     stage, remedy
         The begin and the end of the warning about a file that is not used.
-    max_files
-        The maximum number of files with one suffix; the oldest are removed.
-    max_bytes
-        The maximum size of all files; the oldest are removed.
+    max_files, max_bytes
+        Maximum number of files with one suffix, and of their bytes; the oldest are removed.
     """
 
     def __init__(
         self,
         folder: Path | None,
-        stage: str = "",
+        stage: str,
         remedy: str = "",
-        *,
         max_files: float = math.inf,
         max_bytes: float = math.inf,
     ) -> None:
@@ -106,7 +102,7 @@ class DiskCache:
         found, why = _parsed(path, parse)
         if why and (path, why) not in _warned:
             _warned.add((path, why))
-            warn(f"[{self._stage}] {path} is not used: {why}; {self._remedy}")
+            warn(f"[{self._stage}] {path} is not used: {why}{self._remedy}")
         return found
 
     def put(self, name: str, content: bytes | memoryview) -> None:
@@ -150,22 +146,17 @@ class DiskCache:
         """Return a result and remove its file; None if there is none, or if another process was
         first.
         """
-        path = self.path(name)
-        with suppress(*DAMAGE):
-            found = None if path is None else parse(read_whole(path))
-            return found if self.clear(name) else None
-        return None
+        found = self.get(name, parse)
+        return found if self.clear(name) else None
 
     def clear(self, name: str) -> bool:
         """Remove a file; return True if there was one."""
         path = self.path(name)
-        if path is None:
-            return False
-        try:
-            path.unlink()
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            if path is not None:
+                path.unlink()
+                return True
+        return False
 
     def _path_in_folder(self, name: str) -> Path:
         """Return the file of a name in a folder that exists."""
@@ -176,14 +167,11 @@ class DiskCache:
         return path
 
     def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
+        limits = self._max_files - 1, counted, self._max_bytes - len(content)
         with self._lock:
-            removed: list[Path] = []
-            if self._max_bytes < math.inf:
-                removed = remove_old(path.parent, math.inf, "*", self._max_bytes - len(content))
+            removed = remove_old(path.parent, *limits, without=path)
             replace_whole(path, content)
-            if self._max_files < math.inf:
-                removed += remove_old(path.parent, self._max_files, counted)
-            return removed
+        return removed
 
 
 def _parsed(path: Path, parse: Parse[Result], is_locked: bool = False) -> tuple[Result | None, str]:
@@ -286,20 +274,23 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
 
 
 def remove_old(
-    folder: Path, max_files: float, names: str = "*.json", max_bytes: float = math.inf
+    folder: Path,
+    max_files: float,
+    names: str = "*.json",
+    max_bytes: float = math.inf,
+    without: Path | None = None,
 ) -> list[Path]:
-    """Remove the oldest files of a folder until at most `max_files` with `max_bytes` are left, and
-    temporary files of processes that ended while they wrote. Return the removed files.
+    """Remove the oldest files of a folder, not counting `without`, until at most `max_files` with
+    `max_bytes` are left, and temporary files of processes that ended while they wrote. Return the
+    removed files.
     """
-    newest = sorted(map(_time_and_size, folder.glob(names)), reverse=True)
-    sizes = itertools.accumulate(size for _, size, _ in newest)
-    old = [
-        path
-        for number, ((*_, path), size) in enumerate(zip(newest, sizes, strict=True))
-        if number >= max_files or size > max_bytes
-    ]
-    begun = time.time_ns() - STALE_NS
-    old += [path for path in folder.glob("*.tmp") if _time_and_size(path)[0] < begun]
+    begun, size_bytes = time.time_ns() - STALE_NS, 0
+    old = [path for path in folder.glob("*.tmp") if _time_and_size(path)[0] < begun]
+    found = map(_time_and_size, set(folder.glob(names)) - {without})
+    for number, (_, size, path) in enumerate(sorted(found, reverse=True)):
+        size_bytes += size
+        if number >= max_files or size_bytes > max_bytes:
+            old.append(path)
     removed = []
     for path in old:
         with suppress(OSError):  # another process removed it or, on Windows, reads it

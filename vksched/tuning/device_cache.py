@@ -90,7 +90,7 @@ class DeviceCache(ABC, Generic[Cached]):
     @cached_property
     def _files(self) -> DiskCache:
         folder = self._root / self.folder_name if self._root else folder_of(self.folder_name)
-        remedy = f"try `vksched {self.command}`"
+        remedy = f"; try `vksched {self.command}`"
         return DiskCache(folder, self.command, remedy, max_files=MAX_FILES)
 
     @property

@@ -47,7 +47,7 @@ class WeightCache:
 
     def __init__(self, folder: Path | None, most_bytes: int = MAX_BYTES) -> None:
         self.most_bytes = most_bytes
-        self._files = DiskCache(folder, max_bytes=most_bytes)
+        self._files = DiskCache(folder, "cluster", max_bytes=most_bytes)
         self._has_warned = False
 
     def load(self, name: str) -> NDArray | None:

@@ -64,7 +64,7 @@ class Entry:
         folder = folder_of("drivers")
         key = None if folder is None else cache_key(manifests, settings)
         self._name = f"{key}.json"
-        self._files = DiskCache(folder if key else None, max_files=MAX_FILES)
+        self._files = DiskCache(folder if key else None, "devices", max_files=MAX_FILES)
 
     def take(self) -> tuple[str, ...] | None:
         """Remove the entry and return the loader's notes; None if there was no entry. A process
