@@ -48,9 +48,9 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.topology import Topology
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store, TuningResult, choices
+from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)
@@ -152,7 +152,7 @@ class Caches:
         )
         link = Link(1e9, 1e-6)
         known = Calibration((1e11, 2e10, 5e-7), Overheads(1e-6, 2e-6), link, link, samples)
-        store = CostStore(self.folder / "costs of its own")
+        store = CostCache(self.folder / "costs of its own")
         store.add(CARD, replace(known, when="2026-07-01", seen="2026-07-02", pace=1.5))
         path = store.path(CARD)
         assert path is not None
@@ -172,7 +172,7 @@ class Caches:
 
     @cached_property
     def _tuned(self) -> Any:
-        store = Store(self.folder / "variants of its own")
+        store = VariantCache(self.folder / "variants of its own")
         key = "matmul float32[16,64] float32[64,64] -> float32[16,64]"
         store.add(CARD, [TuningResult(key, "tiles", "plain", {"tiles": 1e-3, "plain": 2e-3})])
         path = store.path(CARD)

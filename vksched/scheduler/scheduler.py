@@ -34,11 +34,10 @@ from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.vulkan import device_probe
 from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
-from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostStore
 from ..tuning.first_use import FirstUse
-from ..tuning.variant_cache import Store
+from ..tuning.measurement import mode_of
 from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ class Scheduler(OfProcess):
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
-            tools = Tuner(mode, Store()), FirstUse(mode, Calibrator(mode, CostStore()))
+            tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
             self._preparing = Preparing(
                 *(self._opened, settings, self._quarantine, self._states),
                 *(*tools, SlowdownTracker(self.trace), self.trace),
