@@ -15,30 +15,26 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import DeviceError, GraphError, PlanError
+from ..common.errors import DeviceError, PlanError
 from ..common.fork_guard import Owner
-from ..ir.build_graph import Outputs, Updates, build_graph
+from ..ir.build_graph import Outputs, build_graph
 from ..ir.tensor import Tensor
 from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
 from ..planner.plan_cache import CachedPlan
 from ..topology.tuned_variants import Choices
+from .compile_options import CompileOptions, Placements
 from .compiled_graph import GraphExecutionState
 from .executable import CompiledGraph, Result, make_packer
 from .fp16_overflow import OverflowWatch
 from .plan_builder import Preparing
-from .request import (
-    Observe,
-    Placements,
-    Request,
-    find_observers,
-    find_pipeline_order,
-    least_limits,
-)
-from .request_precision import Precision, apply_precision
+from .request import Request, find_observers, find_pipeline_order, least_limits
+from .request_precision import apply_precision
 
 if TYPE_CHECKING:
     from .apply_config import Configuring
+
+DEFAULTS = CompileOptions()
 
 
 @dataclass(eq=False)
@@ -71,18 +67,14 @@ class Graphs:
     def compile(
         self,
         outputs: Outputs,
-        placement: Placements | None = None,
-        progress: Progress | None = None,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
-        precision: Precision | None = None,
+        options: CompileOptions = DEFAULTS,
     ) -> CompiledGraph:
         """Return a handle to a compiled graph; compile it if it is new."""
         self.owner.require("the scheduler")  # in a forked child the lock may never be released
         with self.lock:
-            request = self._request(outputs, placement, updates, observe, precision, progress)
+            request = self._request(outputs, options)
             pack = make_packer(outputs, request.graph)
-            run = self._run_of(request, pack, self.preparing.lighten, progress)
+            run = self._run_of(request, pack, self.preparing.lighten, options.progress)
         return self._warn_of_fallbacks(run)
 
     def compile_cached_plan(
@@ -157,15 +149,12 @@ class Graphs:
     def reserve(
         self,
         outputs: Outputs,
-        placement: Placements | None = None,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
-        precision: Precision | None = None,
+        options: CompileOptions = DEFAULTS,
     ) -> Plan:
         """Return the plan that `compile` would execute; nothing is allocated."""
         self.owner.require("the scheduler")
         with self.lock:
-            written = self._request(outputs, placement, updates, observe, precision)
+            written = self._request(outputs, options)
             request = self.preparing.lighten(written)
         return self.preparing.plan(request, self.preparing.topology())
 
@@ -222,27 +211,17 @@ class Graphs:
     def _request(
         self,
         outputs: Outputs,
-        placement: Placements | None,
-        updates: Updates | None,
-        observe: Observe | None,
-        precision: Precision | None,
-        progress: object = None,
+        options: CompileOptions,
     ) -> Request:
         """Validate the arguments of `compile`, and return them as a request."""
-        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
-            raise GraphError(
-                "[compile] expected one output, a sequence or a dict, got several; try "
-                "compile([a, b])"
-            )
         self._require_open()
-        graph, ids = build_graph(outputs, updates)
+        graph, ids = build_graph(outputs, options.updates)
         config = None if self.configuring is None else self.configuring.config
-        graph = apply_precision(graph, ids, self.preparing.precision, precision, config)
-        overrides = self._overrides(placement or {}, ids)
+        graph = apply_precision(graph, ids, self.preparing.precision, options.precision, config)
         request = Request(
             graph,
-            tuple(overrides),
-            find_observers(graph, ids, observe or {}),
+            self._overrides(options.placements, ids),
+            find_observers(graph, ids, options.observe or {}),
             pipeline_order=find_pipeline_order(graph, ids),
         )
         if self.configuring is None:
@@ -254,19 +233,12 @@ class Graphs:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
 
     def _overrides(
-        self, placement: Placements, ids: Mapping[Tensor, int]
-    ) -> list[tuple[str | int, str]]:
+        self, placements: Placements, ids: Mapping[Tensor, int]
+    ) -> tuple[tuple[str | int, str], ...]:
         out: list[tuple[str | int, str]] = []
-        if not isinstance(placement, Mapping):
-            raise PlanError(f"[placement] expected a dict, got {placement!r}")
-        for key, device in placement.items():
-            if not isinstance(device, str) or not isinstance(key, (str, Tensor)):
-                raise PlanError(
-                    "[placement] expected tensors or name patterns to device names, "
-                    f"got {key!r}: {device!r}"
-                )
+        for key, device in placements.items():
             if isinstance(key, Tensor) and key not in ids:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
             out.append((target, self.preparing.opened.resolve(device)))
-        return out
+        return tuple(out)

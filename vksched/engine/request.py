@@ -26,11 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..common.dtypes import NDArray
-from ..common.errors import GraphError, PlanError
-from ..importers.base import ImportedModel
+from ..common.errors import PlanError
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor
 from ..passes import RewriteConstraints, optimize
@@ -45,39 +44,11 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
 from ..topology.topology import Topology
 from ..topology.tuned_variants import Choices
+from .compile_options import Observe
 
-Placements = Mapping[Tensor | str, str] | Mapping[str, str]
-"""A mapping of tensors or name patterns to device names."""
-Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
-"""A mapping of tensors or name patterns to functions that are called with name and value."""
 DeviceProfile = tuple[frozenset[str], Limits | None]
 """The names of enabled devices without the CPU, and their common kernel limits."""
-OPTIONS = {
-    "tensors": ("updates", "observe", "precision"),
-    "onnx": ("limit", "precision"),
-    "gguf": ("ctx", "cache_type", "precision"),
-}
-"""The options of `compile` for tensors, and for models by file format."""
 V = TypeVar("V")
-
-
-def options_for(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `compile` that are not None.
-
-    Raises
-    ------
-    GraphError
-        An option is not supported for this kind of outputs.
-    """
-    kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
-    known = {name for names in OPTIONS.values() for name in names}
-    values = {n: value for n, value in options.items() if value is not None or n not in known}
-    for name in values:
-        if name not in OPTIONS[kind]:
-            what = kind if kind == "tensors" else f"a model of a {kind} file"
-            allowed = ", ".join(OPTIONS[kind])
-            raise GraphError(f"[compile] expected {allowed} for {what}, got {name!r}")
-    return values
 
 
 @dataclass(frozen=True, eq=False)

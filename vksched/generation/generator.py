@@ -29,8 +29,8 @@ from .graph_cache import CachedStepGraph
 from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
 
 if TYPE_CHECKING:
+    from ..engine.compile_options import Observe, Placements
     from ..engine.executable import CompiledGraph
-    from ..engine.request import Observe, Placements
     from ..engine.request_precision import Precision
     from ..importers.gguf.model import LanguageModel
     from ..ir.build_graph import Outputs, Updates
