@@ -79,9 +79,27 @@ class Request:
         pipeline_order = tuple(self.pipeline_order.items())
         return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
 
-    def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
+    def optimized(
+        self,
+        topology: Topology,
+        working: Collection[int] | None = None,
+        cached: CachedPlan | None = None,
+    ) -> Request:
         """Return an equivalent request with an optimized graph. working: the devices whose limits
-        count; all by default.
+        count; all by default. cached: the optimized graph and its plan from the disk cache.
+        """
+        if cached is None:
+            built = self.of_graph(optimize(self.graph, self.constraints(topology, working)))
+        else:
+            built = replace(self.of_graph(cached.graph), cached_plan=cached)
+        profile = _device_profile(_subset(topology, working))
+        return replace(built, source=self, device_profile=profile, _versions={})
+
+    def constraints(
+        self, topology: Topology, working: Collection[int] | None = None
+    ) -> RewriteConstraints:
+        """Return the constraints of passes. working: the devices whose limits count; all by
+        default.
         """
         graph, devices = self.graph, topology.devices
         homes = resolve_overrides(graph, topology, self.overrides) if self.overrides else {}
@@ -91,15 +109,13 @@ class Request:
         apart = {
             name: f"{placed.get(name, '')} {turn}" for name, turn in self.pipeline_order.items()
         }
-        constraints = RewriteConstraints(
+        return RewriteConstraints(
             # a view is retained with its base
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.view_base(v))),
             placed | apart,
             least_limits(chosen),
-            min((d.memory_bytes for d in _in_use(chosen)), default=0),
+            _rounded_down(min((d.memory_bytes for d in _in_use(chosen)), default=0)),
         )
-        built = self.of_graph(optimize(graph, constraints))
-        return replace(built, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
         """Return the version of this request for the limits of some devices; itself if its graph is
@@ -275,6 +291,14 @@ def _subset(topology: Topology, working: Collection[int] | None) -> Topology:
     if working is None:
         return topology
     return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
+
+
+def _rounded_down(memory_bytes: int) -> int:
+    """Return free memory rounded down by at most an eighth: cached graphs stay valid while it
+    changes a little.
+    """
+    unit = 1 << max(0, memory_bytes.bit_length() - 4)
+    return memory_bytes // unit * unit
 
 
 def _device_profile(topology: Topology) -> DeviceProfile:

@@ -18,6 +18,7 @@ from ..engine.device_set import DeviceSet
 from ..engine.executable import CompiledGraph
 from ..engine.faults import Quarantine
 from ..engine.function import Build, Function
+from ..engine.graph_cache import DeferredGraph
 from ..engine.graph_registry import Graphs
 from ..engine.membership import Membership
 from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
@@ -184,7 +185,7 @@ class Scheduler(OfProcess):
     @overload
     def compile(
         self,
-        outputs: Outputs,
+        outputs: Outputs | DeferredGraph,
         placement: Placements | None = None,
         progress: Progress | None = None,
         *,
@@ -218,7 +219,7 @@ class Scheduler(OfProcess):
 
     def compile(
         self,
-        outputs: Outputs | ImportedModel,
+        outputs: Outputs | DeferredGraph | ImportedModel,
         placement: Placements | None = None,
         progress: Progress | None = None,
         **options: Any,
