@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..common.schema import Either, Row, Table, check
+from ..common.schema import Whole, check, record
 from ..common.user_warning import warn
 from ..common.version import __version__
 from ..ir.attrs import Attrs, AttrValue
@@ -77,18 +77,18 @@ MAX_BYTES = 8 << 20
 """The maximum bytes of constants of a cached graph."""
 ALIGN = 64
 """The alignment of constants in bytes."""
-STEP = {
-    "key": str,
-    "code": [Row((str, int, int))],
-    "plan": Either((None, dict)),
-    "nodes": [Row((str, [int], int, int, str))],
-    "attrs": [dict],
-    "types": [Row(([int], str))],
-    "leaves": [Row((int, str, Either((int, list))))],
-    "outputs": [Row((str, int))],
-    "backed_up_states": [int],
-    "aliases": Table(int),
-}
+STEP = record(
+    key=str,
+    code=list[tuple[str, Whole, Whole]],
+    plan=dict[str, Any] | None,
+    nodes=list[tuple[str, list[Whole], Whole, Whole, str]],
+    attrs=list[dict[str, Any]],
+    types=list[tuple[list[Whole], str]],
+    leaves=list[tuple[Whole, str, Whole | list[Any]]],
+    outputs=list[tuple[str, Whole]],
+    backed_up_states=list[Whole],
+    aliases=dict[str, Whole],
+)
 """The fields of a document. `key` is the key of the plan request. A node is its op, inputs, indices
 of attributes and type, and name. A leaf is its node, kind, and the name or offset of its data. The
 rest is as in `Graph`.
