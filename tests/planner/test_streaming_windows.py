@@ -39,7 +39,7 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Topology
-from vksched.trace.format import CARRIED
+from vksched.trace.format import DevicePlan
 
 MIB = 1 << 20
 LAYERS, WIDTH = 24, 512
@@ -302,7 +302,7 @@ def test_a_window_that_lasts_is_shared_with_none() -> None:
 def test_documents_keep_it() -> None:
     plan = planned(model(), topology(9 * MIB, False))
     document = json.loads(json.dumps(encode_plan(plan)))
-    check(document, CARRIED, "plan")
+    check(document, DevicePlan, "plan")
     assert decode_plan(plan.graph, plan.topology, document).splits == plan.splits
 
 

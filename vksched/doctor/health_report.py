@@ -11,15 +11,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from ..common.errors import VkschedError
-from ..common.schema import LARGEST, Either, Table, Wrong, check
+from ..common.schema import Number, Size, Wrong, check, parse
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
 """The largest report file that is read."""
-OK, NOTE, PROBLEM = LEVELS = ("ok", "note", "problem")
+OK: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "problem"
 _HOME = str(Path.home())
 _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/:'\"()]+[\\/])+[^\s\\/:'\"(),;]*")
 
@@ -40,7 +42,7 @@ class Finding:
         How to get it right; "" if nothing is to be done.
     """
 
-    level: str
+    level: Literal["ok", "note", "problem"]
     subject: str
     text: str
     remedy: str = ""
@@ -72,9 +74,9 @@ class KernelFailure:
 class KernelProof:
     """Counts of op cases. right: equal to numpy. on_cpu: without a kernel on this device."""
 
-    cases: int
-    right: int
-    on_cpu: int
+    cases: Size
+    right: Size
+    on_cpu: Size
     failures: tuple[KernelFailure, ...]
 
 
@@ -84,8 +86,8 @@ class Measurement:
 
     name: str
     unit: str
-    value: float
-    baselines: Mapping[str, float]
+    value: Number
+    baselines: dict[str, Number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ class DeviceHealth:
     vendor: str
     driver: str
     api_version: str
-    memory_bytes: int
-    limits: Mapping[str, Any]
+    memory_bytes: Size
+    limits: dict[str, Any]
     missing: tuple[str, ...]
     faults: tuple[str, ...]
     proof: KernelProof | None
@@ -156,38 +158,6 @@ def _without_paths(data: Any) -> Any:
     return data
 
 
-_NUMBER = Either((int, float))
-_SCHEMA: dict[str, object] = {
-    "format": int,
-    "system": {
-        **dict.fromkeys(("os", "machine", "python", "vksched", "loader"), str),
-        "drivers": [str],
-        "layers": [str],
-    },
-    "devices": [
-        {
-            **dict.fromkeys(("name", "label", "type", "vendor", "driver", "api_version"), str),
-            "memory_bytes": int,
-            "limits": Table(Either((bool, int, str, [Either((int, str))]))),
-            "missing": [str],
-            "faults": [str],
-            "proof": Either(
-                (
-                    None,
-                    {
-                        **dict.fromkeys(("cases", "right", "on_cpu"), int),
-                        "failures": [dict.fromkeys(("op", "case", "error"), str)],
-                    },
-                )
-            ),
-            "measured": [{"name": str, "unit": str, "value": _NUMBER, "baselines": Table(_NUMBER)}],
-        }
-    ],
-    "findings": [dict.fromkeys(("level", "subject", "text", "remedy"), str)],
-    "verdict": str,
-}
-
-
 def read_report(path: str | os.PathLike[str]) -> HealthReport:
     """Return the report of a file.
 
@@ -199,54 +169,15 @@ def read_report(path: str | os.PathLike[str]) -> HealthReport:
     try:
         if Path(path).stat().st_size > MAX_BYTES:
             raise Wrong(f"expected at most {MAX_BYTES >> 20} MiB")
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        check(data, _SCHEMA, "report")
-        if data["format"] != FORMAT:
-            raise Wrong(f"expected format {FORMAT}, got {data['format']}")
-        return _decode(data)
+        data = parse(Path(path).read_bytes(), dict[str, Any], "the report")
+        if data.pop("format", None) != FORMAT:
+            raise Wrong(f"expected format {FORMAT}")
+        report: HealthReport = check(data, HealthReport, "the report")
+        return report
     except OSError as error:
         raise VkschedError(f"[doctor] cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise VkschedError(
             f"[doctor] expected a file of `vksched doctor --output`, {Path(path).name} is none: "
             f"{error}"
         ) from error
-
-
-def _decode(data: dict[str, Any]) -> HealthReport:
-    for device in data["devices"]:
-        for count in (device["memory_bytes"], *(device["proof"] or {"": 0}).values()):
-            if isinstance(count, int) and not 0 <= count < LARGEST:
-                raise Wrong(f"expected counts of at least 0 in {device['name']}, got {count}")
-    for finding in data["findings"]:
-        if finding["level"] not in LEVELS:
-            raise Wrong(f"expected a level of {', '.join(LEVELS)}, got {finding['level']!r}")
-    system = data["system"]
-    return HealthReport(
-        System(
-            **{
-                **system,
-                "drivers": tuple(system["drivers"]),
-                "layers": tuple(system["layers"]),
-            }
-        ),
-        tuple(_device(device) for device in data["devices"]),
-        tuple(Finding(**finding) for finding in data["findings"]),
-        data["verdict"],
-    )
-
-
-def _device(data: dict[str, Any]) -> DeviceHealth:
-    proof = data["proof"]
-    if proof is not None:
-        failures = tuple(KernelFailure(**failure) for failure in proof["failures"])
-        proof = KernelProof(proof["cases"], proof["right"], proof["on_cpu"], failures)
-    return DeviceHealth(
-        **{
-            **data,
-            "missing": tuple(data["missing"]),
-            "faults": tuple(data["faults"]),
-            "proof": proof,
-            "measured": tuple(Measurement(**one) for one in data["measured"]),
-        }
-    )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..common.schema import Either, Row, Table, check
+from ..common.schema import Whole, check, record
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
 from ..storage.lazy_array import ArrayLike, as_array
@@ -31,18 +31,18 @@ ALIGN = 64
 """The alignment of constants in bytes."""
 CONSTANT, STATE, WEIGHT = "constant", "state", "weight"
 """The kinds of leaves."""
-GRAPH = {
-    "key": str,
-    "code": [Row((str, int, int))],
-    "plan": Either((None, dict)),
-    "nodes": [Row((str, [int], int, int, str))],
-    "attrs": [dict],
-    "types": [Row(([int], str))],
-    "leaves": [Row((int, str, Either((int, list))))],
-    "outputs": [Row((str, int))],
-    "backed_up_states": [int],
-    "aliases": Table(int),
-}
+GRAPH = record(
+    key=str,
+    code=list[tuple[str, Whole, Whole]],
+    plan=dict[str, Any] | None,
+    nodes=list[tuple[str, list[Whole], Whole, Whole, str]],
+    attrs=list[dict[str, Any]],
+    types=list[tuple[list[Whole], str]],
+    leaves=list[tuple[Whole, str, Whole | list[Any]]],
+    outputs=list[tuple[str, Whole]],
+    backed_up_states=list[Whole],
+    aliases=dict[str, Whole],
+)
 """The fields of a document. `key` is the key of the plan request. A node is its op, inputs, indices
 of attributes and type, and name. A leaf is its node, kind, and the reference or offset of its data.
 The rest is as in `Graph`.

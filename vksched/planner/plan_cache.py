@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..common.errors import PlanError
-from ..common.schema import Either, check
+from ..common.schema import check
 from ..common.serialize import plain
 from ..ir.graph import Graph
 from ..plan.costs.op_support import OpSupport
@@ -35,15 +35,9 @@ from ..plan.types.plan_types import DeviceMemory, PlanValue
 from ..plan.types.split_draft import SUBMISSION_S
 from ..schedule.model.objectives import LATENCY
 from ..topology.topology import Topology
-from ..trace.format import CARRIED, DECISION
+from ..trace.format import DecisionDocument, PlacedGraph, SplitDocument
 from .planner import STATIC
 
-CACHED_PLAN = {
-    **{key: schema for key, schema in CARRIED.items() if key not in ("topology", "default_link")},
-    "topology": list,
-    "asked": dict,
-    "decision": Either((None, DECISION)),
-}
 ROOM = 2
 """Required free memory of a device as a multiple of the needs of the plan."""
 VARIABLE_FIELD = "memory_bytes"
@@ -62,6 +56,13 @@ def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | 
         "asked": _asked(request),
         "decision": encode_decision(plan.decision),
     }
+
+
+class CachedPlanDocument(PlacedGraph):
+    topology: list[Any]
+    asked: dict[str, Any]
+    decision: DecisionDocument | None
+    splits: list[SplitDocument]
 
 
 class DamagedPlan(PlanError):
@@ -100,7 +101,7 @@ class CachedPlan:
     def _answer(
         self, document: Mapping[str, Any], request: PlanRequest, topology: Topology
     ) -> Plan | None:
-        check(document, CACHED_PLAN, "the plan")
+        check(document, CachedPlanDocument, "the plan")
         same = document["asked"] == _asked(request)
         key = _topology_key(topology, request, len(document["splits"]))
         if not same or document["topology"] != key:
