@@ -26,7 +26,7 @@ INLINE_BYTES = 1024
 """Maximum size of constants that are compared by content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """A value: an input, a weight, a constant or the result of an op."""
 
@@ -131,6 +131,13 @@ class Graph:
             for n in self.nodes
         )
         return tuple(calls.setdefault(each, len(calls)) for each in call_keys)
+
+    @cached_property
+    def call_results(self) -> dict[int, tuple[object, dict[int, Any]]]:
+        """Results of distinct calls, cached by the module that computes them: by the identity of a
+        device or its limits, the object and the results by signature.
+        """
+        return {}
 
     @cached_property
     def overwritten(self) -> frozenset[int]:

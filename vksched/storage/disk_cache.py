@@ -355,7 +355,15 @@ def is_code(files: Iterable[tuple[str, int, int]]) -> bool:
     process has loaded these versions.
     """
     folder = f"{PACKAGE}{os.sep}"
-    return all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in files)
+    new = {(str(file), size, time_ns) for file, size, time_ns in files} - _seen
+    if not all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in new):
+        return False
+    _seen.update(new)
+    return True
+
+
+_seen: set[tuple[str, int, int]] = set()
+"""Files that `is_code` has found unchanged: this process has loaded these versions."""
 
 
 @cache

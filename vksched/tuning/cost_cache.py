@@ -48,7 +48,10 @@ class CostCache(DeviceCache[Calibration | None]):
 
     def _parse(self, data: Mapping[str, Any]) -> Calibration | None:
         found = Calibration.from_dict(data["calibration"])
-        return replace(found, samples=tuple(filter(_is_current, found.samples)))
+        samples = tuple(filter(_is_current, found.samples))
+        found = found if len(samples) == len(found.samples) else replace(found, samples=samples)
+        assert found.costs is not None  # damaged samples raise here
+        return found
 
     def _entries(self, calibration: Calibration | None) -> dict[str, Any]:
         return {} if calibration is None else {"calibration": calibration.as_dict()}
