@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from vksched.common.schema import Table, Wrong
+from vksched.common.schema import Whole, Wrong
 from vksched.distributed.wire import json_payload
 from vksched.distributed.wire.json_payload import Budget, document_of, parsed_bytes
 
@@ -16,7 +16,7 @@ WAIT_S = 30.0
 
 
 def test_a_document_is_what_its_schema_says_or_refused() -> None:
-    assert document_of(b'{"a":[1,2]}', Table([int]), "a table") == {"a": [1, 2]}
+    assert document_of(b'{"a":[1,2]}', dict[str, list[Whole]], "a table") == {"a": [1, 2]}
     for text, said in (
         (b"{", "no JSON"),
         (b"\xff\xfe", "no JSON"),
@@ -25,7 +25,7 @@ def test_a_document_is_what_its_schema_says_or_refused() -> None:
         (b"[" * 100_000, "no JSON"),
     ):
         with pytest.raises(Wrong, match=said):
-            document_of(text, Table([int]), "a table")
+            document_of(text, dict[str, list[Whole]], "a table")
 
 
 def test_lists_and_objects_are_counted_before_anything_is_parsed(
@@ -36,7 +36,7 @@ def test_lists_and_objects_are_counted_before_anything_is_parsed(
     tracemalloc.start()
     try:
         with pytest.raises(Wrong, match="at most 65536 lists and objects in it, got 262146"):
-            document_of(text, [[]], "it")
+            document_of(text, list[list[Whole]], "it")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -117,9 +117,9 @@ def test_verify_refuses_scratch_memory_that_is_missing_short_or_taken() -> None:
     with pytest.raises(vs.PlanError, match="no scratch memory"):
         with_scratch(plan, None).verify()
     with pytest.raises(vs.PlanError, match="is not of its"):
-        with_scratch(plan, replace(span, words=span.words - 1)).verify()
+        with_scratch(plan, span._replace(words=span.words - 1)).verify()
     with pytest.raises(vs.PlanError, match="scratch memory of y is written over"):
-        with_scratch(plan, replace(span, page=taken.page, offset=taken.offset)).verify()
+        with_scratch(plan, span._replace(page=taken.page, offset=taken.offset)).verify()
 
 
 def test_scratch_memory_is_used_again_behind_a_barrier() -> None:

@@ -49,6 +49,7 @@ from vksched.plan.verify.memory_events import (
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors import race_checker
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.executors.plan_executor import Executor
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
@@ -245,7 +246,7 @@ def wrong_source(plan: Plan, draw: Draw) -> Plan | None:
     wrong = draw(st.sampled_from([s.id for s in plan.splits if s.id != copy.source] or [HOST]))
     if wrong == HOST:
         return None
-    changed = tuple(replace(c, source=wrong) if c == copy else c for c in plan.splits[at].uploads)
+    changed = tuple(c._replace(source=wrong) if c == copy else c for c in plan.splits[at].uploads)
     return with_split(plan, at, uploads=changed)
 
 
@@ -261,7 +262,7 @@ def shared_staging(plan: Plan, draw: Draw, field: str, span: str) -> Plan | None
     split = draw(st.sampled_from(choice))
     one, two, *rest = getattr(split, field)
     return with_split(
-        plan, split.id, **{field: (one, replace(two, **{span: getattr(one, span)}), *rest)}
+        plan, split.id, **{field: (one, two._replace(**{span: getattr(one, span)}), *rest)}
     )
 
 
@@ -284,7 +285,7 @@ def place_in_use(plan: Plan, draw: Draw) -> Plan | None:
     moved = replace(plan, locations={**plan.locations, (device, two): span})
     for split in plan.splits:
         if split.device == device:
-            copies = tuple(replace(c, target=span) if c.node == two else c for c in split.uploads)
+            copies = tuple(c._replace(target=span) if c.node == two else c for c in split.uploads)
             moved = with_split(moved, split.id, uploads=copies)
     return moved
 
@@ -476,7 +477,7 @@ def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> Executor:
     devices.append(CpuDevice(specs[-1]))
     for memory, device in zip(plan.memory, devices, strict=True):
         device.states.add((plan.graph.keys[s], plan.graph.initial[s]) for s in memory.states)
-    return Executor(plan, devices, vs.Trace(), 30.0)
+    return Executor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
 
 
 def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:
@@ -537,7 +538,7 @@ def tampered(plan: Plan, draw: Draw) -> Plan:
             plan = with_split(plan, split.id, **{kind: left})
         elif kind == "staging buffer":
             outs = tuple(
-                replace(c, staging=replace(c.staging, offset=16 * draw(st.integers(0, 3))))
+                c._replace(staging=c.staging._replace(offset=16 * draw(st.integers(0, 3))))
                 if c.staging.words and draw(st.booleans())
                 else c
                 for c in split.downloads
@@ -550,7 +551,7 @@ def tampered(plan: Plan, draw: Draw) -> Plan:
             plan = replace(plan, locations={**plan.locations, key: span})
             for s in plan.splits:
                 if s.device == key[0]:
-                    ins = (replace(c, target=span) if c.node == key[1] else c for c in s.uploads)
+                    ins = (c._replace(target=span) if c.node == key[1] else c for c in s.uploads)
                     plan = with_split(plan, s.id, uploads=tuple(ins))
     return plan
 

@@ -144,14 +144,14 @@ def over_operand(plan: Plan) -> Plan:
 def moved_page(plan: Plan, page: int = 9, offset: int = 0) -> Plan:
     """The first value lies elsewhere."""
     span = plan.locations[0, node_id(plan, "n0")]
-    return with_location(plan, "n0", replace(span, page=page, offset=span.offset + offset))
+    return with_location(plan, "n0", span._replace(page=page, offset=span.offset + offset))
 
 
 def elsewhere(plan: Plan) -> Plan:
     """A value is copied in where nobody reads it."""
     (copy,) = plan.splits[0].uploads
     target = plan.locations[0, node_id(plan, "n0")]
-    return with_split(plan, 0, uploads=(replace(copy, target=target),))
+    return with_split(plan, 0, uploads=(copy._replace(target=target),))
 
 
 def small_topology(plan: Plan, **changes: Any) -> Plan:
@@ -165,7 +165,7 @@ def small_topology(plan: Plan, **changes: Any) -> Plan:
 def copied_from(plan: Plan, source: int) -> Plan:
     """The transfer comes from another split."""
     (copy,) = plan.splits[1].uploads
-    return with_split(plan, 1, uploads=(replace(copy, source=source),))
+    return with_split(plan, 1, uploads=(copy._replace(source=source),))
 
 
 def with_barrier(plan: Plan, position: int) -> Plan:
@@ -332,7 +332,7 @@ def with_copy(plan: Plan, node: int) -> Plan:
     """The first copy from the caller is of another node."""
     split = next(s for s in plan.splits if s.uploads)
     first, *others = split.uploads
-    return with_split(plan, split.id, uploads=(replace(first, node=node), *others))
+    return with_split(plan, split.id, uploads=(first._replace(node=node), *others))
 
 
 NUMBERS: dict[str, tuple[Change, str]] = {
@@ -372,7 +372,7 @@ def test_two_values_in_one_window_are_refused() -> None:
     plan = make_plan(*pair())
     one, two = plan.splits[0].downloads
     with pytest.raises(vs.PlanError, match="share words of the download buffer"):
-        with_split(plan, 0, downloads=(one, replace(two, staging=one.staging))).verify()
+        with_split(plan, 0, downloads=(one, two._replace(staging=one.staging))).verify()
 
 
 def test_node_on_a_device_that_cannot_is_refused() -> None:
@@ -385,9 +385,9 @@ def thin(plan: Plan, part: str) -> Plan:
     """A span of fewer words than its value has."""
     if part == "location":
         span = plan.locations[0, node_id(plan, "n0")]
-        return with_location(plan, "n0", replace(span, words=4))
+        return with_location(plan, "n0", span._replace(words=4))
     copy = getattr(plan.splits[0], part)[0]
-    return with_split(plan, 0, **{part: (replace(copy, staging=Span(0, 0, 4)),)})
+    return with_split(plan, 0, **{part: (copy._replace(staging=Span(0, 0, 4)),)})
 
 
 GAPS: dict[str, Change] = {

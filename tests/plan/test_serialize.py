@@ -18,7 +18,7 @@ from vksched.plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, de
 from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import POLICIES, answer
 from vksched.storage.content_hash import hash_of
-from vksched.trace.format import GRAPH, PLAN
+from vksched.trace.format import GraphDocument, PlanDocument
 
 SEEDS = draws(30, 200)
 
@@ -27,8 +27,8 @@ def through_json(planned: PlanRecord) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the documents of a plan as a file gives them back."""
     graph, plan = json.loads(json.dumps(planned.as_document(), allow_nan=False))
     plan["graph"] = 0
-    check(graph, GRAPH, "graph")
-    check(plan, PLAN, "plan")
+    check(graph, GraphDocument, "graph")
+    check(plan, PlanDocument, "plan")
     return graph, plan
 
 

@@ -33,12 +33,13 @@ from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition.host_partition import cut
 from vksched.planner.partition.streaming_windows import StreamingBuffers
-from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedPreparedPlan
+from vksched.runtime.device import WrappedPreparedPlan
+from vksched.runtime.simulated.device_wrapper import WrappedDevice
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Topology
-from vksched.trace.format import CARRIED
+from vksched.trace.format import DevicePlan
 
 MIB = 1 << 20
 LAYERS, WIDTH = 24, 512
@@ -301,7 +302,7 @@ def test_a_window_that_lasts_is_shared_with_none() -> None:
 def test_documents_keep_it() -> None:
     plan = planned(model(), topology(9 * MIB, False))
     document = json.loads(json.dumps(encode_plan(plan)))
-    check(document, CARRIED, "plan")
+    check(document, DevicePlan, "plan")
     assert decode_plan(plan.graph, plan.topology, document).splits == plan.splits
 
 

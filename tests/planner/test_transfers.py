@@ -29,6 +29,7 @@ from vksched.planner.partition import transfers
 from vksched.planner.partition.transfers import MIN_BYTES
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.executors.plan_executor import Executor
 from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
@@ -269,7 +270,7 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_copied_out() -> No
         and second.deferred_downloads == (0,)
     )
     theirs = plan.locations[0, first.downloads[0].node]
-    copies = (replace(second.uploads[0], target=theirs), *second.uploads[1:])
+    copies = (second.uploads[0]._replace(target=theirs), *second.uploads[1:])
     moved = {**plan.locations, (0, copies[0].node): theirs}
     # they wait for the work of the split before, which the queue copies out behind them
     stage_deps = (*second.stage_deps, StageDependency(UPLOAD, COMPUTE, 0))
@@ -285,7 +286,7 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
     plan, _, _ = run_on_null(layers(4), True)
     second, third = plan.splits[1], plan.splits[2]
     theirs = second.uploads[0].target  # the weight of the layer before, which works meanwhile
-    copies = (replace(third.uploads[0], target=theirs), *third.uploads[1:])
+    copies = (third.uploads[0]._replace(target=theirs), *third.uploads[1:])
     splits = list(plan.splits)
     splits[2] = replace(third, uploads=copies)
     moved = {**plan.locations, (0, copies[0].node): theirs}
@@ -379,7 +380,8 @@ def is_right(plan: Plan, seed: int) -> bool:
     """Whether devices that take every liberty give what numpy gives, run after run."""
     *specs, host = plan.topology.devices
     devices: list[Device] = [LazyDevice(spec, seed + i) for i, spec in enumerate(specs)]
-    executor = Executor(plan, [*devices, CpuDevice(host)], vs.Trace(), 30.0)
+    context = ExecutorContext([*devices, CpuDevice(host)], vs.Trace(), 30.0)
+    executor = Executor(plan, context)
     rng = np.random.default_rng(seed)
     try:
         for _ in range(3):

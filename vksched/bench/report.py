@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
+from ..common.schema import check
 from ..common.user_warning import warn_user
 from ..runtime.vulkan import device_probe
 from .baseline_process import BaselineFailed, BaselineProcess
@@ -65,18 +66,16 @@ class Report:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Report:
-        """The inverse of `as_dict`. Raise GraphError for another format."""
+        """The inverse of `as_dict`. Raise GraphError for another format, and Wrong for other types
+        of fields.
+        """
         if data.get("format") != FORMAT:
             raise GraphError(
                 f"[bench] expected results of format {FORMAT}, got {data.get('format')!r}; try "
                 "`vksched bench --json` again"
             )
-        devices = [
-            DeviceReport(**{**d, "ceiling": Ceiling(**d["ceiling"])}) for d in data["devices"]
-        ]
-        results = [Result.from_dict(one) for one in data["results"]]
-        facts = [Fact(**one) for one in data["facts"]]
-        return Report(data["suite"], devices, results, data["vksched"], facts)
+        report: Report = check({**data, "version": data.get("vksched")}, Report, "the results")
+        return report
 
     def results_of(self, device: str) -> list[Result]:
         return [result for result in self.results if result.device == device]

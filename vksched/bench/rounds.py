@@ -101,14 +101,6 @@ class Result:
         work = {"flops": flops, "bytes": moved}
         return {"device": self.device, "spec": self.spec.as_dict(), **work, "figures": figures}
 
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> Result:
-        """The inverse of `as_dict`."""
-        figures = [
-            Figure(**{k: v for k, v in one.items() if k != "seconds"}) for one in data["figures"]
-        ]
-        return Result(data["device"], Spec.from_dict(data["spec"]), figures)
-
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float | None:
     """Return the median of the rounds' ratios, or None without common rounds."""

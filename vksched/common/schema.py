@@ -1,153 +1,148 @@
-"""Validation of JSON documents against schemas."""
+"""Validation of plain data and JSON against types, by msgspec.
+
+A type is `Whole`, `Size`, `Number`, str, bool, list[...], tuple[...], dict[str, ...], a TypedDict,
+a NamedTuple, a frozen dataclass, or a union of these. Other keys of objects are ignored.
+Examples: tests/trace/test_schema.py.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from types import NoneType
-from typing import Any
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
 
-LARGEST = 1 << 63
-"""Maximum magnitude of an integer."""
+import msgspec
+from msgspec import Meta
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """List with one schema per position."""
-
-    of: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Dict with arbitrary keys and one schema for all values."""
-
-    of: object
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """Alternative schemas; None stands for null."""
-
-    of: tuple[object, ...]
+LARGEST = (1 << 63) - 1
+"""Maximum of an integer."""
+Whole = Annotated[int, Meta(ge=-1 << 63, le=LARGEST)]
+Size = Annotated[int, Meta(ge=0, le=LARGEST)]
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite number."""
 
 
 class Wrong(ValueError):
-    """The data violates its schema; the message names the place."""
+    """The data has another type; the message names the place."""
 
 
-_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+def record(**fields: Any) -> Any:
+    """Return the type of an object with these keys."""
+    return TypedDict("Record", fields)  # type: ignore[operator]
 
 
-def check(data: object, schema: object, where: str) -> None:
-    """Check data against a schema.
+def check(data: object, kind: Any, where: str) -> Any:
+    """Return plain data as a type.
 
     Raises
     ------
     Wrong
-        The data violates the schema; the message names the place.
+        The data has another type; the message names the place.
     """
-    if not holds(data, schema):
-        _tell(data, schema, where)
+    try:
+        return msgspec.convert(data, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise Wrong(_explain(str(error), data, kind, where)) from None
+    except UnicodeEncodeError as error:  # half a surrogate pair in a key
+        raise Wrong(f"expected keys of Unicode in {where}, got {error.object!r:.60}") from None
 
 
-def holds(data: object, schema: object) -> bool:
-    """Return True if JSON data matches a schema."""
-    return _all_hold([data], schema)
+def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
+    """Return the JSON of a text as a type.
+
+    Raises
+    ------
+    Wrong
+        The text is no JSON, or has another type; the message names the place.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError):  # json names the line, and takes any text
+        return check(_parse_any(text, where), kind, where)
 
 
-def _all_hold(data: Sequence[Any], schema: object) -> bool:
-    """Return True if each value matches a schema; checks a column of many rows at once."""
-    kinds = set(map(type, data))
-    if schema is str or schema is None:
-        return kinds <= {str if schema is str else NoneType}
-    if schema is int:
-        return not data or (kinds == {int} and min(data) >= -LARGEST and max(data) <= LARGEST)
-    if isinstance(schema, type):
-        return all(_is(each, schema) for each in data)
-    if isinstance(schema, Either):
-        return all(any(holds(each, of) for of in schema.of) for each in data)
-    if isinstance(schema, list):
-        return kinds <= {list} and _all_hold([*chain.from_iterable(data)], schema[0])
-    if isinstance(schema, Row):
-        if not (kinds <= {list} and set(map(len, data)) <= {len(schema.of)}):
-            return False
-        columns = zip(*data, strict=True)
-        return all(_all_hold(column, of) for column, of in zip(columns, schema.of, strict=False))
-    if not kinds <= {dict}:
-        return False
-    if isinstance(schema, Table):
-        return _all_hold([value for each in data for value in each.values()], schema.of)
-    assert isinstance(schema, dict)
-    for key, of in schema.items():
-        name = key.removesuffix("?")
-        values = [each[name] for each in data if name in each]
-        if (name == key and len(values) < len(data)) or not _all_hold(values, of):
-            return False
-    return True
+def _parse_any(text: bytes | bytearray | str, where: str) -> object:
+    """Return the data of a JSON text. Raise Wrong if it is none."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise Wrong(f"expected {where}, got no JSON: {error}") from None
 
 
-def _tell(data: object, schema: object, where: str) -> None:
-    """Raise Wrong for the first place at which data violates a schema."""
-    if isinstance(schema, list):
-        _expect(isinstance(data, list), "a list", data, where)
-        assert isinstance(data, list)
-        for at, each in enumerate(data):
-            _tell(each, schema[0], f"{where}[{at}]")
-    elif isinstance(schema, Row):
-        size = len(schema.of)
-        _expect(isinstance(data, list) and len(data) == size, f"a list of {size}", data, where)
-        assert isinstance(data, list)
-        for at, (each, of) in enumerate(zip(data, schema.of, strict=True)):
-            _tell(each, of, f"{where}[{at}]")
-    elif isinstance(schema, Table):
-        _expect(isinstance(data, dict), "an object", data, where)
-        assert isinstance(data, dict)
-        for key, each in data.items():
-            _tell(each, schema.of, f"{where}.{key}")
-    elif isinstance(schema, dict):
-        _expect(isinstance(data, dict), "an object", data, where)
-        assert isinstance(data, dict)
-        _check_keys(data, schema, where)
-    elif isinstance(schema, Either):
-        _check_either(data, schema, where)
-    elif schema is None:
-        _expect(data is None, "null", data, where)
-    else:
-        assert isinstance(schema, type)
-        _expect(_is(data, schema), _WORDS.get(schema, "an object"), data, where)
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number")
 
 
-def _check_keys(data: Mapping[str, object], schema: Mapping[str, object], where: str) -> None:
-    for key, of in schema.items():
-        name = key.removesuffix("?")
-        if name in data:
-            _tell(data[name], of, f"{where}.{name}")
-        elif name == key:
-            raise Wrong(f"expected {name!r} in {where}, got none")
+# -- errors ----------------------------------------------------------------------------------------
+
+_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+_PLACE = " - at `"
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
 
 
-def _check_either(data: object, schema: Either, where: str) -> None:
-    errors: list[str] = []
-    for each in schema.of:
-        try:
-            return _tell(data, each, where)
-        except Wrong as error:
-            errors.append(str(error))
-    raise Wrong(errors[-1])
+def _explain(text: str, data: Any, kind: Any, where: str) -> str:
+    """Return an error of msgspec with our place and the value there."""
+    text, _, path = text.partition(_PLACE)
+
+    rebuild: Callable[[object], object] = _same
+    for name, at in _STEP.findall(path):
+        key: Any = name or at
+        if isinstance(data, (list, tuple)):
+            key = int(at)
+        elif at:  # msgspec does not name the keys of a table
+            key = _find_key(data, lambda part: _path(rebuild(part), kind) == path)  # noqa: B023
+        rebuild = _replacing(rebuild, data, key)
+        data, where = data[key], f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+    missing = re.fullmatch(r"Object missing required field `(.*)`", text)
+    if missing:
+        return f"expected {missing[1]!r} in {where}, got none"
+    expected = re.sub("`(.*?)`", lambda found: _words(found[1]), text.partition(", got")[0])
+    expected = expected.replace("of length ", "of ")
+    got = repr(data)
+    return f"{expected[0].lower()}{expected[1:]} as {where}, got " + (
+        got if len(got) < 60 else got[:57] + "..."
+    )
 
 
-def _is(data: object, kind: type) -> bool:
-    if isinstance(data, bool) or kind is bool:
-        return isinstance(data, bool) and kind is bool
-    if isinstance(data, int) and kind in (int, float):
-        return abs(data) <= LARGEST
-    return isinstance(data, kind) and (kind is not float or math.isfinite(data))  # type: ignore[arg-type]
+def _same(data: object) -> object:
+    return data
 
 
-def _expect(holds: bool, what: str, data: object, where: str) -> None:
-    if not holds:
-        got = repr(data)
-        raise Wrong(f"expected {what} as {where}, got {got if len(got) < 60 else got[:57] + '...'}")
+def _words(kinds: str) -> str:
+    return " or ".join(_WORDS.get(each, each) for each in kinds.split(" | "))
+
+
+def _path(data: object, kind: Any) -> str | None:
+    """Return the place of the first error by msgspec, or None."""
+    try:
+        msgspec.convert(data, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        return str(error).partition(_PLACE)[2]
+    return None
+
+
+def _find_key(table: dict[Any, Any], is_wrong: Callable[[object], bool]) -> object:
+    """Return the key of a wrong value, by bisection."""
+    keys = list(table)
+    while len(keys) > 1:
+        half = keys[: len(keys) // 2]
+        keys = half if is_wrong({key: table[key] for key in half}) else keys[len(half) :]
+    return keys[0]
+
+
+def _replacing(
+    rebuild: Callable[[object], object], data: Any, key: Any
+) -> Callable[[object], object]:
+    """Return a function that rebuilds the whole data with another value at a key."""
+    if isinstance(data, (list, tuple)):
+        return lambda part: rebuild([*data[:key], part, *data[key + 1 :]])
+    return lambda part: rebuild({**data, key: part})

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..common.dtypes import INT64, NDArray, TensorType, numpy_dtype
-from ..common.errors import GraphError, VkschedError
+from ..common.errors import GraphError, UnsupportedOp, VkschedError
 from ..storage.lazy_array import ArrayLike, as_array
 from .attrs import Attrs
 from .evaluate import infer
@@ -36,10 +36,16 @@ class Node:
     attrs: Attrs
     type: TensorType
     name: str
+    declaration: Op = field(init=False, compare=False, repr=False)
 
-    @property
-    def declaration(self) -> Op:
-        return get_op(self.op)
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "declaration", get_op(self.op))
+        except UnsupportedOp as error:
+            raise GraphError(f"[graph] {self.name} breaks its rule: {error}") from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Node, (self.id, self.op, self.inputs, self.attrs, self.type, self.name)
 
     def __str__(self) -> str:
         args = ", ".join(f"%{i}" for i in self.inputs)

@@ -22,7 +22,7 @@ from ..runtime.executors.run_record import InFlightSplit
 from ..trace import SystemClock
 from . import sensors
 from .activity import Activity, rate
-from .top.snapshot import DEVICES, TEXT, DeviceNow, SchedulerNow
+from .top.snapshot import DEVICES, DeviceNow, SchedulerNow
 
 GAUGE_TICKS = 2
 """Drivers and sensors are queried in every second snapshot only."""
@@ -92,9 +92,9 @@ class Watch:
         lately = {what: rate(ticks.values(), now_s) for what, ticks in did.lately.items()}
         return DeviceNow(
             name=name,
-            label=preparing.specs[name].label[:TEXT],
+            label=preparing.specs[name].label,
             kind=preparing.specs[name].kind,
-            problem=preparing.quarantine.reasons.get(name, "")[:TEXT],
+            problem=preparing.quarantine.reasons.get(name, ""),
             busy=busy,
             # excludes an unfinished one
             history=tuple(round(100 * share) for share in history[:-1]),
@@ -128,4 +128,4 @@ def _describe(work: InFlightSplit) -> str:
     """Return a description of a device's current work."""
     ops = ", ".join(work.ops[:OPS]) + (", ..." if len(work.ops) > OPS else "")
     nodes = "1 node" if work.nodes == 1 else f"{work.nodes} nodes"
-    return f"run {work.run}, split {work.split}: {ops} ({nodes})"[:TEXT]
+    return f"run {work.run}, split {work.split}: {ops} ({nodes})"

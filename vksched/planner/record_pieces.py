@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from types import MappingProxyType
 
@@ -135,7 +134,7 @@ def _memory(
         lives = [life for life in use.lifetimes(SLACK) if life.value not in between]
         found, sizes = assign_spans(lives, page_words, whole)
         for value, span in found.items():
-            spans[value] = replace(span, page=span.page + len(pages))
+            spans[value] = span._replace(page=span.page + len(pages))
         inner = [max(pair) for pair in zip_longest(inner, sizes, fillvalue=0)]
     upload_staging, upload_pages = assign_staging(
         [(v, graph.words[v]) for v in read], page_words, whole

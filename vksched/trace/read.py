@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from ..common.errors import VkschedError
 from ..common.schema import Wrong, check
 from .events import NAMES, Event
-from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
+from .format import COLUMNS, FIELDS, FORMAT, OF_SPLITS, GraphDocument, PlanDocument, TapeDocument
 
 MAX_CHARS = 1 << 29
 """Maximum characters of a file: over a million events."""
@@ -32,6 +34,10 @@ MAX_TIME_S = 1e12
 
 MAX_LITERAL = 6
 """Maximum characters of a truncated JSON literal, plus one."""
+
+
+class _Whole(TypedDict):
+    vksched: TapeDocument
 
 
 class TapeError(VkschedError, ValueError):
@@ -49,7 +55,7 @@ class TapeFile:
     dropped, dropped_plans
         The number of older events and plans that the tape had discarded by then.
     graphs, plans
-        Documents in the forms of `format.GRAPH` and `format.PLAN`.
+        Documents in the forms of `format.GraphDocument` and `format.PlanDocument`.
     events
         The events in order; `plan` is a position in `plans`, or -1.
     """
@@ -57,8 +63,8 @@ class TapeFile:
     version: str
     dropped: int
     dropped_plans: int
-    graphs: tuple[dict[str, Any], ...]
-    plans: tuple[dict[str, Any], ...]
+    graphs: tuple[GraphDocument, ...]
+    plans: tuple[PlanDocument, ...]
     events: tuple[Event, ...]
 
 
@@ -71,7 +77,12 @@ def load_tape(path: str | PathLike[str]) -> TapeFile:
         The file does not exist, is truncated, or is no tape file; the text gives the reason.
     """
     try:
-        return tape_of(_data(Path(path)))
+        text = _text(Path(path))
+        try:
+            about = msgspec.json.decode(text, type=_Whole)["vksched"]
+        except (msgspec.MsgspecError, RecursionError):  # json says why
+            return tape_of(_data(text))
+        return _tape_of(about)
     except Wrong as error:
         raise TapeError(f"[trace] cannot read {path}: {error}") from None
 
@@ -89,12 +100,21 @@ def tape_of(data: object) -> TapeFile:
         what = "a trace of another program" if foreign else "something else"
         raise Wrong(f"expected a tape of vksched, got {what}; try a file of vs.Tape().save")
     about = data["vksched"]
-    if isinstance(about, dict) and about.get("format", FORMAT) != FORMAT:
+    if isinstance(about, dict) and "format" in about:
+        _check_format(about)
+    return _tape_of(check(about, TapeDocument, "vksched"))
+
+
+def _check_format(about: Mapping[str, Any]) -> None:
+    if about["format"] != FORMAT:
         raise Wrong(
             f"expected format {FORMAT}, got {about['format']!r}, of vksched "
             f"{about.get('version', 'of no version')}; try that version"
         )
-    check(about, FILE, "vksched")
+
+
+def _tape_of(about: TapeDocument) -> TapeFile:
+    _check_format(about)
     if about["columns"] != COLUMNS:
         raise Wrong(f"expected columns {COLUMNS}, got {about['columns']}")
     for at, graph in enumerate(about["graphs"]):
@@ -114,7 +134,7 @@ def tape_of(data: object) -> TapeFile:
     )
 
 
-def _data(path: Path) -> object:
+def _text(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CHARS + 1)
@@ -125,6 +145,11 @@ def _data(path: Path) -> object:
         raise Wrong(f"expected at most {MAX_CHARS:,} characters, got more")
     if not text.strip():
         raise Wrong("expected JSON, got an empty file")
+    return text
+
+
+def _data(text: str) -> object:
+    """Return the data of a JSON text. Raise Wrong with the line if it is none."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -209,7 +234,8 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
     where = f"vksched.events[{at}]"
     if name not in NAMES:
         raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
-    check(fields, FIELDS.get(name, {}), f"{where}.fields")
+    if name in FIELDS:
+        check(fields, FIELDS[name], f"{where}.fields")
     _in_range([plan], len(plans), f"{where}.plan", -1)
     if max(abs(start_s), abs(end_s)) > MAX_TIME_S:
         raise Wrong(f"expected seconds of at most {MAX_TIME_S:.0e} in {where}")

@@ -40,7 +40,7 @@ def send_weights(
         return
     text = json.dumps(list(asked.values())).encode()
     answer = channel.ask("missing", {"plan": number}, [text], timeout_s)
-    missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
+    missing: list[str] = document_of(bytes(answer.payload or b""), list[str], "missing weights")
     if not asked.keys() >= set(missing):
         raise Wrong(f"{channel.peer} requests unknown weights")
     for name in dict.fromkeys(missing):

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ...common.errors import VkschedError
-from ...common.schema import Wrong, check
+from ...common.schema import Whole, Wrong, parse, record
 
 SECRET_BYTES = 32
 VALID_DAYS = 3650
@@ -33,7 +33,7 @@ DESCRIPTORS = "/dev/fd"
 """Folder in which systems other than Windows list a process's open files."""
 PIPE_BYTES = 1 << 14
 """Minimum capacity of a pipe."""
-_FILE = {"format": int, "secret": str, "certificate": str, "key": str}
+_FILE = record(format=Whole, secret=str, certificate=str, key=str)
 _FORMAT = 1
 _REMEDY = "try `vksched cluster key FILE`, which makes one, and copy it to each computer"
 
@@ -61,8 +61,7 @@ class Credentials:
     def of_text(text: str, where: str = "the text") -> Credentials:
         """Return the credentials in the text of a file. Raise VkschedError if it is invalid."""
         try:
-            data = json.loads(text)
-            check(data, _FILE, "it")
+            data = parse(text, _FILE, "it")
             secret = bytes.fromhex(data["secret"])
             if data["format"] != _FORMAT or len(secret) != SECRET_BYTES:
                 raise Wrong(f"it has format {data['format']} and {len(secret)} bytes of secret")

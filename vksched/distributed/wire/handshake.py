@@ -13,11 +13,12 @@ import struct
 import time
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from ... import ops as ops
 from ...common.errors import DeviceError, ShaderError
 from ...common.formatting import printable
-from ...common.schema import Wrong, check
+from ...common.schema import Whole, Wrong, check, parse, record
 from ...common.version import __version__
 from ...ir.op import all_ops
 from ...ops.lowering import native_kernels
@@ -69,12 +70,12 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     payload = bytearray(size)
     stream.receive_all(memoryview(payload), until_s)
     try:
-        theirs: dict[str, object] = json.loads(payload)
-        check(theirs, {"protocol": int}, "its hello")
-        if theirs["protocol"] != PROTOCOL:
-            raise Wrong(f"expected protocol {PROTOCOL}, got {theirs['protocol']}")
+        theirs: Fields = parse(payload, dict[str, Any], "its hello")
+        protocol = check(theirs, record(protocol=Whole), "its hello")["protocol"]
+        if protocol != PROTOCOL:
+            raise Wrong(f"expected protocol {PROTOCOL}, got {protocol}")
         check(theirs, HELLO, "its hello")
-    except (ValueError, RecursionError) as error:
+    except Wrong as error:
         raise Closed(f"its hello is invalid: {error}") from None
     return theirs
 

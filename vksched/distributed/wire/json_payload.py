@@ -11,14 +11,13 @@ Examples: tests/distributed/test_json_payload.py.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...common.fork_guard import in_child
-from ...common.schema import Wrong, check
+from ...common.schema import Wrong, parse
 from .stream import FairLock
 
 MAX_CONTAINERS = 1 << 20
@@ -82,21 +81,10 @@ def room_for(text: bytes, where: str) -> Iterator[None]:
         yield
 
 
-def document_of(text: bytes, schema: object, where: str) -> Any:
-    """Return the data of a document that matches a schema.
-
-    Raises
-    ------
-    Wrong
-        It does not match; the text says where.
-    """
+def document_of(text: bytes, kind: object, where: str) -> Any:
+    """Return the data of a document as a type; see `schema.parse`."""
     with room_for(text, where):
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Wrong(f"expected {where}, got no JSON: {error}") from None
-        check(data, schema, where)
-        return data
+        return parse(text, kind, where)
 
 
 @in_child

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, TypedDict, get_type_hints
 
-from ...common.schema import Either, Row, Table, Wrong, check
+from ...common.schema import Number, Whole, Wrong, check, parse, record
 
 MAX_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 25
@@ -30,7 +31,7 @@ ARRAY_BYTES = 1 << 36
 Fields = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
     """Format of a message. answer: fields of its response, or None without a response."""
 
@@ -38,40 +39,61 @@ class Form:
     payload_bytes: int = 0
     answer: Form | None = None
 
+    @cached_property
+    def kind(self) -> Any:
+        """The type of the fields."""
+        return record(**self.fields)
 
-RUN = {"plan": int, "slot": int, "sequence_number": int}
+
+class ByteRange(TypedDict):
+    """A byte range in a file, see `lazy_array.Origin`: the last components of the file's path, and
+    the file's size.
+    """
+
+    path: str
+    bytes: Whole
+    start: Whole
+    size: Whole
+    shape: list[Whole]
+    dtype: str
+    blocks: str
+
+
+class _InFile(TypedDict, total=False):
+    file: ByteRange
+
+
+class WeightDocument(_InFile):
+    """A weight of a part."""
+
+    hash: str
+
+
+class ArrayDocument(TypedDict):
+    """uniform: all elements are equal, and the payload has one."""
+
+    dtype: str
+    shape: list[Whole]
+    uniform: bool
+
+
+RUN = {"plan": Whole, "slot": Whole, "sequence_number": Whole}
 """A run: the driver's number of its plan, the slot, and its sequence number there."""
-ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
-"""uniform: all elements are equal, and the payload has one."""
-HOSTS = Table(Row((str, str)))
+ARRAY = get_type_hints(ArrayDocument, include_extras=True)
+HOSTS = dict[str, tuple[str, str]]
 """Addresses of a driver's workers with the pair secrets of connections to them; see HELLO."""
-WEIGHT = {
-    "hash": str,
-    "file?": {
-        "path": str,
-        "bytes": int,
-        "start": int,
-        "size": int,
-        "shape": [int],
-        "dtype": str,
-        "blocks": str,
-    },
-}
-"""A weight of a part. file: its byte range in a file, see `lazy_array.Origin`: the last components
-of the file's path, and the file's size.
-"""
 ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
-HELLO: Fields = {
-    "role": str,
-    "name": str,
-    "driver": str,
-    "pair": str,
-    "protocol": int,
-    "version": str,
-    "shaders": str,
-    "ops": str,
-}
+HELLO = record(
+    role=str,
+    name=str,
+    driver=str,
+    pair=str,
+    protocol=Whole,
+    version=str,
+    shaders=str,
+    ops=str,
+)
 """Fields of the first message; see handshake.py.
 
 role: driver or worker. driver: random name of the driver that sends it, or that the worker works
@@ -81,34 +103,44 @@ The driver sends it only to these two, and replaces it when either of them recon
 MESSAGES: dict[str, Form] = {
     # driver to worker
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
-    "clock": Form(answer=Form({"came_s": float, "left_s": float})),
+    "clock": Form(answer=Form({"came_s": Number, "left_s": Number})),
     "echo": Form({}, ECHO_BYTES, Form({}, ECHO_BYTES)),
     "measure": Form(
-        {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})
+        {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": Number, "latency_s": Number})
     ),
     "reach": Form({"host": str, "hosts": HOSTS}, 0, _NOTHING),
-    "missing": Form({"plan": int}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
-    "weight": Form({"plan": int, "hash": str}, ARRAY_BYTES, _NOTHING),
-    "prepare": Form({"plan": int, "hosts_bytes": int}, DOCUMENT_BYTES, _NOTHING),
-    "release_plan": Form({"plan": int}),
+    "missing": Form({"plan": Whole}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
+    "weight": Form({"plan": Whole, "hash": str}, ARRAY_BYTES, _NOTHING),
+    "prepare": Form({"plan": Whole, "hosts_bytes": Whole}, DOCUMENT_BYTES, _NOTHING),
+    "release_plan": Form({"plan": Whole}),
     "start": Form({**RUN, "traced": bool}, ARRAY_BYTES),
     "commit": Form(RUN),
     "abort": Form(RUN),
-    "add": Form({"device": str, "keys": [str], "arrays": [ARRAY]}, ARRAY_BYTES, _NOTHING),
+    "add": Form(
+        {"device": str, "keys": list[str], "arrays": list[ArrayDocument]}, ARRAY_BYTES, _NOTHING
+    ),
     "read": Form({"device": str, "key": str}, 0, Form(ARRAY, ARRAY_BYTES)),
     "write": Form({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
     "remove": Form({"device": str, "key": str}, 0, _NOTHING),
     # worker to driver
-    "progress": Form({"plan": int, "what": str, "done": int, "total": int}),
+    "progress": Form({"plan": Whole, "what": str, "done": Whole, "total": Whole}),
     "ready": Form(RUN),
     "done": Form(RUN, DOCUMENT_BYTES),
-    "failed": Form({**RUN, **ERROR, "torn": Either((None, [int]))}),
+    "failed": Form({**RUN, **ERROR, "torn": list[Whole] | None}),
     # to the receiver of the value
-    "value": Form({**RUN, "node": int}, ARRAY_BYTES),
+    "value": Form({**RUN, "node": Whole}, ARRAY_BYTES),
     # to the sender of a failed request
     "refused": Form(ERROR),
 }
-_ENVELOPE = {"kind": str, "ask?": Either((None, int)), "to?": Either((None, int))}
+
+
+class _Numbers(TypedDict, total=False):
+    ask: Whole | None
+    to: Whole | None
+
+
+class _Envelope(_Numbers):
+    kind: str
 
 
 @dataclass(slots=True)
@@ -139,13 +171,13 @@ def decode(text: bytes, payload_bytes: int) -> Message:
     table.
     """
     try:
-        data = json.loads(text, parse_constant=_no_number)
-        check(data, _ENVELOPE, "a message")
-    except (ValueError, RecursionError) as error:
+        data = parse(text, dict[str, Any], "a message")
+        check(data, _Envelope, "a message")
+    except Wrong as error:
         raise Wrong(f"it is no message: {error}") from None
     kind, ask, to = (data.pop(name, None) for name in ("kind", "ask", "to"))
     form = _form(kind, to is not None)
-    check(data, form.fields, kind)
+    check(data, form.kind, kind)
     if data.keys() - form.fields.keys():
         raise Wrong(f"expected {sorted(form.fields)} in {kind}, got {sorted(data)}")
     if payload_bytes > form.payload_bytes:
@@ -162,7 +194,3 @@ def _form(kind: str, answers: bool) -> Form:
     if form is None or (kind == "refused" and not answers):
         raise Wrong(f"there is no {'answer' if answers else 'message'} {kind!r}")
     return form
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")

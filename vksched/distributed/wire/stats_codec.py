@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from ...common.errors import DeviceError, PlanError
-from ...common.schema import Either, Row, Wrong, check
+from ...common.schema import Number, Whole, Wrong, check
 from ...common.serialize import number_of, plain
 from ...plan.multi_host.host_plan import HostPlan
 from ...plan.types.plan_types import HOST
@@ -29,21 +29,25 @@ from ...topology.device_spec import (
 from ...topology.host_names import on
 from ...topology.links import Link
 from ...trace import Event
-from ...trace.format import FIELDS, NUMBER, OF_SPLITS
+from ...trace.format import FIELDS, OF_SPLITS, LinkDocument
 from .json_payload import document_of
 
-_MAYBE = Either((None, float))
-_SPLIT = Row((int, str, int, float, _MAYBE, float, float))
-_SPAN = Row((str, int, float, float))
+_SPLIT = tuple[Whole, str, Whole, Number, Number | None, Number, Number]
+_SPAN = tuple[str, Whole, Number, Number]
 ToLocalTime = Callable[[float], float]
 """Return the driver's time of a remote time."""
-_EVENT = Row((str, str, float, float, dict))
-_STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
-_RAN = Row((_STATS, [_EVENT]))
+_EVENT = tuple[str, str, Number, Number, dict[str, Any]]
+_STATS = tuple[
+    Whole, Number, Whole, Whole, Whole, Whole, Whole, tuple[_SPLIT, ...], Number, tuple[_SPAN, ...]
+]
+_RAN = tuple[_STATS, list[_EVENT]]
 AT = ("split", "needed_by")
 """Fields of events that name splits."""
-_LINK = {"bytes_per_s": NUMBER, "latency_s": NUMBER}
-_DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
+
+
+class _DeviceDocument(TypedDict):
+    spec: dict[str, Any]
+    link: LinkDocument | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,9 @@ def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
         The bytes are invalid.
     """
     data, rows = document_of(text, _RAN, "run statistics")
-    decoded = RunStats(*data)
-    splits = tuple(SplitStats(*each) for each in decoded.splits)
-    stats = decoded._replace(
-        splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in decoded.spans)
-    )
-    return stats, tuple(_event(*row) for row in rows)
+    stats = RunStats(*data)
+    splits = tuple(SplitStats(*each) for each in stats.splits)
+    return stats._replace(splits=splits), tuple(_event(*row) for row in rows)
 
 
 def _event(
@@ -159,13 +160,13 @@ def decode_devices(text: bytes, host: str) -> tuple[RemoteDeviceInfo, ...]:
     invalid.
     """
     try:
-        data = document_of(text, _DEVICES, "devices")
+        data = document_of(text, list[_DeviceDocument], "devices")
         return tuple(_device_info(each) for each in data)
     except (ValueError, TypeError, PlanError) as error:
         raise DeviceError(f"[cluster] expected the devices of {host}, got: {error}") from error
 
 
-def _device_info(each: dict[str, Any]) -> RemoteDeviceInfo:
+def _device_info(each: _DeviceDocument) -> RemoteDeviceInfo:
     link, spec = each["link"], spec_from_dict(each["spec"], "a device")
     link_spec = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
     if "/" in spec.name or not spec.name.isprintable():

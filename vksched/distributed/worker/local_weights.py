@@ -32,7 +32,7 @@ WHERE = "[worker] model"
 
 
 def file_document(origin: Origin) -> dict[str, Any]:
-    """Return the description of a weight's bytes in a file; see `messages.WEIGHT`."""
+    """Return the description of a weight's bytes in a file; see `messages.WeightDocument`."""
     extent = origin.extent
     path = PurePath(extent.path)
     return {

@@ -47,7 +47,7 @@ from ..wire.channel import Channel, Payload
 from ..wire.error_codec import fields_of
 from ..wire.json_payload import document_of, room_for
 from ..wire.link_benchmark import measure_link
-from ..wire.messages import HOSTS, WEIGHT, Fields, Message
+from ..wire.messages import HOSTS, Fields, Message, WeightDocument
 from ..wire.peer_list import PeerList
 from ..wire.quota import Quota
 from ..wire.stats_codec import RemoteDeviceInfo, encode_devices, encode_run_stats
@@ -284,7 +284,7 @@ class Session:
         return {}, []
 
     def _missing(self, message: Message) -> Answer:
-        asked = document_of(bytes(message.payload or b"null"), [WEIGHT], message.kind)
+        asked = document_of(bytes(message.payload or b"null"), list[WeightDocument], message.kind)
         return {}, [json.dumps(self._weights.missing(message.fields["plan"], asked)).encode()]
 
     def _weight(self, message: Message) -> Answer:

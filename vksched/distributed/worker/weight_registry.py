@@ -43,7 +43,7 @@ class WeightRegistry:
         Parameters
         ----------
         asked
-            Weights as in `messages.WEIGHT`.
+            Weights as in `messages.WeightDocument`.
 
         Raises
         ------

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from ...common.schema import Either, Row, Table, check
+from ...common.schema import Number, Size, check
 from ...common.user_warning import warn
 from ...ops.lowering import native_kernels
 from ...storage.disk_cache import (
@@ -37,7 +37,7 @@ from ...storage.disk_cache import (
 from ...topology.topology import Topology
 from ...tuning.device_cache import DAMAGE
 from .layer_costs import Measured, places_of
-from .partition_layers import Experts, Layer
+from .partition_layers import Layer
 
 if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache
@@ -48,24 +48,16 @@ MIN_LAYERS = 12
 """The minimum number of layers of a model whose costs are worth a file."""
 MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
-EXPERTS = {"size_bytes": int, "write_s": [float], "read_s": [float]}
-LAYER = {
-    "name": str,
-    "weights": Table(int),
-    "cache_bytes": int,
-    "work_bytes": int,
-    "write_s": [float],
-    "read_s": [float],
-    "experts": Either((None, EXPERTS)),
-}
-MEASURED = {
-    "layers": [LAYER],
-    "range_s": [Row((float, float))],
-    "shared_bytes": int,
-    "tokens": int,
-    "hidden_bytes": int,
-}
-"""The fields of `Measured`; of `DeviceBudget` only the times of a layer range."""
+
+
+class MeasuredDocument(TypedDict):
+    """The fields of `Measured`; of `DeviceBudget` only the times of a layer range."""
+
+    layers: tuple[Layer, ...]
+    range_s: list[tuple[Number, Number]]
+    shared_bytes: Size
+    tokens: Size
+    hidden_bytes: Size
 
 
 def cached_or_measured(
@@ -133,38 +125,16 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
 
 def _measured_of(fields: Any, topology: Topology) -> Measured:
     """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
-    check(fields, MEASURED, "what layers take")
-    layers = tuple(_layer(each) for each in fields["layers"])
-    count, seconds = len(topology.devices), fields["range_s"]
+    found: MeasuredDocument = check(fields, MeasuredDocument, "what layers take")
+    layers, count, seconds = found["layers"], len(topology.devices), found["range_s"]
     of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
     of_experts = [layer.experts for layer in layers if layer.experts is not None]
     of_devices += [each for experts in of_experts for each in (experts.write_s, experts.read_s)]
     if not layers or any(len(each) != count for each in of_devices):
         raise ValueError(f"expected times of {count} devices")
-    if _least(fields) < 0:
-        raise ValueError("expected bytes of 0 or more")
-    shared_bytes = fields["shared_bytes"]
-    places = places_of(topology, shared_bytes, [(write, read) for write, read in seconds])
-    return Measured(layers, places, shared_bytes, fields["tokens"], fields["hidden_bytes"])
-
-
-def _least(fields: Any) -> int:
-    """Return the minimum of all integers in plain data; these are bytes and token counts."""
-    if isinstance(fields, int):
-        return fields
-    inside = (
-        fields.values() if isinstance(fields, dict) else fields if isinstance(fields, list) else ()
-    )
-    return min(map(_least, inside), default=0)
-
-
-def _layer(fields: Mapping[str, Any]) -> Layer:
-    experts = fields["experts"] and Experts(**{k: _tuples(v) for k, v in fields["experts"].items()})
-    return Layer(**{k: _tuples(v) for k, v in fields.items()} | {"experts": experts})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    shared_bytes = found["shared_bytes"]
+    places = places_of(topology, shared_bytes, seconds)
+    return Measured(layers, places, shared_bytes, found["tokens"], found["hidden_bytes"])
 
 
 def _write(path: Path, key: str, measured: Measured) -> None:

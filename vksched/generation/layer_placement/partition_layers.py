@@ -28,6 +28,7 @@ from itertools import accumulate, combinations
 import numpy as np
 
 from ...common.dtypes import NDArray
+from ...common.schema import Number, Size
 
 MAX_DEVICES = 4
 """The maximum number of devices that are considered, fastest first."""
@@ -42,9 +43,9 @@ class Experts:
     microbatch.
     """
 
-    size_bytes: int
-    write_s: tuple[float, ...]
-    read_s: tuple[float, ...]
+    size_bytes: Size
+    write_s: tuple[Number, ...]
+    read_s: tuple[Number, ...]
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class Layer:
     """
 
     name: str
-    weights: Mapping[str, int]
-    cache_bytes: int
-    work_bytes: int
-    write_s: tuple[float, ...]
-    read_s: tuple[float, ...]
+    weights: Mapping[str, Size]
+    cache_bytes: Size
+    work_bytes: Size
+    write_s: tuple[Number, ...]
+    read_s: tuple[Number, ...]
     experts: Experts | None = None
 
     @property

@@ -9,12 +9,14 @@ of texts are escaped. Examples: tests/viz/test_top_snapshot.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Annotated
+
+from msgspec import Meta
 
 from ...common.errors import VkschedError
 from ...common.formatting import printable
+from ...common.schema import Wrong, parse
 
 FORMAT = 1
 LINE_BYTES = 1 << 18
@@ -24,13 +26,27 @@ DEVICES = 32
 """Maximum number of devices of a process and of a scheduler."""
 TEXT = 200
 HISTORY = 600
-NUMBER = 1e18
+NUMBER = 10**18
 MOMENT_S = 2e11
 """Upper bound of timestamps: the year 9999 and later."""
+Count = Annotated[int, Meta(ge=0, le=NUMBER)]
+Amount = Annotated[float, Meta(ge=-NUMBER, le=NUMBER)]
+Moment = Annotated[float, Meta(ge=0, le=MOMENT_S)]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNow:
+class _Snapshot:
+    """Texts are bounded lines without control characters."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, str):
+                object.__setattr__(self, each.name, text(value))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNow(_Snapshot):
     """One device of a scheduler.
 
     problem: why it is disabled, or "". busy: utilization in the last two seconds. history: percent
@@ -45,54 +61,59 @@ class DeviceNow:
     label: str
     kind: str
     problem: str
-    busy: float
-    history: tuple[int, ...]
+    busy: Amount
+    history: Annotated[tuple[Count, ...], Meta(max_length=HISTORY)]
     now: str
-    queue: int
-    memory_used_bytes: int | None
-    memory_total_bytes: int | None
-    memory_own_bytes: int | None
-    temperature_c: float | None
-    runs: int
-    runs_per_s: float
-    copies: int
-    copies_per_s: float
-    copied_bytes: int
-    copied_bytes_per_s: float
-    busy_s: float
-    faults: int
+    queue: Count
+    memory_used_bytes: Count | None
+    memory_total_bytes: Count | None
+    memory_own_bytes: Count | None
+    temperature_c: Amount | None
+    runs: Count
+    runs_per_s: Amount
+    copies: Count
+    copies_per_s: Amount
+    copied_bytes: Count
+    copied_bytes_per_s: Amount
+    busy_s: Amount
+    faults: Count
+
+    def __post_init__(self) -> None:
+        _Snapshot.__post_init__(self)
+        object.__setattr__(self, "busy", min(1.0, max(0.0, self.busy)))
+        object.__setattr__(self, "history", tuple(min(100, each) for each in self.history))
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerNow:
+class SchedulerNow(_Snapshot):
     """One scheduler. running: runs in progress. waiting: queued runs. simulated: True if its
     seconds are simulated.
     """
 
-    number: int
+    number: Count
     policy: str
     simulated: bool
-    graphs: int
-    running: int
-    waiting: int
-    runs: int
-    runs_per_s: float
-    run_s: float
-    devices: tuple[DeviceNow, ...]
+    graphs: Count
+    running: Count
+    waiting: Count
+    runs: Count
+    runs_per_s: Amount
+    run_s: Amount
+    devices: Annotated[tuple[DeviceNow, ...], Meta(max_length=DEVICES)]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessNow:
+class ProcessNow(_Snapshot):
     """One process. time_s, started_s: seconds since 1970. tick_s: tick length of the history."""
 
-    format: int
+    format: Annotated[int, Meta(ge=FORMAT, le=FORMAT)]
     version: str
-    pid: int
+    pid: Count
     program: str
-    started_s: float
-    time_s: float
-    tick_s: float
-    schedulers: tuple[SchedulerNow, ...]
+    started_s: Moment
+    time_s: Moment
+    tick_s: Amount
+    schedulers: Annotated[tuple[SchedulerNow, ...], Meta(max_length=SCHEDULERS)]
 
     @property
     def runs_per_s(self) -> float:
@@ -122,125 +143,18 @@ def _with_schedulers(process: ProcessNow, schedulers: tuple[SchedulerNow, ...]) 
     return ProcessNow(**{**values, "schedulers": schedulers})
 
 
-# -- decoding --------------------------------------------------------------------------------------
-
-Taken = TypeVar("Taken")
-
-
 def decode(line: bytes) -> ProcessNow:
     """Return the snapshot of a line. Raise VkschedError if it is invalid."""
     try:
-        process: ProcessNow = _process(json.loads(line))
+        process: ProcessNow = parse(line, ProcessNow, "the line")
         return process
-    except (ValueError, RecursionError, TypeError, KeyError) as error:
+    except Wrong as error:
         raise VkschedError(
             f"[top] expected a line of a running vksched, got {line[:40]!r}...: {error}; try the "
             "same version of vksched on both sides"
         ) from error
 
 
-def text(value: object) -> str:
+def text(value: str) -> str:
     """Return a text as one line with escaped control characters, truncated to TEXT characters."""
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {type(value).__name__}")
     return printable(value[:TEXT], one_line=True)[:TEXT]
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"expected a number, got {type(value).__name__}")
-    if not -NUMBER <= value <= NUMBER:  # also excludes NaN
-        raise ValueError(f"expected a number of at most {NUMBER}")
-    return value
-
-
-def _format(value: object) -> int:
-    if value != FORMAT:
-        raise ValueError(f"expected format {FORMAT}, got {value!r:.20}")
-    return FORMAT
-
-
-def _count(value: object) -> int:
-    number = _number(value)
-    if not isinstance(value, int) or number < 0:
-        raise ValueError("expected a whole number of 0 and more")
-    return int(number)
-
-
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"expected true or false, got {type(value).__name__}")
-    return value
-
-
-def _maybe(take: Callable[[object], Taken]) -> Callable[[object], Taken | None]:
-    return lambda value: None if value is None else take(value)
-
-
-def _several(take: Callable[[Any], Taken], most: int) -> Callable[[object], tuple[Taken, ...]]:
-    def taken(value: object) -> tuple[Taken, ...]:
-        if not isinstance(value, list) or len(value) > most:
-            raise TypeError(f"expected a list of at most {most}")
-        return tuple(map(take, value))
-
-    return taken
-
-
-def _object(kind: type[Taken], takes: Mapping[str, Callable[[object], Any]]) -> Any:
-    def taken(value: object) -> Taken:
-        if not isinstance(value, dict):
-            raise TypeError(f"expected an object, got {type(value).__name__}")
-        return kind(**{name: take(value[name]) for name, take in takes.items()})
-
-    return taken
-
-
-def _moment(value: object) -> float:
-    number = _number(value)
-    if not 0 <= number <= MOMENT_S:
-        raise ValueError("expected seconds since 1970")
-    return number
-
-
-def _share(value: object) -> float:
-    return min(1.0, max(0.0, _number(value)))
-
-
-_BY_TYPE: Mapping[str, Callable[[object], Any]] = {
-    "str": text,
-    "bool": _truth,
-    "int": _count,
-    "float": _number,
-    "int | None": _maybe(_count),
-    "float | None": _maybe(_number),
-}
-
-
-def _validators(
-    kind: type[Any], **special: Callable[[object], Any]
-) -> dict[str, Callable[[object], Any]]:
-    """Return the validator of each field, by its type or from `special`."""
-    return {
-        each.name: special[each.name] if each.name in special else _BY_TYPE[str(each.type)]
-        for each in fields(kind)
-    }
-
-
-def _percent(value: object) -> int:
-    return min(100, _count(value))
-
-
-_device = _object(
-    DeviceNow, _validators(DeviceNow, busy=_share, history=_several(_percent, HISTORY))
-)
-_scheduler = _object(SchedulerNow, _validators(SchedulerNow, devices=_several(_device, DEVICES)))
-_process = _object(
-    ProcessNow,
-    _validators(
-        ProcessNow,
-        format=_format,
-        started_s=_moment,
-        time_s=_moment,
-        schedulers=_several(_scheduler, SCHEDULERS),
-    ),
-)

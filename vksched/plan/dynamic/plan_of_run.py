@@ -13,7 +13,6 @@ Complexity: O(nodes). Examples: tests/planner/test_dynamic.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 
 from ..types.plan_types import HOST, DeviceMemory, Placement, Span, Split, scratch_of
@@ -36,7 +35,7 @@ def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = 
         number[sent.piece] = len(splits)
         there, device = options.on[sent.device], sent.device
         copies = [
-            replace(there.copies[value], source=number.get(source, HOST))
+            there.copies[value]._replace(source=number.get(source, HOST))
             for value, source in sent.brought
         ]
         own = there.plan.splits[there.pieces[sent.piece]]

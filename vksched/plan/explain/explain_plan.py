@@ -469,4 +469,4 @@ def _node_names(plan: PlanValue, ids: Iterable[int]) -> list[str]:
 
 
 def _span(span: Span) -> dict[str, int]:
-    return asdict(span)
+    return span._asdict()

@@ -51,7 +51,7 @@ class _Place:
             device=split.device + self.device,
             waits=tuple(wait + self.split for wait in split.waits),
             uploads=tuple(
-                copy if copy.source == HOST else replace(copy, source=copy.source + self.split)
+                copy if copy.source == HOST else copy._replace(source=copy.source + self.split)
                 for copy in split.uploads
             ),
         )

@@ -17,17 +17,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from ...common.errors import PlanError
-from ...common.schema import Either, Row, check
+from ...common.schema import Whole, check, parse
 from ...ir.graph import Graph, Node
 from ...storage.content_hash import digest_of, pieces_of
 from ...storage.lazy_array import ArrayLike, LazyArray, as_array
-from ...trace.format import CARRIED, NODE
+from ...trace.format import DevicePlan, NodeDocument
 from ..serialize.graph_codec import NONSENSE, decode_node, encode_node
 from ..serialize.plan_codec import decode_plan, encode_plan, topology_of
 from .host_plan import HostPlan, Recv, Send, Steps, blank
@@ -36,34 +36,50 @@ from .verify_host_plans import verify_host_plan
 MAX_NODES = 1 << 20
 MAX_COPIES = 1 << 10
 """Maximum number of copies of a graph and a plan in a document."""
-SEND = Row((int, int, str))
-RECV = Row((int, str, [int]))
-HOST_PLAN = {
-    **CARRIED,
-    "host": str,
-    "size": int,
-    "nodes": [{**NODE, "id": int}],
-    "outputs": [Row((str, int))],
-    "backed_up_states": [int],
-    "weights": [{"node": int, "hash": str}],
-    "states": [{"node": int, "key": str}],
-    "numbers": [int],
-    "steps": [Row((int, [Either((SEND, RECV))]))],
-    "inputs": [int],
-    "results": int,
-    "every": int,
-}
-"""size: the number of nodes of the whole graph; the ones that are not among "nodes" are blank.
-steps: the position, then value, split and host of a send, or value, host and shown nodes of a
-receive. every: `HostPlan.splits`. The others: as in `HostPlan` and `Graph`.
-"""
+TransferRow = tuple[Whole, Whole | str, str | list[Whole]]
+"""Value, split and host of a send, or value, host and shown nodes of a receive."""
+
+
+class PartNode(NodeDocument):
+    id: Whole
+
+
+class PartWeight(TypedDict):
+    node: Whole
+    hash: str
+
+
+class PartState(TypedDict):
+    node: Whole
+    key: str
+
+
+class PartDocument(DevicePlan):
+    """size: the number of nodes of the whole graph; the ones that are not among "nodes" are blank.
+    steps: the transfers at each position. every: `HostPlan.splits`. The others: as in `HostPlan`
+    and `Graph`.
+    """
+
+    host: str
+    size: Whole
+    nodes: list[PartNode]
+    outputs: list[tuple[str, Whole]]
+    backed_up_states: list[Whole]
+    weights: list[PartWeight]
+    states: list[PartState]
+    numbers: list[Whole]
+    steps: list[tuple[Whole, list[TransferRow]]]
+    inputs: list[Whole]
+    results: Whole
+    every: Whole
+
 
 WeightOf = Callable[[str], ArrayLike]
 """A function that returns the bytes or the array with a hash."""
 
 
 def encode_host_plan(host_plan: HostPlan, state: Callable[[object], str]) -> dict[str, Any]:
-    """Return a host plan in the form of `HOST_PLAN`.
+    """Return a host plan in the form of `PartDocument`.
 
     state: a function from the key of a state in the graph to its name.
     """
@@ -111,52 +127,51 @@ def decode_host_plan(
         The document is invalid; the text gives the reason. Errors of `weight` propagate.
     """
     try:
-        check(document, HOST_PLAN, "the part")
-        assert isinstance(document, Mapping)
-        nodes = _decode_nodes(document, onnx_ops)
-        types = {held["node"]: nodes[held["node"]].type for held in document["weights"]}
-        initial = {held["node"]: _nothing(nodes[held["node"]]) for held in document["states"]}
+        part: PartDocument = check(document, PartDocument, "the part")
+        nodes = _decode_nodes(part, onnx_ops)
+        types = {held["node"]: nodes[held["node"]].type for held in part["weights"]}
+        initial = {held["node"]: _nothing(nodes[held["node"]]) for held in part["states"]}
     except NONSENSE as error:
         raise _unreadable(error) from error
-    hashes = {held["node"]: held["hash"] for held in document["weights"]}
+    hashes = {held["node"]: held["hash"] for held in part["weights"]}
     found = {digest: weight(digest) for digest in dict.fromkeys(hashes.values())}
     keys: dict[int, object] = {node: (digest, types[node]) for node, digest in hashes.items()}
-    keys.update((held["node"], state(held["key"])) for held in document["states"])
+    keys.update((held["node"], state(held["key"])) for held in part["states"])
     try:
         data = {node: _typed(found[digest], types[node]) for node, digest in hashes.items()}
         graph = Graph(
             nodes,
-            tuple((name, node) for name, node in document["outputs"]),
+            tuple((name, node) for name, node in part["outputs"]),
             MappingProxyType(data),
             MappingProxyType(keys),
             MappingProxyType(initial),
-            tuple(document["backed_up_states"]),
+            tuple(part["backed_up_states"]),
         ).verify()
         return verify_host_plan(
             HostPlan(
-                document["host"],
-                decode_plan(graph, topology_of(document), document),
-                tuple(document["numbers"]),
-                _decode_transfers(document),
-                tuple(document["inputs"]),
-                document["results"],
-                document["every"],
+                part["host"],
+                decode_plan(graph, topology_of(part), part),
+                tuple(part["numbers"]),
+                _decode_transfers(part),
+                tuple(part["inputs"]),
+                part["results"],
+                part["every"],
             )
         )
     except NONSENSE as error:
         raise _unreadable(error) from error
 
 
-def _decode_nodes(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
-    size = document["size"]
+def _decode_nodes(part: PartDocument, onnx_ops: bool) -> tuple[Node, ...]:
+    size = part["size"]
     if not 0 <= size <= MAX_NODES:
         raise PlanError(f"expected at most {MAX_NODES} nodes, got {size}")
-    if len(document["placements"]) != size:  # otherwise a few bytes could ask for a million nodes
-        raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
-    if document["copies"] > MAX_COPIES:
-        raise PlanError(f"expected at most {MAX_COPIES} copies, got {document['copies']}")
-    there = {item["id"]: item for item in document["nodes"]}
-    if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
+    if len(part["placements"]) != size:  # otherwise a few bytes could ask for a million nodes
+        raise PlanError(f"expected {size} placements, got {len(part['placements'])}")
+    if part["copies"] > MAX_COPIES:
+        raise PlanError(f"expected at most {MAX_COPIES} copies, got {part['copies']}")
+    there = {item["id"]: item for item in part["nodes"]}
+    if len(there) != len(part["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")
     return tuple(
         decode_node(at, there[at], onnx_ops) if at in there else blank(at) for at in range(size)
@@ -178,18 +193,20 @@ def _nothing(node: Node) -> NDArray:
     return np.broadcast_to(np.zeros((), numpy_dtype(node.type.dtype)), node.type.shape)
 
 
-def _decode_transfers(document: Mapping[str, Any]) -> Steps:
-    steps = {at: tuple(map(_decode_transfer, each)) for at, each in document["steps"]}
-    if len(steps) != len(document["steps"]):
+def _decode_transfers(part: PartDocument) -> Steps:
+    steps = {at: tuple(map(_decode_transfer, each)) for at, each in part["steps"]}
+    if len(steps) != len(part["steps"]):
         raise PlanError("expected each position of steps once")
     return MappingProxyType(steps)
 
 
-def _decode_transfer(item: list[Any]) -> Send | Recv:
-    first, second, third = item
-    return (
-        Send(first, second, third) if isinstance(third, str) else Recv(first, second, tuple(third))
-    )
+def _decode_transfer(item: TransferRow) -> Send | Recv:
+    value, second, third = item
+    if isinstance(second, int) and isinstance(third, str):
+        return Send(value, second, third)
+    if isinstance(second, str) and not isinstance(third, str):
+        return Recv(value, second, tuple(third))
+    raise PlanError(f"expected a send or a receive among the steps, got {item}")
 
 
 class Weights(Mapping[str, list[NDArray]]):
@@ -224,8 +241,8 @@ class HostPlanCodec:
     def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> HostPlan:
         """Return the host plan; see `decode_host_plan`."""
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            document = parse(text, PartDocument, "the part")
+        except NONSENSE as error:
             raise _unreadable(error) from error
         return decode_host_plan(document, weight, state, self.onnx_ops)
 

@@ -16,7 +16,7 @@ from ..types.decision import Candidate, Decision
 
 
 def encode_decision(decision: Decision | None) -> dict[str, Any] | None:
-    """Return a decision in the form of `trace.format.DECISION`, or None if costs did not decide."""
+    """Return a decision in the form of `DecisionDocument`, or None if costs did not decide."""
     if decision is None:
         return None
     candidates = [*decision.candidates]

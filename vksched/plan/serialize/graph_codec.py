@@ -44,7 +44,7 @@ NONSENSE = (
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph in the form of `trace.format.GRAPH`."""
+    """Return a graph in the form of `trace.format.GraphDocument`."""
     return {
         "nodes": list(map(encode_node, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
@@ -56,7 +56,7 @@ def encode_graph(graph: Graph) -> dict[str, Any]:
 
 
 def encode_node(node: Node) -> dict[str, Any]:
-    """Return a node in the form of `trace.format.NODE`."""
+    """Return a node in the form of `trace.format.NodeDocument`."""
     return {
         "name": node.name,
         "op": node.op,

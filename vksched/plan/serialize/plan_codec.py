@@ -13,32 +13,27 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 from ...common.errors import PlanError
+from ...common.schema import check
 from ...common.serialize import number_of, plain
 from ...ir.graph import Graph
 from ...topology.device_spec import MIN_PER_S
 from ...topology.links import Link
 from ...topology.topology import Topology
+from ...trace.format import SplitOptions
 from ..costs.node_cost import Cost, node_cost
 from ..plan import Plan
 from ..simulation.simulate_plan import simulate, split_overhead_seconds
-from ..types.plan_types import (
-    DeviceMemory,
-    Download,
-    Placement,
-    PlanValue,
-    Span,
-    Split,
-    StageDependency,
-    Upload,
-)
+from ..types.plan_types import DeviceMemory, Placement, PlanValue, Span, Split
 from .decision_codec import decode_decision, encode_decision
 from .graph_codec import NONSENSE, decode_graph, encode_graph
 from .plan_request import PlanRequest
+
+_OPTIONS = get_type_hints(SplitOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ class PlanRecord:
     replica: int = 0
 
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the graph and the plan in the forms of `trace.format.GRAPH` and `PLAN`."""
+        """Return the graph and the plan in the forms of `GraphDocument` and `PlanDocument`."""
         return encode_graph(self.plan.graph), self._encode()
 
     def as_reference(self) -> Callable[[], PlanRecord | None]:
@@ -85,13 +80,15 @@ class PlanRecord:
             "splits": splits,
             "decision": encode_decision(plan.decision),
             "seconds": expected.seconds,
-            "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
+            "spans": tuple(
+                (b.kind, b.device, b.split, b.start_s, b.finish_s) for b in expected.spans
+            ),
             **({"replica": self.replica} if self.replica else {}),
         }
 
 
 def encode_plan(plan: PlanValue) -> dict[str, Any]:
-    """Return the part of a plan for the devices, in the form of `trace.format.CARRIED`."""
+    """Return the part of a plan for the devices, in the form of `DevicePlan`."""
     reasons = {placement.reason: 0 for placement in plan.placements}
     reasons = {reason: number for number, reason in enumerate(reasons)}
     return {
@@ -99,31 +96,20 @@ def encode_plan(plan: PlanValue) -> dict[str, Any]:
         "default_link": plain(asdict(plan.topology.links.default)),
         "policy": plan.policy,
         "copies": plan.copies,
-        "reasons": [*reasons],
-        "placements": [[p.device, reasons[p.reason]] for p in plan.placements],
-        "splits": list(map(_encode_split, plan.splits)),
-        "final_waits": list(plan.final_waits),
-        "memory": [_lists(asdict(memory)) for memory in plan.memory],
-        "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
-        "notes": list(plan.notes),
+        "reasons": tuple(reasons),
+        "placements": tuple((p.device, reasons[p.reason]) for p in plan.placements),
+        "splits": tuple(map(_encode_split, plan.splits)),
+        "final_waits": plan.final_waits,
+        "memory": tuple(map(asdict, plan.memory)),
+        "locations": tuple((d, node, span) for (d, node), span in plan.locations.items()),
+        "notes": plan.notes,
     }
 
 
 def _encode_split(split: Split) -> dict[str, Any]:
-    return {
-        "device": split.device,
-        "nodes": list(split.nodes),
-        "uploads": [[c.node, c.source, _span(c.staging), _span(c.target)] for c in split.uploads],
-        "downloads": [[c.node, _span(c.staging)] for c in split.downloads],
-        "waits": list(split.waits),
-        "barriers": list(split.barriers),
-        "depth": split.depth,
-        "inner_barriers": split.inner_barriers,
-        "observed": list(split.observed),
-        "in_place": [list(pair) for pair in split.in_place],
-        **_encode_async_transfers(split),
-        **({"refills": True} if split.refills else {}),
-    }
+    """Return the fields of a split, without empty options."""
+    rows = ((each.name, getattr(split, each.name)) for each in fields(split) if each.name != "id")
+    return {name: value for name, value in rows if value or name not in _OPTIONS}
 
 
 def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
@@ -137,30 +123,9 @@ def _encode_costs(plan: PlanValue, split: Split) -> dict[str, Any]:
     costs = [asked[graph.signatures[n]] for n in split.nodes]
     return {
         "fixed_s": split_overhead_seconds(plan, split),
-        "seconds": [cost.seconds for cost in costs],
-        "measured": [cost.measured for cost in costs],
+        "seconds": tuple(cost.seconds for cost in costs),
+        "measured": tuple(cost.measured for cost in costs),
     }
-
-
-def _encode_async_transfers(split: Split) -> dict[str, Any]:
-    """Return the fields of a split on asynchronous transfers, {} for most splits."""
-    if not split.async_transfers:
-        return (
-            {"deferred_downloads": [*split.deferred_downloads]} if split.deferred_downloads else {}
-        )
-    return {
-        "async_transfers": [*split.async_transfers],
-        "stage_deps": [list(order) for order in split.stage_deps],
-        "deferred_downloads": [*split.deferred_downloads],
-    }
-
-
-def _span(span: Span) -> list[int]:
-    return [span.page, span.offset, span.words]
-
-
-def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}
 
 
 # -- back ------------------------------------------------------------------------------------------
@@ -215,13 +180,16 @@ def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -
         placements=tuple(
             Placement(device, reasons[reason]) for device, reason in document["placements"]
         ),
-        splits=tuple(_decode_split(at, each) for at, each in enumerate(document["splits"])),
-        final_waits=tuple(document["final_waits"]),
-        memory=tuple(DeviceMemory(**_tuples(each)) for each in document["memory"]),
+        splits=tuple(
+            check({**each, "id": at}, Split, f"splits[{at}]")
+            for at, each in enumerate(document["splits"])
+        ),
+        final_waits=document["final_waits"],
+        memory=check(document["memory"], tuple[DeviceMemory, ...], "memory"),
         locations=MappingProxyType(
             {(device, node): Span(*span) for device, node, span in document["locations"]}
         ),
-        notes=tuple(document["notes"]),
+        notes=document["notes"],
     )
 
 
@@ -246,30 +214,3 @@ def topology_of(document: Mapping[str, Any]) -> Topology:
             f"more for links, got {default}"
         )
     return replace(topology, links=replace(topology.links, default=default))
-
-
-def _decode_split(at: int, data: Mapping[str, Any]) -> Split:
-    return Split(
-        id=at,
-        device=data["device"],
-        nodes=tuple(data["nodes"]),
-        uploads=tuple(
-            Upload(node, source, Span(*staging), Span(*target))
-            for node, source, staging, target in data["uploads"]
-        ),
-        downloads=tuple(Download(node, Span(*staging)) for node, staging in data["downloads"]),
-        waits=tuple(data["waits"]),
-        barriers=tuple(data["barriers"]),
-        depth=data["depth"],
-        inner_barriers=data["inner_barriers"],
-        observed=tuple(data["observed"]),
-        in_place=tuple((value, state) for value, state in data["in_place"]),
-        async_transfers=tuple(data.get("async_transfers", ())),
-        stage_deps=tuple(StageDependency(*each) for each in data.get("stage_deps", ())),
-        deferred_downloads=tuple(data.get("deferred_downloads", ())),
-        refills=data.get("refills", False),
-    )
-
-
-def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}

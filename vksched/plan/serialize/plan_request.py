@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...common.schema import check
 from ..types.placement_overrides import Overrides
 
 
@@ -30,7 +31,7 @@ class PlanRequest:
     pipeline_order: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the request in the form of `trace.format.ASKED`."""
+        """Return the request in the form of `trace.format.RequestDocument`."""
         return {
             "policy": self.policy,
             "objective": self.objective,
@@ -49,15 +50,7 @@ class PlanRequest:
         Raises
         ------
         ValueError
-            A key that should be an integer is none.
+            The data is no request.
         """
-        return PlanRequest(
-            data["policy"],
-            data["objective"],
-            tuple((key, device) for key, device in data["overrides"]),
-            data["copies"],
-            {int(device): frozenset(nodes) for device, nodes in data["resident"].items()},
-            {int(node): count for node, count in data["observed"].items()},
-            data["with_cpu"],
-            data["pipeline_order"],
-        )
+        request: PlanRequest = check(data, PlanRequest, "the request")
+        return request

@@ -26,8 +26,7 @@ HOST = -1
 """Source of a copy that comes from the caller, not from a split."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A range of 32-bit words in one page."""
 
     page: int
@@ -43,8 +42,7 @@ class Placement:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(NamedTuple):
     """A value that enters a device: host memory -> upload buffer -> activation memory.
 
     node: the value. source: the split whose download buffer (or CPU result) holds it, or HOST for
@@ -58,8 +56,7 @@ class Upload:
     target: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(NamedTuple):
     """A value that leaves a device: activation memory -> download buffer, from which the host reads
     it.
     """

@@ -9,7 +9,6 @@ tests/plan/test_plan.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ...ir.graph import Graph
 from ...plan.types.offsets import (
@@ -64,5 +63,5 @@ def assign_upload_staging(
     if not refilled:
         return spans, pages
     shared, more = assign_spans(refilled, page_words, disable_aliasing, largest_live_set(refilled))
-    moved = {v: replace(span, page=span.page + len(pages)) for v, span in shared.items()}
+    moved = {v: span._replace(page=span.page + len(pages)) for v, span in shared.items()}
     return {**spans, **moved}, (*pages, *more)

@@ -205,7 +205,7 @@ class _Cut:
             if copy.source == HOST:
                 return copy
             own = self._plan.splits[copy.source].device in hosts
-            return replace(copy, source=numbers[copy.source] if own else HOST)
+            return copy._replace(source=numbers[copy.source] if own else HOST)
 
         return replace(
             split,
