@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -169,7 +170,7 @@ class DiskCache:
     def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
         limits = self._max_files - 1, counted, self._max_bytes - len(content)
         with self._lock:
-            removed = remove_old(path.parent, *limits, without=path)
+            removed = remove_old(path.parent, *limits, without=path.name)
             replace_whole(path, content)
         return removed
 
@@ -278,32 +279,33 @@ def remove_old(
     max_files: float,
     names: str = "*.json",
     max_bytes: float = math.inf,
-    without: Path | None = None,
+    without: str = "",
 ) -> list[Path]:
     """Remove the oldest files of a folder, not counting `without`, until at most `max_files` with
     `max_bytes` are left, and temporary files of processes that ended while they wrote. Return the
     removed files.
     """
-    begun, size_bytes = time.time_ns() - STALE_NS, 0
-    old = [path for path in folder.glob("*.tmp") if _time_and_size(path)[0] < begun]
-    found = map(_time_and_size, set(folder.glob(names)) - {without})
-    for number, (_, size, path) in enumerate(sorted(found, reverse=True)):
-        size_bytes += size
-        if number >= max_files or size_bytes > max_bytes:
-            old.append(path)
+    found: list[tuple[int, int, str]] = []
+    old: list[str] = []
+    begun, total_bytes = time.time_ns() - STALE_NS, 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another process removed it
+                about = entry.stat()
+                if entry.name.endswith(".tmp") and about.st_mtime_ns < begun:
+                    old.append(entry.name)
+                elif fnmatch(entry.name, names) and entry.name != without:
+                    found.append((about.st_mtime_ns, about.st_size, entry.name))
+    for number, (_, size_bytes, name) in enumerate(sorted(found, reverse=True)):
+        total_bytes += size_bytes
+        if number >= max_files or total_bytes > max_bytes:
+            old.append(name)
     removed = []
-    for path in old:
+    for name in old:
         with suppress(OSError):  # another process removed it or, on Windows, reads it
-            path.unlink()
-            removed.append(path)
+            (folder / name).unlink()
+            removed.append(folder / name)
     return removed
-
-
-def _time_and_size(path: Path) -> tuple[int, int, Path]:
-    with suppress(OSError):
-        about = path.stat()
-        return about.st_mtime_ns, about.st_size, path
-    return 0, 0, path
 
 
 def _while_busy(call: Callable[[], Result]) -> Result:
