@@ -394,6 +394,15 @@ def _verify_arrays(graph: Graph) -> None:
             )
 
 
+def readers_of(graph: Graph) -> list[list[int]]:
+    """Return, for each node, the nodes that read it."""
+    readers: list[list[int]] = [[] for _ in graph.nodes]
+    for node in graph.nodes:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node.id)
+    return readers
+
+
 def topological_order(
     outputs: Sequence[Tensor], stop: Collection[Tensor] = frozenset()
 ) -> list[Tensor]:
