@@ -26,6 +26,8 @@ from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
 import vksched.onnxruntime
+from vksched.engine import graph_cache
+from vksched.generation import deferred_step
 from vksched.monitor import socket_dir
 from vksched.runtime.vulkan import device_probe
 
@@ -36,6 +38,8 @@ os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of it
 os.environ.pop("VKSCHED_MONITOR", None)
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
 os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
+
+graph_cache.MIN_NODES = deferred_step.MIN_LAYERS = sys.maxsize  # passes run in each test
 
 THOROUGH = TIER is not Tier.QUICK
 """More draws: what `make test-all` runs beyond `make test`."""

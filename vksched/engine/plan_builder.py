@@ -46,14 +46,6 @@ from ..tuning.learned_costs import Lessons
 from .device_set import DeviceSet
 from .executor_choice import build_executor
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
-from .graph_cache import (
-    CachedGraph,
-    depends_on_memory,
-    describe_constraints,
-    describe_graph,
-    hash_of,
-)
-from .graph_document import SourceLeaves
 from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
@@ -173,17 +165,6 @@ class Preparing:
             return request
         with resting_collector(len(request.graph.nodes)):
             return request.optimized(self.topology(), cached=cached)
-
-    def cached_graph(self, request: Request) -> CachedGraph:
-        """Return the file of a request's rewritten graph and plan, which may not exist."""
-        graph, key = request.graph, None
-        if self._settings.optimize and not (request.pipeline_order or request.notes):
-            described = describe_graph(graph)
-            if described is not None:
-                constraints = request.constraints(self.topology())
-                by_memory = depends_on_memory(graph)
-                key = hash_of(described, describe_constraints(constraints, by_memory))
-        return CachedGraph(key, SourceLeaves(graph))
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measure kernel variants of the graph, as far as the tuner wants to, and then the costs
