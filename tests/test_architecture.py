@@ -80,7 +80,7 @@ SUBPACKAGES = {
         ("placement", "partition"),
         ("memory",),
         ("record_pieces", "search"),
-        ("build_options",),
+        ("build_options", "comparison"),
         ("planner",),
         ("plan_cache", "what_if"),
     ],

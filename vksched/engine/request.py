@@ -38,6 +38,7 @@ from ..plan.types.decision import Decision
 from ..plan.types.node_names import NameIndex
 from ..plan.types.placement_overrides import resolve_overrides
 from ..planner.plan_cache import CachedPlan
+from ..planner.planner import plan_graph
 from ..planner.search.select import is_better
 from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
@@ -187,6 +188,32 @@ def plan_request(request: Request, topology: Topology, planned: Callable[[Reques
             tried.add(version.graph.key)
             plan = _better_of(plan, _plan_for_working(request, version, topology, planned))
     return plan
+
+
+def plan_by_policy(
+    request: Request,
+    topology: Topology,
+    *,
+    policy: str = "auto",
+    objective: str = "latency",
+    copies: int | str | None = "auto",
+    with_cpu: bool = False,
+) -> Plan:
+    """Return the plan that a scheduler with these options makes of a request; see `plan_graph`."""
+
+    def planned(version: Request) -> Plan:
+        return plan_graph(
+            version.graph,
+            topology,
+            policy=policy,
+            objective=objective,
+            overrides=version.overrides,
+            copies=copies,
+            with_cpu=with_cpu,
+            pipeline_order=version.pipeline_order,
+        )
+
+    return plan_request(request, topology, planned) if policy == "auto" else planned(request)
 
 
 def _plan_for_working(

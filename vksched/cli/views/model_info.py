@@ -60,12 +60,11 @@ def describe(
     places: devices by pattern, which may match in later stages only. with_cpu: the CPU competes
     with the other devices. planning: policy and objective of the plan.
     """
-    from ...engine.request import Request, plan_request
+    from ...engine.request import Request, plan_by_policy
     from ...importers.onnx.example_inputs import choose_shapes
     from ...ir.build_graph import build_graph
     from ...plan.explain.explain_plan import COMMAND, idle_lines
     from ...plan.types.node_names import NameIndex
-    from ...planner.planner import plan_graph
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     options = inputs.size_options(model, sizes)
@@ -77,21 +76,13 @@ def describe(
         names = NameIndex(written, "place")
         here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
         overrides = tuple((pattern, places[pattern]) for pattern in here)
-        request = Request(written, overrides, {}).optimized(topology)
-
-        def planned(version: Request) -> Plan:
-            return plan_graph(
-                version.graph,
-                topology,
-                policy=planning.policy,
-                objective=planning.objective,
-                overrides=version.overrides,
-                copies="auto",
-                with_cpu=with_cpu,
-            )
-
-        by_cost = planning.policy == "auto"
-        plan = plan_request(request, topology, planned) if by_cost else planned(request)
+        plan = plan_by_policy(
+            Request(written, overrides, {}).optimized(topology),
+            topology,
+            policy=planning.policy,
+            objective=planning.objective,
+            with_cpu=with_cpu,
+        )
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),

@@ -51,25 +51,18 @@ class Planner:
         self._plans: dict[Topology, Plan] = {}
 
     def __call__(self, topology: Topology) -> Plan:
-        from ...engine.request import plan_request
-        from ...planner.planner import plan_graph
-
-        def planned(request: Request) -> Plan:
-            return plan_graph(
-                request.graph,
-                topology,
-                policy=self._planning.policy,
-                objective=self._planning.objective,
-                overrides=request.overrides,
-                copies=self._copies,
-                with_cpu=self._with_cpu,
-                pipeline_order=request.pipeline_order,
-            )
+        from ...engine.request import plan_by_policy
 
         if topology not in self._plans:
             request = self._request(topology)
-            by_cost = self._planning.policy == "auto"
-            plan = plan_request(request, topology, planned) if by_cost else planned(request)
+            plan = plan_by_policy(
+                request,
+                topology,
+                policy=self._planning.policy,
+                objective=self._planning.objective,
+                copies=self._copies,
+                with_cpu=self._with_cpu,
+            )
             self._plans[topology] = replace(plan, notes=(*request.notes, *plan.notes))
         return self._plans[topology]
 
