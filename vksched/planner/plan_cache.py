@@ -99,7 +99,7 @@ class CachedPlan:
     def _answer(
         self, document: Mapping[str, Any], request: PlanRequest, topology: Topology
     ) -> Plan | None:
-        check(document, CachedPlanDocument, "the plan")
+        document = check(document, CachedPlanDocument, "the plan")
         same = document["asked"] == _asked(request)
         if not (same and document["topology"] == _topology_key(topology, request)):
             return None
