@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..common.schema import Whole, check, record
+from ..common.schema import Whole, parse, record
 from ..common.user_warning import warn
 from ..common.version import __version__
 from ..ir.attrs import Attrs, AttrValue
@@ -210,8 +210,7 @@ def _document_of(content: bytes) -> Document:
     if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
     end = content.index(b"\n", size + 1)
-    fields = json.loads(content[size + 1 : end])
-    check(fields, STEP, "the step")
+    fields = parse(content[size + 1 : end], STEP, "the step")
     return Document(fields, whole[end + 1 :])
 
 
