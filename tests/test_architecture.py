@@ -35,6 +35,7 @@ LEVELS = [
     ("models", "generation", "cluster", "monitor"),
     ("scheduler",),
     ("onnxruntime", "onnx_backend", "testing", "bench"),
+    ("doctor",),
     ("cli",),
 ]
 FAMILIES = [

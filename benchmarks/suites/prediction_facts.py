@@ -27,11 +27,10 @@ from vksched.engine.report.run_report import RunReport
 from vksched.plan.simulation.predict import predict
 from vksched.scheduler.scheduler import Scheduler
 from vksched.trace import SystemClock
-from vksched.tuning.autotuner import Mode, Tuner
+from vksched.tuning.autotuner import Tuner
 from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.calibrator import Calibrator
-from vksched.tuning.cost_cache import CostStore
-from vksched.tuning.variant_cache import Store
+from vksched.tuning.measurement import Mode
 
 ROUNDS = 9
 BUDGET_S = 20.0
@@ -120,7 +119,7 @@ def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
         graph = network.compiled.plan.graph
         network.close()
         mode = Mode(True, BUDGET_S, software=True)
-        tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+        tuner, calibrator = Tuner(mode), Calibrator(mode)
         first, host = sched.devices[0], sched.devices[-1]
         wanted = calibration_samples(graph, tuner.tuned(first.spec))
         calibrator.measure(

@@ -31,6 +31,7 @@ from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.tls import SECURITY, Security
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.runtime.cpu.cpu_device import CpuDevice
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Topology
 from vksched.trace.events import SystemClock
@@ -125,7 +126,8 @@ def runs(
     plan = vs.plan_graph(graph, topology, overrides=at, copies=1)
     working = [topology.host_of(split.device) for split in plan.splits]
     assert [name for name in working if name] == list(NAMES), plan.explain()
-    executor = ClusterExecutor(plan, hosts, devices, nodes.transport, vs.Trace(), TIMEOUT_S)
+    context = ExecutorContext(devices, vs.Trace(), TIMEOUT_S)
+    executor = ClusterExecutor(plan, hosts, nodes.transport, context)
     (node,) = [node.id for node in graph.nodes if node.op == "input"]
     x, sent = np.ones((1, 256), np.float32), np.ones(rows << 10, np.uint8)
     back = np.zeros_like(sent)

@@ -56,6 +56,12 @@ def _performance() -> str:
     return plots.performance_tables(DOCS)
 
 
+def _hardware() -> str:
+    from hardware import hardware_table
+
+    return hardware_table(DOCS / "performance" / "data" / "hardware").as_markdown()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "ops": _ops,
     "op-functions": _functions,
@@ -68,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "shader-coopmat": _stored(SHADERS, "coopmat"),
     "shader-variants": _stored(SHADERS, "variants"),
     "performance": _performance,
+    "hardware": _hardware,
 }
 
 

@@ -37,7 +37,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Replace the rule of an op."""
 
     def replace(op: str, rule: Rule) -> None:
-        monkeypatch.setitem(vjp._RULES, op, rule)
+        monkeypatch.setitem(vjp.RULES.rules, op, rule)
 
     return replace
 
@@ -132,7 +132,7 @@ def test_an_op_without_a_rule_within_a_gradient_is_named(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant("exp", lambda call: (vs.tan(call.grad * call.output),))
-    monkeypatch.delitem(vjp._RULES, "tan", raising=False)
+    monkeypatch.delitem(vjp.RULES.rules, "tan", raising=False)
     assert "tan has no gradient rule" in second_order(OpSample("exp", (WIDE,))).wrong
 
 

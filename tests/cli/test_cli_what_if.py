@@ -18,7 +18,7 @@ from vksched.runtime.vulkan import device_probe
 from vksched.topology.presets import card_names, topology_names
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import cost_cache_key
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
 
 __all__ = ["model", "plain_environment", "show"]  # fixtures
 
@@ -169,7 +169,7 @@ def test_what_was_measured_counts(
         vs.Link(3e9, 1e-5),
         samples=tuple(Sample(op, "bytes", -20.0, 7.0) for op in ("matmul", "softmax", "relu")),
     )
-    assert CostStore().add(identity, known)
+    assert CostCache().add(identity, known)
     args = [f"{model}:build", "--devices", "vulkan:0", "--what-if", "+preset:rx6600"]
     data = plan_data(capsys, *args)
     links = {tuple(link["between"]): link for link in data["topology"]["links"]}

@@ -94,7 +94,7 @@ def test_a_full_disk_costs_a_node_its_cache_and_no_more(
         assert wrong(done, "plain", "slow") == [] and done.error is None and not done.failed_devices
         assert lab.close() == []
     there = [path.name for path in (tmp_path / "cache").iterdir()]
-    assert len(there) == (writes == 4) and not [name for name in there if name.endswith(".new")]
+    assert len(there) == (writes == 4) and not [name for name in there if name.endswith(".tmp")]
 
 
 def test_nodes_cut_off_each_other_are_told_of_and_used_together_once_they_are_not(

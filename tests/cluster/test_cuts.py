@@ -21,6 +21,7 @@ from vksched.distributed.wire.tls import Security, place_of
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.executors.base_executor import CommitFailed
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Topology
 from vksched.trace.events import SystemClock
@@ -76,9 +77,8 @@ class Conversation:
         plan = vs.plan_graph(made, topology, overrides=tuple(at.items()), copies=1)
         for device, memory in zip(devices, plan.memory, strict=True):
             device.states.add([(made.keys[n], made.initial[n]) for n in memory.states])
-        self.executor = ClusterExecutor(
-            plan, hosts, devices, self.nodes.transport, vs.Trace(), WAIT_S
-        )
+        context = ExecutorContext(devices, vs.Trace(), WAIT_S)
+        self.executor = ClusterExecutor(plan, hosts, self.nodes.transport, context)
         (x,) = [node.id for node in made.nodes if node.op == "input"]
         for number in range(3):
             fed = np.full((4, 300), number, np.float32)

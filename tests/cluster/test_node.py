@@ -33,6 +33,7 @@ from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.host_names import on
 from vksched.topology.topology import Topology
@@ -69,7 +70,8 @@ class Driver:
                 [(plan.graph.keys[node], plan.graph.initial[node]) for node in memory.states]
             )
         hosts: Mapping[str, RemoteWorker] = self.hosts
-        return ClusterExecutor(plan, hosts, devices, self.nodes.transport, vs.Trace(), timeout_s)
+        context = ExecutorContext(devices, vs.Trace(), timeout_s)
+        return ClusterExecutor(plan, hosts, self.nodes.transport, context)
 
     def close(self) -> None:
         self.nodes.close()

@@ -14,7 +14,7 @@ from conftest import needs_posix
 
 from vksched.cluster.ray_address import HEAD_BYTES, SETTINGS, find_ray
 from vksched.common.errors import DeviceError
-from vksched.storage import disk_cache
+from vksched.storage import cache_folder
 
 pytestmark = needs_posix
 
@@ -56,7 +56,7 @@ def test_ray_is_given_the_address_that_was_read(noted: Path, server: str) -> Non
 def test_a_file_that_others_may_write_is_refused(
     noted: Path, server: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_cache, "_is_own_group", lambda _: False)
+    monkeypatch.setattr(cache_folder, "_is_own_group", lambda _: False)
     noted.write_text(server)
     noted.chmod(mode)
     with pytest.raises(DeviceError, match=f"only you or root may write.*mode {mode:o}.*auto"):

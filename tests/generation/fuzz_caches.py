@@ -2,7 +2,7 @@
 
     python tests/generation/fuzz_caches.py --seed 1 --first 0 --count 100
 
-    steps    graphs and plans of a language model's steps, with a digest of what they have become
+    graphs   graphs and plans of a language model's steps, with a digest of what they have become
     layers   what the layers of a model take, likewise
     costs    calibrations and what runs taught; tuned: the fastest variants of calls
 
@@ -38,7 +38,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
-from vksched.generation import graph_cache
+from vksched.engine import graph_document
+from vksched.generation import deferred_step
 from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.importers.gguf.model import LanguageModel
@@ -48,9 +49,9 @@ from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.topology import Topology
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store, TuningResult, choices
+from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)
@@ -79,7 +80,7 @@ class Caches:
         self.path = folder / "m.gguf"
         write(Tiny(kind="Q8_0", layers=2), self.path, np.random.default_rng(5))
         self._scores = self.scores()
-        self._steps = {p: p.read_bytes() for p in self.cache("steps").glob("*.step")}
+        self._steps = {p: p.read_bytes() for p in self.cache("graphs").glob("*.graph")}
         self.layers()
         (path,) = self.cache("layers").glob("*.json")
         self._layers = path, json.loads(path.read_text())
@@ -113,13 +114,13 @@ class Caches:
             made = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
             how = f"byte {at}"
         else:
-            document = graph_cache._document_of(content)
+            document = graph_document.document_of(content)
             if same:
                 how, plan = mutate(rng, document.fields["plan"])
                 told = {**document.fields, "plan": plan}
             else:
                 how, told = mutate(rng, document.fields, frozenset(("plan",)))
-            made = graph_cache._bytes_of(replace(document, fields=told))
+            made = graph_document.bytes_of(replace(document, fields=told))
         for each, old in self._steps.items():
             each.write_bytes(made if each == path else old)
         yield_told(f"steps: {how}")
@@ -152,7 +153,7 @@ class Caches:
         )
         link = Link(1e9, 1e-6)
         known = Calibration((1e11, 2e10, 5e-7), Overheads(1e-6, 2e-6), link, link, samples)
-        store = CostStore(self.folder / "costs of its own")
+        store = CostCache(self.folder / "costs of its own")
         store.add(CARD, replace(known, when="2026-07-01", seen="2026-07-02", pace=1.5))
         path = store.path(CARD)
         assert path is not None
@@ -172,7 +173,7 @@ class Caches:
 
     @cached_property
     def _tuned(self) -> Any:
-        store = Store(self.folder / "variants of its own")
+        store = VariantCache(self.folder / "variants of its own")
         key = "matmul float32[16,64] float32[64,64] -> float32[16,64]"
         store.add(CARD, [TuningResult(key, "tiles", "plain", {"tiles": 1e-3, "plain": 2e-3})])
         path = store.path(CARD)
@@ -202,7 +203,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
-    graph_cache.MIN_LAYERS = layer_cost_cache.MIN_LAYERS = 2
+    deferred_step.MIN_LAYERS = layer_cost_cache.MIN_LAYERS = 2
     disk_cache.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)

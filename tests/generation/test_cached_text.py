@@ -49,6 +49,17 @@ def ops_on_all_of(plan: Plan, length: int) -> set[str]:
     } - {"reshape"}
 
 
+def test_the_last_layer_computes_the_row_of_the_last_token(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    step = model.step(model.cache(53), 8)
+    graph, _ = vs.build_graph(step.logits, step.updates)
+    rows = {
+        layer: [n.type.shape[1] for n in graph.ops if f"blk.{layer}" in n.name and n.op == "matmul"]
+        for layer in (0, 1)
+    }
+    assert rows == {0: [8] * 7, 1: [8, 8, 8, 1, 1, 1, 1]}
+
+
 @pytest.mark.parametrize("cache_type", spread(CACHE_TYPES, 1))
 def test_nothing_but_attention_goes_through_the_cache(
     cache_type: str, scheds: Scheds, tmp_path: Path

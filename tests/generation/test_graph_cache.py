@@ -21,9 +21,12 @@ from test_gguf_golden import made as golden
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
-from vksched.generation import graph_cache
+from vksched.engine import graph_cache, graph_document
+from vksched.engine.graph_cache import CachedGraph, hash_of
+from vksched.engine.graph_document import decode_graph, encode_graph
+from vksched.generation import deferred_step
+from vksched.generation.deferred_step import StepLeaves, step_key
 from vksched.generation.generator import Generator
-from vksched.generation.graph_cache import CachedStepGraph, _document, _graph, cache_key
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
@@ -46,9 +49,9 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(graph_cache, "MIN_LAYERS", 2)
+    monkeypatch.setattr(deferred_step, "MIN_LAYERS", 2)
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
-    return tmp_path / "cache" / "steps"
+    return tmp_path / "cache" / "graphs"
 
 
 def made(path: Path, tiny: Tiny = TINY, seed: int = 5) -> LanguageModel:
@@ -91,7 +94,7 @@ def test_a_second_start_writes_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, cache_type: str
 ) -> None:
     first, written = read(made(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
-    assert written == 2 == len(list(folder.glob("*.step")))
+    assert written == 2 == len(list(folder.glob("*.graph")))
     second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
     assert written == 0 and np.array_equal(first, second)
 
@@ -132,11 +135,11 @@ def test_where_no_plan_can_be_kept_the_graph_is_and_is_written_once(
 ) -> None:
     monkeypatch.setattr("vksched.planner.plan_cache.ROOM", 1e12)
     right, written = read(made(tmp_path / "m.gguf"), monkeypatch)
-    files = {path: path.stat().st_ino for path in folder.glob("*.step")}
+    files = {path: path.stat().st_ino for path in folder.glob("*.graph")}
     assert written == 2 == len(files)
     got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
     assert written == 0 and np.array_equal(got, right)
-    assert {path: path.stat().st_ino for path in folder.glob("*.step")} == files
+    assert {path: path.stat().st_ino for path in folder.glob("*.graph")} == files
 
 
 @pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
@@ -145,9 +148,9 @@ def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_pat
     cache = model.cache(16, "f16")
     step = model.step(cache, 2)
     graph = optimize(build_graph(step.logits, step.updates)[0])
-    document = _document(graph, model, cache)
+    document = encode_graph(graph, StepLeaves(model, cache))
     assert document is not None
-    back = _graph(document, model, cache)
+    back = decode_graph(document, StepLeaves(model, cache))
     assert str(back) == str(graph)
     assert (back.outputs, back.backed_up_states, back.aliases) == (
         graph.outputs,
@@ -188,7 +191,7 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
         size: int = 8,
         rewriting: str = "",
     ) -> str | None:
-        return cache_key(model, model.cache(length, cache_type), size, rewriting)
+        return hash_of(step_key(model, model.cache(length, cache_type), size), rewriting)
 
     assert key() == key(loaded(tmp_path / "m.gguf"))
     others = [
@@ -277,7 +280,7 @@ def anew(content: bytes, *how: tuple[bytes, bytes]) -> bytes:
         assert old in told
         told = told.replace(old, new)
     content = told + b"\n" + constants
-    return graph_cache._digest(content) + b"\n" + content
+    return graph_document.digest_of(content) + b"\n" + content
 
 
 def of_another(content: bytes) -> bytes:
@@ -311,7 +314,7 @@ def of_attrs_that_are_not_there(content: bytes) -> bytes:
 
 def without_constants(content: bytes) -> bytes:
     content = b"\n".join(content.split(b"\n", 2)[1:2]) + b"\n"
-    return graph_cache._digest(content) + b"\n" + content
+    return graph_document.digest_of(content) + b"\n" + content
 
 
 @pytest.mark.parametrize(
@@ -326,7 +329,7 @@ def test_files_that_are_damaged_are_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
-    for file in folder.glob("*.step"):
+    for file in folder.glob("*.graph"):
         content = file.read_bytes()
         file.write_bytes(damage(content))
         assert file.read_bytes() != content
@@ -342,10 +345,10 @@ def test_files_that_are_damaged_are_written_anew(
 def forged(file: Path, change: Callable[[Any], object]) -> None:
     """Changes what a file tells, and gives it the digest of that."""
     content = file.read_bytes()
-    document = graph_cache._document_of(content)
+    document = graph_document.document_of(content)
     told = json.loads(json.dumps(document.fields))
     change(told)
-    file.write_bytes(graph_cache._bytes_of(replace(document, fields=told)))
+    file.write_bytes(graph_document.bytes_of(replace(document, fields=told)))
 
 
 def node_of(told: Any, op: str) -> Any:
@@ -396,7 +399,7 @@ def test_files_that_were_made_to_mislead_are_set_aside(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
-    files = {path: path.read_bytes() for path in folder.glob("*.step")}
+    files = {path: path.read_bytes() for path in folder.glob("*.graph")}
     for file in files:
         forged(file, FORGED[name])
     with pytest.warns(VkschedWarning, match="is set aside as .damaged, and built again"):
@@ -412,7 +415,7 @@ def test_places_on_a_device_are_verified(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     right, _ = read(made(tmp_path / "m.gguf"), monkeypatch, "f16", device)
-    for file in folder.glob("*.step"):
+    for file in folder.glob("*.graph"):
         forged(file, over_another)
     with pytest.warns(VkschedWarning, match="is set aside"):
         got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, "f16", device)
@@ -424,12 +427,12 @@ def test_the_file_of_another_model_does_not_pass_for_this_one(
 ) -> None:
     """Both have weights of the same names and sizes, and other constants."""
     read(made(tmp_path / "a.gguf", replace(TINY, slowed=True)), monkeypatch)
-    others = {path.read_bytes() for path in folder.glob("*.step")}
-    for path in folder.glob("*.step"):
+    others = {path.read_bytes() for path in folder.glob("*.graph")}
+    for path in folder.glob("*.graph"):
         path.unlink()
     tiny = replace(TINY, slowed=True)
     right, _ = read(made(tmp_path / "b.gguf", tiny, seed=6), monkeypatch)
-    for path in folder.glob("*.step"):
+    for path in folder.glob("*.graph"):
         path.write_bytes(others.pop())
     with pytest.warns(VkschedWarning, match="it has another key"):
         got, written = read(loaded(tmp_path / "b.gguf"), monkeypatch)
@@ -448,7 +451,7 @@ def test_nothing_is_kept(
     model = made(tmp_path / "m.gguf")
     assert (tmp_path / "m.gguf").stat().st_size > MIN_MAPPED_BYTES
     if how == "few layers":
-        monkeypatch.setattr(graph_cache, "MIN_LAYERS", 3)
+        monkeypatch.setattr(deferred_step, "MIN_LAYERS", 3)
     elif how == "no folder":
         monkeypatch.setattr(graph_cache, "folder_of", lambda name: None)
     elif how == "code that has changed":
@@ -477,27 +480,32 @@ def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: st
 
 
 def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_cache, "MAX_BYTES", 100)
+    monkeypatch.setattr(graph_document, "MAX_BYTES", 100)
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
     step = model.step(cache, 1)
     graph = build_graph(step.logits, step.updates)[0]
-    assert _document(graph, model, cache) is None
+    assert encode_graph(graph, StepLeaves(model, cache)) is None
     other = made(tmp_path / "other.gguf")
-    monkeypatch.setattr(graph_cache, "MAX_BYTES", 1 << 20)
-    assert _document(graph, model, cache) is not None
-    assert _document(graph, other, cache) is None, "these are another model's weights"
-    assert _document(graph, model, other.cache(32)) is None, "these are another cache's states"
+    monkeypatch.setattr(graph_document, "MAX_BYTES", 1 << 20)
+    assert encode_graph(graph, StepLeaves(model, cache)) is not None
+    assert encode_graph(graph, StepLeaves(other, cache)) is None, (
+        "these are another model's weights"
+    )
+    assert encode_graph(graph, StepLeaves(model, other.cache(32))) is None, (
+        "these are another cache's states"
+    )
 
 
 def test_a_plan_is_kept_with_the_code_that_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    def file() -> CachedStepGraph:
-        return CachedStepGraph(model, cache, 1, "")
+    def file() -> CachedGraph:
+        return CachedGraph(hash_of(step_key(model, cache, 1), ""), leaves)
 
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
+    leaves = StepLeaves(model, cache)
     step = model.step(cache, 1)
     file().write(build_graph(step.logits, step.updates)[0], None)
     read_file = file()
@@ -516,8 +524,9 @@ def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: 
     for size in (1, 2, 4):
         step = model.step(cache, size)
         graph = build_graph(step.logits, step.updates)[0]
-        CachedStepGraph(model, cache, size, "").write(graph, None)
-    assert len(list(folder.glob("*.step"))) == 2
+        key = hash_of(step_key(model, cache, size), "")
+        CachedGraph(key, StepLeaves(model, cache)).write(graph, None)
+    assert len(list(folder.glob("*.graph"))) == 2
 
 
 def test_what_processes_left_half_written_goes(tmp_path: Path) -> None:
@@ -538,4 +547,4 @@ def test_a_folder_without_locks_keeps_nothing(
 
     monkeypatch.setattr("filelock.FileLock.__enter__", refused)
     assert read(made(tmp_path / "m.gguf"), monkeypatch)[1] == 2
-    assert not list(folder.glob("*.step"))
+    assert not list(folder.glob("*.graph"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
 
+from vksched.generation import sampling as module
 from vksched.generation.sampling import Sampling
 
 ALL = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
@@ -53,6 +55,37 @@ def test_of_equal_scores_the_first_are_kept() -> None:
         sampling = Sampling(1, top_k=top_k, top_p=1, min_p=1e-3)
         found = {sampling.choose(scores, [0] * place) for place in range(400)}
         assert sorted(found) == kept
+
+
+def sorted_filters(logits: list[float], top_k: int, top_p: float, min_p: float) -> set[int]:
+    """The tokens that pass all filters, by a sort of the whole vocabulary."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[: top_k or None]
+    weights = [math.exp(logits[i] - logits[order[0]]) for i in order]
+    if top_p < 1:
+        total = math.fsum(weights)
+        count = next(n for n in range(1, len(order) + 1) if math.fsum(weights[:n]) >= top_p * total)
+        order = order[:count]
+    return {i for i in order if math.exp(logits[i] - logits[order[0]]) >= min_p}
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_filters_equal_those_of_a_sorted_vocabulary(
+    monkeypatch: pytest.MonkeyPatch, seed: int, dtype: type
+) -> None:
+    monkeypatch.setattr(module, "_SORTED", 8)
+    rng = np.random.default_rng(seed)
+    # dyadic scores have many ties, and weights whose sums are exact
+    logits = rng.choice([0.0, -1.0, -2.0, -3.0, -7.0], size=int(rng.choice([1, 63, 64, 700])))
+    logits = (logits * math.log(2)).astype(dtype)
+    top_k = int(rng.choice([0, 1, 3, 9, 500]))
+    top_p, min_p = float(rng.choice([0.0, 0.3, 0.77, 1.0])), float(rng.choice([0.0, 0.3, 1.0]))
+    places = range(400)
+    found = {Sampling(1000, top_k, top_p, min_p, seed=seed).choose(logits, [0] * n) for n in places}
+    expected = sorted_filters(logits.tolist(), top_k, top_p, min_p)
+    assert found <= expected
+    if len(expected) <= 40:
+        assert found == expected
 
 
 def test_temperature_comes_last() -> None:

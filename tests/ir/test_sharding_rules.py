@@ -21,19 +21,18 @@ from vksched.ir.sharding_rule import (
     PARTIAL_MEAN,
     PARTIAL_SUM,
     REPLICATE,
+    RULES,
     Factor,
     Sharded,
     factors_of,
-    has_sharding,
     sharding,
-    why_no_sharding,
 )
 from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_table import CASES
 
 MOST = 200_000
 """Elements of a result: larger cases say nothing more about a rule."""
-OPS = sorted({case.op for case in CASES if isinstance(case, OpSample) and has_sharding(case.op)})
+OPS = sorted({case.op for case in CASES if isinstance(case, OpSample) and case.op in RULES.rules})
 
 
 def sharded(case: OpSample) -> Sharded:
@@ -128,7 +127,7 @@ def test_parts_give_the_whole(op: str) -> None:
 
 def test_every_op_has_a_rule_or_a_reason() -> None:
     for op in computing_ops():
-        assert has_sharding(op) != bool(why_no_sharding(op)), op
+        assert (op in RULES.rules) != bool(RULES.reason(op)), op
 
 
 def test_an_op_has_one_rule() -> None:
@@ -172,4 +171,4 @@ def test_an_event_may_lie_in_any_layout() -> None:
 @pytest.mark.parametrize("rules", [sharding_rule, vjp])
 def test_every_rule_names_an_op(rules: ModuleType) -> None:
     """Rules are declared before some of their ops, so a wrong name shows only here."""
-    assert {*rules._RULES, *rules._REASONS} <= all_ops().keys()
+    assert {*rules.RULES.rules, *rules.RULES.reasons} <= all_ops().keys()

@@ -45,7 +45,7 @@ from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import Choices
 from vksched.tuning.autotuner import identity_of
 from vksched.tuning.tunable_calls import calls_of, shader_hash
-from vksched.tuning.variant_cache import Store, TuningResult
+from vksched.tuning.variant_cache import TuningResult, VariantCache
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(
@@ -411,7 +411,7 @@ def test_a_graph_runs_by_the_coopmat_that_was_measured(
     assert identity is not None
     seconds = dict.fromkeys(call.names, 2e-3) | {coopmat: 1e-3}
     found = TuningResult(call.key, coopmat, static, seconds, {}, shader_hash(product.op))
-    Store().add(identity, [found])
+    VariantCache().add(identity, [found])
     with vs.Scheduler([name], precision="mixed") as sched:
         run = sched.compile(y)
         assert run.plan.node_as_dict("product")["variant"] == coopmat

@@ -163,6 +163,27 @@ def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @native
+def test_rows_are_written_in_one_call_for_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list(lazy_arrays_of(tmp_path, PACKED, files=2))
+    found[1][2].place = None  # of a file that native loops do not read
+    parts = [
+        (lazy, 2, np.zeros((len(raw) - 3) * lazy.shape[-1], np.uint32)) for _, raw, lazy in found
+    ]
+    calls: list[int] = []
+    repack_file = native_kernels.repack_file
+    monkeypatch.setattr(
+        native_kernels, "repack_file", lambda some: calls.append(len(some)) or repack_file(some)
+    )
+    Repacked.write_rows(parts)
+    assert calls == [len(PACKED) - 1, len(PACKED)]
+    for (name, raw, _), (_, _, out) in zip(found, parts, strict=True):
+        expected = repack(name, raw, (len(raw), 512))[2:-1]
+        assert np.array_equal(out.reshape(expected.shape), expected), name
+
+
+@native
 def test_files_end_where_they_end(tmp_path: Path) -> None:
     ((_, raw, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
     assert isinstance(lazy, Repacked) and lazy.place is not None

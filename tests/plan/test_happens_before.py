@@ -49,6 +49,7 @@ from vksched.plan.verify.memory_events import (
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors import race_checker
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.executors.plan_executor import Executor
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
@@ -476,7 +477,7 @@ def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> Executor:
     devices.append(CpuDevice(specs[-1]))
     for memory, device in zip(plan.memory, devices, strict=True):
         device.states.add((plan.graph.keys[s], plan.graph.initial[s]) for s in memory.states)
-    return Executor(plan, devices, vs.Trace(), 30.0)
+    return Executor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
 
 
 def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:

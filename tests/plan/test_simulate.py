@@ -192,15 +192,13 @@ MISTAKES = {
     "nobody waits before a split": ("yield from self._wait(step.waits)", "pass"),
     "nobody waits at the end": ("yield from self._wait(self._program.final_waits)", "pass"),
     "given values are copied after the waits": (
-        "self._copy(step.input_s, step.device, number)\n"
-        "            yield from self._wait(step.waits)",
-        "yield from self._wait(step.waits)\n"
-        "            self._copy(step.input_s, step.device, number)",
+        "self._copy(step.input_s, step.device, number)\n        yield from self._wait(step.waits)",
+        "yield from self._wait(step.waits)\n        self._copy(step.input_s, step.device, number)",
     ),
     "a value that crosses is copied once": (" + enters_s(value, part)", ""),
     "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
     "a device does two splits at a time": (
-        "max(self.now_s, self._queues.work_s[queue], there_s)", "max(self.now_s, there_s)",
+        "max(ready_s, self._work_s[queue])", "ready_s",
     ),
     "the host hands splits over in no time": (
         "self.now_s += step.submit_s\n        start_s", "start_s",
@@ -231,9 +229,9 @@ MISTAKES = {
     ),
     "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
     "results are fetched before the last wait": (
-        "yield from self._wait(self._program.final_waits)\n        if run == len(steps):\n"
+        "yield from self._wait(self._program.final_waits)\n        if run == every:\n"
         "            self._fetch(run)\n",
-        "if run == len(steps):\n            self._fetch(run)\n"
+        "if run == every:\n            self._fetch(run)\n"
         "        yield from self._wait(self._program.final_waits)\n",
     ),
     "a node costs on each device what it costs on the first": (
@@ -250,10 +248,10 @@ MISTAKES = {
         "self._done_s[step.after] if step.after != HOST else 0.0", "0.0",
     ),
     "the work does not wait for its copies in": (
-        "self._queues.work_s[queue], there_s)", "self._queues.work_s[queue])",
+        "max(self.now_s, there_s)", "self.now_s",
     ),
     "a copy queue does two things at a time": (
-        "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",
+        "max(ready_s, self._copies_s[device])", "ready_s",
     ),
     "the work makes the copies in, too": ("live_in if coming_s is None else ()", "live_in"),
     "the work makes the copies out, too": (

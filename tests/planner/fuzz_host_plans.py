@@ -39,6 +39,7 @@ from vksched.planner.partition.host_partition import cut
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.device import Device
+from vksched.runtime.executors.executor_context import ExecutorContext
 
 SPARE_BYTES = 1 << 30
 DRAWN = 24
@@ -159,7 +160,7 @@ def carry(part: HostPlan) -> None:
     for device, memory in zip(devices, part.plan.memory, strict=True):
         device.states.add([(graph.keys[node], values[node]) for node in memory.states])
     try:
-        executor = HostPlanExecutor(part, devices, got, vs.Trace(), 5.0)
+        executor = HostPlanExecutor(part, got, ExecutorContext(devices, vs.Trace(), 5.0))
     except VkschedError:
         return
     try:

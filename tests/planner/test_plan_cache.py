@@ -177,3 +177,36 @@ def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> Non
     stream = replace(request, objective="throughput")
     kept = through_json(answer(stream, case.graph, before), stream)
     assert kept is None or CachedPlan(case.graph, kept).answer(stream, after) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_plan_of_one_device_stays_as_runs_teach_the_costs_of_all(seed: int) -> None:
+    case, rng = draw_case(seed), np.random.default_rng(seed)
+    first, cpu = (case.topology.devices[at] for at in (0, -1))
+    before = with_memory(Topology((first, cpu)), 1000)
+    request = PlanRequest(STATIC[seed % len(STATIC)], "latency", (), 1, {}, {}, False)
+    try:
+        document = through_json(answer(request, case.graph, before), request)
+    except vs.VkschedError:
+        pytest.skip("there is no plan")
+    if document is None or len(document["splits"]) != 1:
+        pytest.skip("it is not kept")
+    costs = [
+        PerfModel(
+            tuple(
+                Curve(f"*/{bound}", ((-10.0, float(2.0 ** rng.uniform(-8, 8))),))
+                for bound in BOUNDS
+            ),
+            launch_s=float(10.0 ** rng.uniform(-7, -2)),
+            calls=2,
+        )
+        for _ in before.devices
+    ]
+    devices = [
+        replace(spec, costs=learned) for spec, learned in zip(before.devices, costs, strict=True)
+    ]
+    after = replace(before, devices=tuple(devices))
+    found = CachedPlan(case.graph, document).answer(request, after)
+    right = answer(request, case.graph, after)
+    assert (found is not None) is (len(right.splits) == 1), "more if a submission were too long"
+    assert found is None or (found.topology is after and told(found) == told(right))

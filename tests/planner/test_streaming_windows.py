@@ -33,7 +33,8 @@ from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition.host_partition import cut
 from vksched.planner.partition.streaming_windows import StreamingBuffers
-from vksched.runtime.simulated.device_wrapper import WrappedDevice, WrappedPreparedPlan
+from vksched.runtime.device import WrappedPreparedPlan
+from vksched.runtime.simulated.device_wrapper import WrappedDevice
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links

@@ -159,10 +159,11 @@ def test_two_processes_that_tune_keep_each_others_results(system: str, tmp_path:
     text = """
 import sys
 from pathlib import Path
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store, TuningResult
-store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
-attempt = store.crash_marker(device)
+from vksched.tuning.variant_cache import VariantCache, TuningResult
+store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
+attempt = CrashMarker(store.path(device))
 for number in range(5):
     key = f"op f[{sys.argv[2]},{number}]"
     attempt.begin(key, "a", "")
@@ -187,11 +188,12 @@ def test_a_process_that_dies_leaves_word(tmp_path: Path) -> None:
     text = """
 import os, sys
 from pathlib import Path
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
-from vksched.tuning.variant_cache import Store
-store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
+from vksched.tuning.variant_cache import VariantCache
+store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 print(store.crashed_variants(device), flush=True)
-store.crash_marker(device).begin("op f[1]", "a", "1234")
+CrashMarker(store.path(device)).begin("op f[1]", "a", "1234")
 os._exit(0)
 """
     program = script(tmp_path, text)

@@ -6,7 +6,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.env import is_on, word_of
-from vksched.tuning.autotuner import mode_of
+from vksched.tuning.measurement import mode_of
 
 
 @pytest.mark.parametrize(

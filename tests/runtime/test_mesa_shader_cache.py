@@ -16,8 +16,8 @@ from conftest import needs_posix, vulkan_names
 
 from vksched.runtime.vulkan import mesa_shader_cache
 from vksched.runtime.vulkan.mesa_shader_cache import FOLDER, OFF, settle_shader_cache
-from vksched.storage import disk_cache
-from vksched.storage.disk_cache import optional_write, room_error
+from vksched.storage import cache_folder
+from vksched.storage.cache_folder import optional_write, room_error
 
 pytestmark = [
     needs_posix,
@@ -32,8 +32,8 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (OFF, FOLDER, *mesa_shader_cache.OLD_NAMES):
         monkeypatch.setenv(name, "")  # which puts back what was there, also where code sets it
         del os.environ[name]
-    monkeypatch.setattr(disk_cache, "_full", set())
-    disk_cache._warn_once.cache_clear()
+    monkeypatch.setattr(cache_folder, "_full", set())
+    cache_folder._warn_once.cache_clear()
     yield
     os.environ.pop(OFF, None)
 

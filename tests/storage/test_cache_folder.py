@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import needs_posix
 
-from vksched.storage import disk_cache
-from vksched.storage.disk_cache import (
-    default_folder,
-    folder_of,
-    make_folder,
-    read_whole,
-    replace_whole,
-)
+from vksched.storage import cache_folder
+from vksched.storage.cache_folder import default_folder, folder_of, make_folder
+from vksched.storage.disk_cache import read_whole, replace_whole
 
 pytestmark = needs_posix
 
@@ -25,7 +20,7 @@ pytestmark = needs_posix
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the user named, which is not there yet."""
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    disk_cache._warn_once.cache_clear()
+    cache_folder._warn_once.cache_clear()
     return tmp_path / "cache"
 
 
@@ -50,7 +45,7 @@ def test_folders_and_files_are_made_for_this_user_alone(named: Path) -> None:
 def test_a_folder_where_others_write_is_not_used(
     named: Path, mode: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_cache, "_is_own_group", lambda _: False)
+    monkeypatch.setattr(cache_folder, "_is_own_group", lambda _: False)
     named.mkdir()
     named.chmod(mode)
     assert default_folder() is None is default_folder()
@@ -68,9 +63,9 @@ def test_a_group_of_this_user_alone_may_write(named: Path, monkeypatch: pytest.M
     for name, members, is_own in ((user, [], True), (user, ["eve"], False), ("all", [], False)):
         found = grp.struct_group((name, "x", group, members))
         monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
-        disk_cache._is_own_group.cache_clear()
+        cache_folder._is_own_group.cache_clear()
         assert (default_folder() == named) == is_own
-    disk_cache._is_own_group.cache_clear()
+    cache_folder._is_own_group.cache_clear()
 
 
 def test_a_folder_of_another_user_is_not_used(
@@ -101,7 +96,7 @@ def test_the_users_own_folder_of_an_older_version_is_taken_back(
 ) -> None:
     monkeypatch.delenv("VKSCHED_CACHE", raising=False)
     monkeypatch.setattr(
-        disk_cache.platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "own"
+        cache_folder.platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "own"
     )
     (tmp_path / "own").mkdir()
     (tmp_path / "own").chmod(0o777)
@@ -135,7 +130,7 @@ def test_files_that_others_may_write_are_not_read(
     named: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are of an older version, or were put there while the folder was open."""
-    monkeypatch.setattr(disk_cache, "_is_own_group", lambda _: False)
+    monkeypatch.setattr(cache_folder, "_is_own_group", lambda _: False)
     make_folder(named)
     replace_whole(named / "x", "one")
     assert read_whole(named / "x") == b"one"

@@ -47,6 +47,13 @@ def test_any_part_is_that_of_the_whole(rows: int, row: int, ends: tuple[float, f
     assert out[0] == 7 and (out[1 + end - start :] == 7).all()
 
 
+def test_rows_of_several_arrays_are_written() -> None:
+    tables = [np.arange(12, dtype=np.uint32).reshape(3, 4) + 100 * i for i in range(2)]
+    out = np.zeros((2, 8), np.uint32)
+    Counting.write_rows([(Counting(table), 1, out[i]) for i, table in enumerate(tables)])
+    assert np.array_equal(out, [table[1:].reshape(-1) for table in tables])
+
+
 def test_an_array_is_made_once_for_those_who_have_it() -> None:
     lazy = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
     first, again = np.asarray(lazy), as_array(lazy)

@@ -269,7 +269,7 @@ def _fill_disk(at: int) -> None:
     """Has the cache's writes fail for want of room from one on: of each file the opening, the first
     bytes, the last ones, and the move to its place are one each.
     """
-    from vksched.distributed.worker import weight_cache
+    from vksched.storage import disk_cache
 
     count = [0]
 
@@ -288,9 +288,11 @@ def _fill_disk(at: int) -> None:
                 super().close()
                 step()
 
-    def opened(path: Path, mode: str) -> Full:
+    def opened(path: Path, mode: str, opener: Any = None) -> io.FileIO:
+        if mode == "rb":
+            return io.FileIO(path)
         step()
-        return Full(path, mode.replace("b", ""))
+        return Full(path, mode.replace("b", ""), opener=opener)
 
     replace = os.replace
 
@@ -298,8 +300,8 @@ def _fill_disk(at: int) -> None:
         step()
         replace(source, target)
 
-    weight_cache.open = opened  # type: ignore[attr-defined]
-    weight_cache.os = type("os", (), {**vars(os), "replace": staticmethod(moved)})  # type: ignore[attr-defined]
+    disk_cache.open = opened  # type: ignore[attr-defined]
+    disk_cache.os = type("os", (), {**vars(os), "replace": staticmethod(moved)})  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
+from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.run_stats import RunStats
 from vksched.runtime.state_store import CpuStates
 from vksched.topology.host_names import device_of, host_of
@@ -276,7 +277,10 @@ class Cluster:
         names = [spec.name for spec in plan.topology.devices]
         seen = [d if not host_of(n) else _Named(n) for n, d in zip(names, self.real, strict=True)]
         self.executor = ClusterExecutor(
-            plan, self.hosts, seen, transport, trace or vs.Trace(), timeout_s, progress
+            plan,
+            self.hosts,
+            transport,
+            ExecutorContext(seen, trace or vs.Trace(), timeout_s, progress),
         )
 
     def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:

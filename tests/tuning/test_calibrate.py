@@ -30,22 +30,18 @@ from vksched.tuning.calibrate_device import (
     QUICK_PASSES,
     SIZES,
     SPREAD_S,
-    Clocked,
     calibrate,
 )
 from vksched.tuning.calibration_samples import calibration_samples, typical_samples
 from vksched.tuning.calibration_types import Calibration, Overheads, speeds_of
 from vksched.tuning.calibrator import open_benchmarker_of
+from vksched.tuning.measurement import Measurement
 
 pytestmark = pytest.mark.own_devices
 
 
 SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
 CPU = device_probe.device_spec(device_probe.cpu_device())
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 def small(size: int = 64) -> vs.Graph:
@@ -63,9 +59,7 @@ def simulated(
 
 def measured(benchmarker: DeviceBenchmarker, graph: vs.Graph) -> Calibration:
     wanted = calibration_samples(graph, benchmarker.spec)
-    return calibrate(
-        benchmarker, wanted, Calibration(speeds_of(benchmarker.spec)), Clocked(), silent
-    )
+    return calibrate(benchmarker, wanted, Calibration(speeds_of(benchmarker.spec)), Measurement())
 
 
 @pytest.mark.parametrize("slowdown", spread([4.0, 1.0, 0.25], 1))
@@ -141,11 +135,11 @@ def test_overheads_and_links_come_before_calls() -> None:
     benchmarker = Scripted()
     known = Calibration(speeds_of(SPEC))
     wanted = calibration_samples(small(), SPEC)
-    found = calibrate(benchmarker, wanted, known, Clocked(0.0), silent)
+    found = calibrate(benchmarker, wanted, known, Measurement(0.0))
     assert (
         benchmarker.asked == ["overheads"] and found and not found.samples
     )  # nothing else is left of it
-    again = calibrate(benchmarker, wanted, found, Clocked(), silent)
+    again = calibrate(benchmarker, wanted, found, Measurement())
     assert benchmarker.asked[1:] == ["transfers"] * len(SIZES) + [call.op.name for call in wanted]
     assert again.link_in is not None and again.link_out is not None
     assert again.link_in.bytes_per_s == pytest.approx(0.8e9)
@@ -153,10 +147,10 @@ def test_overheads_and_links_come_before_calls() -> None:
     ways = {sample.op for sample in again.samples}
     assert "copy in" in ways and "copy out" not in ways
     benchmarker.asked.clear()
-    calibrate(benchmarker, wanted[:1], again, Clocked(), silent)
+    calibrate(benchmarker, wanted[:1], again, Measurement())
     assert benchmarker.asked == [wanted[0].op.name]  # the rest is known
     benchmarker.asked.clear()
-    sure = calibrate(benchmarker, [], replace(again, guessed=True), Clocked(), silent)
+    sure = calibrate(benchmarker, [], replace(again, guessed=True), Measurement())
     assert benchmarker.asked == ["overheads"] and not sure.guessed
 
 
@@ -176,12 +170,12 @@ class Disturbed(Scripted):
 def test_passes_that_were_disturbed_do_not_count(bad: range) -> None:
     benchmarker, known = Disturbed(bad), Calibration(speeds_of(SPEC))
     wanted = calibration_samples(small(), SPEC)
-    found = calibrate(benchmarker, wanted, known, Clocked(), silent, thorough=True)
+    found = calibrate(benchmarker, wanted, known, Measurement(), thorough=True)
     calls = [call.op.name for call in wanted]
     asked = benchmarker.asked[1 + len(SIZES) :]
     assert len(asked) == MAX_PASSES * len(calls), "time hardly passes here"
     assert asked == MAX_PASSES * calls, "once for all before twice for one"
-    quiet = calibrate(Disturbed(()), wanted, known, Clocked(), silent)
+    quiet = calibrate(Disturbed(()), wanted, known, Measurement())
     assert found.samples == quiet.samples
     assert found.bytes_per_s == quiet.bytes_per_s > 0
 
@@ -193,29 +187,30 @@ def test_passes_go_on_until_there_are_enough_and_time_has_passed(
     benchmarker, wanted = Scripted(), calibration_samples(small(), SPEC)
     calls = {call.op.name for call in wanted}
 
-    def spent_s(_: Clocked) -> float:
+    def spent_s(_: Measurement) -> float:
         return sum(name in calls for name in benchmarker.asked) * pass_s / len(wanted)
 
-    monkeypatch.setattr(Clocked, "spent_s", property(spent_s))
-    calibrate(benchmarker, wanted, Calibration(speeds_of(SPEC)), Clocked(), silent, thorough=True)
+    monkeypatch.setattr(Measurement, "spent_s", property(spent_s))
+    calibrate(benchmarker, wanted, Calibration(speeds_of(SPEC)), Measurement(), thorough=True)
     assert sum(name in calls for name in benchmarker.asked) == passes * len(wanted)
 
 
 def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    benchmarker, known, budget = Scripted(), Calibration(speeds_of(SPEC)), Clocked()
+    benchmarker, known = Scripted(), Calibration(speeds_of(SPEC))
     wanted, told = calibration_samples(small(), SPEC), list[tuple[int, int]]()
 
     def tell(what: str, done: int, total: int) -> None:
         told.append((done, total))
         if done == len(wanted) + 1:
-            monkeypatch.setattr(budget, "budget_s", 0.0)
+            session.budget_s = 0.0
 
-    found = calibrate(benchmarker, wanted, known, budget, tell, thorough=True)
+    session = Measurement(tell=tell)
+    found = calibrate(benchmarker, wanted, known, session, thorough=True)
     assert sum(call.op.name in benchmarker.asked for call in wanted) == len(wanted)
     assert len(benchmarker.asked) - 1 - len(SIZES) == len(wanted) + 2
-    assert found.samples == calibrate(Scripted(), wanted, known, Clocked(), silent).samples
+    assert found.samples == calibrate(Scripted(), wanted, known, Measurement()).samples
     assert all(done <= total for done, total in told) and told[-1] == (1, 1)
 
 
@@ -225,8 +220,7 @@ def test_a_call_that_cannot_be_measured_is_left_out(error: Exception) -> None:
         Scripted(error),
         calibration_samples(small(), SPEC),
         Calibration(speeds_of(SPEC)),
-        Clocked(),
-        silent,
+        Measurement(),
     )
     assert found and {sample.op for sample in found.samples} == {"copy in"}
 
@@ -238,8 +232,7 @@ def test_a_device_that_fails_is_reported() -> None:
             benchmarker,
             calibration_samples(small(), SPEC),
             Calibration(speeds_of(SPEC)),
-            Clocked(),
-            silent,
+            Measurement(),
         )
 
 
@@ -251,8 +244,7 @@ def test_long_calls_are_not_tried() -> None:
         benchmarker,
         calibration_samples(small(), slow),
         Calibration(speeds_of(slow)),
-        Clocked(),
-        silent,
+        Measurement(),
     )
     assert set(benchmarker.asked) == {"overheads", "transfers"}
 
@@ -384,7 +376,7 @@ def test_a_quick_measurement_leaves_out_calls_that_are_long_or_large() -> None:
     benchmarker.quick = True
     slow = [replace(w, each_s=0.2 if w.op.name == "tanh" else 0.0) for w in wanted]
     none = Calibration(speeds_of(SPEC))
-    found = calibrate(benchmarker, slow, none, Clocked(0.5), silent)
+    found = calibrate(benchmarker, slow, none, Measurement(0.5))
     assert benchmarker.asked.count("exp") == QUICK_PASSES and "tanh" not in benchmarker.asked
     assert len(found.samples) == 1 + len([s for s in found.samples if s.op.startswith("copy")])
 
@@ -399,7 +391,7 @@ def test_the_shortest_of_quick_passes_counts() -> None:
 
     graph = vs.build_graph(vs.exp(vs.input("x", (256, 256))))[0]
     found = calibrate(
-        Busy(), calibration_samples(graph, SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
+        Busy(), calibration_samples(graph, SPEC), Calibration(speeds_of(SPEC)), Measurement()
     )
     (sample,) = (sample for sample in found.samples if sample.op == "exp")
     assert sample.seconds(1e-6) == pytest.approx(1e-3)

@@ -23,14 +23,15 @@ from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.tuning import calibrator as calibrator_module
-from vksched.tuning.autotuner import Mode
 from vksched.tuning.benchmarker import Transfer
 from vksched.tuning.calibrate_device import QUICK_PASSES
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import Calibrator, cost_cache_key
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
+from vksched.tuning.measurement import Mode
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", memory_node="0123")
 X = np.ones((64, 64), np.float32)
@@ -216,7 +217,7 @@ def first_use() -> tuple[Hardware, Identity, Calibration]:
     assert identity is not None
     with vs.Scheduler([device]) as sched:
         relu(sched)
-    known = CostStore().load(identity)
+    known = CostCache().load(identity)
     assert known is not None
     return device, identity, known
 
@@ -226,7 +227,7 @@ def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
 ) -> None:
     device, identity, known = first_use()
     assert 0 < known.spent_s < FIRST_USE_S
-    assert CostStore().add(identity, Calibration(speeds_of(device.spec), spent_s=FIRST_USE_S))
+    assert CostCache().add(identity, Calibration(speeds_of(device.spec), spent_s=FIRST_USE_S))
     rigs.asked.clear()
     with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
         sched.compile(vs.exp(vs.input("x", X.shape)))
@@ -241,11 +242,11 @@ def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
 
 def test_measurements_that_somebody_asked_for_leave_the_first_use_its_time(rigs: Rigs) -> None:
     _, identity, known = first_use()
-    assert CostStore().add(identity, replace(known, spent_s=0.0, starts=0, pace=2.0))
+    assert CostCache().add(identity, replace(known, spent_s=0.0, starts=0, pace=2.0))
     for _ in range(3):
         with vs.Scheduler([Hardware("vulkan:0", software=True)], tune=5.0) as sched:
             sched.compile(vs.exp(vs.input("x", X.shape)))
-    now = CostStore().load(identity)
+    now = CostCache().load(identity)
     assert now is not None and (now.spent_s, now.starts) == (known.spent_s, known.starts)
     assert now.pace == 1 and len(now.samples) == len(known.samples) + 1
     once = {sample.place: sample.factor for sample in known.samples}
@@ -306,7 +307,7 @@ def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> Non
 def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Path) -> None:
     identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
-    marker = CostStore().crash_marker(identity)
+    marker = CrashMarker(CostCache().path(identity))
     marker.begin("relu", "bytes", "")
     marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
@@ -317,7 +318,7 @@ def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Pat
 def test_a_device_on_which_submissions_ended_a_program_is_let_be(rigs: Rigs) -> None:
     identity = cost_cache_key(Hardware("vulkan:0").spec)
     assert identity is not None
-    marker = CostStore().crash_marker(identity)
+    marker = CrashMarker(CostCache().path(identity))
     marker.begin("submissions", "", "")
     marker.close(failed=True)
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:

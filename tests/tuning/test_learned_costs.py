@@ -20,13 +20,13 @@ from vksched.common.errors import UnsupportedOp
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.predict import predict
 from vksched.planner.planner import plan_graph
+from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
 from vksched.tuning import calibrator as calibrator_module
-from vksched.tuning import device_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import cost_cache_key
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
 from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
 from vksched.tuning.tunable_calls import shader_hash
 
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
     unmeasured: None, folder: Path
 ) -> None:
     (folder / "costs" / "lock").mkdir(parents=True)  # where the lock is to be
-    device_cache._warned.clear()
+    disk_cache._warned.clear()
     with pytest.warns(vs.VkschedWarning, match="results are not cached"):
         with Cards(8.0, 1.0) as cards:
             cards.runs(5)
@@ -293,11 +293,11 @@ def test_a_program_that_ends_without_closing_keeps_its_lessons(folder: Path, end
     identity = cost_cache_key(spec)
     assert identity is not None
     spent = Calibration(speeds_of(spec), spent_s=1.0)  # it measures nothing itself
-    assert CostStore().add(identity, spent)
+    assert CostCache().add(identity, spent)
     environment = {**os.environ, "VKSCHED_CACHE": str(folder), "VKSCHED_TUNE": "1"}
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], env=environment)
     assert done.returncode == (3 if end else 0)
-    found = CostStore().load(identity)
+    found = CostCache().load(identity)
     assert found is not None and {sample.name for sample in found.samples} >= {"matmul"}
 
 

@@ -36,14 +36,15 @@ from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.tuning import autotuner as tuner_module
 from vksched.tuning import crash_marker
-from vksched.tuning.autotuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
+from vksched.tuning.autotuner import Tuner, identity_of
 from vksched.tuning.calibration_samples import calibration_samples
 from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
+from vksched.tuning.measurement import FIRST_USE_S, Measurement, Mode, mode_of
 from vksched.tuning.search import MeasurementSkipped, search
 from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
-from vksched.tuning.variant_cache import Store, TuningResult
+from vksched.tuning.variant_cache import TuningResult, VariantCache
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 SHAPES = (8, 16), (16, 32)
@@ -110,7 +111,9 @@ def keep(device: Device, variants: tuple[str, ...]) -> Identity:
     assert identity is not None
     static, best = variants[0], variants[-1]
     seconds = {static: 2e-3, best: 1e-3}
-    Store().add(identity, [TuningResult(CALL, best, static, seconds, {}, shader_hash("matmul"))])
+    VariantCache().add(
+        identity, [TuningResult(CALL, best, static, seconds, {}, shader_hash("matmul"))]
+    )
     return identity
 
 
@@ -158,7 +161,7 @@ def test_kept_results_choose_the_variant_and_change_no_result(
 def test_results_of_other_shaders_are_not_used(name: str, variants: tuple[str, ...]) -> None:
     with vs.Scheduler([name]) as sched:
         identity = keep(sched.devices[0], variants)
-        store = Store()
+        store = VariantCache()
         found = store.load(identity)[CALL]
         store.add(identity, [replace(found, shaders="of before")])
         store.add(identity, [replace(found, key="op_of_another_release f[1]")])
@@ -251,14 +254,14 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     assert {*tried} == {*known} and len(tried) <= 3 * len(known), "measured once"
     identity = identity_of(sched._preparing.specs[name])
     assert identity is not None
-    (found,) = Store().load(identity).values()
+    (found,) = VariantCache().load(identity).values()
     assert found.dropped == {deadly: tuner_module.LOST}
-    assert Store().clear(identity) and not Store().crashed_variants(identity)
+    assert VariantCache().clear(identity) and not VariantCache().crashed_variants(identity)
 
 
 def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
-    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
-    marker = store.crash_marker(device)
+    store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
+    marker = CrashMarker(store.path(device))
     marker.begin("op f[1]", "b", "1234")
     marker.begin("op f[1]", "a", "1234")
     assert store.crashed_variants(device) == {}, "it is at it"
@@ -267,9 +270,11 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
+            "from vksched.tuning.crash_marker import CrashMarker",
             "from vksched.tuning.device_cache import Identity",
-            "from vksched.tuning.variant_cache import Store",
-            "marker = Store(Path(sys.argv[1])).crash_marker(Identity('00ff', 'driver', 'card'))",
+            "from vksched.tuning.variant_cache import VariantCache",
+            "device = Identity('00ff', 'driver', 'card')",
+            "marker = CrashMarker(VariantCache(Path(sys.argv[1])).path(device))",
             "marker.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",
         ]
@@ -293,8 +298,8 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
 def test_looking_for_a_note_that_goes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
-    marker, notes = store.crash_marker(device), crash_marker._notes
+    store, device = VariantCache(tmp_path), Identity("00ff", "driver", "card")
+    marker, notes = CrashMarker(store.path(device)), crash_marker._notes
 
     def notes_then_close(results: Path | None) -> list[Path]:
         found = list(notes(results))
@@ -352,7 +357,7 @@ def test_budget_that_is_spent_measures_nothing_more(name: str, opened: Opened) -
     with vs.Scheduler([name], tune=False) as sched:
         device = sched.devices[0]
         calls = calls_of(typical_graph(), device.spec)
-        tuner = Tuner(Mode(True, 1e-9, software=True), Store())
+        tuner = Tuner(Mode(True, 1e-9, software=True))
         assert tuner.measure(device, calls.values(), lambda *_: None) == ()
         assert not tuner.wants(device.spec) and len(tuner.missing(device.spec, calls)) > 4
         assert not Tuner(mode_of("auto")).wants(device.spec), "software"
@@ -411,7 +416,7 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
     def bench(device: Device, call: Tunable) -> Iterator[Told]:
         yield told
 
-    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, CrashMarker(None), lambda: 9)
+    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Measurement(9.0))
     assert found is not None and found.dropped == {}
     assert not found.best.startswith("fp16acc")
     assert known.names[0].startswith("fp16acc") == (word == HALF)

@@ -21,6 +21,7 @@ MODULES = {
     "chat": "generate",
     "cluster": "cluster",
     "devices": "devices",
+    "doctor": "doctor",
     "embed": "embed",
     "generate": "generate",
     "info": "info",

@@ -19,7 +19,7 @@ import socket
 from pathlib import Path
 
 from ..common.errors import DeviceError
-from ..storage.disk_cache import others_who_write
+from ..storage.cache_folder import others_who_write
 
 AUTO = "auto"
 """The Ray cluster that this host belongs to."""

@@ -27,13 +27,12 @@ from ..distributed.worker.weight_cache import MAX_BYTES, WeightCache
 from ..distributed.worker.worker import PlanRunner
 from ..engine.device_set import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import HostPlanCodec
-from ..storage.disk_cache import folder_of
+from ..storage.cache_folder import folder_of
 from ..topology.host_names import CPU
 from ..trace import Trace
-from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostStore
-from ..tuning.variant_cache import Store
+from ..tuning.measurement import mode_of
 
 TIMEOUT_S = 300.0
 
@@ -89,7 +88,7 @@ class ClusterWorker:
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
         allowed = None if peers is None else PeerList(peers)
         self.name, self._onnx_ops = name, onnx_ops
-        self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+        self._tuner, self._calibrator = Tuner(mode), Calibrator(mode)
         self._opened = DeviceSet()
         try:
             self._opened.open(devices, robust=True)  # several drivers allocate memory there

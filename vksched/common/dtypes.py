@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def elements_of_word(dtype: str) -> int:
     return 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorType:
     """Shape and element type of a tensor.
 
@@ -110,21 +111,21 @@ class TensorType:
                 f"[type] expected at most 2^40 elements, got shape {self.shape}; try less at once"
             )
 
-    @property
+    @cached_property
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Number of 32-bit words on a device."""
         return -(-self.size // elements_of_word(self.dtype))
 
-    @property
+    @cached_property
     def device_bytes(self) -> int:
         """Bytes on a device."""
         return self.words * WORD_BYTES

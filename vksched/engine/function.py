@@ -12,6 +12,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from ..common.fork_guard import OfProcess, Owner
 from ..ir.build_graph import Outputs, Updates
 from ..ir.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
+from .compile_options import CompileOptions
 from .executable import CompiledGraph, Result
 from .graph_registry import Graphs
-from .request import Placements
-from .request_precision import Precision
 
 Build = Callable[..., Outputs | tuple[Outputs, Updates]]
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -42,8 +42,8 @@ class Function(OfProcess):
         outside of it, so that all shapes share them.
     graphs
         The registry that compiles the graphs.
-    placement, precision
-        See `Scheduler.compile`.
+    options
+        The options of each graph, as in `Scheduler.compile`; `build` returns the updates.
     bounds
         The value ranges of integer inputs by name; see `vs.input`.
     limit
@@ -56,17 +56,15 @@ class Function(OfProcess):
         self,
         build: Build,
         graphs: Graphs,
-        placement: Placements | None,
+        options: CompileOptions,
         bounds: Mapping[str, tuple[int, int]],
         limit: int,
-        precision: Precision | None = None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise GraphError(f"[function] expected a limit of at least 1, got {limit!r}")
         self._build = build
         self._graphs = graphs
-        self._placement = placement
-        self._precision = precision
+        self._options = options
         self._bounds = dict(bounds)
         self._limit = limit
         self._runs: OrderedDict[_Key, CompiledGraph] = OrderedDict()
@@ -156,16 +154,15 @@ class Function(OfProcess):
                 for name, array in arrays.items()
             }
         )
-        updates: Updates | None = None
+        options = self._options
         if isinstance(outputs, tuple) and len(outputs) == 2 and isinstance(outputs[1], Mapping):
             outputs, updates = outputs
+            options = replace(options, updates=updates)
         if not isinstance(outputs, (Tensor, Mapping, tuple, list)):
             raise GraphError(
                 f"[function] expected outputs, or outputs and updates, got {type(outputs).__name__}"
             )
-        run = self._graphs.compile(
-            outputs, self._placement, updates=updates, precision=self._precision
-        )
+        run = self._graphs.compile(outputs, options)
         self._plan_numbers.append(run.plan_numbers)
         return run
 

@@ -12,33 +12,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.dtypes import NDArray, Progress
-from ..common.errors import DeviceError, GraphError, PlanError
+from ..common.errors import DeviceError, PlanError
 from ..common.fork_guard import Owner
-from ..ir.build_graph import Outputs, Updates, build_graph
+from ..ir.build_graph import Outputs, build_graph
 from ..ir.tensor import Tensor
+from ..passes import RewriteConstraints
 from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
-from ..planner.plan_cache import CachedPlan
-from ..topology.tuned_variants import Choices
+from ..planner.plan_cache import DamagedPlan
+from .compile_options import CompileOptions, Placements
 from .compiled_graph import GraphExecutionState
 from .executable import CompiledGraph, Result, make_packer
 from .fp16_overflow import OverflowWatch
-from .plan_builder import Preparing
-from .request import (
-    Observe,
-    Placements,
-    Request,
-    find_observers,
-    find_pipeline_order,
-    least_limits,
+from .graph_cache import (
+    CachedGraph,
+    DeferredGraph,
+    depends_on_memory,
+    describe_constraints,
+    hash_of,
 )
-from .request_precision import Precision, apply_precision
+from .plan_builder import Preparing
+from .request import Request, find_observers, find_pipeline_order, least_limits
+from .request_precision import apply_precision
 
 if TYPE_CHECKING:
     from .apply_config import Configuring
+
+DEFAULTS = CompileOptions()
 
 
 @dataclass(eq=False)
@@ -70,40 +73,19 @@ class Graphs:
 
     def compile(
         self,
-        outputs: Outputs,
-        placement: Placements | None = None,
-        progress: Progress | None = None,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
-        precision: Precision | None = None,
+        outputs: Outputs | DeferredGraph,
+        options: CompileOptions = DEFAULTS,
     ) -> CompiledGraph:
         """Return a handle to a compiled graph; compile it if it is new."""
         self.owner.require("the scheduler")  # in a forked child the lock may never be released
         with self.lock:
-            request = self._request(outputs, placement, updates, observe, precision, progress)
-            pack = make_packer(outputs, request.graph)
-            run = self._run_of(request, pack, self.preparing.lighten, progress)
-        return self._warn_of_fallbacks(run)
-
-    def compile_cached_plan(
-        self, cached: CachedPlan, progress: Progress | None = None
-    ) -> CompiledGraph:
-        """Compile a rewritten graph of one output, as in `Plan.graph`, if `rewriting` was equal.
-
-        Passes do not run again, and the plan from `keep` is reused if it is still valid.
-        """
-        self.owner.require("the scheduler")
-        with self.lock:
             self._require_open()
-            request = Request(cached.graph, (), {}, cached_plan=cached)
-            run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
+            if isinstance(outputs, DeferredGraph):
+                run = self._run_of_deferred(outputs, options)
+            else:
+                request = self._request(outputs, options)
+                run = self._run_of(request, make_packer(outputs, request.graph), options.progress)
         return self._warn_of_fallbacks(run)
-
-    def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Return the plan of a graph that was compiled with default options as plain data; None if
-        it cannot be cached.
-        """
-        return self.preparing.keep(plan)
 
     @property
     def rewriting(self) -> str | None:
@@ -113,25 +95,44 @@ class Graphs:
         if self.configuring is not None:
             return None
         preparing = self.preparing
-        limits = least_limits(preparing.topology())
-        tuned = None if limits is None else dict(limits.tuned)
-        bare = None if limits is None else replace(limits, tuned=Choices())
-        return repr((preparing.optimizes, preparing.precision, bare, tuned))
+        constraints = RewriteConstraints(limits=least_limits(preparing.topology()))
+        options = preparing.optimizes, preparing.precision
+        return repr(options) + describe_constraints(constraints, with_memory=False)
+
+    def _run_of_deferred(self, deferred: DeferredGraph, options: CompileOptions) -> CompiledGraph:
+        """Return a handle to the compiled graph of a deferred graph: the cached one, or a new one.
+        Passes do not run again on a cached graph.
+        """
+        rewriting = None if deferred.key is None else self.rewriting
+        inputs = None if deferred.key is None else (*deferred.key, repr(options.precision))
+        file = CachedGraph(hash_of(inputs, rewriting), deferred.leaves)
+        cached, progress = file.read(), options.progress
+        if cached is not None:
+            try:
+                request = Request(cached.graph, (), {}, cached_plan=cached)
+                return self._run_of(request, lambda arrays: arrays[0], progress, file)
+            except DamagedPlan as error:  # a damaged plan makes its graph untrusted, too
+                file.set_aside(error)
+        outputs, updates = deferred.build()
+        request = self._request(outputs, replace(options, updates=updates))
+        if len(request.graph.outputs) != 1 or depends_on_memory(request.graph):
+            file = CachedGraph(None, deferred.leaves)
+        return self._run_of(request, make_packer(outputs, request.graph), progress, file)
 
     def _run_of(
         self,
         request: Request,
         pack: Callable[[tuple[NDArray, ...]], Result],
-        lighten: Callable[[Request], Request],
         progress: Progress | None,
+        file: CachedGraph | None = None,
     ) -> CompiledGraph:
-        """Return a handle to the compiled graph of a request; the caller holds the lock. lighten:
-        optimizes a request that is not compiled yet.
+        """Return a handle to the compiled graph of a request; the caller holds the lock. file: of a
+        deferred graph; by default that of the request's graph.
         """
         key = request.key()
         entry = self.entries.get(key)
         if entry is None:
-            state = GraphExecutionState(self.preparing, lighten(request), progress)
+            state = self._compile(request, progress, file)
             entry = self.entries[key] = _Entry(state)
             self.compiled.append(state)
         run = CompiledGraph(
@@ -145,6 +146,33 @@ class Graphs:
         entry.runs.append(run)
         return run
 
+    def _compile(
+        self, request: Request, progress: Progress | None, file: CachedGraph | None
+    ) -> GraphExecutionState:
+        """Compile a request that is not compiled yet, with the cached graph and plan if there are
+        any; else cache them.
+        """
+        preparing, ready = self.preparing, request
+        if request.cached_plan is None:
+            is_deferred = file is not None
+            file = file or preparing.cached_graph(request)
+            ready = preparing.lighten(request, None if is_deferred else file.read())
+        assert file is not None
+        try:
+            state = GraphExecutionState(preparing, ready, progress)
+        except DamagedPlan as error:
+            if ready is request:
+                raise
+            file.set_aside(error)
+            ready = preparing.lighten(request)
+            state = GraphExecutionState(preparing, ready, progress)
+        cached = ready.cached_plan
+        if cached is None or not cached.taken:
+            plan = preparing.keep(state.plan, ready)
+            if cached is None or plan is not None:
+                file.write(ready.graph, plan)
+        return state
+
     def _warn_of_fallbacks(self, run: CompiledGraph) -> CompiledGraph:
         """Warn of CPU fallbacks in a compiled graph, and return it."""
         try:
@@ -157,15 +185,13 @@ class Graphs:
     def reserve(
         self,
         outputs: Outputs,
-        placement: Placements | None = None,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
-        precision: Precision | None = None,
+        options: CompileOptions = DEFAULTS,
     ) -> Plan:
         """Return the plan that `compile` would execute; nothing is allocated."""
         self.owner.require("the scheduler")
         with self.lock:
-            written = self._request(outputs, placement, updates, observe, precision)
+            self._require_open()
+            written = self._request(outputs, options)
             request = self.preparing.lighten(written)
         return self.preparing.plan(request, self.preparing.topology())
 
@@ -222,27 +248,16 @@ class Graphs:
     def _request(
         self,
         outputs: Outputs,
-        placement: Placements | None,
-        updates: Updates | None,
-        observe: Observe | None,
-        precision: Precision | None,
-        progress: object = None,
+        options: CompileOptions,
     ) -> Request:
         """Validate the arguments of `compile`, and return them as a request."""
-        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
-            raise GraphError(
-                "[compile] expected one output, a sequence or a dict, got several; try "
-                "compile([a, b])"
-            )
-        self._require_open()
-        graph, ids = build_graph(outputs, updates)
+        graph, ids = build_graph(outputs, options.updates)
         config = None if self.configuring is None else self.configuring.config
-        graph = apply_precision(graph, ids, self.preparing.precision, precision, config)
-        overrides = self._overrides(placement or {}, ids)
+        graph = apply_precision(graph, ids, self.preparing.precision, options.precision, config)
         request = Request(
             graph,
-            tuple(overrides),
-            find_observers(graph, ids, observe or {}),
+            self._overrides(options.placements, ids),
+            find_observers(graph, ids, options.observe or {}),
             pipeline_order=find_pipeline_order(graph, ids),
         )
         if self.configuring is None:
@@ -254,19 +269,12 @@ class Graphs:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
 
     def _overrides(
-        self, placement: Placements, ids: Mapping[Tensor, int]
-    ) -> list[tuple[str | int, str]]:
+        self, placements: Placements, ids: Mapping[Tensor, int]
+    ) -> tuple[tuple[str | int, str], ...]:
         out: list[tuple[str | int, str]] = []
-        if not isinstance(placement, Mapping):
-            raise PlanError(f"[placement] expected a dict, got {placement!r}")
-        for key, device in placement.items():
-            if not isinstance(device, str) or not isinstance(key, (str, Tensor)):
-                raise PlanError(
-                    "[placement] expected tensors or name patterns to device names, "
-                    f"got {key!r}: {device!r}"
-                )
+        for key, device in placements.items():
             if isinstance(key, Tensor) and key not in ids:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
             out.append((target, self.preparing.opened.resolve(device)))
-        return out
+        return tuple(out)

@@ -26,10 +26,11 @@ from ..plan.plan import Plan
 from ..plan.serialize.plan_codec import PlanRecord
 from ..plan.serialize.plan_request import PlanRequest
 from ..planner.memory.fit import LEAST
-from ..planner.plan_cache import serialize_cached_plan
+from ..planner.plan_cache import CachedPlan, serialize_cached_plan
 from ..planner.planner import STATIC, answer
 from ..runtime.device import Device
 from ..runtime.executors.base_executor import BaseExecutor
+from ..runtime.executors.executor_context import ExecutorContext
 from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.executors.speed_tracker import SpeedTracker
 from ..runtime.run_stats import RunStats
@@ -43,8 +44,16 @@ from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
 from ..tuning.learned_costs import Lessons
 from .device_set import DeviceSet
-from .executor_choice import Making
+from .executor_choice import build_executor
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
+from .graph_cache import (
+    CachedGraph,
+    depends_on_memory,
+    describe_constraints,
+    describe_graph,
+    hash_of,
+)
+from .graph_document import SourceLeaves
 from .replan import Drift, ReplanReason
 from .request import Request, plan_request
 from .state_table import StateTable
@@ -156,12 +165,25 @@ class Preparing:
         links = (*self._calibrator.links(self.opened.own), *self.opened.links())
         return Topology(specs, Links(links)).verify()
 
-    def lighten(self, request: Request) -> Request:
-        """Return an optimized request, if the scheduler optimizes."""
+    def lighten(self, request: Request, cached: CachedPlan | None = None) -> Request:
+        """Return an optimized request, if the scheduler optimizes. cached: its rewritten graph, and
+        its plan.
+        """
         if not self._settings.optimize:
             return request
         with resting_collector(len(request.graph.nodes)):
-            return request.optimized(self.topology())
+            return request.optimized(self.topology(), cached=cached)
+
+    def cached_graph(self, request: Request) -> CachedGraph:
+        """Return the file of a request's rewritten graph and plan, which may not exist."""
+        graph, key = request.graph, None
+        if self._settings.optimize and not (request.pipeline_order or request.notes):
+            described = describe_graph(graph)
+            if described is not None:
+                constraints = request.constraints(self.topology())
+                by_memory = depends_on_memory(graph)
+                key = hash_of(described, describe_constraints(constraints, by_memory))
+        return CachedGraph(key, SourceLeaves(graph))
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measure kernel variants of the graph, as far as the tuner wants to, and then the costs
@@ -222,13 +244,13 @@ class Preparing:
             return plan
         return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
-    def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Return a plan as plain data for `CachedPlan`, for a request with default options; None if
-        it cannot be cached.
+    def keep(self, plan: Plan, request: Request) -> dict[str, Any] | None:
+        """Return the plan of a request as plain data for `CachedPlan`; None if it cannot be
+        cached.
         """
-        if ONE_COPY_NOTE in plan.notes:
+        if ONE_COPY_NOTE in plan.notes or plan.graph is not request.graph:
             return None
-        return serialize_cached_plan(plan, self._question(Request(plan.graph, (), {}), small=False))
+        return serialize_cached_plan(plan, self._question(request, small=False))
 
     def _copies(self, small: bool) -> int | str:
         asked = self._settings.copies
@@ -288,12 +310,11 @@ class Preparing:
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
-        devices = self.opened.devices
+        devices, timeout_s = self.opened.devices, self._settings.timeout_s
+        context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
         self.states.place(plan, devices)
         try:
-            executor = Making(
-                self.opened, self.trace, self._settings.timeout_s, self._numbers, stream
-            ).carrier(plan, numbers, progress)
+            executor = build_executor(plan, numbers, context, self.opened.hosts, stream)
         except BaseException:
             self.states.release(plan)
             raise

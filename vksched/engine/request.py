@@ -26,11 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..common.dtypes import NDArray
-from ..common.errors import GraphError, PlanError
-from ..importers.base import ImportedModel
+from ..common.errors import PlanError
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor
 from ..passes import RewriteConstraints, optimize
@@ -45,39 +44,11 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
 from ..topology.topology import Topology
 from ..topology.tuned_variants import Choices
+from .compile_options import Observe
 
-Placements = Mapping[Tensor | str, str] | Mapping[str, str]
-"""A mapping of tensors or name patterns to device names."""
-Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
-"""A mapping of tensors or name patterns to functions that are called with name and value."""
 DeviceProfile = tuple[frozenset[str], Limits | None]
 """The names of enabled devices without the CPU, and their common kernel limits."""
-OPTIONS = {
-    "tensors": ("updates", "observe", "precision"),
-    "onnx": ("limit", "precision"),
-    "gguf": ("ctx", "cache_type", "precision"),
-}
-"""The options of `compile` for tensors, and for models by file format."""
 V = TypeVar("V")
-
-
-def options_for(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `compile` that are not None.
-
-    Raises
-    ------
-    GraphError
-        An option is not supported for this kind of outputs.
-    """
-    kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
-    known = {name for names in OPTIONS.values() for name in names}
-    values = {n: value for n, value in options.items() if value is not None or n not in known}
-    for name in values:
-        if name not in OPTIONS[kind]:
-            what = kind if kind == "tensors" else f"a model of a {kind} file"
-            allowed = ", ".join(OPTIONS[kind])
-            raise GraphError(f"[compile] expected {allowed} for {what}, got {name!r}")
-    return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +79,27 @@ class Request:
         pipeline_order = tuple(self.pipeline_order.items())
         return (self.graph.key, self.overrides, frozenset(self.observers), pipeline_order)
 
-    def optimized(self, topology: Topology, working: Collection[int] | None = None) -> Request:
+    def optimized(
+        self,
+        topology: Topology,
+        working: Collection[int] | None = None,
+        cached: CachedPlan | None = None,
+    ) -> Request:
         """Return an equivalent request with an optimized graph. working: the devices whose limits
-        count; all by default.
+        count; all by default. cached: the optimized graph and its plan from the disk cache.
+        """
+        if cached is None:
+            built = self.of_graph(optimize(self.graph, self.constraints(topology, working)))
+        else:
+            built = replace(self.of_graph(cached.graph), cached_plan=cached)
+        profile = _device_profile(_subset(topology, working))
+        return replace(built, source=self, device_profile=profile, _versions={})
+
+    def constraints(
+        self, topology: Topology, working: Collection[int] | None = None
+    ) -> RewriteConstraints:
+        """Return the constraints of passes. working: the devices whose limits count; all by
+        default.
         """
         graph, devices = self.graph, topology.devices
         homes = resolve_overrides(graph, topology, self.overrides) if self.overrides else {}
@@ -120,15 +109,13 @@ class Request:
         apart = {
             name: f"{placed.get(name, '')} {turn}" for name, turn in self.pipeline_order.items()
         }
-        constraints = RewriteConstraints(
+        return RewriteConstraints(
             # a view is retained with its base
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.view_base(v))),
             placed | apart,
             least_limits(chosen),
-            min((d.memory_bytes for d in _in_use(chosen)), default=0),
+            _rounded_down(min((d.memory_bytes for d in _in_use(chosen)), default=0)),
         )
-        built = self.of_graph(optimize(graph, constraints))
-        return replace(built, source=self, device_profile=_device_profile(chosen), _versions={})
 
     def for_devices(self, topology: Topology, working: Collection[int]) -> Request:
         """Return the version of this request for the limits of some devices; itself if its graph is
@@ -304,6 +291,14 @@ def _subset(topology: Topology, working: Collection[int] | None) -> Topology:
     if working is None:
         return topology
     return replace(topology, devices=tuple(topology.devices[device] for device in sorted(working)))
+
+
+def _rounded_down(memory_bytes: int) -> int:
+    """Return free memory rounded down by at most an eighth: cached graphs stay valid while it
+    changes a little.
+    """
+    unit = 1 << max(0, memory_bytes.bit_length() - 4)
+    return memory_bytes // unit * unit
 
 
 def _device_profile(topology: Topology) -> DeviceProfile:

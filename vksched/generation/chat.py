@@ -18,7 +18,7 @@ from .generator import CompilingScheduler, Generator
 from .sampling import Sampling
 
 if TYPE_CHECKING:
-    from ..engine.request import Placements
+    from ..engine.compile_options import Placements
     from ..importers.gguf.model import LanguageModel
 
 CONTEXT = 4096

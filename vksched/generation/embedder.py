@@ -20,8 +20,8 @@ from ..ir.tensor import input
 from .generator import CompilingScheduler
 
 if TYPE_CHECKING:
+    from ..engine.compile_options import Placements
     from ..engine.executable import CompiledGraph
-    from ..engine.request import Placements
     from ..importers.gguf.model import LanguageModel
 
 CONTEXT = 2048

@@ -23,20 +23,18 @@ from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
 from ..ir.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.quantized.weight_repack import WeightRepackThread
-from ..planner.plan_cache import DamagedPlan
 from ..runtime.device import BackgroundTask, PrefetchesWeights
-from .graph_cache import CachedStepGraph
+from .deferred_step import deferred_step
 from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
 
 if TYPE_CHECKING:
+    from ..engine.compile_options import Placements
     from ..engine.executable import CompiledGraph
-    from ..engine.request import Observe, Placements
+    from ..engine.graph_cache import DeferredGraph
     from ..engine.request_precision import Precision
     from ..importers.gguf.model import LanguageModel
-    from ..ir.build_graph import Outputs, Updates
+    from ..ir.build_graph import Outputs
     from ..ir.tensor import Tensor
-    from ..plan.plan import Plan
-    from ..planner.plan_cache import CachedPlan
     from ..runtime.device import Device
 
 T = TypeVar("T")
@@ -62,19 +60,6 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
-class CompilesCachedPlans(Protocol):
-    """The interface of a graph registry that compiles cached plans."""
-
-    @property
-    def rewriting(self) -> str | None: ...
-
-    def compile_cached_plan(
-        self, cached: CachedPlan, progress: Progress | None = None
-    ) -> CompiledGraph: ...
-
-    def keep(self, plan: Plan) -> dict[str, Any] | None: ...
-
-
 class CompilingScheduler(LayerScheduler, Protocol):
     """The interface of a scheduler that the generator uses."""
 
@@ -83,17 +68,12 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
     def compile(
         self,
-        outputs: Outputs,
+        outputs: Outputs | DeferredGraph,
         placement: Placements | None = None,
         progress: Progress | None = None,
         *,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
         precision: Precision | None = None,
     ) -> CompiledGraph: ...
-
-    @property
-    def graphs(self) -> CompilesCachedPlans: ...
 
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
@@ -284,35 +264,13 @@ class Generator:
         return self._runs[size]
 
     def _compiled(self, size: int, parts: int) -> CompiledGraph:
-        """Return a compiled step, from the graph cache or built now."""
-        rewriting = (
-            self._scheduler.graphs.rewriting if parts == 1 and self._fits_one_device() else None
-        )
-        if rewriting is not None and self._precision is not None:
-            rewriting += repr(self._precision)
-        file = CachedStepGraph(self._model, self._cache, size, rewriting)
+        """Return a compiled step; steps of a single device are cached on disk."""
+        is_cached = parts == 1 and self._fits_one_device()
+        step = deferred_step(self._model, self._cache, size, parts, is_cached)
         with resting_collector(NODES_PER_LAYER * self._model.hyper.layers * parts):
-            cached, run = file.read(), None
-            if cached is not None:
-                try:
-                    run = self._scheduler.graphs.compile_cached_plan(cached, self._progress)
-                except DamagedPlan as error:  # a damaged plan makes its graph untrusted, too
-                    file.set_aside(error)
-                    cached = None
-            if run is None:
-                step = self._model.step(self._cache, size, parts)
-                run = self._scheduler.compile(
-                    step.logits,
-                    self.placement,
-                    self._progress,
-                    updates=step.updates,
-                    precision=self._precision,
-                )
-        if rewriting is not None and not (cached and cached.taken):
-            plan = self._scheduler.graphs.keep(run.plan)
-            if cached is None or plan is not None:
-                file.write(run.plan.graph, plan)
-        return run
+            return self._scheduler.compile(
+                step, self.placement, self._progress, precision=self._precision
+            )
 
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""

@@ -2,12 +2,14 @@
 
     logits -> repeat penalty -> top-k -> top-p -> min-p -> temperature -> draw
 
-The order is llama.cpp's. A draw depends only on the seed and the position of the token, so a text
-that is continued after a device failure does not change.
+The order is llama.cpp's. A draw takes the remaining tokens by index. It depends only on the seed
+and the position of the token, so a text that is continued after a device failure does not change.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,16 @@ import numpy as np
 
 from ..common.errors import SamplingError
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[Any]]
+Ids = np.ndarray[Any, np.dtype[np.intp]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+_COLUMN = 64
+"""Number of scores whose maximum bounds the largest ones."""
+_CHUNK = 1 << 14
+"""Number of scores whose exponentials stay in a core's cache."""
+_SORTED = 4096
+"""Largest number of weights that are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,61 +94,114 @@ class Sampling:
         SamplingError
             A logit is NaN, all are -inf, or there are none.
         """
-        scores = np.asarray(logits, np.float64).copy()
-        if scores.ndim != 1 or not scores.max(initial=-np.inf) > -np.inf:
+        scores = np.asarray(logits)
+        if scores.dtype != np.float32:
+            scores = scores.astype(np.float64)
+        top = scores.max(initial=-np.inf) if scores.ndim == 1 else -np.inf
+        if not top > -np.inf:
             raise SamplingError(
                 "[sampling] expected 1-D logits without NaN, at least one of them finite; the "
                 "weights may be damaged, or keys and values too large for float16"
             )
-        self._penalize(scores, tokens)
+        if self.repeat_penalty != 1 and self.repeat_last_n:
+            scores = self._penalized(scores, tokens)
+            top = scores.max()
+        if top == np.inf:
+            scores, top = np.where(scores == np.inf, 0, -np.inf), 0.0
         if self.temperature == 0:
             return int(np.argmax(scores))
-        ids = _largest(scores, self.top_k or len(scores))
-        candidates = scores[ids]
-        if self.top_p < 1:
-            reached = np.cumsum(_softmax(candidates)) >= self.top_p
-            candidates = candidates[
-                : int(np.argmax(reached)) + 1 if reached.any() else len(candidates)
-            ]
-        if self.min_p > 0:
-            candidates = candidates[candidates >= candidates[0] + np.log(self.min_p)]
-        with np.errstate(over="ignore", invalid="ignore"):
-            warmed = np.where(
-                candidates == candidates[0], 0.0, (candidates - candidates[0]) / self.temperature
-            )
-        chances = np.cumsum(_softmax(warmed))
+        ids = self._filtered(scores, float(top))
+        with np.errstate(over="ignore"):
+            weights = np.exp((scores[ids] - top) / self.temperature)
+        chances = np.cumsum(weights, dtype=np.float64)
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
-        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(candidates) - 1)])
+        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(ids) - 1)])
 
-    def _penalize(self, scores: Floats, tokens: Sequence[int]) -> None:
-        if self.repeat_penalty == 1 or not self.repeat_last_n:
-            return
+    def _filtered(self, scores: Floats, top: float) -> Ids:
+        """Return the indices of the tokens that pass all filters, in ascending order.
+
+        Vocabularies are large, so no step sorts all of it.
+        """
+        least = np.log(self.min_p) + top if self.min_p > 0 else -np.inf
+        ids = _largest(scores, self.top_k) if 0 < self.top_k < len(scores) else None
+        if self.top_p < 1:
+            values = scores if ids is None else scores[ids]
+            nucleus = _nucleus(values, top, self.top_p, least)
+            ids = nucleus if ids is None else ids[nucleus]
+        if ids is None:
+            return np.flatnonzero(scores >= least)
+        return ids[scores[ids] >= least]
+
+    def _penalized(self, scores: Floats, tokens: Sequence[int]) -> Floats:
+        """Return the scores with the repeat penalty."""
         seen = sorted(set(tokens[-self.repeat_last_n :]))
         if seen and not 0 <= seen[0] <= seen[-1] < len(scores):
             wrong = seen[-1] if seen[0] >= 0 else seen[0]
             raise SamplingError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
+        scores = scores.copy()
         of_seen = scores[seen]
         scores[seen] = np.where(
             of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
         )
+        return scores
 
 
-def _largest(scores: Floats, count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the indices of the largest logits in descending order, ties by index.
+def _largest(scores: Floats, count: int) -> Ids:
+    """Return the indices of the largest scores in ascending order; of equal ones, the first.
 
-    Only candidates are sorted, because vocabularies are large.
+    The `count` largest of the maxima of columns bound the `count` largest scores from below.
     """
-    ids = np.arange(len(scores))
-    if count < len(scores):
-        ids = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
-    return ids[np.argsort(-scores[ids], kind="stable")][:count]
+    columns = len(scores) // _COLUMN
+    bound = -np.inf
+    if columns > count:
+        maxima = scores[: columns * _COLUMN].reshape(_COLUMN, columns).max(axis=0)
+        bound = np.partition(maxima, -count)[-count]
+    ids = np.flatnonzero(scores >= bound)
+    values = scores[ids]
+    least = np.partition(values, -count)[-count]
+    return ids[_first(values, float(least), count)]
 
 
-def _softmax(scores: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(scores - scores.max())
-    powers = np.where(np.isnan(powers), 1.0, powers)
-    return np.asarray(powers / powers.sum())
+def _nucleus(scores: Floats, top: float, share: float, least: float) -> Ids:
+    """Return the indices of the fewest most likely tokens with a share of the probability, at
+    least one, in ascending order. Scores below `least` may be absent.
+    """
+    total = sum(
+        float(np.exp(scores[at : at + _CHUNK] - top).sum(dtype=np.float64))
+        for at in range(0, len(scores), _CHUNK)
+    )
+    needed = max(share * total, sys.float_info.min)
+    # all scores below this one have together less than the rest of the probability
+    least = max(least, top + math.log((1 - share) * total / len(scores)))
+    ids = np.flatnonzero(scores >= least)
+    weights = np.exp(scores[ids] - top)
+    if weights.sum(dtype=np.float64) < needed:
+        return ids
+    band, count = weights, 0
+    while len(band) > _SORTED:
+        middle = np.partition(band, len(band) // 2)[len(band) // 2]
+        upper = band[band > middle]
+        mass = float(upper.sum(dtype=np.float64))
+        if mass < needed:
+            rest = band[band < middle]
+            if mass + float(middle) * (len(band) - len(upper) - len(rest)) >= needed:
+                band = band[band >= middle]
+                break
+            mass = float(band.sum(dtype=np.float64) - rest.sum(dtype=np.float64))
+            count, needed, band = count + len(band) - len(rest), needed - mass, rest
+        else:
+            band = upper
+    band = np.sort(band)[::-1]
+    reached = np.cumsum(band, dtype=np.float64) >= needed
+    last = int(np.argmax(reached)) if reached.any() else len(band) - 1
+    return ids[_first(weights, float(band[last]), count + last + 1)]
+
+
+def _first(values: Floats, least: float, count: int) -> Bools:
+    """Return the flags of `count` values: those above `least`, then the first that equal it."""
+    flags = values > least
+    flags[np.flatnonzero(values == least)[: count - np.count_nonzero(flags)]] = True
+    return np.asarray(flags)
 
 
 def _uniform(seed: int, place: int) -> float:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..common.dtypes import INT64, NDArray, TensorType, numpy_dtype
-from ..common.errors import GraphError, VkschedError
+from ..common.errors import GraphError, UnsupportedOp, VkschedError
 from ..storage.lazy_array import ArrayLike, as_array
 from .attrs import Attrs
 from .evaluate import infer
@@ -26,7 +26,7 @@ INLINE_BYTES = 1024
 """Maximum size of constants that are compared by content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """A value: an input, a weight, a constant or the result of an op."""
 
@@ -36,10 +36,16 @@ class Node:
     attrs: Attrs
     type: TensorType
     name: str
+    declaration: Op = field(init=False, compare=False, repr=False)
 
-    @property
-    def declaration(self) -> Op:
-        return get_op(self.op)
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "declaration", get_op(self.op))
+        except UnsupportedOp as error:
+            raise GraphError(f"[graph] {self.name} breaks its rule: {error}") from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Node, (self.id, self.op, self.inputs, self.attrs, self.type, self.name)
 
     def __str__(self) -> str:
         args = ", ".join(f"%{i}" for i in self.inputs)
@@ -125,6 +131,13 @@ class Graph:
             for n in self.nodes
         )
         return tuple(calls.setdefault(each, len(calls)) for each in call_keys)
+
+    @cached_property
+    def call_results(self) -> dict[int, tuple[object, dict[int, Any]]]:
+        """Results of distinct calls, cached by the module that computes them: by the identity of a
+        device or its limits, the object and the results by signature.
+        """
+        return {}
 
     @cached_property
     def overwritten(self) -> frozenset[int]:
@@ -379,6 +392,15 @@ def _verify_arrays(graph: Graph) -> None:
                 f"[graph] {graph.nodes[node_id].name} starts with {array.dtype} of shape "
                 f"{array.shape}, not {type_}"
             )
+
+
+def readers_of(graph: Graph) -> list[list[int]]:
+    """Return, for each node, the nodes that read it."""
+    readers: list[list[int]] = [[] for _ in graph.nodes]
+    for node in graph.nodes:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node.id)
+    return readers
 
 
 def topological_order(

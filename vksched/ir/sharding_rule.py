@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..common.dtypes import Shape, TensorType
-from ..common.errors import VkschedError
 from .attrs import Attrs, AttrValue
 from .op import EPILOGUE
+from .rule_registry import RuleRegistry
 
 
 class ShardingForm(Enum):
@@ -84,37 +84,13 @@ class Factor:
 
 Rule = Callable[[Sharded], Iterable[Factor]]
 
-_RULES: dict[str, Rule] = {}
-_REASONS: dict[str, str] = {}
-
-
-def sharding(*ops: str) -> Callable[[Rule], Rule]:
-    """Return a decorator that declares a function as the sharding rule of ops."""
-
-    def declare(rule: Rule) -> Rule:
-        for op in ops:
-            _declare(op)
-            _RULES[op] = rule
-        return rule
-
-    return declare
-
-
-def no_sharding(reason: str, *ops: str) -> None:
-    """Declare that ops are not sharded, with the reason as a clause that follows the op's name."""
-    for op in ops:
-        _declare(op)
-        _REASONS[op] = reason
-
-
-def _declare(op: str) -> None:
-    if op in _RULES or op in _REASONS:
-        raise VkschedError(f"[sharding] {op!r} has two rules")
+RULES = RuleRegistry[Rule]("sharding")
+sharding, no_sharding = RULES.declare, RULES.exclude
 
 
 def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
     """Return the factors of a call that allow at least two shards."""
-    rule = _RULES.get(op)
+    rule = RULES.get(op)
     if rule is None or EPILOGUE in call.attrs:  # epilogues are fused after sharding
         return ()
     return tuple(f for f in rule(call) if f.units > 1 or not _is_sharded(f))
@@ -122,16 +98,6 @@ def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
 
 def _is_sharded(factor: Factor) -> bool:
     return any(isinstance(form, int) for form in (*factor.operands, factor.result))
-
-
-def has_sharding(op: str) -> bool:
-    """Return True if an op has a sharding rule."""
-    return op in _RULES
-
-
-def why_no_sharding(op: str) -> str:
-    """Return the reason why an op is not sharded; "" if it has a rule or no reason is declared."""
-    return _REASONS.get(op, "")
 
 
 # -- building blocks of rules ----------------------------------------------------------------------

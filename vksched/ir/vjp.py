@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..common.dtypes import FLOATS, Shape
-from ..common.errors import VkschedError
 from .attrs import Attrs
+from .rule_registry import RuleRegistry
 from .tensor import Tensor, apply
 
 
@@ -50,44 +50,10 @@ VjpResult = tuple[Tensor | None, ...]
 """Gradient of the loss for each operand, in its type; None if it is not differentiable."""
 Rule = Callable[[VjpContext], VjpResult]
 
-_RULES: dict[str, Rule] = {}
-_REASONS: dict[str, str] = {}
-
-
-def gradient(*ops: str) -> Callable[[Rule], Rule]:
-    """Return a decorator that declares a function as the gradient rule of ops."""
-
-    def declare(rule: Rule) -> Rule:
-        for op in ops:
-            _declare(op)
-            _RULES[op] = rule
-        return rule
-
-    return declare
-
-
-def no_gradient(reason: str, *ops: str) -> None:
-    """Declare that ops have no gradient, with the reason as a clause that follows the op's name,
-    e.g. "gives positions". A gradient stops there.
-    """
-    for op in ops:
-        _declare(op)
-        _REASONS[op] = reason
-
-
-def _declare(op: str) -> None:
-    if op in _RULES or op in _REASONS:
-        raise VkschedError(f"[gradient] {op!r} has two rules")
-
-
-def rule_of(op: str) -> Rule | None:
-    """Return the rule of an op, or None."""
-    return _RULES.get(op)
-
-
-def why_no_gradient(op: str) -> str:
-    """Return the reason why a gradient stops at an op; "" if it has a rule or no reason."""
-    return _REASONS.get(op, "")
+RULES = RuleRegistry[Rule]("gradient")
+gradient, no_gradient = RULES.declare, RULES.exclude
+rule_of, why_no_gradient = RULES.get, RULES.reason
+"""A gradient stops at an op with a reason; an op with neither rule nor reason is an error."""
 
 
 # -- building blocks of rules ----------------------------------------------------------------------

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ..common.dtypes import NDArray, Progress
+from ..common.dtypes import NDArray
 from ..common.errors import GraphError, PlanError, call_text
 from ..common.fork_guard import OfProcess, Owner
+from ..engine.compile_options import CompileOptions
 from ..engine.graph_registry import Graphs
 from ..engine.report.build_report import report_last
 from ..engine.report.run_report import RunReport
-from ..engine.request import Placements
-from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import CpuValue
@@ -49,11 +48,9 @@ class CompiledModel(OfProcess):
         self,
         model: Model,
         graphs: Graphs,
-        placement: Placements,
+        options: CompileOptions,
         limit: int,
-        progress: Progress | None = None,
         warns: bool = True,
-        precision: Precision | None = None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
@@ -61,10 +58,7 @@ class CompiledModel(OfProcess):
         self._cache = SegmentCache(limit)
         warned = graphs.warned if warns else None
         self._history = RunHistoryRecorder(graphs.preparing.trace)
-        words = precision if precision is None or isinstance(precision, str) else dict(precision)
-        self._compiler = SegmentCompiler(
-            graphs, dict(placement.items()), progress, warned, self._history, words
-        )
+        self._compiler = SegmentCompiler(graphs, options.copy(), warned, self._history)
         self._programs: dict[frozenset[str], Program] = {}
         self._owner = Owner()
         self._lock = threading.Lock()

@@ -11,15 +11,14 @@ guards lowers, plans and allocates nothing. Examples: tests/models/test_program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..common.dtypes import Progress
 from ..common.errors import OutOfMemory
+from ..engine.compile_options import CompileOptions, Placements
 from ..engine.executable import CompiledGraph
 from ..engine.graph_registry import Graphs
-from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import CpuStep, Frame
 from ..importers.onnx.lower.frame_lowering import FrameLowering
 from ..importers.onnx.lower.model_context import ModelContext
@@ -41,16 +40,15 @@ from .segments import BranchPoint, CompiledSegment, CpuStepFunction, SegmentCach
 class SegmentCompiler:
     """Compiles the graphs of a model's segments, and reports the CPU steps between them.
 
-    placement, precision: may contain names that only some segments have. warned: kinds that were
-    warned about; None if only the CPU is used. history: records the time of each part of a run.
+    options: placement and precision may contain names that only some segments have. warned: kinds
+    that were warned about; None if only the CPU is used. history: records the time of each part of
+    a run.
     """
 
     graphs: Graphs
-    placement: Mapping[str | Tensor, str]
-    progress: Progress | None
+    options: CompileOptions
     warned: set[str] | None
     history: RunHistoryRecorder
-    precision: Precision | None = None
 
     @property
     def trace(self) -> Trace:
@@ -58,18 +56,19 @@ class SegmentCompiler:
 
     def compile(self, outputs: Mapping[str, Tensor]) -> CompiledGraph:
         """Return the compiled graph of one segment's outputs."""
-        placement, precision = self.placement, self.precision
-        if placement or isinstance(precision, Mapping):
+        options, precision = self.options, self.options.precision
+        if options.placements or isinstance(precision, Mapping):
             names = NameIndex(build_graph(outputs)[0], "placement")
-            placement = _of_segment(placement, names)
             if isinstance(precision, Mapping):
                 precision = _of_segment(precision, names)
-        run = self.graphs.compile(outputs, placement, self.progress, precision=precision)
+            placement = _of_segment(options.placements, names)
+            options = replace(options, placement=placement, precision=precision)
+        run = self.graphs.compile(outputs, options)
         self.history.add_plans(run.plan_numbers)
         return run
 
 
-def _of_segment(options: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
+def _of_segment(options: Placements, names: NameIndex) -> dict[Tensor | str, str]:
     """Return the options whose patterns or tensors match values of one segment."""
     return {k: v for k, v in options.items() if not isinstance(k, str) or names.matches(k)}
 

@@ -24,6 +24,7 @@ from ..common.errors import PlanError
 from ..common.schema import check
 from ..common.serialize import plain
 from ..ir.graph import Graph
+from ..plan.costs.op_support import OpSupport
 from ..plan.plan import Plan
 from ..plan.serialize.decision_codec import decode_decision, encode_decision
 from ..plan.serialize.graph_codec import NONSENSE
@@ -31,6 +32,7 @@ from ..plan.serialize.plan_codec import decode_plan, encode_plan
 from ..plan.serialize.plan_request import PlanRequest
 from ..plan.types.offsets import aligned
 from ..plan.types.plan_types import DeviceMemory, PlanValue
+from ..plan.types.split_draft import SUBMISSION_S
 from ..schedule.model.objectives import LATENCY
 from ..topology.topology import Topology
 from ..trace.format import DecisionDocument, PlacedGraph, SplitDocument
@@ -50,7 +52,7 @@ def serialize_cached_plan(plan: Plan, request: PlanRequest) -> dict[str, Any] | 
     del carried["default_link"]
     return {
         **carried,
-        "topology": _topology_key(plan.topology, request),
+        "topology": _topology_key(plan.topology, request, len(plan.splits)),
         "asked": _asked(request),
         "decision": encode_decision(plan.decision),
     }
@@ -101,7 +103,8 @@ class CachedPlan:
     ) -> Plan | None:
         document = check(document, CachedPlanDocument, "the plan")
         same = document["asked"] == _asked(request)
-        if not (same and document["topology"] == _topology_key(topology, request)):
+        key = _topology_key(topology, request, len(document["splits"]))
+        if not same or document["topology"] != key:
             return None
         plan = decode_plan(self.graph, topology, document)
         if any(split.device for split in plan.splits):
@@ -114,7 +117,7 @@ class CachedPlan:
         )
         decision = decode_decision(document["decision"])
         found = replace(plan, memory=memory, decision=decision)
-        return found.verify() if _is_alone(found, request) else None
+        return found.verify() if _is_alone(found, request) and _is_short(found) else None
 
     def _resident_bytes(self, memory: DeviceMemory, request: PlanRequest, device: int) -> int:
         there = request.resident.get(device, frozenset()).intersection
@@ -125,13 +128,30 @@ class CachedPlan:
 def _is_alone(plan: PlanValue, request: PlanRequest) -> bool:
     """Return True if one device runs everything without competition, with enough memory."""
     devices = plan.topology.devices
-    competing = len(devices) - 1 + request.with_cpu
     elsewhere = any(there for device, there in request.resident.items() if device)
-    if competing > 1 or elsewhere or any(split.device for split in plan.splits):
+    if not _without_choice(plan.topology, request) or elsewhere:
+        return False
+    if any(split.device for split in plan.splits):
         return False
     need = sum(memory.needed_bytes for memory in plan.memory)
     used = (spec for spec, m in zip(devices, plan.memory, strict=True) if m.peak_bytes)
     return all(ROOM * need <= spec.memory_bytes for spec in used)
+
+
+def _is_short(plan: PlanValue) -> bool:
+    """Return True unless the single split of a device takes longer than a submission may by the
+    costs that are known now: it would be cut.
+    """
+    if len(plan.splits) != 1 or plan.topology.is_cpu(0) or len(plan.splits[0].nodes) == 1:
+        return True
+    support = OpSupport(plan.graph, plan.topology)
+    seconds = [support.longest_seconds(node, 0) for node in plan.splits[0].nodes]
+    return sum(seconds) <= SUBMISSION_S
+
+
+def _without_choice(topology: Topology, request: PlanRequest) -> bool:
+    """Return True if at most one device competes for the nodes that it supports."""
+    return len(topology.devices) - 1 + request.with_cpu <= 1
 
 
 def _asked(request: PlanRequest) -> Any:
@@ -139,15 +159,17 @@ def _asked(request: PlanRequest) -> Any:
     return json.loads(json.dumps(data))
 
 
-def _topology_key(topology: Topology, request: PlanRequest) -> Any:
+def _topology_key(topology: Topology, request: PlanRequest, splits: int) -> Any:
     """Return the properties of a machine that plans depend on, except its free memory.
 
-    If the CPU is the only device, plans for latency do not depend on its measured costs either.
+    Plans for latency do not depend on measured costs either, which each run changes, if one device
+    runs everything as one split. splits: the number of splits of the plan.
     """
     data = topology.as_dict()
-    no_choice = len(topology.devices) == 1 and request.objective == LATENCY.name
+    is_one = len(topology.devices) == 1 or (splits <= 1 and _without_choice(topology, request))
+    is_free_of_costs = is_one and request.objective == LATENCY.name
     for spec in data["devices"]:
         spec.pop(VARIABLE_FIELD, None)
-        if no_choice:
+        if is_free_of_costs:
             spec.pop("costs", None)
     return json.loads(json.dumps([data, plain(asdict(topology.links.default))]))

@@ -95,6 +95,43 @@ class PreparedPlan(Closing, Protocol):
         """
 
 
+class WrappedPreparedPlan:
+    """A prepared plan that forwards all calls to another one; subclasses change some of them."""
+
+    def __init__(self, prepared: PreparedPlan) -> None:
+        self._prepared = prepared
+
+    def begin(self, slot: int) -> None:
+        self._prepared.begin(slot)
+
+    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
+        self._prepared.upload(slot, copy, array)
+
+    def submit(self, slot: int, split: int, sequence_number: int) -> None:
+        self._prepared.submit(slot, split, sequence_number)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        self._prepared.wait(slot, split, timeout_s)
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return self._prepared.ends_s(slot, split)
+
+    def check(self, slot: int, split: int, sequence_number: int) -> None:
+        self._prepared.check(slot, split, sequence_number)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._prepared.fetch(slot, node)
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._prepared.times_s(slot, split)
+
+    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
+        return self._prepared.async_transfer_s(slot, split)
+
+    def close(self) -> None:
+        self._prepared.close()
+
+
 class Device(Protocol):
     """One logical device."""
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..common.dtypes import Progress
+    from ..engine.compile_options import CompileOptions
     from ..engine.graph_registry import Graphs
-    from ..engine.request import Placements
-    from ..engine.request_precision import Precision
     from ..generation.chat import Chat
     from ..generation.generator import CompilingScheduler
     from ..importers.base import ImportedModel
@@ -20,26 +18,31 @@ if TYPE_CHECKING:
 def chat_of(
     scheduler: CompilingScheduler,
     model: ImportedModel,
-    placement: Placements | None,
-    progress: Progress | None,
+    options: CompileOptions,
     ctx: int | None = None,
-    **options: str,
+    cache_type: str = "f32",
 ) -> Chat:
     """Return a chat with a language model."""
     from ..generation.chat import Chat
     from ..importers.gguf.model import LanguageModel  # needs the optional gguf package
 
     assert isinstance(model, LanguageModel)
-    return Chat(scheduler, model, ctx, placement=placement, progress=progress, **options)
+    return Chat(
+        scheduler,
+        model,
+        ctx,
+        cache_type=cache_type,
+        placement=options.placement,
+        progress=options.progress,
+        precision=options.precision,  # type: ignore[arg-type]  # the generator checks it
+    )
 
 
 def run_of_model(
     outputs: ImportedModel,
     graphs: Graphs,
-    placement: Placements,
-    progress: Progress | None,
+    options: CompileOptions,
     limit: int = 16,
-    precision: Precision | None = None,
 ) -> CompiledModel:
     """Return a model that is compiled for the shapes of its calls."""
     from ..importers.onnx.model import Model  # needs the optional onnx package
@@ -47,4 +50,4 @@ def run_of_model(
 
     assert isinstance(outputs, Model)
     warns = len(graphs.preparing.opened.devices) > 1
-    return CompiledModel(outputs, graphs, placement, limit, progress, warns, precision)
+    return CompiledModel(outputs, graphs, options, limit, warns)

@@ -13,14 +13,15 @@ from ..common.dtypes import NDArray, Progress
 from ..common.env import is_on
 from ..common.errors import DeviceError
 from ..common.fork_guard import OfProcess, Owner
+from ..engine.compile_options import CompileOptions, Observe, Placements, split_options
 from ..engine.device_set import DeviceSet
 from ..engine.executable import CompiledGraph
 from ..engine.faults import Quarantine
 from ..engine.function import Build, Function
+from ..engine.graph_cache import DeferredGraph
 from ..engine.graph_registry import Graphs
 from ..engine.membership import Membership
 from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
-from ..engine.request import Observe, Placements, options_for
 from ..engine.request_precision import Precision, check_precision
 from ..engine.state_table import StateTable
 from ..importers.base import ImportedModel
@@ -34,11 +35,10 @@ from ..runtime.executors.slowdown_tracker import SlowdownTracker
 from ..runtime.vulkan import device_probe
 from ..topology.topology import Topology
 from ..trace import Sink, Trace, as_trace, with_tape, write_tape
-from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner
 from ..tuning.calibrator import Calibrator
-from ..tuning.cost_cache import CostStore
 from ..tuning.first_use import FirstUse
-from ..tuning.variant_cache import Store
+from ..tuning.measurement import mode_of
 from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Scheduler(OfProcess):
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
-            tools = Tuner(mode, Store()), FirstUse(mode, Calibrator(mode, CostStore()))
+            tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
             self._preparing = Preparing(
                 *(self._opened, settings, self._quarantine, self._states),
                 *(*tools, SlowdownTracker(self.trace), self.trace),
@@ -184,7 +184,7 @@ class Scheduler(OfProcess):
     @overload
     def compile(
         self,
-        outputs: Outputs,
+        outputs: Outputs | DeferredGraph,
         placement: Placements | None = None,
         progress: Progress | None = None,
         *,
@@ -218,7 +218,7 @@ class Scheduler(OfProcess):
 
     def compile(
         self,
-        outputs: Outputs | ImportedModel,
+        outputs: Outputs | DeferredGraph | ImportedModel,
         placement: Placements | None = None,
         progress: Progress | None = None,
         **options: Any,
@@ -248,14 +248,13 @@ class Scheduler(OfProcess):
             A precision mode, or tensors or name patterns to modes.
         """
         self._owner.require("the scheduler")
-        format_options = options_for(outputs, options)
+        own, of_model = split_options(outputs, placement, progress, options)
         if not isinstance(outputs, ImportedModel):
-            return self.graphs.compile(outputs, placement, progress, **format_options)
+            return self.graphs.compile(outputs, own)
         if outputs.format == "gguf":
-            return chat_of(self, outputs, placement, progress, **format_options)
-        run = run_of_model(outputs, self.graphs, placement or {}, progress, **format_options)
+            return chat_of(self, outputs, own, **of_model)
         with self._lock:
-            self._models.add(run)
+            self._models.add(run := run_of_model(outputs, self.graphs, own, **of_model))
         if run.model.is_static:
             run.prepare()
         return run
@@ -270,7 +269,8 @@ class Scheduler(OfProcess):
         precision: Precision | None = None,
     ) -> Plan:
         """Return the plan that `compile` would execute now; nothing is allocated."""
-        return self.graphs.reserve(outputs, placement, updates, observe, precision)
+        own = CompileOptions(placement, None, updates, observe, precision)
+        return self.graphs.reserve(outputs, own)
 
     def function(
         self,
@@ -281,10 +281,9 @@ class Scheduler(OfProcess):
         limit: int = 16,
         precision: Precision | None = None,
     ) -> Function:
-        """Return a function that compiles a graph for each set of input shapes at its first call.
-        See `vksched.engine.function.Function` for the parameters.
-        """
-        return Function(build, self.graphs, placement, bounds or {}, limit, precision)
+        """Return a `Function`, which compiles a graph for each set of input shapes when needed."""
+        own = CompileOptions(placement, precision=precision)
+        return Function(build, self.graphs, own, bounds or {}, limit)
 
     def read(self, state: Tensor) -> NDArray:
         """Return a state's value after the last run; raise StateLost if its device failed without a

@@ -9,8 +9,8 @@ again within one tick of these times, therefore its hashes are not cached.
 
     <cache>/hashes/<hash of the file's identity>.txt    a line for each weight: where, and its hash
 
-Only this user can write to the folder, see disk_cache.py. Another writer could make a worker use a
-wrong weight: a worker hashes weights that it receives, but not weights that it has already.
+Only this user can write to the folder, see cache_folder.py. Another writer could make a worker use
+a wrong weight: a worker hashes weights that it receives, but not weights that it has already.
 
 Complexity: O(bytes) once. Examples: tests/storage/test_content_hash.py.
 """
@@ -28,7 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from ..common.dtypes import NDArray
-from .disk_cache import folder_of, make_folder, optional_write, read_whole, remove_old
+from .cache_folder import folder_of, make_folder, optional_write
+from .disk_cache import read_whole, remove_old
 from .lazy_array import ArrayLike, FileExtent, LazyArray, Origin, origin_of
 from .weak_map import WeakIdMap
 

@@ -1,209 +1,196 @@
-"""Disk caches: the user's folder for results that persist between processes. Files have one writer
-at a time, and readers see either the old or the new file, whole. Windows cannot replace an open
-file: there a call is repeated for a while.
+"""Disk caches: files with results that persist between processes.
 
-Plans and costs are read from these files, and cached steps of language models reveal what a user
-runs. Therefore folders are created for this user only (0700, files 0600), and a folder that others
-may write to is not used. On Windows the user's profile has these permissions. A damaged file is
-renamed: the user can inspect it, and no process reads it again.
+    get --> read --> parse --> result; a damaged file is renamed
+    put, update --> temporary file --> rename, remove the oldest files
 
-Examples: tests/tuning/test_tuner_store.py.
+Readers see either the old or the new file, whole. Windows cannot replace an open file: there a call
+is repeated for a while. Files are created for this user only (0600), and a file that others may
+write to is not read. A damaged file is renamed to `.damaged`: the user can inspect it, and no
+process reads it again.
+
+Examples: tests/storage/test_disk_cache.py.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
+import math
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
-
+from ..common.errors import VkschedError
+from ..common.user_warning import warn
 from ..common.version import __version__
+from .cache_folder import folder_of as folder_of
+from .cache_folder import make_folder as make_folder
+from .cache_folder import optional_write as optional_write
+from .cache_folder import others_who_write
 
 LOCK_S = 1.0
 """Maximum time that a writer waits for the lock."""
 STALE_NS = 3600 * 10**9
 """Temporary files that are older belong to a process that ended before it finished them."""
-DISK_FULL = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
-"""Error codes of a full disk, an exhausted quota or a read-only file system."""
-_NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 BUSY = (5, 32, 33)
 """Windows' error codes for a file that another process has open, replaces or has locked."""
+DAMAGE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
+)  # fmt: skip
+"""Errors of parsing a damaged file."""
+
+_warned: set[tuple[Path, str]] = set()
+"""Files and reasons that were warned about."""
 
 Result = TypeVar("Result")
+Parse = Callable[[bytes], Result]
+"""A function of the content of a file; it returns the result.
+
+Raises
+------
+StaleFile
+    The file is intact, but is not used.
+DAMAGE
+    One of these exceptions, if the file is damaged.
+"""
 
 
-def default_folder() -> Path | None:
-    """Return the user's cache folder: VKSCHED_CACHE, or the system's default. Return None if the
-    user has no home folder or if others may write there; the latter is logged.
-    """
-    named = os.environ.get("VKSCHED_CACHE", "")
-    try:
-        found = Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
-    except RuntimeError:  # neither HOME nor a passwd entry
-        return None
-    if not named:
-        _revoke_permissions(found)
-    return found if _is_own(found) else None
+class StaleFile(VkschedError):
+    """The reason why an intact file is not used."""
 
 
-def folder_of(name: str) -> Path | None:
-    """Return the folder of one kind of results. Return None if the user has no home folder or if
-    others may write there; the latter is logged.
-    """
-    whole = default_folder()
-    if whole is None:
-        return None
-    found = whole / name
-    _revoke_permissions(found)
-    return found if _is_own(found) else None
-
-
-def _is_own(folder: Path) -> bool:
-    """Return True if a folder does not exist or only this user may write there; log who else
-    may.
-    """
-    try:
-        why = others_who_write(folder.stat())
-    except OSError:
-        return True
-    if why:
-        _warn_once(
-            f"[cache] expected {folder} to be yours alone, got {why}; the cache is not used "
-            f"there; try `chmod 700`, or VKSCHED_CACHE={folder / 'new'}"
-        )
-    return not why
-
-
-def _revoke_permissions(folder: Path) -> None:
-    """Remove write permissions of others from the user's own folder: older versions granted
-    them.
-    """
-    with suppress(OSError, AttributeError):
-        about = folder.stat()
-        if about.st_uid == os.geteuid() and about.st_mode & 0o022:
-            folder.chmod(0o700)
-
-
-def others_who_write(about: os.stat_result) -> str:
-    """Return who may write a file or a folder except this user and root; "" if nobody."""
-    if not hasattr(os, "geteuid"):
-        return ""
-    if about.st_uid not in (0, os.geteuid()):
-        return f"one of user {about.st_uid}"
-    by_group = about.st_mode & 0o020 and not _is_own_group(about.st_gid)
-    if by_group or about.st_mode & 0o002:
-        return f"mode {about.st_mode & 0o777:o}"
-    return ""
-
-
-@cache
-def _is_own_group(group: int) -> bool:
-    """Return True if a group is the user's private group, as on systems with umask 002."""
-    import grp
-    import pwd
-
-    try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return found.gr_name == user.pw_name and not set(found.gr_mem) - {user.pw_name}
-
-
-@cache
-def _warn_once(text: str) -> None:
-    # printed on stderr unless the program configures logging
-    logging.getLogger("vksched").warning(text)
-
-
-@contextmanager
-def optional_write(folder: Path) -> Iterator[None]:
-    """Suppress errors of writing to a folder: caches are optional. `warn_full` logs a full disk."""
-    try:
-        yield
-    except OSError as error:
-        warn_full(folder, error)
-
-
-def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") -> bool:
-    """Log once per file system that a folder has no space left; return True if `error` is that
-    error.
+class DiskCache:
+    """Files with one kind of results, by name. Safe for threads and processes.
 
     Parameters
     ----------
-    effect, hint
-        Additional text: the feature that is disabled, and a remedy.
+    folder
+        The folder; None if the user has none: then it contains nothing.
+    stage, remedy
+        The begin and the end of the warning about a file that is not used.
+    max_files, max_bytes
+        Maximum number of files with one suffix, and of their bytes; the oldest are removed.
     """
-    if error.errno not in DISK_FULL:
+
+    def __init__(
+        self,
+        folder: Path | None,
+        stage: str,
+        remedy: str = "",
+        max_files: float = math.inf,
+        max_bytes: float = math.inf,
+    ) -> None:
+        self.folder = folder
+        self._stage, self._remedy = stage, remedy
+        self._max_files, self._max_bytes = max_files, max_bytes
+        self._lock = threading.Lock()
+
+    def path(self, name: str) -> Path | None:
+        """Return the file of a name."""
+        return None if self.folder is None else self.folder / name
+
+    def get(self, name: str, parse: Parse[Result]) -> Result | None:
+        """Return a result; None if there is none. A file that is not used causes one warning."""
+        path = self.path(name)
+        if path is None:
+            return None
+        found, why = _parsed(path, parse)
+        if why and (path, why) not in _warned:
+            _warned.add((path, why))
+            warn(f"[{self._stage}] {path} is not used: {why}{self._remedy}")
+        return found
+
+    def put(self, name: str, content: bytes | memoryview) -> None:
+        """Replace a file.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        path = self._path_in_folder(name)
+        self._write(path, content, f"*{path.suffix}")
+
+    def update(
+        self,
+        name: str,
+        parse: Parse[Result],
+        change: Callable[[Result | None], bytes],
+        counted: str,
+    ) -> list[Path]:
+        """Replace a file depending on its content, while no other process does so. Return the files
+        that were removed for it.
+
+        Parameters
+        ----------
+        change
+            Takes the result of the file, or None; returns the new content.
+        counted
+            A pattern of the names that `max_files` bounds.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        path = self._path_in_folder(name)
+        with locked(path.parent / "lock"):
+            return self._write(path, change(_parsed(path, parse, is_locked=True)[0]), counted)
+
+    def take(self, name: str, parse: Parse[Result]) -> Result | None:
+        """Return a result and remove its file; None if there is none, or if another process was
+        first.
+        """
+        found = self.get(name, parse)
+        return found if self.clear(name) else None
+
+    def clear(self, name: str) -> bool:
+        """Remove a file; return True if there was one."""
+        path = self.path(name)
+        with suppress(OSError):
+            if path is not None:
+                path.unlink()
+                return True
         return False
-    disk = existing(folder).stat().st_dev
-    if disk not in _full:
-        _full.add(disk)
-        _warn_once(
-            f"[cache] expected room in {folder}, got none ({error.strerror}): results cannot be "
-            f"cached there and are computed again by each start{effect}; try to free some, or "
-            f"VKSCHED_CACHE=<folder>{hint}"
-        )
-    return True
+
+    def _path_in_folder(self, name: str) -> Path:
+        """Return the file of a name in a folder that exists."""
+        path = self.path(name)
+        if path is None:
+            raise FileNotFoundError("the user has no home")
+        make_folder(path.parent)
+        return path
+
+    def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
+        limits = self._max_files - 1, counted, self._max_bytes - len(content)
+        with self._lock:
+            removed = remove_old(path.parent, *limits, without=path.name)
+            replace_whole(path, content)
+        return removed
 
 
-_full: set[int] = set()
-"""Full file systems that were logged."""
-
-
-def room_error(folder: Path, size: int) -> OSError | None:
-    """Return the error of creating a file of some bytes in a folder, which may not exist; None if
-    it can be created. Quotas count. No file remains.
+def _parsed(path: Path, parse: Parse[Result], is_locked: bool = False) -> tuple[Result | None, str]:
+    """Return the result in a file, and why there is none; "" if there is no file. A damaged file is
+    set aside. is_locked: True if the lock of the folder is held.
     """
+    content = b""
     try:
-        file = _unnamed_file(existing(folder))
-    except OSError as error:
-        return error
-    try:
-        os.posix_fallocate(file, 0, size)
-    except OSError as error:
-        return None if error.errno in _NOT_OFFERED else error
-    finally:
-        os.close(file)
-    return None
-
-
-def existing(folder: Path) -> Path:
-    """Return a folder if it exists, else its closest existing parent."""
-    return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
-
-
-def _unnamed_file(folder: Path) -> int:
-    """Return the descriptor of a new unnamed file, which is removed when it is closed."""
-    with suppress(OSError, AttributeError):  # not every file system supports O_TMPFILE
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
-    path = folder / f".{secrets.token_hex(6)}.tmp"
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    path.unlink()
-    return file
-
-
-def make_folder(path: Path) -> None:
-    """Create a cache folder and its missing parents, for this user only.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be created.
-    """
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
-    if not path.is_dir():
-        raise NotADirectoryError(f"expected a folder, got a file: {path}")
+        content = read_whole(path)
+        return parse(content), ""
+    except FileNotFoundError:
+        return None, ""
+    except StaleFile as error:
+        return None, str(error)
+    except DAMAGE as error:
+        if not isinstance(error, OSError):
+            set_aside(path, content, is_locked)
+        return None, f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -253,7 +240,7 @@ def _read_own(path: Path) -> bytes:
         return file.read()
 
 
-def replace_whole(path: Path, content: str | bytes) -> None:
+def replace_whole(path: Path, content: str | bytes | memoryview) -> None:
     """Replace a file atomically, readable for this user only: readers see the old or the new
     content, whole. Text is encoded as UTF-8.
     """
@@ -287,22 +274,38 @@ def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
             path.replace(path.with_suffix(".damaged"))
 
 
-def remove_old(folder: Path, max_files: int, names: str = "*.json") -> None:
-    """Remove the oldest files of a folder until `max_files` are left, and temporary files of
-    processes that ended while they wrote.
+def remove_old(
+    folder: Path,
+    max_files: float,
+    names: str = "*.json",
+    max_bytes: float = math.inf,
+    without: str = "",
+) -> list[Path]:
+    """Remove the oldest files of a folder, not counting `without`, until at most `max_files` with
+    `max_bytes` are left, and temporary files of processes that ended while they wrote. Return the
+    removed files.
     """
-    files = sorted(folder.glob(names), key=_modified_ns, reverse=True)
-    begun = time.time_ns() - STALE_NS
-    left = [path for path in folder.glob("*.tmp") if _modified_ns(path) < begun]
-    for old in [*files[max_files:], *left]:
-        with suppress(OSError):  # Windows: another process reads it
-            old.unlink()
-
-
-def _modified_ns(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0
+    found: list[tuple[int, int, str]] = []
+    old: list[str] = []
+    begun, total_bytes = time.time_ns() - STALE_NS, 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another process removed it
+                about = entry.stat()
+                if entry.name.endswith(".tmp") and about.st_mtime_ns < begun:
+                    old.append(entry.name)
+                elif fnmatch(entry.name, names) and entry.name != without:
+                    found.append((about.st_mtime_ns, about.st_size, entry.name))
+    for number, (_, size_bytes, name) in enumerate(sorted(found, reverse=True)):
+        total_bytes += size_bytes
+        if number >= max_files or total_bytes > max_bytes:
+            old.append(name)
+    removed = []
+    for name in old:
+        with suppress(OSError):  # another process removed it or, on Windows, reads it
+            (folder / name).unlink()
+            removed.append(folder / name)
+    return removed
 
 
 def _while_busy(call: Callable[[], Result]) -> Result:
@@ -354,7 +357,15 @@ def is_code(files: Iterable[tuple[str, int, int]]) -> bool:
     process has loaded these versions.
     """
     folder = f"{PACKAGE}{os.sep}"
-    return all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in files)
+    new = {(str(file), size, time_ns) for file, size, time_ns in files} - _seen
+    if not all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in new):
+        return False
+    _seen.update(new)
+    return True
+
+
+_seen: set[tuple[str, int, int]] = set()
+"""Files that `is_code` has found unchanged: this process has loaded these versions."""
 
 
 @cache

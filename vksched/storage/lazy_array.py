@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ def _no_array() -> NDArray | None:
 
 def _no_origin() -> Origin | None:
     return None
+
+
+L = TypeVar("L", bound="LazyArray")
 
 
 class LazyArray:
@@ -157,6 +160,18 @@ class LazyArray:
                 count = rows * row
                 self._make(first, out[:count].reshape(rows, row))
             out, start = out[count:], start + count
+
+    @classmethod
+    def write_rows(cls: type[L], parts: Sequence[tuple[L, int, NDArray]]) -> None:
+        """Write rows of several arrays of this class.
+
+        Parameters
+        ----------
+        parts
+            (array, first row, target): the target is flat, as in `write_to`, and holds whole rows.
+        """
+        for array, first, out in parts:
+            array.write_to(out, first * array.shape[-1])
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray:
         array = self.materialize()

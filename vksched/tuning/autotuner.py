@@ -4,17 +4,14 @@ a time budget.
 
 from __future__ import annotations
 
-import math
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..common.dtypes import NDArray
-from ..common.env import is_on
-from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
+from ..common.errors import OutOfMemory, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.op import Call, get_op
 from ..ir.precision import precision_of
@@ -26,6 +23,7 @@ from ..topology.tuned_variants import Choices
 from ..trace import Event, Trace
 from .crash_marker import CrashMarker
 from .device_cache import Identity
+from .measurement import Measurement, Mode, Tell, is_busy, progress_bar
 from .search import (
     LARGEST_ERROR,
     LARGEST_ERROR_OF,
@@ -35,51 +33,11 @@ from .search import (
     search,
 )
 from .tunable_calls import Tunable, calls_of, shader_hash
-from .variant_cache import Store, TuningResult, choices
-
-FIRST_USE_S = 3.0
-"""Total time that a scheduler spends on hardware devices unless the user asks for more."""
+from .variant_cache import TuningResult, VariantCache, choices
 
 LOST = "a program ended, or its device was lost, while it was tried"
 
-Tell = Callable[[str, int, int], None]
-"""A progress callback: (what, done, total), in calls."""
 OpenBench = Callable[[Device, Tunable], AbstractContextManager[Bench]]
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """Tuning mode of a scheduler.
-
-    Parameters
-    ----------
-    reads
-        True if cached results are used.
-    budget_s
-        Time for measuring missing results.
-    software
-        True if CPU drivers are measured, too.
-    """
-
-    reads: bool
-    budget_s: float = 0.0
-    software: bool = False
-
-
-def mode_of(tune: object) -> Mode:
-    """Return the mode of a scheduler's `tune` argument; VKSCHED_TUNE=0 disables "auto"."""
-    if tune == "auto":
-        on = is_on("VKSCHED_TUNE", True)
-        return Mode(on, FIRST_USE_S if on else 0.0)
-    if tune is False:
-        return Mode(False)
-    if tune is True:
-        return Mode(True, math.inf, software=True)
-    if isinstance(tune, (int, float)) and tune > 0:
-        return Mode(True, float(tune), software=True)
-    raise PlanError(
-        f'[Scheduler] expected tune of "auto", True, False or seconds above 0, got {tune!r}'
-    )
 
 
 def identity_of(spec: DeviceSpec) -> Identity | None:
@@ -121,20 +79,11 @@ class _MarkedBench:
 
 
 class Tuner:
-    """Results by device, cached and measured. Thread-safe.
+    """Results by device, cached and measured. Thread-safe."""
 
-    Parameters
-    ----------
-    open_bench
-        Prepares a call for measuring; tests replace it.
-    """
-
-    def __init__(
-        self, mode: Mode, store: Store | None = None, open_bench: OpenBench | None = None
-    ) -> None:
+    def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._open_bench = open_bench or _open_bench
-        self._store = store
+        self._cache = VariantCache()
         self._left_s = mode.budget_s
         self._results: dict[Identity, _Results] = {}
         self._not_measurable: set[tuple[Identity | None, str]] = set()
@@ -157,7 +106,16 @@ class Tuner:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's results."""
         identity = identity_of(spec)
-        return None if identity is None or self._store is None else self._store.path(identity)
+        return None if identity is None else self._cache.path(identity)
+
+    def forget(self, spec: DeviceSpec) -> bool:
+        """Delete the results of a device, also on disk; return True if there were any."""
+        identity = identity_of(spec)
+        if identity is None:
+            return False
+        with self._lock:
+            self._results.pop(identity, None)
+        return self._cache.clear(identity)
 
     def wants(self, spec: DeviceSpec) -> bool:
         """Return True if calls are to be measured on a device."""
@@ -188,32 +146,25 @@ class Tuner:
             The device failed; its `device` and `during` are set.
         """
         calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
-        results, start = [], time.monotonic()
-        budget_s, lost, failed = self._left_s, self._lost(device.spec), False
-        marker = self._crash_marker(device.spec)
-
-        def left_s() -> float:
-            return budget_s - (time.monotonic() - start)
-
+        results: list[TuningResult] = []
+        lost, file = self._lost(device.spec), self.file(device.spec)
+        session = Measurement(self._left_s, tell, file, device.name, "tuning")
         try:
-            for number, call in enumerate(calls):
-                if left_s() <= 0 or is_busy(device):
-                    break
-                tell(f"{device.name} {call.op.name}", number, len(calls))
-                marker.end()
-                without = lost.get(call.key, {})
-                found = _measure(device, call, without, self._open_bench, marker, left_s)
-                if found is not None:
-                    results.append(found)
-                elif left_s() > 0:
-                    self._not_measurable.add((identity_of(device.spec), call.key))
-        except DeviceError:
-            failed = True
-            raise
+            with session:
+                for number, call in enumerate(calls):
+                    if session.over or is_busy(device):
+                        break
+                    tell(f"{device.name} {call.op.name}", number, len(calls))
+                    session.marker.end()
+                    without = lost.get(call.key, {})
+                    found = _measure(device, call, without, _open_bench, session)
+                    if found is not None:
+                        results.append(found)
+                    elif not session.over:
+                        self._not_measurable.add((identity_of(device.spec), call.key))
         finally:
-            marker.close(failed)
             with self._lock:
-                self._left_s -= time.monotonic() - start
+                self._left_s -= session.spent_s
             self._keep(device.spec, results)
         tell(device.name, len(calls), len(calls))
         return tuple(results)
@@ -263,27 +214,20 @@ class Tuner:
             known = self._of(identity)
             found = known.found | {each.key: each for each in results}
             self._results[identity] = _Results(found, known.lost)
-        if self._store is not None:  # outside of the lock: another process may hold the file's lock
-            self._store.add(identity, results)
+        # outside of the lock: another process may hold the file's lock
+        self._cache.add(identity, results)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
             if identity not in self._results:
-                read = self._store.load(identity) if self._store is not None else {}
+                read, lost = self._cache.load(identity), self._cache.crashed_variants(identity)
                 found = {key: each for key, each in read.items() if _is_current(each)}
-                lost = self._store.crashed_variants(identity) if self._store is not None else {}
                 self._results[identity] = _Results(found, _add_reasons(lost))
             return self._results[identity]
 
     def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
         identity = identity_of(spec)
         return {} if identity is None else self._of(identity).lost
-
-    def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
-        identity = identity_of(spec)
-        if identity is None or self._store is None:
-            return CrashMarker(None)
-        return self._store.crash_marker(identity)
 
 
 def _add_reasons(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
@@ -308,13 +252,6 @@ def _is_of(key: str, shaders: str) -> bool:
     return False
 
 
-def is_busy(device: Device) -> bool:
-    """Return True if a device is busy: measurements would be wrong and would delay a run."""
-    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
-
-    return isinstance(device, VulkanDevice) and device.busy()
-
-
 def _seconds(spec: DeviceSpec, call: Tunable) -> float:
     """Return the estimated seconds of a call."""
     return work_seconds(spec, call.op.work(call.call.inputs, call.call.output, call.call.attrs))
@@ -325,8 +262,7 @@ def _measure(
     call: Tunable,
     lost: Mapping[str, str],
     open_bench: OpenBench,
-    marker: CrashMarker,
-    left_s: Callable[[], float],
+    session: Measurement,
 ) -> TuningResult | None:
     """Return the result of one call, or None if its variants cannot be compared here. lost:
     variants to skip.
@@ -336,13 +272,11 @@ def _measure(
     try:
         with open_bench(device, call) as bench:
             names = tuple(name for name in call.names if name not in lost)
-            noted = _MarkedBench(bench, marker, call)
-            found = search(call.key, names, noted, left_s, _largest_error(call.call))
+            noted = _MarkedBench(bench, session.marker, call)
+            error = _largest_error(call.call)
+            found = search(call.key, names, noted, lambda: session.left_s, error)
     except (OutOfMemory, UnsupportedOp, MeasurementSkipped):
         return None
-    except DeviceError as error:
-        error.device, error.during = device.name, "tuning"
-        raise
     if found is None:
         return None
     dropped = {**found.dropped, **lost}
@@ -362,20 +296,3 @@ def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
     if not isinstance(device, VulkanDevice):
         raise UnsupportedOp(f"[tune] expected a Vulkan device, got {device.name}")
     return CallBench(device, call.op, call.call)
-
-
-@contextmanager
-def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
-    """Yield a progress callback that draws a bar on stderr, if stderr is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-
-    from ..common.console import Bars, Described
-
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, Described(), quiet=quiet) as bars:
-        task = bars.add_task("", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bars.update(task, description=what, completed=done, total=total)
-
-        yield tell

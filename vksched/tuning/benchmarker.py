@@ -45,6 +45,7 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.softmax import softmax
 from ..planner.planner import plan_graph
 from ..runtime.device import Device
+from ..runtime.executors.executor_context import ExecutorContext
 from ..runtime.executors.plan_executor import Executor
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
@@ -244,7 +245,7 @@ class DeviceBenchmarker:
         if {split.device for split in plan.splits} != {0}:
             raise UnsupportedOp(f"[calibrate] expected a call that {self.name} runs itself")
         trace = Trace(self._clock, [recorder])
-        executor = Executor(plan, self._devices, trace, TIMEOUT_S)
+        executor = Executor(plan, ExecutorContext(self._devices, trace, TIMEOUT_S))
         try:
             yield executor
         finally:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ..common.errors import DeviceError, OutOfMemory, VkschedError
@@ -37,6 +36,7 @@ from .calibration_types import (
     sample_of,
     speeds_of,
 )
+from .measurement import Measurement
 from .search import LONGEST_S
 from .tunable_calls import shader_hash
 
@@ -60,9 +60,6 @@ MAX_QUICK_FACTOR = 10.0
 MIN_LAUNCHES = 10
 """Calls shorter than this multiple of the launch do not determine the device's rates."""
 
-Tell = Callable[[str, int, int], None]
-"""A progress callback: (what, done, total), in calls of all passes."""
-
 
 class Benchmarker(Protocol):
     """The measurements of a device: benchmarker.DeviceBenchmarker, or a substitute in tests."""
@@ -81,43 +78,11 @@ class Benchmarker(Protocol):
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]: ...
 
 
-class Note(Protocol):
-    """Records the current measurement for the time after a crash (crash_marker.CrashMarker)."""
-
-    def begin(self, key: str, variant: str, shaders: str) -> None: ...
-
-
-@dataclass
-class Clocked:
-    """A time budget that starts now."""
-
-    budget_s: float = math.inf
-    forgiven_s: float = 0.0
-    """Seconds that do not count."""
-
-    def __post_init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def spent_s(self) -> float:
-        return time.monotonic() - self._start - self.forgiven_s
-
-    @property
-    def left_s(self) -> float:
-        return self.budget_s - self.spent_s
-
-    @property
-    def over(self) -> bool:
-        return self.left_s <= 0
-
-
 def calibrate(
     benchmarker: Benchmarker,
     wanted: Iterable[CalibrationSample],
     known: Calibration,
-    budget: Clocked,
-    tell: Tell,
-    note: Note | None = None,
+    session: Measurement,
     thorough: bool = False,
 ) -> Calibration:
     """Measure a device and return its calibration.
@@ -139,15 +104,15 @@ def calibrate(
     same = known.speeds == found.speeds and not known.guessed
     overheads = known.overheads if same else None
     if overheads is None:
-        tell(f"{benchmarker.name} submissions", 0, len(calls))
-        _begin(note, SUBMISSIONS)
+        session.tell(f"{benchmarker.name} submissions", 0, len(calls))
+        session.marker.begin(*SUBMISSIONS, "")
         overheads = _measure_overheads(benchmarker)
         found = replace(found, overheads=overheads)
-    if known.link_in is None and benchmarker.spec.kind != "cpu" and not budget.over:
-        tell(f"{benchmarker.name} transfers", 0, len(calls))
-        _begin(note, TRANSFERS)
-        found = _measure_links(found, benchmarker, budget)
-    taken = _taken(benchmarker, calls, budget, tell, note, thorough)
+    if known.link_in is None and benchmarker.spec.kind != "cpu" and not session.over:
+        session.tell(f"{benchmarker.name} transfers", 0, len(calls))
+        session.marker.begin(*TRANSFERS, "")
+        found = _measure_links(found, benchmarker, session)
+    taken = _taken(benchmarker, calls, session, thorough)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
     for call, times in zip(calls, taken, strict=True):
@@ -170,7 +135,7 @@ def calibrate(
         work = call_work(benchmarker.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
         bytes_per_s = max(bytes_per_s, work.bytes_moved / taken_s)
-    tell(benchmarker.name, 1, 1)
+    session.tell(benchmarker.name, 1, 1)
     return known.plus(
         replace(
             found,
@@ -203,9 +168,7 @@ def _measure_overheads(benchmarker: Benchmarker) -> Overheads:
 def _taken(
     benchmarker: Benchmarker,
     calls: Sequence[CalibrationSample],
-    budget: Clocked,
-    tell: Tell,
-    note: Note | None,
+    session: Measurement,
     thorough: bool,
 ) -> list[list[float]]:
     """Return the seconds of each call by pass. The list is empty for a call that cannot be measured
@@ -215,48 +178,43 @@ def _taken(
     min_passes, max_passes = (
         (PASSES, MAX_PASSES) if thorough else (1, QUICK_PASSES if benchmarker.quick else 1)
     )
-    start_s, done = budget.spent_s, 0
+    start_s, done = session.spent_s, 0
     while done < min_passes or (
-        done < max_passes and budget.spent_s - start_s < SPREAD_S and any(taken)
+        done < max_passes and session.spent_s - start_s < SPREAD_S and any(taken)
     ):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
-            if budget.over:
+            if session.over:
                 return taken
             if len(times) < done:
                 continue  # not measurable
             at = min(done, min_passes - 1) * len(calls) + number
-            if benchmarker.quick and not _is_quick(call, budget):
+            if benchmarker.quick and not _is_quick(call, session):
                 continue
-            tell(f"{benchmarker.name} {call.op.name}", at, min_passes * len(calls))
+            session.tell(f"{benchmarker.name} {call.op.name}", at, min_passes * len(calls))
             readied_s = benchmarker.readied_s
-            taken_s = _seconds(benchmarker, call, note)
-            budget.forgiven_s += benchmarker.readied_s - readied_s
+            taken_s = _seconds(benchmarker, call, session)
+            session.forgiven_s += benchmarker.readied_s - readied_s
             if taken_s is not None:
                 times.append(taken_s)
         done += 1
     return taken
 
 
-def _is_quick(wanted: CalibrationSample, budget: Clocked) -> bool:
+def _is_quick(wanted: CalibrationSample, session: Measurement) -> bool:
     """Return True if a call fits into the time that is left and its operands are small and quick to
     create.
     """
     size_bytes = sum(type_.host_bytes for type_ in (*wanted.call.inputs, wanted.call.output))
-    return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= budget.left_s
-
-
-def _begin(note: Note | None, what: tuple[str, str]) -> None:
-    if note is not None:
-        note.begin(*what, "")
+    return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= session.left_s
 
 
 def _seconds(
-    benchmarker: Benchmarker, wanted: CalibrationSample, note: Note | None
+    benchmarker: Benchmarker, wanted: CalibrationSample, session: Measurement
 ) -> float | None:
     """Return the seconds of one call, or None if it cannot be measured."""
     if wanted.seconds > LONGEST_S or wanted.estimate_s > LONGEST_S:
         return None  # it risks the device and the budget
-    _begin(note, wanted.kind)
+    session.marker.begin(*wanted.kind, "")
     try:
         taken_s = benchmarker.seconds(wanted.op, wanted.call, wanted.weights)
     except OutOfMemory:
@@ -268,14 +226,16 @@ def _seconds(
     return taken_s if taken_s > 0 else None
 
 
-def _measure_links(found: Calibration, benchmarker: Benchmarker, budget: Clocked) -> Calibration:
+def _measure_links(
+    found: Calibration, benchmarker: Benchmarker, session: Measurement
+) -> Calibration:
     """Measure transfers and return the calibration with their links and the device's own part."""
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []
     samples: list[Sample] = []
     few = benchmarker.quick and benchmarker.spec.limits.software  # its transfers are host copies
     for size in SIZES[:-1] if few else SIZES:
-        if budget.over and len(into) > 1:
+        if session.over and len(into) > 1:
             break
         try:
             there, back = benchmarker.transfers(size)

@@ -15,7 +15,8 @@ import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ..common.errors import VkschedError
@@ -96,7 +97,7 @@ class Overheads:
     alone_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Calibration:
     """Measurements of one device.
 
@@ -131,10 +132,11 @@ class Calibration:
     pace: float = 1.0
     seen: str = ""
     guessed: bool = False
-    costs: PerfModel = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "costs", _costs(self))
+    @cached_property
+    def costs(self) -> PerfModel:
+        """The costs for the planner."""
+        return _costs(self)
 
     def __bool__(self) -> bool:
         return self.overheads is not None
@@ -190,9 +192,7 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the calibration as plain data; `from_dict` reads it."""
-        out = asdict(self)
-        del out["costs"]
-        return out
+        return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Calibration:

@@ -5,7 +5,7 @@
                                                                        |
     next plans <--------------DeviceSpec.costs, Topology.links---------'
 
-It follows the tuning mode (autotuner.py). Errors here do not break a compile, except for a device
+It follows the tuning mode (measurement.py). Errors here do not break a compile, except for a device
 failure, because the device would fail the run, too. Examples: tests/tuning/test_calibrator.py.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 import platform
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -25,16 +25,13 @@ from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from ..trace import Clock
-from .autotuner import Mode
 from .benchmarker import DeviceBenchmarker
-from .calibrate_device import FIRST_STEPS, Clocked, Tell, calibrate
+from .calibrate_device import FIRST_STEPS, calibrate
 from .calibration_samples import CalibrationSample
 from .calibration_types import Calibration, Overheads, Sample, speeds_of, through
-from .cost_cache import CostStore
-from .crash_marker import CrashMarker
+from .cost_cache import CostCache
 from .device_cache import Identity
-
-OpenBenchmarker = Callable[[Device, Device, Clock, bool], DeviceBenchmarker]
+from .measurement import Measurement, Mode, Tell
 
 
 def cost_cache_key(spec: DeviceSpec) -> Identity | None:
@@ -54,23 +51,11 @@ _UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}
 
 
 class Calibrator:
-    """Calibrations by device, cached and measured. Thread-safe.
+    """Calibrations by device, cached and measured. Thread-safe."""
 
-    Parameters
-    ----------
-    open_benchmarker
-        Returns the benchmarker of a device; tests replace it.
-    """
-
-    def __init__(
-        self,
-        mode: Mode,
-        store: CostStore | None = None,
-        open_benchmarker: OpenBenchmarker | None = None,
-    ) -> None:
+    def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._store = store
-        self._open_benchmarker = open_benchmarker or open_benchmarker_of
+        self._cache = CostCache()
         self._known: dict[Identity | str, Calibration] = {}
         self._lock = threading.RLock()
 
@@ -81,10 +66,10 @@ class Calibrator:
         with self._lock:
             if key not in self._known:
                 read = None
-                if identity is not None and self._store is not None and self._mode.reads:
-                    read = self._store.load(identity)
+                if identity is not None and self._mode.reads:
+                    read = self._cache.load(identity)
                     if not read:
-                        read = _UNCACHED.get((self._store.path(identity), identity))
+                        read = _UNCACHED.get((self._cache.path(identity), identity))
                 if read:
                     read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
@@ -134,14 +119,14 @@ class Calibrator:
     def file(self, spec: DeviceSpec) -> Path | None:
         """Return the file of a device's costs."""
         identity = cost_cache_key(spec)
-        return None if identity is None or self._store is None else self._store.path(identity)
+        return None if identity is None else self._cache.path(identity)
 
     def forget(self, spec: DeviceSpec) -> bool:
         """Delete the calibration of a device, also on disk; return True if there was one."""
         identity = cost_cache_key(spec)
         with self._lock:
             self._known.pop(identity or spec.name, None)
-        return identity is not None and self._store is not None and self._store.clear(identity)
+        return identity is not None and self._cache.clear(identity)
 
     def measure(
         self,
@@ -173,67 +158,50 @@ class Calibrator:
         DeviceError
             The device failed; its `device` and `during` are set.
         """
-        known, budget = self.known(device.spec), Clocked(budget_s)
+        known, identity = self.known(device.spec), cost_cache_key(device.spec)
         if not quick:
             known = known.at_own_pace()
-        lost = self._crashed_calls(device.spec)
+        lost = self._cache.crashed_variants(identity) if identity else frozenset()
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # even overheads cannot be measured
         calls = [call for call in wanted if call.kind not in lost]
         base = replace(known, overheads=None) if again else known
         if again and not quick:
             base = replace(base, link_in=None, link_out=None)
-        marker, failed = self._crash_marker(device.spec), False
-        try:
-            benchmarker = self._open_benchmarker(device, host, clock, quick)
-            found = calibrate(
-                benchmarker, calls, base, budget, tell, marker, thorough=again and not quick
-            )
-        except (OutOfMemory, DeviceTimeout):
-            # it is busy with other work; a run will report a failure
-            return known
-        except DeviceError as error:
-            failed = True
-            error.device, error.during = device.name, "calibrating"
-            raise
-        except VkschedError:
-            return known
-        finally:
-            marker.close(failed)
+        file = self.file(device.spec)
+        with Measurement(budget_s, tell, file, device.name, "calibrating") as session:
+            try:
+                benchmarker = open_benchmarker_of(device, host, clock, quick)
+                found = calibrate(benchmarker, calls, base, session, thorough=again and not quick)
+            except (OutOfMemory, DeviceTimeout):
+                # it is busy with other work; a run will report a failure
+                return known
+            except DeviceError:
+                raise
+            except VkschedError:
+                return known
         if quick:
-            found = replace(_merge_quick(known, found), spent_s=budget.spent_s, starts=starts)
+            found = replace(_merge_quick(known, found), spent_s=session.spent_s, starts=starts)
         else:  # the user asked for this time: it does not count as spent by schedulers
             found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
         with self._lock:
-            self._known[cost_cache_key(device.spec) or device.name] = merged
+            self._known[identity or device.name] = merged
         self._keep(device.spec, found, merged)
         return merged
 
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
         """Cache costs that runs showed for later schedulers; this one's speed tracker has them."""
         identity = cost_cache_key(spec)
-        if identity is not None and self._store is not None and self._mode.reads:
-            self._store.add(identity, seen)
-
-    def _crashed_calls(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
-        identity = cost_cache_key(spec)
-        if identity is None or self._store is None:
-            return frozenset()
-        return self._store.crashed_variants(identity)
-
-    def _crash_marker(self, spec: DeviceSpec) -> CrashMarker:
-        identity = cost_cache_key(spec)
-        if identity is None or self._store is None:
-            return CrashMarker(None)
-        return self._store.crash_marker(identity)
+        if identity is not None and self._mode.reads:
+            self._cache.add(identity, seen)
 
     def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = cost_cache_key(spec)
-        if identity is None or self._store is None or not found:
+        if identity is None or not found:
             return
-        if not self._store.add(identity, found):
-            _UNCACHED[self._store.path(identity), identity] = merged
+        if not self._cache.add(identity, found):
+            _UNCACHED[self._cache.path(identity), identity] = merged
 
 
 def _merge_quick(known: Calibration, found: Calibration) -> Calibration:

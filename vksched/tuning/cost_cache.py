@@ -4,7 +4,7 @@
         {"format", "uuid", "driver", "label", "calibration": Calibration}
 
 device_cache.py defines when files are read and written. Results of other shaders are not used.
-Examples: tests/tuning/test_cost_store.py.
+Examples: tests/tuning/test_cost_cache.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..ir.op import get_op
 from ..plan.costs.node_cost import COPIES
 from . import crash_marker
 from .calibration_types import Calibration, Sample
-from .device_cache import DeviceFiles, Identity
+from .device_cache import DeviceCache, Identity
 from .tunable_calls import shader_hash
 
 FORMAT = 2
 
 
-class CostStore(DeviceFiles[Calibration | None]):
+class CostCache(DeviceCache[Calibration | None]):
     """Calibrations on disk; None for a device without one. Thread-safe."""
 
     command = "calibrate"
@@ -48,7 +48,10 @@ class CostStore(DeviceFiles[Calibration | None]):
 
     def _parse(self, data: Mapping[str, Any]) -> Calibration | None:
         found = Calibration.from_dict(data["calibration"])
-        return replace(found, samples=tuple(filter(_is_current, found.samples)))
+        samples = tuple(filter(_is_current, found.samples))
+        found = found if len(samples) == len(found.samples) else replace(found, samples=samples)
+        assert found.costs is not None  # damaged samples raise here
+        return found
 
     def _entries(self, calibration: Calibration | None) -> dict[str, Any]:
         return {} if calibration is None else {"calibration": calibration.as_dict()}

@@ -4,10 +4,10 @@
         {"format", "uuid", "driver", "label", and the data of a subclass}
 
 Results of another driver version are not used. Files are replaced atomically under a lock, so any
-number of processes may read and write. The cache is optional: a folder that cannot be found or
-written, or a file that cannot be read, only causes a warning. A damaged file is renamed to
-`.damaged`. Subclasses are in variant_cache.py and cost_cache.py. Examples:
-tests/tuning/test_tuner_store.py, tests/tuning/test_cost_store.py.
+number of processes may read and write (storage/disk_cache.py). The cache is optional: a folder that
+cannot be found or written, or a file that cannot be read, only causes a warning. Subclasses are in
+variant_cache.py and cost_cache.py. Examples: tests/tuning/test_variant_cache.py,
+tests/tuning/test_cost_cache.py.
 """
 
 from __future__ import annotations
@@ -17,35 +17,19 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..common.user_warning import warn
-from ..storage.disk_cache import (
-    folder_of,
-    locked,
-    make_folder,
-    read_whole,
-    replace_whole,
-    set_aside,
-    warn_full,
-)
+from ..storage.cache_folder import folder_of, warn_full
+from ..storage.disk_cache import DAMAGE as DAMAGE
+from ..storage.disk_cache import DiskCache, StaleFile
 from . import crash_marker
-from .crash_marker import CrashMarker
 
 MAX_FILES = 8
 """Maximum number of files of one device; those of the least recently used drivers are removed."""
-
-DAMAGE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
-)  # fmt: skip
-"""Errors of parsing a damaged file."""
-
-_warned: set[tuple[Path, str]] = set()
-"""Files and reasons that were warned about."""
 
 Cached = TypeVar("Cached")
 
@@ -72,7 +56,7 @@ class Identity:
         return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
 
 
-class DeviceFiles(ABC, Generic[Cached]):
+class DeviceCache(ABC, Generic[Cached]):
     """The files of one kind of results. Thread-safe.
 
     `Cached` is the type of the content of a device's file, and `command` the command that measures
@@ -104,33 +88,41 @@ class DeviceFiles(ABC, Generic[Cached]):
         """Return both values merged; newer entries win."""
 
     @cached_property
+    def _files(self) -> DiskCache:
+        folder = self._root / self.folder_name if self._root else folder_of(self.folder_name)
+        remedy = f"; try `vksched {self.command}`"
+        return DiskCache(folder, self.command, remedy, max_files=MAX_FILES)
+
+    @property
     def folder(self) -> Path | None:
         """The folder of the files, or None if there is none."""
-        return self._root / self.folder_name if self._root else folder_of(self.folder_name)
+        return self._files.folder
 
     def path(self, device: Identity) -> Path | None:
         """Return the file of a device."""
-        return None if self.folder is None else self.folder / device.file_name
+        return self._files.path(device.file_name)
 
     def load(self, device: Identity) -> Cached:
         """Return the cached value of a device; without one, or with a warning if the file is
         damaged, the empty value.
         """
-        path = self.path(device)
-        if path is None:
-            return self._nothing()
-        found, why = self._read(path, device)
-        if why and (path, why) not in _warned:
-            _warned.add((path, why))
-            warn(f"[{self.command}] {path} is not used: {why}; try `vksched {self.command}`")
-        return found
+        found = self._files.get(device.file_name, partial(self._content, device))
+        return self._nothing() if found is None else found
 
     def _keep(self, device: Identity, newer: Cached) -> bool:
         """Merge results into those of a device; return True if they were written. The first failure
         logs a warning.
         """
+
+        def merge(known: Cached | None) -> bytes:
+            merged = self._merged(self._nothing() if known is None else known, newer)
+            data = {"format": self.format, **asdict(device), **self._entries(merged)}
+            return json.dumps(data, indent=1).encode()
+
+        parse, counted = partial(self._content, device), f"{device.prefix}-????????.json"
         try:
-            self._write(device, newer)
+            for old in self._files.update(device.file_name, parse, merge, counted):
+                crash_marker.forget(old)
         except OSError as error:
             if not warn_full(self.folder or Path(), error) and not self._warned:
                 self._warned = True
@@ -141,65 +133,14 @@ class DeviceFiles(ABC, Generic[Cached]):
 
     def clear(self, device: Identity) -> bool:
         """Delete the results of a device; return True if there were any."""
-        path = self.path(device)
-        crash_marker.forget(path)
-        if path is None:
-            return False
-        try:
-            path.unlink()
-        except OSError:
-            return False
-        return True
+        crash_marker.forget(self.path(device))
+        return self._files.clear(device.file_name)
 
-    def crash_marker(self, device: Identity) -> CrashMarker:
-        """Return a crash marker for measurements on a device; the user closes it."""
-        return CrashMarker(self.path(device))
-
-    def _write(self, device: Identity, newer: Cached) -> None:
-        path = self.path(device)
-        if path is None:
-            raise FileNotFoundError("the user has no home")
-        make_folder(path.parent)
-        with locked(path.parent / "lock"):
-            merged = self._merged(self._read(path, device, held=True)[0], newer)
-            data = {"format": self.format, **asdict(device), **self._entries(merged)}
-            replace_whole(path, json.dumps(data, indent=1))
-            _remove_oldest(path, device)
-
-    def _read(self, path: Path, device: Identity, held: bool = False) -> tuple[Cached, str]:
-        """Return the content of a file for a device, and why it is empty; "" if that is usual.
-        held: True if the lock is held.
-        """
-        content = b""
-        try:
-            content = read_whole(path)
-            data = json.loads(content)
-            if data["format"] != self.format:
-                return self._nothing(), f"expected format {self.format}, got {data['format']!r}"
-            if data["driver"] != device.driver:
-                why = f"expected the driver {device.driver}, got {data['driver']}"
-                return self._nothing(), why
-            return self._parse(data), ""
-        except FileNotFoundError:
-            return self._nothing(), ""
-        except DAMAGE as error:
-            if not isinstance(error, OSError):
-                set_aside(path, content, held)
-            return self._nothing(), f"{type(error).__name__}: {error}"
-
-
-def _remove_oldest(path: Path, device: Identity) -> None:
-    """Remove files of a device until those of a few drivers are left."""
-    name = re.compile(re.escape(device.prefix) + r"-[0-9a-f]{8}\.json")
-    others = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
-    for old in sorted(others, key=_changed, reverse=True)[MAX_FILES - 1 :]:
-        crash_marker.forget(old)
-        with suppress(OSError):  # Windows: another process reads it
-            old.unlink()
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    def _content(self, device: Identity, content: bytes) -> Cached:
+        """Return the content of a file of a device."""
+        data = json.loads(content)
+        if data["format"] != self.format:
+            raise StaleFile(f"expected format {self.format}, got {data['format']!r}")
+        if data["driver"] != device.driver:
+            raise StaleFile(f"expected the driver {device.driver}, got {data['driver']}")
+        return self._parse(data)

@@ -27,10 +27,10 @@ from ..runtime.device import Device
 from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
-from .autotuner import Mode, is_busy
 from .calibration_samples import CalibrationSample, calibration_samples
 from .calibration_types import Calibration
 from .calibrator import Calibrator, cost_cache_key
+from .measurement import Mode, is_busy, no_progress
 
 FIRST_USE_S, START_S = 0.5, 0.3
 """Time for one device while its results are cached, and the part of it for one scheduler."""
@@ -175,7 +175,7 @@ class FirstUse:
         starts = int(device.name not in self._measured)
         self._measured.add(device.name)
         again = bool(starts) and self._is_second_start(device.spec)
-        about = _no_progress, trace.clock, again
+        about = no_progress, trace.clock, again
         found = known
         try:
             found = calibrator.measure(
@@ -218,7 +218,3 @@ class FirstUse:
 
 def _is_hardware(spec: DeviceSpec) -> bool:
     return spec.kind == "vulkan" and not spec.limits.software
-
-
-def _no_progress(what: str, done: int, total: int) -> None:
-    """Report no progress."""

@@ -5,7 +5,7 @@ version.
         {"format", "uuid", "driver", "label", "calls": {key: TuningResult}}
 
 device_cache.py defines when files are read and written. Results of other shaders are retained but
-not used. Examples: tests/tuning/test_tuner_store.py.
+not used. Examples: tests/tuning/test_variant_cache.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..topology.tuned_variants import Choices, size_class_key
 from . import crash_marker
-from .device_cache import DeviceFiles, Identity
+from .device_cache import DeviceCache, Identity
 
 FORMAT = 2
 
@@ -63,7 +63,7 @@ def choices(found: Iterable[TuningResult]) -> Choices:
     return Choices({each.key: each.best for each in found})
 
 
-class Store(DeviceFiles[dict[str, TuningResult]]):
+class VariantCache(DeviceCache[dict[str, TuningResult]]):
     """Results on disk by call key. Thread-safe."""
 
     command = "tune"

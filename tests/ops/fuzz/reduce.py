@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.ir.attrs import AttrValue
 from vksched.ops.reduction.arg_reduce import ARG_DTYPES
-from vksched.ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from vksched.ops.reduction.reduce import REDUCTIONS
 from vksched.testing.op_cases.op_sample import OpSample
 from vksched.testing.op_cases.reduction.reduce import TOLERANCE
 
@@ -15,8 +15,8 @@ from .common import Draw, Pick, array, axes_of, shapes
 
 def _reduce(op: str) -> Draw:
     def draw(pick: Pick) -> OpSample:
-        shape = pick(shapes(6, 6, int(op in NEEDS_VALUES)))
-        x = array(pick, pick(st.sampled_from(REDUCE_DTYPES[op])), shape)
+        shape = pick(shapes(6, 6, int(REDUCTIONS[op].needs_values)))
+        x = array(pick, pick(st.sampled_from(REDUCTIONS[op].dtypes)), shape)
         attrs: dict[str, AttrValue] = {
             "axes": axes_of(pick, x.ndim),
             "keepdims": pick(st.booleans()),
@@ -47,7 +47,7 @@ def nonzero(pick: Pick) -> OpSample:
 
 
 DRAWS: dict[str, Draw] = {
-    **{op: _reduce(op) for op in REDUCE_DTYPES},
+    **{op: _reduce(op) for op in REDUCTIONS},
     **{op: _arg(op) for op in ("argmax", "argmin")},
     "nonzero": nonzero,
 }

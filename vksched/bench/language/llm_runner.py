@@ -33,24 +33,7 @@ class Noting:
         return getattr(self._scheduler, name)
 
     def compile(self, *args: Any, **more: Any) -> Any:
-        return self._noted(self._scheduler.compile(*args, **more))
-
-    @property
-    def graphs(self) -> Noting:
-        return self
-
-    @property
-    def rewriting(self) -> str | None:
-        rewriting: str | None = self._scheduler.graphs.rewriting
-        return rewriting
-
-    def keep(self, plan: Any) -> Any:
-        return self._scheduler.graphs.keep(plan)
-
-    def compile_cached_plan(self, *args: Any) -> Any:
-        return self._noted(self._scheduler.graphs.compile_cached_plan(*args))
-
-    def _noted(self, run: Any) -> Any:
+        run = self._scheduler.compile(*args, **more)
         self.runs.append(run)
         return run
 

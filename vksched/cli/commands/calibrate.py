@@ -41,11 +41,10 @@ def calibrate(
     tuning_options.check_budget("calibrate", budget_s)
     tuning_options.check_options(clear, model_files, dims, shapes)
     from ...scheduler.scheduler import Scheduler
-    from ...tuning.autotuner import Mode, Tuner
+    from ...tuning.autotuner import Tuner
     from ...tuning.calibration_samples import typical_samples
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostStore
-    from ...tuning.variant_cache import Store
+    from ...tuning.measurement import Mode
 
     with inputs.collected_warnings() as notes:
         wanted = inputs.parse_devices(devices)
@@ -55,7 +54,7 @@ def calibrate(
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
             here = {(d.spec.kind, d.spec.memory_node): d for d in asked}.values()
             mode = Mode(True, budget_s, software=True)
-            calibrator, tuner = Calibrator(mode, CostStore()), Tuner(mode, Store())
+            calibrator, tuner = Calibrator(mode), Tuner(mode)
             if clear:
                 rows = [_cleared(d, calibrator) for d in here]
             else:
@@ -79,8 +78,8 @@ def _measured(
 ) -> dict[str, Any]:
     """Measure one device and return its measurements."""
     from ...trace import SystemClock
-    from ...tuning.autotuner import progress_bar
     from ...tuning.calibration_samples import calibration_samples
+    from ...tuning.measurement import progress_bar
 
     spec = tuner.tuned(calibrator.costed(device.spec))
     wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]

@@ -84,11 +84,11 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
     """Measure missing calls on one device and return its measurements."""
-    from ...tuning.autotuner import Mode, Tuner, progress_bar
+    from ...tuning.autotuner import Tuner
+    from ...tuning.measurement import Mode, progress_bar
     from ...tuning.tunable_calls import calls_of
-    from ...tuning.variant_cache import Store
 
-    tuner = Tuner(Mode(True, budget_s, software=True), Store())
+    tuner = Tuner(Mode(True, budget_s, software=True))
     calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
     missing = tuner.missing(device.spec, calls)
     try:
@@ -109,13 +109,12 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
 
 
 def _clear(device: Device) -> dict[str, Any]:
-    from ...tuning.autotuner import Mode, Tuner, identity_of
-    from ...tuning.variant_cache import Store
+    from ...tuning.autotuner import Tuner
+    from ...tuning.measurement import Mode
 
-    identity, store = identity_of(device.spec), Store()
-    row = tuning_options.row_of(device.spec, Tuner(Mode(False), store).file(device.spec))
-    row["cleared"] = identity is not None and store.clear(identity)
-    return row
+    tuner = Tuner(Mode(False))
+    row = tuning_options.row_of(device.spec, tuner.file(device.spec))
+    return {**row, "cleared": tuner.forget(device.spec)}
 
 
 def _call(found: TuningResult) -> dict[str, Any]:

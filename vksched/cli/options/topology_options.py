@@ -61,13 +61,12 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
     from ...runtime.vulkan import device_probe
     from ...topology.links import Links
     from ...topology.topology import Topology
-    from ...tuning.autotuner import Tuner, mode_of
+    from ...tuning.autotuner import Tuner
     from ...tuning.calibrator import Calibrator
-    from ...tuning.cost_cache import CostStore
-    from ...tuning.variant_cache import Store
+    from ...tuning.measurement import mode_of
 
     mode = mode_of("auto")
-    tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+    tuner, calibrator = Tuner(mode), Calibrator(mode)
     if names is None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -14,10 +14,10 @@ Examples: tests/distributed/test_cluster.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...common.dtypes import NDArray, Progress
@@ -34,7 +34,7 @@ from ...plan.multi_host.verify_host_plans import fit_together
 from ...plan.plan import Plan
 from ...plan.types.plan_types import HOST
 from ...planner.partition.host_partition import cut
-from ...runtime.device import Closing, Device
+from ...runtime.device import Closing
 from ...runtime.executors.base_executor import (
     INTERRUPTED_S,
     BaseExecutor,
@@ -43,10 +43,11 @@ from ...runtime.executors.base_executor import (
     close_all,
     guarded,
 )
+from ...runtime.executors.executor_context import ExecutorContext
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import RunStats
 from ...topology.host_names import DRIVER, host_of, on
-from ...trace import Event, GatheredTrace, Trace
+from ...trace import Event, GatheredTrace
 from ...trace.format import OF_SPLITS
 from ..protocols import RunKey, TensorTransport, Worker, WorkerRunResult
 from ..wire.stats_codec import remap_ids
@@ -77,37 +78,35 @@ class _Run:
 class ClusterExecutor(BaseExecutor):
     """A prepared plan over several hosts.
 
-    hosts: workers by name. devices: as in the plan; only the names of remote ones matter.
+    hosts: workers by name. Only the names of remote devices of `context` matter.
     """
 
     def __init__(
         self,
         plan: Plan,
         hosts: Mapping[str, Worker],
-        devices: Sequence[Device],
         transport: TensorTransport,
-        trace: Trace,
-        timeout_s: float,
-        progress: Progress | None = None,
-        numbers: Iterator[int] | None = None,
-        number: int = -1,
+        context: ExecutorContext,
     ) -> None:
-        working = {split.device for split in plan.splits}
-        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
+        super().__init__(plan, context, {split.device for split in plan.splits})
         self._transport = transport
         self._plan_number = next(NUMBERS)
         own, *others = fit_together(cut(plan))  # each host verifies its own part
         self._parts: dict[str, HostPlan] = {part.host: part for part in (own, *others)}
         self._hosts = {part.host: _known(hosts, part.host) for part in others}
-        self._limit_s = timeout_s * (1 + len(plan.splits))
+        self._limit_s = context.timeout_s * (1 + len(plan.splits))
         self._input_bytes = _input_bytes(plan)
-        here = [d for d in devices if host_of(d.name) == DRIVER]
-        start, there = trace.clock.now(), {d: self._note_resident(d) for d in self._working}
-        self._gathered = GatheredTrace(trace.clock)
-        about = here, transport, self._gathered, timeout_s, progress
-        self._own = HostPlanExecutor(own, *about, number=number)
+        here = [d for d in context.devices if host_of(d.name) == DRIVER]
+        clock = context.trace.clock
+        start, there = clock.now(), {d: self._note_resident(d) for d in self._working}
+        self._gathered = GatheredTrace(clock)
+        self._own = HostPlanExecutor(
+            own,
+            transport,
+            replace(context, devices=here, trace=self._gathered, run_numbers=itertools.count()),
+        )
         try:
-            self._prepare_hosts(guarded(progress) if progress is not None else None)
+            self._prepare_hosts(guarded(context.progress))
         except BaseException:
             self._free()
             raise

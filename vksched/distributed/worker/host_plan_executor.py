@@ -12,21 +12,22 @@ Examples: tests/distributed/test_cluster.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import TIMEOUT_MAX
 
-from ...common.dtypes import NDArray, Progress, numpy_dtype
+from ...common.dtypes import NDArray, numpy_dtype
 from ...common.errors import DeviceError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan, Recv, Send
 from ...plan.types.plan_types import HOST
-from ...runtime.device import Closing, Device
+from ...runtime.device import Closing
 from ...runtime.executors.base_executor import ExecutorClosed, RunResult
+from ...runtime.executors.executor_context import ExecutorContext
 from ...runtime.executors.plan_executor import Executor
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import HostSpan
 from ...topology.host_names import on
-from ...trace import Event, Trace
+from ...trace import Event
 from ...trace.perfetto import HOST as HOST_LANE
 from ..protocols import RunKey, TensorTransport
 from .sending import SentTensor, TensorSender
@@ -48,28 +49,20 @@ class _RunArguments:
 
 
 class HostPlanExecutor(Executor):
-    """Run one part. devices: devices as in the topology of its plan."""
+    """Run one part; the devices are those of the topology of its plan."""
 
     def __init__(
-        self,
-        part: HostPlan,
-        devices: Sequence[Device],
-        transport: TensorTransport,
-        trace: Trace,
-        timeout_s: float,
-        progress: Progress | None = None,
-        numbers: Iterator[int] | None = None,
-        number: int = -1,
+        self, part: HostPlan, transport: TensorTransport, context: ExecutorContext
     ) -> None:
         self.part = part
         self._transport = transport
         self._asked: dict[int, _RunArguments] = {}
         self.fault: DeviceError | None = None
         """The first failure of its devices, or None."""
-        super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
+        super().__init__(part.plan, context)
         self._outputs = self._outputs[: part.results]
         targets = {step.host for step in part.walk() if isinstance(step, Send)}
-        self._sender = TensorSender(transport, len(targets), trace.clock)
+        self._sender = TensorSender(transport, len(targets), context.trace.clock)
 
     def carry(
         self,

@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +21,7 @@ import numpy as np
 from ...common.dtypes import NDArray
 from ...common.formatting import format_bytes
 from ...common.user_warning import warn
-from ...storage.disk_cache import make_folder
+from ...storage.disk_cache import DiskCache
 from ..wire.channel import Payload, flat
 
 MAX_BYTES = 64 << 30
@@ -48,9 +46,8 @@ class WeightCache:
     """
 
     def __init__(self, folder: Path | None, most_bytes: int = MAX_BYTES) -> None:
-        self.folder = folder
         self.most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._files = DiskCache(folder, "cluster", max_bytes=most_bytes)
         self._has_warned = False
 
     def load(self, name: str) -> NDArray | None:
@@ -63,8 +60,7 @@ class WeightCache:
         except (OSError, ValueError):  # missing or empty
             return None
         if hash_of([found]) != name:
-            with suppress(OSError):
-                path.unlink()
+            self._files.clear(name)
             return None
         with suppress(OSError):
             os.utime(path)  # marks it as recently used
@@ -77,18 +73,10 @@ class WeightCache:
         path = self._path(name)
         if path is None or not 0 < data.nbytes <= self.most_bytes:
             return data
-        new = path.with_name(f"{name}.{secrets.token_hex(6)}.new")
         try:
-            with self._lock:
-                make_folder(path.parent)
-                self._make_room(data.nbytes)
-                with open(new, "xb") as file:
-                    file.write(flat(data))
-                os.replace(new, path)
-                return _read_file(path)
+            self._files.put(name, flat(data))
+            return _read_file(path)
         except OSError as error:
-            with suppress(OSError):
-                new.unlink()
             if not self._has_warned:
                 self._has_warned = True
                 warn(
@@ -99,23 +87,7 @@ class WeightCache:
 
     def _path(self, name: str) -> Path | None:
         """Return the path of a weight, or None for a name that is no hash."""
-        return self.folder / name if self.folder is not None and HASH.fullmatch(name) else None
-
-    def _make_room(self, size: int) -> None:
-        """Evict least recently used files and leftovers of killed writers."""
-        assert self.folder is not None
-        found: list[tuple[float, int, Path]] = []
-        for path in self.folder.iterdir():
-            with suppress(OSError):
-                about = path.stat()
-                found.append((about.st_mtime, about.st_size, path))
-        total = size + sum(each for _, each, _ in found)
-        for _, each, path in sorted(found):
-            if total <= self.most_bytes:
-                return
-            with suppress(OSError):  # another process removed it, or Windows has it open
-                path.unlink()
-                total -= each
+        return self._files.path(name) if HASH.fullmatch(name) else None
 
 
 def _read_file(path: Path) -> NDArray:

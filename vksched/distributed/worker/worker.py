@@ -18,6 +18,7 @@ from ...common.errors import DeviceError, PlanError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
 from ...runtime.executors.base_executor import CommitFailed, RunResult
+from ...runtime.executors.executor_context import ExecutorContext
 from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace
 from ..protocols import Driver, RunKey, TensorTransport
@@ -100,9 +101,11 @@ class PlanRunner:
         self, number: int, part: HostPlan, progress: Progress | None
     ) -> _PreparedPart:
         devices = self._devices_of(part)
-        about = self._transport, self._trace, self._timeout_s, progress
+        context = ExecutorContext(
+            devices, self._trace, self._timeout_s, progress, plan_number=number
+        )
         try:
-            return _PreparedPart(HostPlanExecutor(part, devices, *about, number=number))
+            return _PreparedPart(HostPlanExecutor(part, self._transport, context))
         except DeviceError as error:
             _with_device_name(error, part.host)
             raise

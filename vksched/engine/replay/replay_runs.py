@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ...common.errors import PlanError
 from ...plan.plan import Plan
+from ...runtime.executors.executor_context import ExecutorContext
 from ...runtime.executors.plan_executor import Executor
 from ...runtime.simulated.meta_device import MetaDevice, meta_array
 from ...runtime.simulated_clock import SimulatedClock
@@ -84,7 +85,8 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
         raise PlanError(f"[replay] expected results of at most {MAX_BYTES} bytes, got more")
     clock, tape = SimulatedClock(), Tape(None)
     devices = [MetaDevice(spec, clock) for spec in topology.devices]
-    executor = Executor(plan, devices, Trace(clock, [tape]), float("inf"), number=0)
+    context = ExecutorContext(devices, Trace(clock, [tape]), float("inf"), plan_number=0)
+    executor = Executor(plan, context)
     try:
         feeds = {node.id: meta_array(node.type) for node in graph.inputs}
         executor.run(feeds, {n: [lambda *_: None] * count for n, count in observed.items()})

@@ -89,7 +89,7 @@ class LanguageModel(ImportedModel):
         """The size of all tensors in the file in bytes."""
         return sum(tensor.nbytes for tensor in self.file.tensors.values())
 
-    @property
+    @cached_property
     def device_bytes(self) -> int:
         """The maximum size of all tensors on a device in bytes."""
         return sum(map(device_bytes_of, self.file.tensors.values()))

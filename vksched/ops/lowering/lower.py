@@ -6,6 +6,7 @@ Planner, runtime and tests access kernels only through this module.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 from ...common.dtypes import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW
@@ -35,7 +36,7 @@ SCRATCH_ALIGN_WORDS = 16
 """Alignment of scratch buffers in words."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lowering:
     """Dispatches in order, and the words of each scratch buffer by number."""
 
@@ -56,7 +57,7 @@ class Lowering:
             left[0] = replace(left[0], barrier=False)
         return tuple(left)
 
-    @property
+    @cached_property
     def scratch_words(self) -> int:
         """Total words of all scratch buffers."""
         return sum(_aligned(words) for words in self.scratch)

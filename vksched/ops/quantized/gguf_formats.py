@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -326,6 +326,9 @@ def pack_u32(name: str, blocks: Any, shape: Shape) -> ArrayLike:
     )
 
 
+R = TypeVar("R", bound="Repacked")
+
+
 class Repacked(LazyArray):
     """Words of blocks in a file, repacked lazily. `values` is the dequantized weight's shape."""
 
@@ -345,6 +348,20 @@ class Repacked(LazyArray):
         file, start = self.place
         rows = out.reshape(-1, self.shape[-1])
         return file, start + first * self._row_bytes, self._name, self._row_bytes, rows
+
+    @classmethod
+    def write_rows(cls: type[R], parts: Sequence[tuple[R, int, NDArray]]) -> None:
+        """Write rows; native loops read all parts of a file in one call."""
+        by_file: dict[int | None, list[tuple[R, int, NDArray]]] = {}
+        for part in parts:
+            place = part[0].place if native_kernels.has_repack_file() else None
+            by_file.setdefault(place[0] if place is not None else None, []).append(part)
+        left = by_file.pop(None, [])
+        for some in by_file.values():
+            read = native_kernels.repack_file([array.part(out, row) for array, row, out in some])
+            left += some[read:]
+            some[0][0].require()
+        super().write_rows(left)  # raises the error of a truncated file
 
 
 def _as_bytes(blocks: Any) -> NDArray:

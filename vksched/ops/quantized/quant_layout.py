@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -47,7 +48,7 @@ Parts = tuple[NDArray, NDArray]
 """Decoded blocks: quantized values (..., values), and words of the header (..., words)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
     """A quantization format, as data.
 
@@ -71,22 +72,22 @@ class Format:
     high: int
     head: int
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Return the number of which the values of a row are a multiple."""
         return max(self.values, RUN)
 
-    @property
+    @cached_property
     def tail(self) -> int:
         """Return the words of a header that are stored in front of a pair of tiles: two or none."""
         return self.head % 4
 
-    @property
+    @cached_property
     def whole(self) -> int:
         """Return the unit in which rows can be split, in values: a tile or a pair of tiles."""
         return 2 * TILE if self.tail else TILE
 
-    @property
+    @cached_property
     def tile_words(self) -> int:
         """Return the words of a whole tile without its tail."""
         return self.head - self.tail + RUNS * (self.high + self.low)
@@ -110,7 +111,7 @@ class Format:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FloatFormat(Format):
     """16-bit floats, two in a word: a row is bitwise equal to the file's bytes.
 
@@ -126,7 +127,7 @@ class FloatFormat(Format):
         return self.widen(np.ascontiguousarray(words).view(np.uint16))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockFormat(Format):
     """Blocks of quantized values that share scales.
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,34 +31,6 @@ from ..elementwise import log, sqrt
 from ..elementwise.fp16 import computed_wide
 from ..layout.reshape import expand
 from .reduce_launch import reduction
-
-REDUCE_DTYPES: dict[str, tuple[str, ...]] = {
-    "reduce_sum": (FLOAT32, INT32, UINT32),
-    "reduce_mean": (FLOAT32,),
-    "reduce_prod": (FLOAT32, INT32, UINT32),
-    "reduce_max": (FLOAT32, INT32, UINT32),
-    "reduce_min": (FLOAT32, INT32, UINT32),
-    "reduce_any": (BOOL,),
-    "reduce_all": (BOOL,),
-    "reduce_l1": (FLOAT32,),
-    "reduce_sum_square": (FLOAT32,),
-    "reduce_logsumexp": (FLOAT32,),
-    "reduce_var": (FLOAT32,),
-}
-"""Element types of each reduction; the result has the operand's type."""
-STATE_WORDS = {
-    "sum": 2,
-    "mean": 2,
-    "l1": 2,
-    "sum_square": 2,
-    "prod": 2,
-    "logsumexp": 3,
-    "var": 4,
-}
-"""STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants."""
-ROUNDED_KINDS = ("logsumexp", "var")
-"""States without error compensation, whose sums are rounded at each step."""
-NEEDS_VALUES = ("reduce_max", "reduce_min")
 
 
 def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
@@ -86,19 +59,11 @@ def reduce_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
     return Work(float(inputs[0].size), float(inputs[0].device_bytes + output.device_bytes))
 
 
-def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-        check_reduced(op, inputs[0], attrs, REDUCE_DTYPES[op])
-        if op in NEEDS_VALUES:
-            check_has_values(op, inputs[0], attrs)
-        return TensorType(reduced_shape(inputs[0], attrs), inputs[0].dtype)
-
-    return infer
-
-
 # -- numpy -------------------------------------------------------------------------------------
 
 Along = tuple[int, ...]
+Compute = Callable[[NDArray, Along, Attrs], NDArray]
+"""(x, axes, attrs) -> the reduced array, with reduced axes of size 1."""
 
 
 def wide(x: NDArray) -> NDArray:
@@ -110,34 +75,21 @@ def _count(x: NDArray, axes: Along) -> int:
     return math.prod(x.shape[a] for a in axes)
 
 
-def _sum(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    w = wide(x)
-    return np.asarray(np.sum(w, axis=axes, keepdims=True, dtype=w.dtype))
+def _by(ufunc: np.ufunc) -> Compute:
+    """Return the reduction by a ufunc; sums and products of floats are rounded once."""
+
+    def compute(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
+        w = wide(x) if ufunc in (np.add, np.multiply) else x
+        return np.asarray(ufunc.reduce(w, axis=axes, keepdims=True, dtype=w.dtype))
+
+    return compute
+
+
+_sum = _by(np.add)
 
 
 def _mean(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(_sum(x, axes, attrs) / np.float64(_count(x, axes)))
-
-
-def _prod(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    w = wide(x)
-    return np.asarray(np.prod(w, axis=axes, keepdims=True, dtype=w.dtype))
-
-
-def _max(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    return np.asarray(np.max(x, axis=axes, keepdims=True))
-
-
-def _min(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    return np.asarray(np.min(x, axis=axes, keepdims=True))
-
-
-def _any(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    return np.asarray(np.any(x, axis=axes, keepdims=True))
-
-
-def _all(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
-    return np.asarray(np.all(x, axis=axes, keepdims=True))
 
 
 def _l1(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
@@ -162,24 +114,70 @@ def _var(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(np.sum(np.square(apart), axis=axes, keepdims=True) / np.float64(left))
 
 
-_REFERENCES: dict[str, Callable[[NDArray, Along, Attrs], NDArray]] = {
-    "reduce_sum": _sum,
-    "reduce_mean": _mean,
-    "reduce_prod": _prod,
-    "reduce_max": _max,
-    "reduce_min": _min,
-    "reduce_any": _any,
-    "reduce_all": _all,
-    "reduce_l1": _l1,
-    "reduce_sum_square": _sum_square,
-    "reduce_logsumexp": _logsumexp,
-    "reduce_var": _var,
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Declaration of one reduction op.
+
+    Parameters
+    ----------
+    dtypes
+        Element types; the result has the operand's type.
+    compute
+        The numpy reference.
+    ufunc
+        Reduces without a copy of the operand.
+    words
+        STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants.
+    loop
+        Code of the native loop in native/cpu_kernels/program/copies.cpp.
+    divides
+        The result of `ufunc` is divided by the number of values.
+    needs_values
+        A reduced axis must not be empty.
+    rounds
+        The state has no error compensation: its sums are rounded at each step.
+    attrs
+        Attributes besides `axes` and `keepdims`.
+    """
+
+    dtypes: tuple[str, ...]
+    compute: Compute
+    ufunc: np.ufunc | None = None
+    words: int = 1
+    loop: int | None = None
+    divides: bool = False
+    needs_values: bool = False
+    rounds: bool = False
+    attrs: Domains = field(default_factory=dict)
+
+
+_NUMBERS, _FLOATS, _BOOLS = (FLOAT32, INT32, UINT32), (FLOAT32,), (BOOL,)
+REDUCTIONS = {
+    "reduce_sum": Reduction(_NUMBERS, _sum, np.add, 2, loop=0),
+    "reduce_mean": Reduction(_FLOATS, _mean, np.add, 2, loop=1, divides=True),
+    "reduce_prod": Reduction(_NUMBERS, _by(np.multiply), np.multiply, 2),
+    "reduce_max": Reduction(_NUMBERS, _by(np.maximum), np.maximum, loop=2, needs_values=True),
+    "reduce_min": Reduction(_NUMBERS, _by(np.minimum), np.minimum, loop=3, needs_values=True),
+    "reduce_any": Reduction(_BOOLS, _by(np.logical_or), np.logical_or),
+    "reduce_all": Reduction(_BOOLS, _by(np.logical_and), np.logical_and),
+    "reduce_l1": Reduction(_FLOATS, _l1, words=2),
+    "reduce_sum_square": Reduction(_FLOATS, _sum_square, words=2),
+    "reduce_logsumexp": Reduction(_FLOATS, _logsumexp, words=3, rounds=True),
+    "reduce_var": Reduction(_FLOATS, _var, words=4, rounds=True, attrs={"correction": Real(0.0)}),
 }
 
 
-def _reference(op: str) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
-    compute = _REFERENCES[op]
+def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        check_reduced(op, inputs[0], attrs, REDUCTIONS[op].dtypes)
+        if REDUCTIONS[op].needs_values:
+            check_has_values(op, inputs[0], attrs)
+        return TensorType(reduced_shape(inputs[0], attrs), inputs[0].dtype)
 
+    return infer
+
+
+def _reference(compute: Compute) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         x, axes = inputs[0], attrs.as_ints("axes")
         with np.errstate(all="ignore"):
@@ -189,23 +187,9 @@ def _reference(op: str) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
     return reference
 
 
-_UFUNCS: dict[str, np.ufunc] = {
-    "reduce_sum": np.add,
-    "reduce_mean": np.add,
-    "reduce_prod": np.multiply,
-    "reduce_max": np.maximum,
-    "reduce_min": np.minimum,
-    "reduce_any": np.logical_or,
-    "reduce_all": np.logical_and,
-}
-"""Reductions that numpy computes without a copy of the operand."""
-DIVIDED = {"reduce_mean"}
-"""Reductions in _UFUNCS that are divided by the number of values at the end."""
-
-
-def _cpu(op: str) -> CpuKernel:
+def _cpu(row: Reduction) -> CpuKernel:
     """Return a CPU kernel that computes the reference on pieces, with sums in float64."""
-    ufunc, reference, divides = _UFUNCS.get(op), _reference(op), op in DIVIDED
+    ufunc, reference = row.ufunc, _reference(row.compute)
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x, axes, keepdims = inputs[0], attrs.as_ints("axes"), attrs.as_bool("keepdims")
@@ -215,7 +199,7 @@ def _cpu(op: str) -> CpuKernel:
         adds = ufunc in (np.add, np.multiply)
         dtype = np.float64 if adds and x.dtype == np.float32 else x.dtype
         total = ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
-        out[...] = total / np.float64(_count(x, axes)) if divides else total
+        out[...] = total / np.float64(_count(x, axes)) if row.divides else total
 
     def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
         """Split along the first axis, if it is not reduced."""
@@ -230,14 +214,12 @@ def _cpu(op: str) -> CpuKernel:
     return CpuKernel(compute, cut)
 
 
-_LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-"""Reductions of native/cpu_kernels/program/copies.cpp, in the order of their codes."""
 _PIECE = 1 << 15
 """Number of values that one piece of a native loop reads, about 10 us."""
 
 
-def _native_program(op: str) -> NativeProgramRule | None:
-    if op not in _LOOPS:
+def _native_program(loop: int | None) -> NativeProgramRule | None:
+    if loop is None:
         return None
 
     def native_program(
@@ -252,7 +234,7 @@ def _native_program(op: str) -> NativeProgramRule | None:
         sizes = (x.shape[:first], x.shape[first:end], x.shape[end:])
         outer, count, inner = map(math.prod, sizes)
         pieces = max(1, min(x.size // _PIECE, outer, 2 * SHARES))
-        numbers = (_LOOPS.index(op), outer, count, inner)
+        numbers = (loop, outer, count, inner)
         return NativeProgram((Loop("reduce", (0,), output.size, numbers, (), pieces, x.size),))
 
     return native_program
@@ -265,35 +247,29 @@ def _divisor(call: Call, columns: int) -> float:
     return max(columns - float(call.attrs.get("correction", 0)), 0.0)  # type: ignore[arg-type]
 
 
-_MORE: dict[str, Domains] = {"reduce_var": {"correction": Real(0.0)}}
-
-
-def _register(op: str) -> None:
-    kind = op.removeprefix("reduce_")
-    shaders = {dtype: f"{op}_{dtype}" for dtype in REDUCE_DTYPES[op]}
-    if kind in ("sum", "prod"):
+def _register(op: str, row: Reduction) -> None:
+    shaders = {dtype: f"{op}_{dtype}" for dtype in row.dtypes}
+    if op in ("reduce_sum", "reduce_prod"):
         shaders[UINT32] = f"{op}_int32"  # equal on the bits
     # int32 states have one word; scratch memory for two is harmless
-    kernel = reduction(
-        shaders, STATE_WORDS.get(kind, 1), divisor=_divisor, rounds=kind in ROUNDED_KINDS
-    )
+    kernel = reduction(shaders, row.words, divisor=_divisor, rounds=row.rounds)
     register(
         Op(
             op,
             _infer(op),
-            _reference(op),
+            _reference(row.compute),
             kernel,
-            attrs={"axes": Axes(), "keepdims": Flag(), **_MORE.get(op, {})},
+            attrs={"axes": Axes(), "keepdims": Flag(), **row.attrs},
             operands=(1, 1),
             work=reduce_work,
-            cpu=_cpu(op),
-            native_program=_native_program(op),
+            cpu=_cpu(row),
+            native_program=_native_program(row.loop),
         )
     )
 
 
-for _name in REDUCE_DTYPES:
-    _register(_name)
+for _name, _row in REDUCTIONS.items():
+    _register(_name, _row)
 
 
 # -- gradients ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...common.errors import PlanError
-from ...ir.graph import Graph, Node
+from ...ir.graph import Graph, Node, readers_of
 from ..config.match_sections import covers, is_backward
 from .schedule_types import BACKWARD, FORWARD, INPUTS, WEIGHTS
 
@@ -54,7 +54,7 @@ def find_places(graph: Graph, stages: Sequence[str], batched: Collection[int]) -
             out[node.id] = _after(before, node)
         else:
             waiting.append(node)
-    readers = _readers(graph)
+    readers = readers_of(graph)
     for node in reversed(waiting):
         known = [out[reader] for reader in readers[node.id] if reader in out]
         first = min(known, key=lambda p: (p.phase == BACKWARD, p.stage), default=None)
@@ -100,7 +100,7 @@ def find_phases(
     """Return the places with B divided into I and W. added_up: nodes whose results are partial
     gradients of a weight.
     """
-    readers = _readers(graph)
+    readers = readers_of(graph)
     late: set[int] = set()
     for node in reversed(graph.nodes):
         reads = readers[node.id]
@@ -111,11 +111,3 @@ def find_phases(
         n: Place(p.stage, WEIGHTS if n in late else INPUTS) if p.phase == BACKWARD else p
         for n, p in places.items()
     }
-
-
-def _readers(graph: Graph) -> list[list[int]]:
-    readers: list[list[int]] = [[] for _ in graph.nodes]
-    for node in graph.nodes:
-        for operand in dict.fromkeys(node.inputs):
-            readers[operand].append(node.id)
-    return readers

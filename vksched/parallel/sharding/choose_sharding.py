@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ...common.errors import PlanError
-from ...ir.graph import Graph, Node
+from ...ir.graph import Graph, Node, readers_of
 from ...ir.graph_builder import BuildResult, GraphBuilder
 from ...ir.sharding_rule import PARTIAL_SUM, Factor, factors_of
 from ...topology.topology import Topology
@@ -62,7 +62,7 @@ class Sharder:
             graph, self.builder, host, self._weights_of, pieces, pipeline_order
         )
         self.prices = Prices(self.values, topology)
-        self._readers = _readers(graph)
+        self._readers = readers_of(graph)
 
     def run(self, shown: Sequence[int]) -> BuildResult:
         """Return the new graph. shown: nodes whose full values are needed besides outputs."""
@@ -341,11 +341,3 @@ def _uneven(name: str, axis: object, length: int, section: Section) -> str:
         f"{', '.join(section.devices)}, got {length} elements along axis {axis} of {name}, "
         "which cannot be cut so; try ratio: auto, or other sizes"
     )
-
-
-def _readers(graph: Graph) -> list[list[int]]:
-    readers: list[list[int]] = [[] for _ in graph.nodes]
-    for node in graph.nodes:
-        for operand in dict.fromkeys(node.inputs):
-            readers[operand].append(node.id)
-    return readers

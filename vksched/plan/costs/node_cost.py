@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...common.dtypes import FLOAT16
 from ...common.errors import UnsupportedOp
@@ -68,6 +69,22 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
     return None
 
 
+MAX_OWNERS = 16
+"""The maximum number of devices and limits for which results of a graph's calls are cached."""
+
+
+def _known(graph: Graph, owner: object) -> dict[int, Any]:
+    """Return the cached results of a graph's distinct calls for a device or its limits, by
+    signature.
+    """
+    found = graph.call_results.get(id(owner))
+    if found is None or found[0] is not owner:
+        if len(graph.call_results) >= MAX_OWNERS:
+            graph.call_results.clear()
+        found = graph.call_results[id(owner)] = owner, {}
+    return found[1]
+
+
 def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
     """Return the dispatches of a node on a device.
 
@@ -76,7 +93,17 @@ def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
     UnsupportedOp
         The device cannot run the node; the text gives the reason.
     """
-    return lower(node.declaration, call_of(spec, graph, node))
+    known, signature = _known(graph, spec.limits), graph.signatures[node.id]
+    found: Lowering | str | None = known.get(signature)
+    if found is None:
+        try:
+            found = lower(node.declaration, call_of(spec, graph, node))
+        except UnsupportedOp as error:
+            found = str(error)
+        known[signature] = found
+    if isinstance(found, str):
+        raise UnsupportedOp(found)
+    return found
 
 
 def variant_of(spec: DeviceSpec, graph: Graph, node: Node) -> Choice:
@@ -158,8 +185,12 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
     """Return the time of one node on a device with the pace of its calibration."""
-    op, call = node.declaration, call_of(spec, graph, node)
-    return call_cost(spec, op, call, node.id in graph.overwritten)
+    known, signature = _known(graph, spec), graph.signatures[node.id]
+    found: Cost | None = known.get(signature)
+    if found is None:
+        op, call = node.declaration, call_of(spec, graph, node)
+        found = known[signature] = call_cost(spec, op, call, node.id in graph.overwritten)
+    return found
 
 
 def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..simulation.event_sim import Queues
 from ..types.plan_types import HOST
 from .dispatcher import POLICIES, Speeds, Tape, execute
 from .options import Options
@@ -31,8 +32,7 @@ class _Clock:
         self._slow = slowdowns
         self._device_of: dict[int, int] = {}
         self._ends_s: dict[int, float] = {}
-        self._queues = options.topology.queues
-        self._free_s = [0.0] * len(options.topology.devices)
+        self._queues = Queues(options.topology.queues)
         self.busy_s = dict.fromkeys(range(len(options.topology.devices)), 0.0)
         self.now_s = max((d.costs.run_s for d in options.topology.devices), default=0.0)
 
@@ -60,10 +60,8 @@ class _Clock:
     def _work(self, device: int, seconds: float) -> float:
         self.now_s += self._options.topology.devices[device].costs.submit_s
         taken_s = self._slowed(device, seconds)
-        queue = self._queues[device]
-        self._free_s[queue] = max(self.now_s, self._free_s[queue]) + taken_s
         self.busy_s[device] += taken_s
-        return self._free_s[queue]
+        return self._queues.work(device, self.now_s, taken_s)[1]
 
     def _slowed(self, device: int, seconds: float) -> float:
         return self._slow.get(device, 1.0) * seconds

@@ -62,19 +62,19 @@ class Message:
 class Walks:
     """The steps of the hosts of one plan besides their splits.
 
-    on: the host of each device, by number. caller: the number of the driver. run_s: for each host,
-    its fixed seconds per run. starts: messages with the inputs and the start of the run. waits: for
-    each split, the splits of its own host that it waits for. takes: for each split, the messages
-    that its host receives for it. sends: for each split, the messages with values that others need.
-    ends: for each host, the messages that it receives after its splits: for the splits that write
-    states or, on the driver, as results. ready: for each host, the splits that it then waits for.
-    last: the splits that it waits for after states are written. tells: "ready" if states are
-    written, otherwise "done". commits, done: if states are written, the messages that all are
-    ready, and done.
+    on: the host of each device, by number. own: the splits of each host. caller: the number of the
+    driver. run_s: for each host, its fixed seconds per run. starts: messages with the inputs and
+    the start of the run. waits: for each split, the splits of its own host that it waits for.
+    takes: for each split, the messages that its host receives for it. sends: for each split, the
+    messages with values that others need. ends: for each host, the messages that it receives after
+    its splits: for the splits that write states or, on the driver, as results. ready: for each
+    host, the splits that it then waits for. last: the splits that it waits for after states are
+    written. tells: "ready" if states are written, otherwise "done". commits, done: if states are
+    written, the messages that all are ready, and done.
     """
 
     on: tuple[int, ...]
-    hosts: int
+    own: tuple[tuple[int, ...], ...]
     caller: int
     run_s: tuple[float, ...]
     starts: tuple[Message, ...]
@@ -174,7 +174,10 @@ class _ScheduleBuilder:
             ends[self._caller] += self._send_value(value, split, self._caller, HOST)
         return Walks(
             on=self._on,
-            hosts=len(self._names),
+            own=tuple(
+                tuple(n for n, flow in enumerate(flows) if self._on[flow[0]] == host)
+                for host in range(len(self._names))
+            ),
             caller=self._caller,
             run_s=self._run_s(),
             starts=tuple(

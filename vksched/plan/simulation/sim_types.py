@@ -1,40 +1,16 @@
 """Simulation types: the inputs and results of `simulate`, as plain values.
 
-plan --> SimSplit of each split --> SplitTiming of each: Program --simulate_plan.py-->
+plan --> SplitDraft of each split --> SplitTiming of each: Program --simulate_plan.py-->
 Simulation: spans, ends
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..types.plan_types import HOST
 from .host_schedules import Walks
-
-LiveIn = Sequence[tuple[int, int]]
-"""Values that a split copies in, each with the split that produces it, or HOST."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimSplit:
-    """A split without its times, from a plan or a draft of one.
-
-    commits: True if it writes the next values of states. async_transfers, deferred_downloads,
-    refills: as in `Split`. after: the split whose work must end before asynchronous uploads begin,
-    or HOST for none.
-    """
-
-    device: int
-    nodes: tuple[int, ...]
-    live_in: LiveIn
-    live_out: Sequence[int]
-    waits: tuple[int, ...]
-    commits: bool
-    async_transfers: tuple[str, ...] = ()
-    after: int = HOST
-    deferred_downloads: tuple[int, ...] = ()
-    refills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +21,8 @@ class SplitTiming:
     crossed_s: host time to copy in results of these splits, and streamed weights. seconds: time on
     the device. submit_s, fence_s: host time to submit, and to learn of the end. coming_s,
     leaving_s: time of its uploads and downloads on the copy queue, or None if they are a part of
-    its work. after, deferred_downloads: as in `SimSplit`.
+    its work. after: the split whose work must end before asynchronous uploads begin, or HOST for
+    none. deferred_downloads: as in `Split`.
     """
 
     device: int
@@ -82,8 +59,7 @@ class Program:
     queues: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """A span of time.
 
     kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or "wait" of the host, for

@@ -25,7 +25,6 @@ Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 from ...ir.graph import Graph
@@ -43,10 +42,10 @@ from ..types.plan_types import (
     commits,
     value_of,
 )
-from .event_sim import Queues, Run
-from .host_schedules import Values, Wire, make_walks
-from .multi_host_sim import RunOfHosts
-from .sim_types import Busy, Program, SimSplit, Simulation, SplitTiming
+from ..types.split_draft import SplitDraft
+from .event_sim import EventSim
+from .host_schedules import Values, make_walks
+from .sim_types import Program, Simulation, SplitTiming
 
 
 def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
@@ -56,19 +55,22 @@ def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
 
 def program_of(plan: PlanValue) -> Program:
     """Return the inputs of the simulation of a plan."""
-    parts = [
-        SimSplit(
+    drafts = [
+        SplitDraft(
             s.device,
             s.nodes,
-            [(c.node, c.source) for c in s.uploads],
-            [c.node for c in s.downloads],
+            tuple((c.node, c.source) for c in s.uploads),
+            tuple(c.node for c in s.downloads),
             s.waits,
-            commits(plan.graph, s.nodes, s.in_place),
-            s.async_transfers,
-            max((split for stage, split in s.after(UPLOAD) if stage == COMPUTE), default=HOST),
-            s.deferred_downloads,
-            s.refills,
+            in_place=s.in_place,
+            async_transfers=s.async_transfers,
+            deferred_downloads=s.deferred_downloads,
+            refills=s.refills,
         )
+        for s in plan.splits
+    ]
+    after = [
+        max((split for stage, split in s.after(UPLOAD) if stage == COMPUTE), default=HOST)
         for s in plan.splits
     ]
     known: list[dict[int, float]] = [{} for _ in plan.topology.devices]
@@ -79,23 +81,26 @@ def program_of(plan: PlanValue) -> Program:
             known[device][call] = node_cost.node_seconds(spec, plan.graph, plan.graph.nodes[node])
         return known[device][call]
 
-    return make_program(plan.graph, plan.topology, parts, plan.final_waits, seconds)
+    return make_program(plan.graph, plan.topology, drafts, plan.final_waits, seconds, after)
 
 
 def make_program(
     graph: Graph,
     topology: Topology,
-    parts: Sequence[SimSplit],
+    parts: Sequence[SplitDraft],
     final_waits: tuple[int, ...],
     seconds: Callable[[int, int], float],
+    after: Sequence[int],
 ) -> Program:
-    """Return the inputs of the simulation of splits. seconds: a function from node and device to
-    seconds.
+    """Return the inputs of the simulation of splits.
+
+    seconds: a function from node and device to seconds. after: for each split, the split whose work
+    must end before its asynchronous uploads begin, or HOST for none.
     """
     names = tuple(spec.name for spec in topology.devices)
     nodes, host_of = graph.nodes, topology.host_of
 
-    def enters_s(value: int, part: SimSplit) -> float:
+    def enters_s(value: int, part: SplitDraft) -> float:
         size_bytes, async_transfer = nodes[value].type.device_bytes, UPLOAD in part.async_transfers
         return host_seconds(topology, part.device, node_cost.COPY_IN, size_bytes, async_transfer)
 
@@ -110,7 +115,7 @@ def make_program(
         for node in _shown(graph)
     ]
     results = [(value, split) for value, split in wanted if split is not None]
-    written = sum(part.commits for part in parts)
+    written = sum(commits(graph, part.nodes, part.in_place) for part in parts)
     flows = [(part.device, part.live_in, part.waits) for part in parts]
     values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
     walks = make_walks(topology, flows, written, results, values)
@@ -160,7 +165,7 @@ def make_program(
                 costs.fence_s,
                 coming_s,
                 leaving_s,
-                part.after,
+                after[number],
                 part.deferred_downloads,
             )
         )
@@ -265,28 +270,4 @@ def overhead_seconds(
 
 def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     """Return the simulated times of runs, with as many concurrent runs as there are copies."""
-    queues = Queues(program)
-    spans: list[Busy] = []
-    ends: list[float] = []
-    wires: dict[Wire, float] = {}
-
-    def begin(number: int, start_s: float) -> Run | RunOfHosts:
-        if program.walks is None:
-            return Run(program, number, start_s, queues, spans)
-        return RunOfHosts(program, program.walks, wires, number, start_s, queues, spans)
-
-    under_way = [begin(number, 0.0) for number in range(min(copies, runs))]
-    ready = [(run.now_s, run.number, run) for run in under_way]
-    started = len(ready)
-    heapq.heapify(ready)
-    while ready:  # the run that submits next, of all pending hosts
-        _, _, run = heapq.heappop(ready)
-        if run.advance():
-            heapq.heappush(ready, (run.now_s, run.number, run))
-            continue
-        ends.append(run.now_s)
-        if started < runs:
-            following = begin(started, run.now_s)
-            heapq.heappush(ready, (following.now_s, started, following))
-            started += 1
-    return Simulation(program.devices, tuple(ends), tuple(spans))
+    return EventSim(program).simulate(runs, copies)

@@ -25,11 +25,11 @@ from ...common.dtypes import WORD_BYTES
 from ...common.errors import OutOfMemory
 from ...plan.costs.op_support import OpSupport
 from ...plan.simulation.plan_metrics import evaluate_metrics, period
-from ...plan.simulation.sim_types import Program, SimSplit
+from ...plan.simulation.sim_types import Program
 from ...plan.simulation.simulate_plan import make_program
 from ...plan.types.decision import SINGLE, Candidate
 from ...plan.types.placement_overrides import Overrides
-from ...plan.types.plan_types import HOST, Placement, commits
+from ...plan.types.plan_types import HOST, Placement
 from ...plan.types.split_draft import SplitDraft
 from ...schedule import Metrics
 from ..memory.draft import PlanDraft, make_draft, memory_of
@@ -237,26 +237,9 @@ class Evaluator:
         return out
 
     def _program(self, split_drafts: Sequence[SplitDraft], final_waits: tuple[int, ...]) -> Program:
-        support = self.support
-        before = _two_before(split_drafts)
-        parts = [
-            SimSplit(
-                o.device,
-                o.nodes,
-                o.live_in,
-                o.live_out,
-                o.waits,
-                commits(support.graph, o.nodes, o.in_place),
-                o.async_transfers,
-                before[number],
-                o.deferred_downloads,
-                o.refills,
-            )
-            for number, o in enumerate(split_drafts)
-        ]
-        return make_program(
-            support.graph, support.topology, parts, final_waits, support.node_seconds
-        )
+        about = self.support.graph, self.support.topology
+        after = _two_before(split_drafts)
+        return make_program(*about, split_drafts, final_waits, self.support.node_seconds, after)
 
     def _candidate(
         self, strategy: Strategy, used: tuple[str, ...], copies: int, metrics: Metrics

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,11 +19,11 @@ from ...common.errors import DeviceError, DeviceTimeout, PlanError
 from ...common.user_warning import warn
 from ...plan.plan import Plan
 from ...plan.types.offsets import aligned
-from ...trace import Trace
-from ..device import Closing, Device, PreparedPlan
+from ..device import Closing, PreparedPlan
 from ..run_stats import RunStats
 from ..simulated_clock import SimulatedStream
 from . import race_checker
+from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 IN_REAL_TIME = nullcontext()
@@ -84,26 +84,15 @@ class BaseExecutor:
     ----------
     working
         The devices that the plan uses.
-    number
-        The number of the plan in events.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        devices: Sequence[Device],
-        trace: Trace,
-        timeout_s: float,
-        numbers: Iterator[int] | None,
-        working: Iterable[int],
-        number: int = -1,
-    ) -> None:
+    def __init__(self, plan: Plan, context: ExecutorContext, working: Iterable[int]) -> None:
         self.plan = plan
-        self.devices = tuple(devices)
-        self._trace = trace
-        self._reporter = Reporter(plan, trace, number)
-        self._timeout_s = timeout_s
-        self._numbers = numbers or itertools.count()
+        self.devices = tuple(context.devices)
+        self._trace = context.trace
+        self._reporter = Reporter(plan, context.trace, context.plan_number)
+        self._timeout_s = context.timeout_s
+        self._numbers = context.run_numbers
         self._sequence_numbers = itertools.count(1)
         self._working = tuple(sorted(working))
         self.device_names = tuple(plan.topology.devices[d].name for d in self._working)
@@ -135,12 +124,12 @@ class BaseExecutor:
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
     ) -> None:
         """Create the prepared plans of all devices; if one fails, close the others."""
-        guarded_progress = guarded(progress) if progress is not None else None
+        progress = guarded(progress)
         try:
             for index in self._working:
                 start, there_bytes = self._trace.clock.now(), self._note_resident(index)
                 try:
-                    make(index, guarded_progress)
+                    make(index, progress)
                 except DeviceError as error:
                     error.device, error.during = self.devices[index].name, "preparing"
                     raise
@@ -339,8 +328,10 @@ class BaseExecutor:
             self._state.notify_all()
 
 
-def guarded(progress: Progress) -> Progress:
+def guarded(progress: Progress | None) -> Progress | None:
     """Wrap a user's callback so that its errors do not count as device failures."""
+    if progress is None:
+        return None
 
     def call(what: str, done: int, total: int) -> None:
         try:

@@ -34,10 +34,11 @@ from ...plan.verify.memory_events import EventGenerator
 from ...plan.verify.verify_plan import verify_plan
 from ...trace import Event, Trace
 from ..cpu.evaluate import Values
-from ..device import Device, PreparedPlan, Times, TransferTimes
+from ..device import PreparedPlan, Times, TransferTimes
 from ..run_stats import RunStats
 from . import race_checker
 from .base_executor import INTERRUPTED_S, BaseExecutor, RunResult
+from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
 POLL_S = 50e-6
@@ -47,19 +48,10 @@ POLL_S = 50e-6
 class DynamicExecutor(BaseExecutor):
     """Executes the pieces of a graph, and decides in each run where they go."""
 
-    def __init__(
-        self,
-        plan: DynamicPlan,
-        devices: Sequence[Device],
-        trace: Trace,
-        timeout_s: float,
-        progress: Progress | None = None,
-        numbers: Iterator[int] | None = None,
-        number: int = -1,
-    ) -> None:
+    def __init__(self, plan: DynamicPlan, context: ExecutorContext) -> None:
         assert plan.options is not None
         self.options = plan.options
-        super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
+        super().__init__(plan, context, self.options.on)
         self.speeds = Speeds(len(plan.topology.devices))
         """The device speeds, as all runs so far showed."""
         self._selector = SoloOrAllSelector(self.options)
@@ -67,7 +59,7 @@ class DynamicExecutor(BaseExecutor):
         """Pieces that ran on a device: the first time pays for lazy work of drivers."""
         self._target: _DeviceTarget | None = None
         """The target of the current run."""
-        self.prepare(progress, self._make_session)
+        self.prepare(context.progress, self._make_session)
 
     def in_flight_splits(self) -> list[InFlightSplit]:
         target = self._target

@@ -14,7 +14,7 @@ Each run has its own slot (memory and recordings) and executes this loop on its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,29 +24,19 @@ from ...common.errors import DeviceError, RunCancelled
 from ...plan.plan import Plan
 from ...plan.types.plan_types import HOST, Split, Upload
 from ...storage.lazy_array import as_array
-from ...trace import Trace
 from ..cpu.evaluate import Values
-from ..device import Device, PreparedPlan
+from ..device import PreparedPlan
 from . import race_checker
 from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult
+from .executor_context import ExecutorContext
 from .run_record import Observers, RunRecord
 
 
 class Executor(BaseExecutor):
     """Executes a static plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        devices: Sequence[Device],
-        trace: Trace,
-        timeout_s: float,
-        progress: Progress | None = None,
-        numbers: Iterator[int] | None = None,
-        number: int = -1,
-    ) -> None:
-        working = {split.device for split in plan.splits}
-        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
+    def __init__(self, plan: Plan, context: ExecutorContext) -> None:
+        super().__init__(plan, context, {split.device for split in plan.splits})
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.downloads}
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
@@ -56,7 +46,7 @@ class Executor(BaseExecutor):
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
         self._outputs = tuple(node for _, node in plan.graph.outputs)
-        self.prepare(progress, self._make_session)
+        self.prepare(context.progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
         prepared = self._prepared_plans[index] = self.devices[index].prepare(

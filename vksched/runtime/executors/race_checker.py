@@ -19,7 +19,7 @@ from ...common.errors import DeviceError
 from ...plan.types.plan_types import PlanValue, Upload
 from ...plan.verify.happens_before import Checker, Finding, fail_on
 from ...plan.verify.memory_events import Event, EventGenerator
-from ..device import PreparedPlan, Times, TransferTimes
+from ..device import PreparedPlan, WrappedPreparedPlan
 
 
 def wanted() -> bool:
@@ -80,54 +80,42 @@ class Log:
                 self._found += self._checker.feed(event)
 
 
-class _Watched:
+class _Watched(WrappedPreparedPlan):
     """A prepared plan and the log that it reports to."""
 
     def __init__(self, prepared: PreparedPlan, device: int, log: Log) -> None:
-        self._prepared = prepared
+        super().__init__(prepared)
         self._device = device
         self._log = log
         self._tell = log._tell
         self._queue = threading.Lock()
 
-    def begin(self, slot: int) -> None:
-        self._prepared.begin(slot)
-
     def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
-        self._prepared.upload(slot, copy, array)
+        super().upload(slot, copy, array)
         self._log.take([self._tell.stage(slot, self._device, copy)])
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
         with self._queue:
-            self._prepared.submit(slot, split, sequence_number)
+            super().submit(slot, split, sequence_number)
             self._log.take(self._tell.submit(slot, split))
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         try:
-            self._prepared.wait(slot, split, timeout_s)
+            super().wait(slot, split, timeout_s)
         except Exception as error:
             if not isinstance(error, DeviceError):  # the split has ended, although with an error
                 self._log.take(self._tell.wait(slot, split))
             raise
         self._log.take(self._tell.wait(slot, split))
 
-    def ends_s(self, slot: int, split: int) -> float | None:
-        return self._prepared.ends_s(slot, split)
-
     def check(self, slot: int, split: int, sequence_number: int) -> None:
         self._log.take([self._tell.check(slot, split)])
-        self._prepared.check(slot, split, sequence_number)
+        super().check(slot, split, sequence_number)
 
     def fetch(self, slot: int, node: int) -> NDArray:
         self._log.take([self._tell.fetch(slot, node, self._device)])
-        return self._prepared.fetch(slot, node)
-
-    def times_s(self, slot: int, split: int) -> Times:
-        return self._prepared.times_s(slot, split)
-
-    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        return self._prepared.async_transfer_s(slot, split)
+        return super().fetch(slot, node)
 
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])
-        self._prepared.close()
+        super().close()

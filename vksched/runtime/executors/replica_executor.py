@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceError
 from ...plan.plan import Plan
 from ...plan.simulation.plan_metrics import measure_plan
-from ...trace import Trace
 from ..device import Closing
 from .base_executor import BaseExecutor, RunResult
+from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers
 
 
@@ -37,12 +38,8 @@ class Replicas(BaseExecutor):
         The executors, in the order of the plan and its replicas.
     """
 
-    def __init__(
-        self, plan: Plan, each: Sequence[BaseExecutor], trace: Trace, timeout_s: float
-    ) -> None:
-        first = each[0]
-        about = trace, timeout_s, None, plan.working, first.number
-        super().__init__(plan, first.devices, *about)
+    def __init__(self, plan: Plan, each: Sequence[BaseExecutor], context: ExecutorContext) -> None:
+        super().__init__(plan, replace(context, plan_number=each[0].number), plan.working)
         self._each = tuple(each)
         own = [measure_plan(executor.plan)[0] for executor in self._each[1:]]
         periods = [metrics.period_s for metrics in own]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ...common.dtypes import NDArray, Progress
+from ...common.dtypes import Progress
 from ...common.errors import DeviceError
-from ...plan.types.plan_types import PlanValue, Upload
+from ...plan.types.plan_types import PlanValue
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
-from ..device import Device, MemoryUsage, PreparedPlan, ReportsMemory, Times, TransferTimes
+from ..device import Device, MemoryUsage, ReportsMemory, WrappedPreparedPlan
 from ..state_store import StateStore
 from ..vulkan import device_probe
 from ..vulkan.open_device import open_device
@@ -87,40 +87,3 @@ def innermost(device: Device) -> Device:
     while isinstance(device, WrappedDevice):
         device = device.device
     return device
-
-
-class WrappedPreparedPlan:
-    """One plan on a wrapped device; forwards all calls."""
-
-    def __init__(self, prepared: PreparedPlan) -> None:
-        self._prepared = prepared
-
-    def begin(self, slot: int) -> None:
-        self._prepared.begin(slot)
-
-    def upload(self, slot: int, copy: Upload, array: NDArray) -> None:
-        self._prepared.upload(slot, copy, array)
-
-    def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        self._prepared.submit(slot, split, sequence_number)
-
-    def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        self._prepared.wait(slot, split, timeout_s)
-
-    def ends_s(self, slot: int, split: int) -> float | None:
-        return self._prepared.ends_s(slot, split)
-
-    def check(self, slot: int, split: int, sequence_number: int) -> None:
-        self._prepared.check(slot, split, sequence_number)
-
-    def fetch(self, slot: int, node: int) -> NDArray:
-        return self._prepared.fetch(slot, node)
-
-    def times_s(self, slot: int, split: int) -> Times:
-        return self._prepared.times_s(slot, split)
-
-    def async_transfer_s(self, slot: int, split: int) -> TransferTimes:
-        return self._prepared.async_transfer_s(slot, split)
-
-    def close(self) -> None:
-        self._prepared.close()

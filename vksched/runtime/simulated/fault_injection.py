@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...plan.types.plan_types import PlanValue, Upload
-from ..device import Device, PreparedPlan
+from ..device import Device, PreparedPlan, WrappedPreparedPlan
 from ..state_store import Item, StateStore
-from .device_wrapper import WrappedDevice, WrappedPreparedPlan
+from .device_wrapper import WrappedDevice
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")

@@ -17,8 +17,8 @@ import time
 from ...common.dtypes import Progress
 from ...common.errors import DeviceError, DeviceTimeout
 from ...plan.types.plan_types import PlanValue
-from ..device import Device, PreparedPlan, Times
-from .device_wrapper import WrappedDevice, WrappedPreparedPlan
+from ..device import Device, PreparedPlan, Times, WrappedPreparedPlan
+from .device_wrapper import WrappedDevice
 
 
 class ThrottledDevice(WrappedDevice):

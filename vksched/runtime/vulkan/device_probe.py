@@ -19,6 +19,7 @@ from ...common.errors import DeviceError
 from ...common.user_warning import warn_user
 from ...ops.lowering import native_kernels
 from ...topology.device_spec import GIB, DeviceSpec
+from ...topology.driver_faults import faults_of, without_faults
 from ...topology.limits import FEATURES, Limits
 from ..cpu.host_memory import host_memory_bytes
 from . import driver_probe
@@ -92,6 +93,8 @@ class DeviceInfo:
         The name under which this device is used.
     problem
         Why it cannot be opened.
+    faults
+        The names of its driver's known faults, whose features the limits lack.
     """
 
     name: str
@@ -112,6 +115,7 @@ class DeviceInfo:
     subgroup_size: int = 1
     timestamps: bool = False
     problem: str = ""
+    faults: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -270,19 +274,22 @@ def _describe(raw: RawDevice) -> DeviceInfo:
     type_ = raw["type"] if raw["type"] in _PREFERENCE else "other"
     limits, max_bytes = _limits(raw, type_)
     total, free = _memory(raw, type_)
-    vendor = int(raw["vendor_id"])
+    vendor = VENDORS.get(int(raw["vendor_id"]), f"0x{int(raw['vendor_id']):04x}")
+    label, driver = str(raw["name"]), _driver(raw)
+    ignored = is_on("VKSCHED_IGNORE_DRIVER_FAULTS")
+    faults = () if ignored else faults_of(label, vendor, driver)
     page = min(max_bytes, PAGE_LIMIT_BYTES)
     return DeviceInfo(
         name=f"vulkan:{raw['index']}",
         index=int(raw["index"]),
-        label=str(raw["name"]),
+        label=label,
         type=type_,
-        vendor=VENDORS.get(vendor, f"0x{vendor:04x}"),
-        driver=_driver(raw),
+        vendor=vendor,
+        driver=driver,
         uuid=_hex(raw.get("uuid")),
         memory_total_bytes=total,
         memory_free_bytes=free,
-        limits=limits,
+        limits=without_faults(limits, faults),
         max_buffer_bytes=page // PAGE_ALIGN_BYTES * PAGE_ALIGN_BYTES,
         default=False,
         why_not="",
@@ -293,6 +300,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
         problem=""
         if raw.get("usable", True)
         else str(raw.get("why") or "the driver gives no reason"),
+        faults=tuple(fault.name for fault in faults),
     )
 
 

@@ -24,14 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...common.version import __version__
-from ...storage.disk_cache import (
-    folder_of,
-    make_folder,
-    optional_write,
-    read_whole,
-    remove_old,
-    replace_whole,
-)
+from ...storage.cache_folder import folder_of, optional_write
+from ...storage.disk_cache import DiskCache
 from . import binding
 
 FORMAT = 1
@@ -69,30 +63,21 @@ class Entry:
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
         folder = folder_of("drivers")
         key = None if folder is None else cache_key(manifests, settings)
-        self._path = folder / f"{key}.json" if folder and key else None
+        self._name = f"{key}.json"
+        self._files = DiskCache(folder if key else None, "devices", max_files=MAX_FILES)
 
     def take(self) -> tuple[str, ...] | None:
         """Remove the entry and return the loader's notes; None if there was no entry. A process
         that survives the probe puts it back.
         """
-        if self._path is None:
-            return None
-        try:
-            notes = tuple(map(str, json.loads(read_whole(self._path))["notes"]))
-            self._path.unlink()  # if another process was first, this one probes in a child
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return notes
+        # if another process was first, this one probes in a child
+        return self._files.take(self._name, lambda text: tuple(map(str, json.loads(text)["notes"])))
 
     def put(self, notes: Sequence[str]) -> None:
         """Record that all drivers survived."""
-        if self._path is None:
-            return
-        folder = self._path.parent
-        with optional_write(folder):
-            make_folder(folder)
-            replace_whole(self._path, json.dumps({"notes": list(notes)}))
-            remove_old(folder, MAX_FILES)
+        if self._files.folder is not None:
+            with optional_write(self._files.folder):
+                self._files.put(self._name, json.dumps({"notes": list(notes)}).encode())
 
 
 def cache_key(manifests: Sequence[str], settings: Sequence[str]) -> str | None:

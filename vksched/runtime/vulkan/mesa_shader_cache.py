@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...storage.disk_cache import existing, room_error, warn_full
+from ...storage.cache_folder import existing, room_error, warn_full
 
 OFF = "MESA_SHADER_CACHE_DISABLE"
 FOLDER = "MESA_SHADER_CACHE_DIR"

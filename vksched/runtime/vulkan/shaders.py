@@ -43,7 +43,7 @@ class Shader:
     push: tuple[tuple[str, str, int], ...]
     constants: tuple[tuple[str, int, int], ...]
 
-    @property
+    @cached_property
     def push_bytes(self) -> int:
         return 4 * sum(count for _, _, count in self.push)
 
@@ -91,11 +91,15 @@ class Shader:
         ShaderError
             A name is unknown.
         """
-        known = {name for name, _, _ in self.constants}
-        if not constants.keys() <= known:
-            unknown = sorted(constants.keys() - known)
+        known = self._defaults
+        if not constants.keys() <= known.keys():
+            unknown = sorted(constants.keys() - known.keys())
             raise ShaderError(f"[{self.name}] expected constants of {sorted(known)}, got {unknown}")
-        return tuple(constants.get(name, default) for name, _, default in self.constants)
+        return tuple({**known, **constants}.values())
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, int]:
+        return {name: default for name, _, default in self.constants}
 
     def module(self, steps: ShaderProgram = ShaderProgram()) -> bytes:  # noqa: B008, as it is frozen
         """Return the SPIR-V module, with a fused program or epilogue inserted if it has one."""

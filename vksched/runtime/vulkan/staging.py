@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
 from ...common.cpu_count import usable_cores
 from ...common.dtypes import NDArray, Progress, is_uniform
-from ...ops.lowering import native_kernels
-from ...ops.quantized.gguf_formats import Repacked
 from ...plan.types.offsets import aligned
 from ...plan.types.plan_types import Span
 from ...storage.lazy_array import ArrayLike, LazyArray
@@ -52,23 +49,6 @@ class _Range:
     def behind(self) -> int:
         """The end position in the piece."""
         return self.at + self.end - self.start
-
-    @property
-    def file(self) -> int | None:
-        """The file that native loops repack into the value; None if they do not."""
-        held = self.held
-        known = isinstance(held, Repacked) and native_kernels.has_repack_file() and held.place
-        return known[0] if known else None
-
-    def of_file(self, piece: NDArray) -> native_kernels.FilePart:
-        """Return whole rows as an argument of `loops.repack_file`."""
-        assert isinstance(self.held, Repacked)
-        return self.held.part(piece[self.at : self.behind], self.start // self.held.shape[-1])
-
-    def require(self) -> None:
-        """Raise ModelFormatError if the file has changed."""
-        if isinstance(self.held, Repacked):
-            self.held.require()
 
     @property
     def is_zero(self) -> bool:
@@ -147,19 +127,21 @@ def write_new(
 
 
 def _write(words: NDArray, parts: Sequence[_Range], zeros: Zeros | None) -> None:
-    """Write parts; native loops read many parts of a file in one call. zeros: skip parts that this
-    finds in memory; None: write all.
+    """Write parts; lazy arrays of one class in one call. zeros: skip parts that this finds in
+    memory; None: write all.
     """
     if zeros is not None:
         parts = [part for part in parts if not part.lies_in(zeros)]
-    in_file = [part for part in parts if part.file is not None]
-    left = [part for part in parts if part.file is None]
-    for _, some in groupby(in_file, lambda part: part.file):
-        same = list(some)
-        left += same[native_kernels.repack_file([part.of_file(words) for part in same]) :]
-        same[0].require()
-    for part in left:  # raises the error of a truncated file
-        part.write(words)
+    lazy: dict[type[LazyArray], list[tuple[LazyArray, int, NDArray]]] = {}
+    for part in parts:
+        held = part.held
+        if isinstance(held, LazyArray):
+            rows = held, part.start // held.shape[-1], words[part.at : part.behind]
+            lazy.setdefault(type(held), []).append(rows)
+        else:
+            part.write(words)
+    for kind, some in lazy.items():
+        kind.write_rows(some)
 
 
 def upload(

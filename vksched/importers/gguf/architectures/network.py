@@ -75,7 +75,8 @@ class Network:
         x = self._layers(ids)
         with name_scope("output"):
             if self.text.last is not None:
-                x = gather(x, self.text.last, axis=1)
+                # the last layer has the row alone, unless it has one row anyway
+                x = x[:, 0] if ids.shape[1] > 1 else gather(x, self.text.last, axis=1)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
             shift = self._bias("output", hyper.vocabulary)
@@ -143,6 +144,8 @@ class Network:
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
             y = self._norm(part(layer, self._norm(read, before)), after)
+            if y.shape != x.shape:
+                x, read = self._output_rows(layer, x), self._output_rows(layer, read)
             if self.hyper.residual_scale:
                 y = y * self.hyper.residual_scale
             x = self._norm(x + y, both)
@@ -167,7 +170,17 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        return self._linear(joined, f"blk.{layer}.attn_output", hyper.width)
+        rows = self._output_rows(layer, joined)
+        return self._linear(rows, f"blk.{layer}.attn_output", hyper.width)
+
+    def _output_rows(self, layer: int, x: Tensor) -> Tensor:
+        """Return the rows of a layer that are read later: in the last layer the row of the token
+        whose logits are wanted, else all rows.
+        """
+        last = self.text.last
+        if last is None or layer < self.hyper.layers - 1 or x.shape[1] == 1:
+            return x
+        return gather(x, reshape(last, (1,)), axis=1)
 
     def _window(self, layer: int) -> int:
         """Return the attention window of a layer; 0 for full attention."""

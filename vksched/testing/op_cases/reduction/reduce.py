@@ -11,12 +11,12 @@ from ....common.dtypes import BOOL, FLOAT32, INT32, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import input
-from ....ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from ....ops.reduction.reduce import REDUCTIONS
 from ..op_sample import ErrorSample, FunctionSample, OpSample, bools, floats, fp16_array, ints
 
-FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)
-INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
-BOOL_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if BOOL in dtypes)
+FLOAT_OPS = tuple(op for op, row in REDUCTIONS.items() if FLOAT32 in row.dtypes)
+INT_OPS = tuple(op for op, row in REDUCTIONS.items() if INT32 in row.dtypes)
+BOOL_OPS = tuple(op for op, row in REDUCTIONS.items() if BOOL in row.dtypes)
 TOLERANCE = {"reduce_prod": 1e-8}
 """Exceptions from the default: errors of a thousand products accumulate."""
 
@@ -187,7 +187,7 @@ CASES = [
     *(
         case(op, floats(3, 0), (1,), False, "of nothing")
         for op in FLOAT_OPS
-        if op not in NEEDS_VALUES
+        if not REDUCTIONS[op].needs_values
     ),
     *(case(op, floats(0, 3), (1,), False, "no result") for op in FLOAT_OPS),
     *(

@@ -17,17 +17,18 @@ from conftest import needs_posix
 
 from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
-from vksched.storage.disk_cache import default_folder
+from vksched.storage.cache_folder import default_folder
 from vksched.topology.tuned_variants import Choices
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
-from vksched.tuning.variant_cache import Store, TuningResult, choices
+from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
 ONE = TuningResult("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")
 TWO = TuningResult("op f[2]", "a", "a", {"a": 1e-3, "b": 2e-3}, {}, "1234")
 
 
-def file_of(store: Store, device: Identity) -> Path:
+def file_of(store: VariantCache, device: Identity) -> Path:
     path = store.path(device)
     assert path is not None
     return path
@@ -41,10 +42,10 @@ def file_text(key: str = "op f[1]", seconds: str = "1", **more: str) -> str:
 
 
 def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = VariantCache(tmp_path)
     assert store.load(DEVICE) == {} and store.add(DEVICE, [])
     assert store.add(DEVICE, [ONE]) and store.add(DEVICE, [TWO])
-    assert Store(tmp_path).load(DEVICE) == {ONE.key: ONE, TWO.key: TWO}
+    assert VariantCache(tmp_path).load(DEVICE) == {ONE.key: ONE, TWO.key: TWO}
     again = replace(ONE, best="a")
     assert store.add(DEVICE, [again]) and store.load(DEVICE)[ONE.key] == again
     assert choices(store.load(DEVICE).values()) == Choices({"op f[1]": "a", "op f[2]": "a"})
@@ -54,14 +55,14 @@ def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
 
 
 def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
-    store, other = Store(tmp_path), Identity("", "driver 1.2", "card/without uuid")
+    store, other = VariantCache(tmp_path), Identity("", "driver 1.2", "card/without uuid")
     assert file_of(store, other).parent == store.folder == tmp_path / "tuned"
     store.add(DEVICE, [ONE])
     assert store.load(other) == {}
 
 
 def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
-    store, other = Store(tmp_path), replace(DEVICE, uuid="00ff-0")
+    store, other = VariantCache(tmp_path), replace(DEVICE, uuid="00ff-0")
     drivers = [replace(DEVICE, driver=f"driver {number}") for number in range(MAX_FILES)]
     store.add(other, [ONE])
     os.utime(file_of(store, other), (0, 0))
@@ -90,14 +91,14 @@ def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
     ],
 )
 def test_file_that_cannot_be_used_costs_one_warning(tmp_path: Path, text: str, why: str) -> None:
-    store = Store(tmp_path)
+    store = VariantCache(tmp_path)
     (tmp_path / "tuned").mkdir()
     file_of(store, DEVICE).write_text(text)
     with pytest.warns(VkschedWarning, match=why):
         assert store.load(DEVICE) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Store(tmp_path).load(DEVICE) == {}, "told once"
+        assert VariantCache(tmp_path).load(DEVICE) == {}, "told once"
         assert store.add(DEVICE, [ONE]), "and replaced"
     assert store.load(DEVICE) == {ONE.key: ONE}
 
@@ -105,7 +106,7 @@ def test_file_that_cannot_be_used_costs_one_warning(tmp_path: Path, text: str, w
 def test_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    store = Store(file)  # root may write into every folder, not below a file
+    store = VariantCache(file)  # root may write into every folder, not below a file
     with pytest.warns(VkschedWarning, match="not cached: .*try VKSCHED_CACHE"):
         assert not store.add(DEVICE, [ONE])
     with pytest.warns(VkschedWarning, match="NotADirectoryError"):
@@ -117,7 +118,7 @@ def test_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
 
 def test_key_that_is_none_is_like_no_other(tmp_path: Path) -> None:
     """It is read as text: no size is missing from it."""
-    store = Store(tmp_path)
+    store = VariantCache(tmp_path)
     (tmp_path / "tuned").mkdir()
     for key in ("op f[64,,64]", "op f[64,6\u0663]", "op f[,]"):
         file_of(store, DEVICE).write_text(file_text(key))
@@ -130,7 +131,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.delenv("VKSCHED_CACHE", raising=False)
     monkeypatch.setattr(platformdirs, "user_cache_path", fail)
-    store = Store()
+    store = VariantCache()
     assert store.folder is None and store.path(DEVICE) is None
     assert (
         store.load(DEVICE) == {}
@@ -139,7 +140,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.warns(VkschedWarning, match="not cached: the user has no home"):
         assert not store.add(DEVICE, [ONE])
-    marker = store.crash_marker(DEVICE)
+    marker = CrashMarker(store.path(DEVICE))
     marker.begin("op f[1]", "a", "")
     marker.close(failed=True)
 
@@ -148,7 +149,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
 def test_this_user_alone_reads_files(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        Store(tmp_path).add(DEVICE, [ONE])
+        VariantCache(tmp_path).add(DEVICE, [ONE])
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o600] * 2
@@ -160,7 +161,7 @@ def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
     with disk_cache.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
     try:  # as a forked child has them
-        assert copies and Store(tmp_path).add(DEVICE, [ONE])
+        assert copies and VariantCache(tmp_path).add(DEVICE, [ONE])
     finally:
         for each in copies:
             os.close(each)
@@ -182,13 +183,13 @@ def test_lock_that_nobody_gives_back_costs_a_warning(
         disk_cache.locked(tmp_path / "tuned" / "lock"),
         pytest.warns(VkschedWarning, match="not cached: another process holds .*lock"),
     ):
-        assert not Store(tmp_path).add(DEVICE, [ONE])
-    assert Store(tmp_path).add(DEVICE, [ONE])
+        assert not VariantCache(tmp_path).add(DEVICE, [ONE])
+    assert VariantCache(tmp_path).add(DEVICE, [ONE])
 
 
 def test_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
-    assert default_folder() == tmp_path and Store().folder == tmp_path / "tuned"
+    assert default_folder() == tmp_path and VariantCache().folder == tmp_path / "tuned"
     monkeypatch.delenv("VKSCHED_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     assert default_folder() == tmp_path / "user" / "vksched"
@@ -197,14 +198,14 @@ def test_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
 def add_some(folder: Path, first: int) -> None:
     """In a process of its own."""
     for number in range(first, first + 5):
-        Store(folder).add(DEVICE, [replace(ONE, key=f"op f[{number}]")])
+        VariantCache(folder).add(DEVICE, [replace(ONE, key=f"op f[{number}]")])
 
 
 def test_file_that_another_process_has_open_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Windows: who reads a file keeps it from being replaced, and the reverse."""
-    store, left = Store(tmp_path), [3]
+    store, left = VariantCache(tmp_path), [3]
     store.add(DEVICE, [ONE])
 
     def busy(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,12 +242,12 @@ def test_file_that_may_not_be_written_is_not_tried_again(
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.warns(VkschedWarning, match="not cached: .*Permission denied"):
-        assert not Store(tmp_path).add(DEVICE, [ONE])
+        assert not VariantCache(tmp_path).add(DEVICE, [ONE])
     assert calls == 1
 
 
 def test_file_has_the_same_bytes_on_every_system(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = VariantCache(tmp_path)
     store.add(DEVICE, [ONE])
     lines = [
         "{",
@@ -282,13 +283,13 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    assert Store(tmp_path).load(DEVICE).keys() == {f"op f[{n}]" for n in range(10)}
+    assert VariantCache(tmp_path).load(DEVICE).keys() == {f"op f[{n}]" for n in range(10)}
 
 
 def test_writer_that_dies_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path)
+    store = VariantCache(tmp_path)
     store.add(DEVICE, [ONE])
 
     def fail(*_: object) -> None:

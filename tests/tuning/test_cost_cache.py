@@ -13,9 +13,10 @@ import pytest
 
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
-from vksched.tuning import device_cache
+from vksched.storage import disk_cache
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
-from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.cost_cache import CostCache
+from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.tunable_calls import shader_hash
 
@@ -34,29 +35,29 @@ def known(*samples: Sample) -> Calibration:
 
 
 def test_what_is_added_is_there_for_the_next_program(tmp_path: Path) -> None:
-    assert CostStore(tmp_path).load(CARD) is None
-    assert CostStore(tmp_path).add(CARD, known(relu()))
-    assert CostStore(tmp_path).load(CARD) == known(relu())
-    assert CostStore(tmp_path).add(CARD, known(relu(4.0), relu(3.0, -10.0)))
-    assert CostStore(tmp_path).load(CARD) == known(relu(4.0), relu(3.0, -10.0))
-    assert CostStore(tmp_path).clear(CARD) and not CostStore(tmp_path).clear(CARD)
-    assert CostStore(tmp_path).load(CARD) is None
+    assert CostCache(tmp_path).load(CARD) is None
+    assert CostCache(tmp_path).add(CARD, known(relu()))
+    assert CostCache(tmp_path).load(CARD) == known(relu())
+    assert CostCache(tmp_path).add(CARD, known(relu(4.0), relu(3.0, -10.0)))
+    assert CostCache(tmp_path).load(CARD) == known(relu(4.0), relu(3.0, -10.0))
+    assert CostCache(tmp_path).clear(CARD) and not CostCache(tmp_path).clear(CARD)
+    assert CostCache(tmp_path).load(CARD) is None
 
 
 def test_results_of_other_shaders_ops_and_drivers_are_not_used(tmp_path: Path) -> None:
     copied = Sample("copy in", "bytes", -9.0, 1.0)
     gone = Sample("no such op", "bytes", -9.0, 1.0)
-    CostStore(tmp_path).add(CARD, known(relu(shaders="other"), copied, gone))
-    assert CostStore(tmp_path).load(CARD) == known(copied)
-    assert CostStore(tmp_path).load(Identity("01234567", "driver 2.0", "Card")) is None
+    CostCache(tmp_path).add(CARD, known(relu(shaders="other"), copied, gone))
+    assert CostCache(tmp_path).load(CARD) == known(copied)
+    assert CostCache(tmp_path).load(Identity("01234567", "driver 2.0", "Card")) is None
     on_numpy = relu(shaders="")
-    CostStore(tmp_path).add(CARD, known(on_numpy))
-    found = CostStore(tmp_path).load(CARD)
+    CostCache(tmp_path).add(CARD, known(on_numpy))
+    found = CostCache(tmp_path).load(CARD)
     assert found is not None and on_numpy in found.samples
 
 
 def test_files_of_the_oldest_drivers_are_removed(tmp_path: Path) -> None:
-    store = CostStore(tmp_path)
+    store = CostCache(tmp_path)
     drivers = [replace(CARD, driver=f"driver {number}") for number in range(MAX_FILES)]
     for age, each in enumerate(drivers):
         assert store.add(each, known(relu()))
@@ -95,12 +96,12 @@ def _with(**changes: Any) -> str:
     ],
 )
 def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: str) -> None:
-    store = CostStore(tmp_path)
+    store = CostCache(tmp_path)
     path = store.path(CARD)
     assert path is not None
     path.parent.mkdir()
     path.write_text(text)
-    device_cache._warned.clear()
+    disk_cache._warned.clear()
     with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
         assert store.load(CARD) is None
     with warnings.catch_warnings():
@@ -113,7 +114,7 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
 
 
 def test_a_damaged_file_that_is_written_over_is_set_aside(tmp_path: Path) -> None:
-    store = CostStore(tmp_path)
+    store = CostCache(tmp_path)
     path = store.path(CARD)
     assert path is not None
     path.parent.mkdir()
@@ -125,17 +126,17 @@ def test_a_damaged_file_that_is_written_over_is_set_aside(tmp_path: Path) -> Non
 
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     (tmp_path / "costs").write_text("a file")
-    store = CostStore(tmp_path)
+    store = CostCache(tmp_path)
     with pytest.warns(VkschedWarning, match="results are not cached.*VKSCHED_CACHE"):
         assert not store.add(CARD, known(relu()))
     assert not store.add(CARD, known(relu()))
 
 
 def test_what_took_the_device_with_it_is_told(tmp_path: Path) -> None:
-    marker = CostStore(tmp_path).crash_marker(CARD)
+    marker = CrashMarker(CostCache(tmp_path).path(CARD))
     marker.begin("conv", "flops", "")
-    assert CostStore(tmp_path).crashed_variants(CARD) == frozenset()  # it is being measured
+    assert CostCache(tmp_path).crashed_variants(CARD) == frozenset()  # it is being measured
     marker.close(failed=True)
-    assert CostStore(tmp_path).crashed_variants(CARD) == {("conv", "flops")}
-    CostStore(tmp_path).clear(CARD)
-    assert CostStore(tmp_path).crashed_variants(CARD) == frozenset()
+    assert CostCache(tmp_path).crashed_variants(CARD) == {("conv", "flops")}
+    CostCache(tmp_path).clear(CARD)
+    assert CostCache(tmp_path).crashed_variants(CARD) == frozenset()

@@ -1,0 +1,1 @@
+"""The examination of a computer's Vulkan devices, for `vksched doctor`."""

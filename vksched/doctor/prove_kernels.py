@@ -1,0 +1,128 @@
+"""Op cases on one device, in a child process, because a driver may end it.
+
+parent: starts the child at a case -> reads its lines    the child ended: it goes on behind it
+child:  {"begin": [op, case]} -> runs -> {"outcome": ...} -> the next case
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ..testing.check_ops import check_samples
+from ..testing.op_cases.op_sample import FunctionSample, OpSample
+from ..testing.op_table import CASES, FP16, FUNCTIONS, LONGS, UNSIGNED
+from .health_report import KernelFailure, KernelProof
+
+SILENT_S = 300.0
+"""A child without a line for this time hangs."""
+MAX_ENDED = 5
+"""Number of child processes that may end before the device is given up."""
+
+Case = OpSample | FunctionSample
+
+
+def selected_cases(every: bool) -> list[Case]:
+    """Return all cases, or a small one for each op and element type."""
+    cases: list[Case] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
+    if every:
+        return cases
+    found: dict[object, Case] = {}
+    for case in cases:
+        if isinstance(case, FunctionSample):
+            found.setdefault(case.function, case)
+        elif not case.large:
+            found.setdefault((case.op, tuple(x.dtype.name for x in case.inputs)), case)
+    return [*found.values()]
+
+
+def prove(device: str, every: bool, advance: Callable[[str], None]) -> KernelProof:
+    """Compare cases on a device with numpy. advance: called with the op of each case."""
+    count, start, ended = len(selected_cases(every)), 0, 0
+    right = on_cpu = 0
+    failures: list[KernelFailure] = []
+    while start < count and ended < MAX_ENDED:
+        begun: tuple[str, str] | None = None
+        for line in _lines(device, every, start):
+            if "begin" in line:
+                begun = (line["begin"][0], line["begin"][1])
+                continue
+            outcome, begun, start = line["outcome"], None, start + 1
+            right += not outcome["error"] and not outcome["reason"]
+            on_cpu += bool(outcome["reason"])
+            if outcome["error"]:
+                failures.append(KernelFailure(outcome["op"], outcome["case"], outcome["error"]))
+            advance(outcome["op"])
+        if start < count:
+            ended += 1
+            op, case = begun or ("", "")
+            error = "the driver ended the process, or gave no answer" if begun else "no case began"
+            failures.append(KernelFailure(op, case, error))
+            start += 1
+            advance(op)
+            if begun is None:
+                break
+    return KernelProof(start, right, on_cpu, tuple(failures))
+
+
+def _lines(device: str, every: bool, start: int) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a child."""
+    command = [sys.executable, "-m", __name__, device, "all" if every else "some", str(start)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+    ) as child:
+        assert child.stdout is not None
+        watch = _Watch(child)
+        try:
+            for text in child.stdout:
+                watch.restart()
+                if text.startswith('{"'):
+                    yield json.loads(text)
+        finally:
+            watch.stop()
+            child.kill()
+
+
+class _Watch:
+    """Kills a child that is silent for SILENT_S."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+        self._timer: threading.Timer | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.stop()
+        self._timer = threading.Timer(SILENT_S, self._child.kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def main(device: str, which: str, start: str) -> None:
+    """Run in the child: print a line before and after each case."""
+    from ..runtime.vulkan.vulkan_device import VulkanDevice
+    from ..scheduler.scheduler import Scheduler
+    from ..testing.kernel_runner import Runner
+
+    with Scheduler([device]) as sched:
+        opened = sched.devices[0]
+        assert isinstance(opened, VulkanDevice)
+        runner = Runner(opened)
+        for case in selected_cases(which == "all")[int(start) :]:
+            name = case.op if isinstance(case, OpSample) else case.function
+            print(json.dumps({"begin": [name, case.id]}), flush=True)
+            for outcome in check_samples(runner, [case]):
+                print(json.dumps({"outcome": asdict(outcome)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

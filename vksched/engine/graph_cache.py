@@ -1,0 +1,214 @@
+"""Graph cache: stores rewritten graphs and their plans on disk, so that later starts skip passes
+and planning, and language models also the construction of their steps.
+
+    first start    outputs --> graph --passes--> graph --> plan
+                                                   '--------'--> file: nodes, references of leaves
+    later starts   file, leaves -------------------> graph, plan
+
+    <cache>/graphs/<hash of the inputs>.graph: a line with the digest of the rest; a line of JSON
+    with the graph, its plan and the code that built them; the bytes of the constants
+
+The hash covers everything that determines the graph, the native modules, numpy's version, vksched's
+environment variables and the options of the passes; any change selects another file. A graph that
+is built already is hashed by its nodes, constants and weights: weights of a file by the file and
+their position in it, all others by content. A `DeferredGraph` names its inputs instead, and is
+built only if there is no file. The code is the list of modules that were loaded: a file written by
+other modules is ignored, and no file is written if a module has changed since it was loaded. The
+planner checks the plan when it is used (planner/plan_cache.py). The cache is optional: if a file is
+damaged, has another format or does not fit the leaves, or if the folder cannot be read or written,
+the graph is rewritten again.
+
+The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
+Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
+names the request that it answers. An invalid file is set aside with a warning. Constants are used
+as stored: whoever can write to the folder can change results, as with the package itself.
+
+Examples: tests/engine/test_graph_cache.py, tests/generation/test_graph_cache.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..common.user_warning import warn
+from ..common.version import __version__
+from ..ir.build_graph import Outputs, Updates
+from ..ir.graph import Graph
+from ..ops.lowering import native_kernels
+from ..passes import RewriteConstraints
+from ..plan.serialize.graph_codec import NONSENSE
+from ..planner.plan_cache import CachedPlan
+from ..storage.content_hash import digest_of
+from ..storage.disk_cache import (
+    PACKAGE,
+    about_loaded,
+    folder_of,
+    is_code,
+    loaded_code,
+    locked,
+    make_folder,
+    optional_write,
+    read_whole,
+    remove_old,
+    replace_whole,
+    set_aside,
+)
+from ..storage.lazy_array import LazyArray, origin_of
+from ..topology.tuned_variants import Choices
+from .graph_document import Document, LeafTable, bytes_of, decode_graph, document_of, encode_graph
+
+FORMAT = 7
+MIN_NODES = 48
+"""The minimum number of nodes of a graph that is worth a file."""
+MAX_FILES = 32
+"""The maximum number of files; the oldest are removed first."""
+MAX_HASHED_BYTES = 8 << 20
+"""The maximum bytes of a graph's leaves that are hashed by content."""
+FOLDER, SUFFIX = "graphs", ".graph"
+
+
+@dataclass(frozen=True, eq=False)
+class DeferredGraph:
+    """A graph of one output that is built only if the cache has none.
+
+    key: everything that determines the graph besides the options of passes, as plain data; None
+    disables the cache. leaves: the weights and states that `build` would use.
+    """
+
+    key: tuple[object, ...] | None
+    leaves: LeafTable
+    build: Callable[[], tuple[Outputs, Updates]]
+
+
+class CachedGraph:
+    """The file of one cached graph. key: as returned by `hash_of`; None disables the cache."""
+
+    def __init__(self, key: str | None, leaves: LeafTable) -> None:
+        self._leaves = leaves
+        self._read: Document | None = None
+        self._content = b""
+        folder = None if key is None else folder_of(FOLDER)
+        self._key = key
+        self._path = None if folder is None else folder / f"{key}{SUFFIX}"
+
+    def read(self) -> CachedPlan | None:
+        """Return the rewritten graph with the leaves of this process, and its plan; None if there
+        is no valid file.
+        """
+        if self._path is None:
+            return None
+        try:
+            self._content = read_whole(self._path)
+        except OSError:
+            return None
+        try:
+            document = document_of(self._content)
+            if document.fields["key"] != self._key:
+                raise ValueError("it has another key")
+            if not is_code(document.fields["code"]):
+                return None
+            cached = CachedPlan(decode_graph(document, self._leaves), document.fields["plan"])
+            self._read = document
+            return cached
+        except NONSENSE as error:
+            self.set_aside(error)
+            return None
+
+    def set_aside(self, why: BaseException) -> None:
+        """Rename an invalid file, with a warning."""
+        self._read = None
+        if self._path is not None:
+            set_aside(self._path, self._content)
+            warn(
+                f"[graphs] {self._path} is not used: {type(why).__name__}: {why}; it is set aside "
+                "as .damaged, and built again"
+            )
+
+    def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
+        """Write a graph that was rewritten or read. plan: its plan, if it can be cached."""
+        if self._path is None:
+            return
+        document, code = self._read or encode_graph(graph, self._leaves), loaded_code()
+        if document is None or code is None:
+            return
+        # modules that built the cached graph, and modules that planned it
+        modules = sorted({*map(tuple, document.fields.get("code", ())), *code})
+        fields = {**document.fields, "key": self._key, "plan": plan, "code": modules}
+        try:
+            content = bytes_of(replace(document, fields=fields))
+        except TypeError:  # an attribute that is no plain data
+            return
+        with optional_write(self._path.parent):
+            make_folder(self._path.parent)
+            with locked(self._path.parent / "lock"):
+                replace_whole(self._path, content)
+                remove_old(self._path.parent, MAX_FILES, "*.*")  # files of older formats, too
+
+
+def hash_of(inputs: tuple[object, ...] | None, rewriting: str | None) -> str | None:
+    """Return a hash of all inputs of a rewritten graph, as plain data; None if an argument is None
+    or native modules were rebuilt since they were loaded.
+    """
+    native = getattr(native_kernels.native, "__file__", None)
+    about = about_loaded(native) if native else None
+    if inputs is None or rewriting is None or (native and about is None):
+        return None
+    fields = (
+        *(FORMAT, str(PACKAGE), __version__),
+        *(sys.version, np.__version__, platform.machine()),
+        (native, about),
+        sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
+        (inputs, rewriting),
+    )
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
+
+
+def describe_graph(graph: Graph) -> tuple[object, ...] | None:
+    """Return everything that passes read of a graph as plain data; None if it is too small, has ops
+    that are not declared by name alone, or if too many bytes would have to be hashed.
+    """
+    if len(graph.nodes) < MIN_NODES or any(node.declaration.opaque for node in graph.calls):
+        return None
+    leaves: list[tuple[object, ...]] = []
+    left = MAX_HASHED_BYTES
+    for node_id, held in graph.data.items():
+        origin = None if graph.nodes[node_id].op == "constant" else origin_of(held)
+        if origin is not None:
+            extent = origin.extent
+            where = extent.identity, extent.start, extent.size
+            leaves.append((node_id, where, origin.shape, origin.dtype, origin.blocks))
+            continue
+        left -= held.nbytes
+        if left < 0 or isinstance(held, LazyArray):
+            return None
+        leaves.append((node_id, digest_of(held)))
+    nodes = [(n.op, n.inputs, n.attrs, n.type, n.name) for n in graph.nodes]
+    return repr((nodes, graph.outputs, graph.backed_up_states)), repr(leaves)
+
+
+def depends_on_memory(graph: Graph) -> bool:
+    """Return True if the passes' result may depend on the memory of devices."""
+    return any("conv" in node.op for node in graph.calls)
+
+
+def describe_constraints(constraints: RewriteConstraints, with_memory: bool) -> str:
+    """Return the options of passes as text. with_memory: include the memory of devices."""
+    limits = constraints.limits
+    return repr(
+        (
+            sorted(constraints.observed),
+            sorted(constraints.pinned_devices.items()),
+            None if limits is None else dict(limits.tuned),
+            None if limits is None else replace(limits, tuned=Choices()),
+            constraints.memory_bytes if with_memory else None,
+        )
+    )

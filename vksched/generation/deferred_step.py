@@ -1,0 +1,72 @@
+"""Deferred step: a language model's step as a graph that is built only if the cache has none.
+
+    model, cache, size --> key, names of weights and states --engine/graph_cache.py--> graph, plan
+
+The key covers the model's files as they were opened, its hyperparameters, the KV cache and the size
+of the step. Weights and states have the names of the model, so the cached graph of another process
+is bound to this process's tensors without building the step.
+
+Examples: tests/generation/test_graph_cache.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..engine.graph_cache import DeferredGraph
+from ..engine.graph_document import STATE, Leaf
+from ..ir.build_graph import Outputs, Updates
+
+if TYPE_CHECKING:
+    from ..importers.gguf.kv_cache import KeyValueCache
+    from ..importers.gguf.model import LanguageModel
+
+MIN_LAYERS = 4
+"""The minimum number of layers of a model whose steps are worth a file."""
+
+
+class StepLeaves:
+    """The weights and states of a model's steps; a reference is the arguments that create one."""
+
+    def __init__(self, model: LanguageModel, cache: KeyValueCache) -> None:
+        self._model, self._cache = model, cache
+
+    def references(self) -> Mapping[object, Any]:
+        found: dict[object, Any] = dict(self._model.weights.leaves())  # type: ignore[arg-type]
+        sizes = self._cache.sizes
+        found |= {tensor: (name, *sizes[name]) for name, tensor in self._cache.states.items()}
+        return found
+
+    def leaf(self, kind: str, reference: Any) -> Leaf:
+        name, *how = reference
+        if kind == STATE:
+            tensor = self._cache.state(name, *how)
+        else:
+            tensor = self._model.weights.leaf(name, tuple(how[0]), how[1])
+        return Leaf(tensor.type, tensor.held, tensor)
+
+
+def step_key(model: LanguageModel, cache: KeyValueCache, size: int) -> tuple[object, ...] | None:
+    """Return everything that determines a step as plain data; None if the model is in memory."""
+    if model.file.identity is None:
+        return None
+    about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
+    return (*about, cache.length, cache.dtype, size)
+
+
+def deferred_step(
+    model: LanguageModel, cache: KeyValueCache, size: int, parts: int, is_cached: bool
+) -> DeferredGraph:
+    """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
+    if the model is deep enough.
+    """
+
+    def build() -> tuple[Outputs, Updates]:
+        step = model.step(cache, size, parts)
+        return step.logits, step.updates
+
+    is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
+    return DeferredGraph(
+        step_key(model, cache, size) if is_worth else None, StepLeaves(model, cache), build
+    )
