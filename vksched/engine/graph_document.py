@@ -35,12 +35,12 @@ GRAPH = record(
     key=str,
     code=list[tuple[str, Whole, Whole]],
     plan=dict[str, Any] | None,
-    nodes=list[tuple[str, list[Whole], Whole, Whole, str]],
+    nodes=list[tuple[str, tuple[Whole, ...], Whole, Whole, str]],
     attrs=list[dict[str, Any]],
-    types=list[tuple[list[Whole], str]],
+    types=list[tuple[tuple[Whole, ...], str]],
     leaves=list[tuple[Whole, str, Whole | list[Any]]],
-    outputs=list[tuple[str, Whole]],
-    backed_up_states=list[Whole],
+    outputs=tuple[tuple[str, Whole], ...],
+    backed_up_states=tuple[Whole, ...],
     aliases=dict[str, Whole],
 )
 """The fields of a document. `key` is the key of the plan request. A node is its op, inputs, indices
@@ -105,9 +105,8 @@ def document_of(content: bytes) -> Document:
     if content[: size + 1] != digest_of(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
     end = content.index(b"\n", size + 1)
-    fields = json.loads(content[size + 1 : end])
-    check(fields, GRAPH, "the graph")
-    return Document(fields, whole[end + 1 :])
+    data = json.loads(content[size + 1 : end])  # attributes may be infinite
+    return Document(check(data, GRAPH, "the graph"), whole[end + 1 :])
 
 
 def digest_of(content: bytes | memoryview) -> bytes:
@@ -169,10 +168,10 @@ def decode_graph(document: Document, leaves: LeafTable) -> Graph:
     """
     fields = document.fields
     attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in fields["attrs"]]
-    types = [TensorType(tuple(shape), dtype) for shape, dtype in fields["types"]]
+    types = [TensorType(shape, dtype) for shape, dtype in fields["types"]]
     nodes = tuple(
         [
-            Node(at, op, tuple(inputs), attrs[attr], types[kind], name)
+            Node(at, op, inputs, attrs[attr], types[kind], name)
             for at, (op, inputs, attr, kind, name) in enumerate(fields["nodes"])
         ]
     )
@@ -193,10 +192,9 @@ def decode_graph(document: Document, leaves: LeafTable) -> Graph:
             initial[node_id] = as_array(leaf.held)
         else:
             data[node_id] = leaf.held
-    outputs = tuple((name, node_id) for name, node_id in fields["outputs"])
     maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    backed_up, merged = tuple(fields["backed_up_states"]), MappingProxyType(dict(fields["aliases"]))
-    return Graph(nodes, outputs, *maps, backed_up, merged).verify()
+    outputs, backed_up = fields["outputs"], fields["backed_up_states"]
+    return Graph(nodes, outputs, *maps, backed_up, MappingProxyType(fields["aliases"])).verify()
 
 
 def _attr(value: Any) -> AttrValue:

@@ -101,7 +101,7 @@ class CachedPlan:
     def _answer(
         self, document: Mapping[str, Any], request: PlanRequest, topology: Topology
     ) -> Plan | None:
-        check(document, CachedPlanDocument, "the plan")
+        document = check(document, CachedPlanDocument, "the plan")
         same = document["asked"] == _asked(request)
         key = _topology_key(topology, request, len(document["splits"]))
         if not same or document["topology"] != key:

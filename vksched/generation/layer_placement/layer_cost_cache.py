@@ -20,6 +20,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
+
 from ...common.schema import Number, Size, check
 from ...common.user_warning import warn
 from ...ops.lowering import native_kernels
@@ -126,6 +128,8 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
 def _measured_of(fields: Any, topology: Topology) -> Measured:
     """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
     found: MeasuredDocument = check(fields, MeasuredDocument, "what layers take")
+    if msgspec.to_builtins(found) != fields:
+        raise ValueError("it has other fields")
     layers, count, seconds = found["layers"], len(topology.devices), found["range_s"]
     of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
     of_experts = [layer.experts for layer in layers if layer.experts is not None]

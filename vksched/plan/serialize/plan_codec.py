@@ -184,12 +184,12 @@ def decode_plan(graph: Graph, topology: Topology, document: Mapping[str, Any]) -
             check({**each, "id": at}, Split, f"splits[{at}]")
             for at, each in enumerate(document["splits"])
         ),
-        final_waits=document["final_waits"],
+        final_waits=tuple(document["final_waits"]),
         memory=check(document["memory"], tuple[DeviceMemory, ...], "memory"),
         locations=MappingProxyType(
             {(device, node): Span(*span) for device, node, span in document["locations"]}
         ),
-        notes=document["notes"],
+        notes=tuple(document["notes"]),
     )
 
 
