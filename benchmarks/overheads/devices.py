@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--time-budget", type=float, default=2.0, help="seconds of rounds for each model"
     )
-    given = parser.parse_args(arguments)
-    names = given.devices.split(",") if given.devices else [info.name for info in vs.devices()]
-    facts = measure_all(names, given.case, given.time_budget)
-    if given.json:
+    args = parser.parse_args(arguments)
+    names = args.devices.split(",") if args.devices else [info.name for info in vs.devices()]
+    facts = measure_all(names, args.case, args.time_budget)
+    if args.json:
         print(json.dumps([{**asdict(fact), "ratio": fact.ratio} for fact in facts], indent=1))
         return 0
     table = Table("devices", "what", "time", "beside", "ratio", "")

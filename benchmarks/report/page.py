@@ -154,7 +154,7 @@ def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
 
 
 def bound_of(device: DeviceReport, result: Result) -> str:
-    """Returns what bounds our time of a case: arithmetic, bytes, or the cost of dispatches."""
+    """Return the bound of our time of a case: arithmetic, bytes, or the cost of dispatches."""
     work = work_of(result.spec)
     seconds = result.ours.seconds if result.ours else None
     least = DISPATCH_S if device.type == SOFTWARE else DISPATCH_ON_CARDS_S
@@ -181,8 +181,8 @@ def _facts(found: Sequence[Fact]) -> list[str]:
         return []
     lines = ["| what | value | beside | ratio | |", "|---|---|---|---|---|"]
     for fact in found:
-        value, beside, ratio = fact.cells()
-        lines.append(f"| {fact.name} | {value} | {beside} | {ratio} | {fact.note} |")
+        value, baseline, ratio = fact.cells()
+        lines.append(f"| {fact.name} | {value} | {baseline} | {ratio} | {fact.note} |")
     return [*lines, ""]
 
 
@@ -250,9 +250,9 @@ def _seconds(figure: Figure | None) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table without the columns that are empty in all rows."""
-    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    lines = [_row(row[i] for i in kept) for row in (head, *rows)]
-    return [lines[0], "|---" * len(kept) + "|", *lines[1:]]
+    filled = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [_row(row[i] for i in filled) for row in (head, *rows)]
+    return [lines[0], "|---" * len(filled) + "|", *lines[1:]]
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -45,8 +45,8 @@ def judge(auto: Schedule, limit_s: float, seed: int = 0) -> tuple[Schedule, floa
     placed, bound_s = model.solve(limit_s, seed)
     if placed is None:
         return auto, bound_s
-    made = make_schedule(problem, placed, "CP-SAT", "latency")
-    return min(auto, made, key=lambda each: each.makespan_s), bound_s
+    proven = make_schedule(problem, placed, "CP-SAT", "latency")
+    return min(auto, proven, key=lambda each: each.makespan_s), bound_s
 
 
 class _Model:

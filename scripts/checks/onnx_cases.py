@@ -84,7 +84,7 @@ def load_cases() -> dict[str, BackendCase]:
     for case in found:
         base = re.sub(r"_expanded(_ver\d+)?$", "", case.name)
         op = cases[base].op if base in cases else _op_of(case.model)
-        data = [(_arrays(given), _arrays(wanted)) for given, wanted in case.data_sets]
+        data = [(_arrays(inputs), _arrays(wanted)) for inputs, wanted in case.data_sets]
         cases[case.name] = BackendCase(
             case.name, "node", op, case.model, data, case.rtol, case.atol
         )
@@ -181,7 +181,7 @@ class Reference:
 
 @cache
 def read_reference() -> Reference:
-    """Returns what is noted of the reference evaluator."""
+    """Return the notes about the reference evaluator."""
     return Reference(**json.loads(REFERENCE.read_text()))
 
 

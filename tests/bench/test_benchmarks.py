@@ -292,7 +292,7 @@ def test_the_page_of_language_models_is_written_from_results(
     from vksched.bench.rounds import Figure, Result
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    monkeypatch.setattr(language_models, "STORED", tmp_path / "page.json")
     refused = runner.invoke(language_models.main)
     assert refused.exit_code == 1 and "try --run" in refused.output
     card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
@@ -346,7 +346,7 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     from vksched.bench.language.random_models import TYPES, Sizes, write_model
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    monkeypatch.setattr(language_models, "STORED", tmp_path / "page.json")
     sizes = Sizes(layers=1, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
     write_model(file := tmp_path / "own-q4_k.gguf", "Q4_K", sizes)
     asked: list[tuple[str, int]] = []

@@ -237,7 +237,7 @@ def test_every_scheduler_is_known_to_saga() -> None:
 def test_a_scheduler_that_takes_too_long_is_ended_and_not_asked_again() -> None:
     instance = schedule_instances.draw("stencil", FAMILIES["stencil"], 100, 0, 0)
     with schedule_peers.Peers(0.5) as impatient:  # DPS walks all paths, here 3 ** 9
-        given = schedule_measure.Given([], impatient, ["DPS", "OLB"])
+        given = schedule_measure.MeasureOptions([], impatient, ["DPS", "OLB"])
         first = schedule_measure.measure(instance, given)
         again = schedule_measure.measure(instance, given)
     slow, quick = first.runs

@@ -166,9 +166,9 @@ def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 
     found = run_onnx.main(devices)
     assert list(found) == ["probabilities", "best"]
-    model = onnx.ModelProto.FromString(run_onnx.made_model())
+    model = onnx.ModelProto.FromString(run_onnx.build_model())
     w1, w2 = (onnx.numpy_helper.to_array(w) for w in model.graph.initializer)
-    pixels = example_inputs(vs.load(run_onnx.made_model()), {"pixels": (1, 64)}, 0)["pixels"]
+    pixels = example_inputs(vs.load(run_onnx.build_model()), {"pixels": (1, 64)}, 0)["pixels"]
     scores = np.exp(np.maximum(pixels @ w1, 0) @ w2)
     assert np.allclose(found["probabilities"], scores / scores.sum(), rtol=1e-4)
     assert found["best"].tolist() == [scores.argmax()]
