@@ -24,6 +24,7 @@ from onnx.backend.test.runner import Runner
 from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
+from vksched.engine.compile_options import CompileOptions
 from vksched.engine.graph_registry import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
@@ -263,7 +264,8 @@ class CaseRunner:
         turns = itertools.cycle(self.names)
         for _ in range(zlib.crc32(case.name.encode()) % len(self.names)):
             next(turns)
-        return CompiledModel(model, _GraphsInTurns(self.sched, turns), {}, 16, warns=False)
+        graphs = _GraphsInTurns(self.sched, turns)
+        return CompiledModel(model, graphs, CompileOptions(), 16, warns=False)
 
 
 class _GraphsInTurns(Graphs):

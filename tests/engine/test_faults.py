@@ -21,6 +21,7 @@ from test_scheduler import error, numpy_result
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.plan_builder import Preparing
+from vksched.engine.request import Request
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice, CpuPreparedPlan
 from vksched.runtime.device import Device
@@ -479,12 +480,13 @@ def test_the_smaller_plan_is_not_kept_for_a_later_program() -> None:
     with vs.Scheduler(wrapped(simulated(1), d0=fault)) as sched:
         with pytest.warns(vs.VkschedWarning, match="null:0.*what is free now and one copy"):
             run = sched.compile(y)
-        assert (
-            "copies: 1 on each device" in run.plan.explain() and sched.graphs.keep(run.plan) is None
-        )
+        keep = sched._preparing.keep
+        plan = run.plan
+        assert "copies: 1 on each device" in plan.explain()
+        assert keep(plan, Request(plan.graph, (), {})) is None
         run.close()
         again = sched.compile(y)
-        assert sched.graphs.keep(again.plan) is not None
+        assert keep(again.plan, Request(again.plan.graph, (), {})) is not None
 
 
 def test_the_smaller_plan_is_made_for_what_is_free_then() -> None:
