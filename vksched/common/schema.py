@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -78,7 +79,6 @@ def _refuse_constant(word: str) -> float:
 # -- errors ----------------------------------------------------------------------------------------
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_PLACE = " - at `"
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -91,16 +91,14 @@ _WORDS = {
 
 def _explain(text: str, data: Any, kind: Any, where: str) -> str:
     """Return an error of msgspec with our place and the value there."""
-    text, _, path = text.partition(_PLACE)
-
-    rebuild: Callable[[object], object] = _same
+    text, _, path = text.partition(" - at `")
     for name, at in _STEP.findall(path):
         key: Any = name or at
+        kind = _kind_at(kind, key)
         if isinstance(data, (list, tuple)):
             key = int(at)
         elif at:  # msgspec does not name the keys of a table
-            key = _find_key(data, lambda part: _path(rebuild(part), kind) == path)  # noqa: B023
-        rebuild = _replacing(rebuild, data, key)
+            key = next(each for each, value in data.items() if not _holds(value, kind))
         data, where = data[key], f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
     missing = re.fullmatch(r"Object missing required field `(.*)`", text)
     if missing:
@@ -113,36 +111,26 @@ def _explain(text: str, data: Any, kind: Any, where: str) -> str:
     )
 
 
-def _same(data: object) -> object:
-    return data
-
-
 def _words(kinds: str) -> str:
     return " or ".join(_WORDS.get(each, each) for each in kinds.split(" | "))
 
 
-def _path(data: object, kind: Any) -> str | None:
-    """Return the place of the first error by msgspec, or None."""
+def _kind_at(kind: Any, key: str) -> Any:
+    """Return the type of the values at a step of a path, None if there is none."""
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin in (Annotated, Union, UnionType):
+        return next(filter(None, (_kind_at(each, key) for each in kinds)), None)
+    if origin is None:  # a dict, dataclass or named tuple of fields
+        fields = get_type_hints(kind, include_extras=True) if isinstance(kind, type) else {}
+        return [*fields.values()][int(key)] if key.isdigit() and fields else fields.get(key)
+    if origin is tuple and kinds[-1] is not ...:
+        return kinds[int(key)]
+    return kinds[1] if issubclass(origin, Mapping) else kinds[0]
+
+
+def _holds(data: object, kind: Any) -> bool:
     try:
         msgspec.convert(data, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        return str(error).partition(_PLACE)[2]
-    return None
-
-
-def _find_key(table: dict[Any, Any], is_wrong: Callable[[object], bool]) -> object:
-    """Return the key of a wrong value, by bisection."""
-    keys = list(table)
-    while len(keys) > 1:
-        half = keys[: len(keys) // 2]
-        keys = half if is_wrong({key: table[key] for key in half}) else keys[len(half) :]
-    return keys[0]
-
-
-def _replacing(
-    rebuild: Callable[[object], object], data: Any, key: Any
-) -> Callable[[object], object]:
-    """Return a function that rebuilds the whole data with another value at a key."""
-    if isinstance(data, (list, tuple)):
-        return lambda part: rebuild([*data[:key], part, *data[key + 1 :]])
-    return lambda part: rebuild({**data, key: part})
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -36,7 +36,7 @@ from .verify_host_plans import verify_host_plan
 MAX_NODES = 1 << 20
 MAX_COPIES = 1 << 10
 """Maximum number of copies of a graph and a plan in a document."""
-TransferRow = tuple[Whole, Whole | str, str | list[Whole]]
+TransferRow = tuple[Whole, Whole | str, str | tuple[Whole, ...]]
 """Value, split and host of a send, or value, host and shown nodes of a receive."""
 
 
@@ -63,13 +63,13 @@ class PartDocument(DevicePlan):
     host: str
     size: Whole
     nodes: list[PartNode]
-    outputs: list[tuple[str, Whole]]
-    backed_up_states: list[Whole]
+    outputs: tuple[tuple[str, Whole], ...]
+    backed_up_states: tuple[Whole, ...]
     weights: list[PartWeight]
     states: list[PartState]
-    numbers: list[Whole]
+    numbers: tuple[Whole, ...]
     steps: list[tuple[Whole, list[TransferRow]]]
-    inputs: list[Whole]
+    inputs: tuple[Whole, ...]
     results: Whole
     every: Whole
 
@@ -116,7 +116,7 @@ def decode_host_plan(
     state: Callable[[str], object] = lambda name: name,
     onnx_ops: bool = False,
 ) -> HostPlan:
-    """Return a verified host plan from its document.
+    """Return a verified host plan from its document, or from the JSON of it.
 
     Weights that host plans share by hash and type have one key in all. state: a function from the
     name of a state to its key. onnx_ops: True to accept ops of ONNX files that only the CPU runs.
@@ -127,7 +127,11 @@ def decode_host_plan(
         The document is invalid; the text gives the reason. Errors of `weight` propagate.
     """
     try:
-        part: PartDocument = check(document, PartDocument, "the part")
+        part: PartDocument = (
+            parse(document, PartDocument, "the part")
+            if isinstance(document, bytes)
+            else check(document, PartDocument, "the part")
+        )
         nodes = _decode_nodes(part, onnx_ops)
         types = {held["node"]: nodes[held["node"]].type for held in part["weights"]}
         initial = {held["node"]: _nothing(nodes[held["node"]]) for held in part["states"]}
@@ -141,19 +145,19 @@ def decode_host_plan(
         data = {node: _typed(found[digest], types[node]) for node, digest in hashes.items()}
         graph = Graph(
             nodes,
-            tuple((name, node) for name, node in part["outputs"]),
+            part["outputs"],
             MappingProxyType(data),
             MappingProxyType(keys),
             MappingProxyType(initial),
-            tuple(part["backed_up_states"]),
+            part["backed_up_states"],
         ).verify()
         return verify_host_plan(
             HostPlan(
                 part["host"],
                 decode_plan(graph, topology_of(part), part),
-                tuple(part["numbers"]),
+                part["numbers"],
                 _decode_transfers(part),
-                tuple(part["inputs"]),
+                part["inputs"],
                 part["results"],
                 part["every"],
             )
@@ -205,7 +209,7 @@ def _decode_transfer(item: TransferRow) -> Send | Recv:
     if isinstance(second, int) and isinstance(third, str):
         return Send(value, second, third)
     if isinstance(second, str) and not isinstance(third, str):
-        return Recv(value, second, tuple(third))
+        return Recv(value, second, third)
     raise PlanError(f"expected a send or a receive among the steps, got {item}")
 
 
@@ -240,11 +244,7 @@ class HostPlanCodec:
 
     def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> HostPlan:
         """Return the host plan; see `decode_host_plan`."""
-        try:
-            document = parse(text, PartDocument, "the part")
-        except NONSENSE as error:
-            raise _unreadable(error) from error
-        return decode_host_plan(document, weight, state, self.onnx_ops)
+        return decode_host_plan(text, weight, state, self.onnx_ops)
 
 
 def _unreadable(error: BaseException) -> PlanError:
