@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from failures import Failures
 from kept_devices import _own_devices as _own_devices
-from kept_devices import kept_devices as kept_devices
+from kept_devices import pooled_devices as pooled_devices
 from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
@@ -87,9 +87,9 @@ def start(tmp_path: Path) -> Iterator[StartedWorkers]:
     """Starts nodes of a cluster in this process."""
     from cluster_nodes import StartedWorkers  # which skips where keys cannot be made
 
-    made = StartedWorkers(tmp_path)
-    yield made
-    made.close()
+    workers = StartedWorkers(tmp_path)
+    yield workers
+    workers.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,7 +26,7 @@ REFUSED = {
     "turned": "transposed, rotated or alternating",
     "wishes": "constraints or hints",
 }
-DEFAULTS = ("vksched", "benchmarks", "scripts", "examples")
+DEFAULTS = ("vksched", "benchmarks", "scripts", "examples", "tests")
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 BEGINNINGS = {"Returns": "Return", "Yields": "Yield", "Whether": "Return True if"}
 PARAMETER = re.compile(r"(?:^|[.;]\s+|\n\s*)(\w+): of\b")

@@ -142,9 +142,9 @@ def test_a_device_that_computes_a_gradient_wrongly_is_seen(monkeypatch: pytest.M
     real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
-        made = {name: array.copy() for name, array in real(*args).items()}  # type: ignore[arg-type]
-        made["x1"][2, 3] += 1e-3
-        return made
+        built = {name: array.copy() for name, array in real(*args).items()}  # type: ignore[arg-type]
+        built["x1"][2, 3] += 1e-3
+        return built
 
     monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [MUL])
@@ -210,8 +210,8 @@ def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
     real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
-        made = real(*args)  # type: ignore[arg-type]
-        return {**made, "x1": made["x1"] + np.float32(1e-4)}
+        built = real(*args)  # type: ignore[arg-type]
+        return {**built, "x1": built["x1"] + np.float32(1e-4)}
 
     monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [case])

@@ -166,13 +166,13 @@ def test_every_kind_of_case_is_right_on_every_device(
 
 @pytest.mark.parametrize("device", DEVICES[:2])
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.json"
+    stored = tmp_path / "kept.json"
     options = ["--devices", device, "--case", "matmul 64", "--time-budget", "0.01"]
     options += ["--baselines", "numpy"] if device == "cpu" else []
-    shown = call(*options, "--output", str(kept))
+    shown = call(*options, "--output", str(stored))
     assert shown.exit_code == 0, shown.output
     assert "matmul 64" in shown.output and "of ceiling" in shown.output
-    found = Report.from_dict(json.loads(kept.read_text()))
+    found = Report.from_dict(json.loads(stored.read_text()))
     (result,) = found.results
     assert result.device == device and result.ours is not None
     if device == "cpu":
@@ -212,7 +212,9 @@ def test_what_is_done_when_it_is_stopped_is_printed(
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 
-def test_missing_baselines_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_baselines_and_missing_figures_are_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from vksched.cli.commands.bench import show
 
     report = sample()
@@ -263,7 +265,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured_is_said(
+def test_what_cannot_be_measured_is_reported(
     arguments: tuple[str, ...], message: str, quick: None
 ) -> None:
     shown = call(*arguments, *(() if "--time-budget" in arguments else ("--time-budget", "0.001")))
@@ -331,10 +333,10 @@ def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> N
     assert found.exit_code == 1 and "cannot read" in found.output
 
 
-def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
-    kept = BENCHMARKS.parent / "docs" / "performance" / "data" / "results.json"
-    if kept.exists():
-        report, extras = page.read([kept])
+def test_the_retained_results_make_the_page(page: Any, tmp_path: Path) -> None:
+    stored = BENCHMARKS.parent / "docs" / "performance" / "data" / "results.json"
+    if stored.exists():
+        report, extras = page.read([stored])
         assert report.results
         assert page.page(report, extras, {}).startswith("## Devices")
 
@@ -448,9 +450,9 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
     ours = Ours(device)
     try:
         for spec in (SPEC, SMALL_MODELS[2]):
-            made = in_precision(spec, word)
-            assert made is not None
-            (found,) = measure_case(device, made, [ours], 1e-3, rounds=1).figures
+            built = in_precision(spec, word)
+            assert built is not None
+            (found,) = measure_case(device, built, [ours], 1e-3, rounds=1).figures
             assert found.nmse is not None, found.reason
             if device == "cpu":  # numpy rounds what it may
                 assert found.nmse > 1e-9
@@ -458,7 +460,7 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
         ours.close()
     baseline = BaselineProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     try:
-        assert f"not in {word}" in baseline.prepare(made)["skip"]
+        assert f"not in {word}" in baseline.prepare(built)["skip"]
     finally:
         baseline.close()
 
@@ -470,25 +472,25 @@ def test_torch_rounds_to_float16(word: str) -> None:
 
     baseline = open_baseline({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     for spec in (SPEC, *SMALL_MODELS):
-        made = in_precision(spec, word)
-        assert made is not None
-        arrays = arrays_of(made)
-        far = error_of(made, arrays, baseline.prepare(made, arrays).result())
-        assert 1e-9 < far < most_error(made)
+        built = in_precision(spec, word)
+        assert built is not None
+        arrays = arrays_of(built)
+        far = error_of(built, arrays, baseline.prepare(built, arrays).result())
+        assert 1e-9 < far < most_error(built)
 
 
 def test_hardware_alone_is_tuned_first(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+    inputs: list[Any] = []
 
     def opened(device: str, tune: Any) -> Ours:
-        given.append(tune)
+        inputs.append(tune)
         return Ours(device)
 
     monkeypatch.setattr("vksched.bench.report.Ours", opened)
     (info,) = find_devices(["cpu"])
     for type_, tune_s in (("cpu", 60.0), ("discrete", 60.0), ("discrete", 0.0)):
         run_suite(OWN["ops"], [], [replace(info, type=type_)], tune_s=tune_s)
-    assert given == ["auto", 60.0, "auto"]
+    assert inputs == ["auto", 60.0, "auto"]
 
 
 def test_a_case_for_hardware_is_left_out_on_software() -> None:
@@ -554,14 +556,14 @@ def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:
             text, weights = file.finish()
             magic, counts, *lines = text.splitlines()
             assert magic == "7767517" and int(counts.split()[0]) == len(lines)
-            made, read = [], []
+            built, read = [], []
             for line in lines:
                 _, _, bottoms, tops, *names = line.split()
                 read += names[: int(bottoms)]
-                made += names[int(bottoms) : int(bottoms) + int(tops)]
-            assert len(set(made)) == len(made) == int(counts.split()[1])
-            assert len(set(read)) == len(read) and set(read) < set(made)
-            assert set(made) - set(read) == {made[-1]}
+                built += names[int(bottoms) : int(bottoms) + int(tops)]
+            assert len(set(built)) == len(built) == int(counts.split()[1])
+            assert len(set(read)) == len(read) and set(read) < set(built)
+            assert set(built) - set(read) == {built[-1]}
             assert len(weights) >= work_of(spec)[1] and ("Gemm" in text) == gemm or not gemm
 
 
@@ -574,13 +576,13 @@ def test_the_work_of_a_model_is_that_of_its_products() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_overhead_is_told_beside_plain_copies(device: str) -> None:
+def test_overhead_is_reported_next_to_plain_copies(device: str) -> None:
     trivial, upload = overhead_facts(device, 1 << 18)
     assert trivial.value > 0 and trivial.reference is None
     assert upload.unit == "bytes/s" and upload.ratio and upload.ratio > 0
 
 
-def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_is_reported_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = list(planning_time.planning_facts((30, 60)))
     assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning_time.KINDS)
     assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]

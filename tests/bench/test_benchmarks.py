@@ -139,7 +139,7 @@ def test_loading_is_compared_with_reading_and_copying(
         assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"
 
 
-def test_models_are_measured_on_all_devices_beside_each_alone(
+def test_models_are_measured_on_all_devices_next_to_each_alone(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import devices
@@ -179,7 +179,7 @@ def test_predictions_become_a_page_and_a_table(
     assert "|  |  | relu | 0 us | 100 us | - |" in text
 
 
-def test_a_page_of_predictions_is_made_of_earlier_results(
+def test_a_page_of_predictions_is_built_of_earlier_results(
     runner: CliRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -362,21 +362,21 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
 
     monkeypatch.setattr(portions.Run, "_call", call)
     (tmp_path / "page.json").write_text(json.dumps(results_of("cpu", ["old"])), "utf-8")
-    given = ["--run", "--devices", "cpu", "--model", str(file), "--work", str(tmp_path / "work")]
-    stopped = runner.invoke(language_models.main, given)
+    args = ["--run", "--devices", "cpu", "--model", str(file), "--work", str(tmp_path / "work")]
+    stopped = runner.invoke(language_models.main, args)
     assert stopped.exit_code == 1 and "6 cases are missing" in stopped.output
     assert {f"random 27M {kind} prompt 128" for kind in TYPES} < {name for name, _ in asked}
     assert ("own-q4_k load", 3) in asked and ("random 27M Q4_K int8 prompt 128", 3) in asked
     asked.clear()
     with monkeypatch.context() as other:
         other.setattr(portions, "code_and_drivers", lambda: "of another commit")
-        refused = runner.invoke(language_models.main, given)
+        refused = runner.invoke(language_models.main, args)
     assert refused.exit_code == 1 and "expected figures of this code" in refused.output
-    refused = runner.invoke(language_models.main, [*given, "--time-budget", "2"])
+    refused = runner.invoke(language_models.main, [*args, "--time-budget", "2"])
     assert refused.exit_code == 1 and "and options" in refused.output and not asked
     (tmp_path / "work" / "mine.json").write_text("not of a run")
     fails = False
-    done = runner.invoke(language_models.main, given)
+    done = runner.invoke(language_models.main, args)
     assert done.exit_code == 0, done.output
     assert [name for name, _ in asked] == [
         "random 27M Q6_K prompt 128",
@@ -387,10 +387,10 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     assert "| old |" not in text
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["mine.json"]
     asked.clear()
-    assert runner.invoke(language_models.main, [*given, "--few", "cpu"]).exit_code == 0
+    assert runner.invoke(language_models.main, [*args, "--few", "cpu"]).exit_code == 0
     assert asked == [("random 27M F16 token at 128", 4)]
     (tmp_path / "work" / "mine.json").unlink()
-    assert runner.invoke(language_models.main, given).exit_code == 0
+    assert runner.invoke(language_models.main, args).exit_code == 0
     assert not (tmp_path / "work").exists()
 
 
@@ -407,7 +407,7 @@ def test_plans_are_held_against_moves_and_all_placements(runner: CliRunner, tmp_
         assert row["single"] <= 1.000001 and 1 <= row["better"] < 1.1
 
 
-def test_first_runs_has_two_starts_beside_references(
+def test_first_runs_has_two_starts_next_to_references(
     runner: CliRunner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import first_runs

@@ -74,8 +74,8 @@ def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) ->
 
 def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -> None:
     run("--card", "h100", stored(tmp_path / "a.json", of_card()))
-    kept = tmp_path / "performance" / "data" / "cards" / "h100.json"
-    data = Report.from_dict(json.loads(kept.read_text()))
+    saved = tmp_path / "performance" / "data" / "cards" / "h100.json"
+    data = Report.from_dict(json.loads(saved.read_text()))
     read = next(result.spec for result in data.results if result.spec.kind == LANGUAGE)
     assert work_of(read) == (4e6, 2e6)
     later = sample()
@@ -122,7 +122,7 @@ def test_a_chapter_begins_with_what_reaches_its_goal(
     assert "tiny ops" not in missing  # of a suite that was not measured at all
 
 
-def test_cases_with_a_precision_have_a_row_of_their_own_beside_the_others(run: Any) -> None:
+def test_cases_with_a_precision_have_a_row_of_their_own_next_to_the_others(run: Any) -> None:
     import page
     from results import merge
 

@@ -147,7 +147,7 @@ def test_an_error_arrives_as_what_it_was(pair) -> None:  # type: ignore[no-untyp
     assert caught.value.device == "there/vulkan:0"  # never one of the driver's own
 
 
-def test_only_errors_of_our_own_are_made_again() -> None:
+def test_only_errors_of_our_own_are_rebuilt() -> None:
     lost = StateLost("gone")
     lost.device = "node1/cpu"
     again = error_of(fields_of(lost), "node1")
@@ -157,7 +157,7 @@ def test_only_errors_of_our_own_are_made_again() -> None:
     assert type(error_of(stranger, "node1")) is DeviceError
 
 
-def test_who_waits_in_vain_is_told_so_and_what_comes_later_is_dropped(pair) -> None:  # type: ignore[no-untyped-def]
+def test_who_waits_in_vain_is_informed_and_what_comes_later_is_dropped(pair) -> None:  # type: ignore[no-untyped-def]
     one, _, _, there = pair
     there.held.clear()
     with pytest.raises(DeviceTimeout, match="echo"):
@@ -224,7 +224,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_may_not_be_said_ends_the_connection(name: str) -> None:
+def test_what_may_not_be_reported_ends_the_connection(name: str) -> None:
     ours, theirs = socket.socketpair()
     handler = Echo()
     end = Channel(Stream(ours), "there", handler, HeartbeatMonitor())

@@ -21,9 +21,9 @@ RUN = RunKey(1, 0, 5)
 
 @pytest.fixture
 def inbox() -> Inbox:
-    made = Inbox()
-    made.expect(1, 2, {7: ("node1", TYPE), 8: ("node2", TensorType((0, 2), "int64"))})
-    return made
+    inbox = Inbox()
+    inbox.expect(1, 2, {7: ("node1", TYPE), 8: ("node2", TensorType((0, 2), "int64"))})
+    return inbox
 
 
 def send(inbox: Inbox, run: RunKey, number: float, value: int = 7, host: str = "node1") -> None:
@@ -149,7 +149,7 @@ def test_what_comes_after_the_end_is_dropped(inbox: Inbox) -> None:
     assert is_full_of(inbox.recv(RUN._replace(sequence_number=6), 7, "node1", WAIT_S), 2)
 
 
-def test_a_lost_host_is_told_to_who_waits_for_it_alone(inbox: Inbox) -> None:
+def test_a_lost_host_is_asked_to_who_waits_for_it_alone(inbox: Inbox) -> None:
     send(inbox, RUN._replace(slot=1), 4)
     lost = HostLost("gone")
     lost.host = "node1"

@@ -17,14 +17,14 @@ WAIT_S = 30.0
 
 def test_a_document_is_what_its_schema_says_or_refused() -> None:
     assert document_of(b'{"a":[1,2]}', dict[str, list[Whole]], "a table") == {"a": [1, 2]}
-    for text, said in (
+    for text, message in (
         (b"{", "no JSON"),
         (b"\xff\xfe", "no JSON"),
         (b"", "no JSON"),
         (b'{"a":["1"]}', "a whole number"),
         (b"[" * 100_000, "no JSON"),
     ):
-        with pytest.raises(Wrong, match=said):
+        with pytest.raises(Wrong, match=message):
             document_of(text, dict[str, list[Whole]], "a table")
 
 
@@ -48,11 +48,11 @@ def test_no_document_takes_much_more_memory_than_is_counted(piece: str) -> None:
     text = ("[" + piece * 20_000 + "0]").encode()
     tracemalloc.start()
     try:
-        made = json.loads(text)
+        built = json.loads(text)
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(made) == 20_001
+    assert len(built) == 20_001
     assert taken_bytes < 2 * parsed_bytes(text, "it")
 
 

@@ -46,13 +46,13 @@ def whole(payload: list[NDArray | bytes], size: int) -> memoryview:
 
 
 def test_arrays_of_all_types_come_back_where_numpy_likes_them() -> None:
-    given = [np.arange(5).astype(dtype) for dtype in DTYPES]
-    given += [np.zeros((0, 3)), np.array(1.5, np.float16), np.arange(6.0).reshape(2, 3).T]
-    given += [np.broadcast_to(np.int64(7), (1000, 1000))]
-    fields, payload = pack(given)
+    inputs = [np.arange(5).astype(dtype) for dtype in DTYPES]
+    inputs += [np.zeros((0, 3)), np.array(1.5, np.float16), np.arange(6.0).reshape(2, 3).T]
+    inputs += [np.broadcast_to(np.int64(7), (1000, 1000))]
+    fields, payload = pack(inputs)
     size = packed_bytes(json.loads(json.dumps(fields)))
     assert size < 2000
-    for before, after in zip(given, unpack(fields, whole(payload, size)), strict=True):
+    for before, after in zip(inputs, unpack(fields, whole(payload, size)), strict=True):
         assert before.dtype == after.dtype and np.array_equal(before, after)
         assert after.ctypes.data % 64 == 0 or not after.size
 
@@ -109,12 +109,12 @@ def test_devices_come_back_with_the_names_of_their_host() -> None:
     card = DeviceSpec("vulkan:0", "null", memory_node="card", memory_bytes=5)
     specs = [card, DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
-    given = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
-    told = decode_devices(
-        encode_devices([RemoteDeviceInfo(device.spec, device.link) for device in given]), "node1"
+    inputs = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
+    reported = decode_devices(
+        encode_devices([RemoteDeviceInfo(device.spec, device.link) for device in inputs]), "node1"
     )
-    assert [each.spec for each in told] == specs and [each.link for each in told] == links
-    renamed = with_host_name(told[0].spec, "node1")
+    assert [each.spec for each in reported] == specs and [each.link for each in reported] == links
+    renamed = with_host_name(reported[0].spec, "node1")
     assert renamed.name == "node1/vulkan:0"
     assert with_host_name(renamed, "") == renamed
 

@@ -148,7 +148,7 @@ def test_a_driver_that_ends_the_process_costs_one_case(
     assert len(seen) == 4
 
 
-def test_a_device_that_never_opens_is_given_up(
+def test_a_device_that_never_opens_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_child(tmp_path, monkeypatch, [], "pass")

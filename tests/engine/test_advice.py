@@ -90,9 +90,9 @@ def test_a_slow_device_is_advised_against_and_the_run_without_it_takes_that_long
     with scheduler({B: 8.0}) as sched:
         _, alone = reported(sched, chain())
     assert alone.run.measured_s == pytest.approx(best.seconds)  # what was simulated comes true
-    told = [line for line in str(report).splitlines() if line.startswith(f"without {A}")]
-    assert len(told) == 1 and "instead of" in told[0] and ", by simulation" in told[0]
-    assert "devices are estimated, not measured" in told[0]
+    shown = [line for line in str(report).splitlines() if line.startswith(f"without {A}")]
+    assert len(shown) == 1 and "instead of" in shown[0] and ", by simulation" in shown[0]
+    assert "devices are estimated, not measured" in shown[0]
 
 
 def test_another_device_is_advised_where_two_would_share_the_work() -> None:
@@ -133,7 +133,7 @@ def test_of_equal_cards_one_is_suggested_and_none_that_the_cpu_plays() -> None:
     assert [spec.name for spec, _ in _cards(topology)] == ["null:2"]
 
 
-def test_without_other_devices_nothing_is_said() -> None:
+def test_without_other_devices_nothing_is_reported() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(chain())
         run(x=X)
@@ -199,15 +199,15 @@ def test_a_gain_has_to_be_over_the_margin(now: bool, then: bool, gain: float, wo
     assert ("estimated" in line) == (worth and not (now and then))
 
 
-def test_placements_of_the_caller_and_a_cpu_that_competes_are_kept() -> None:
+def test_placements_of_the_caller_and_a_cpu_that_competes_are_retained() -> None:
     with scheduler({A: 8.0, B: 1.0}) as sched:
         run = sched.compile(chain(), {"n1": B})
         run(x=X)
         (last,) = run._compiled.history.last()
     assert last.graphs[0].options == PlanOptions((("n1", B),), False, "auto")
     free = advise(run_of(GraphRun(run.plan, last.graphs[0].stats)))
-    kept = advise(last)
-    assert free.now.seconds == kept.now.seconds  # both of the plan as it is
+    stored = advise(last)
+    assert free.now.seconds == stored.now.seconds  # both of the plan as it is
 
 
 # -- other objectives ------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_for_memory_the_bytes_of_all_graphs_count() -> None:
     assert " instead of " in line and line.endswith(" less), by simulation")
 
 
-def test_for_energy_assumed_watts_are_told() -> None:
+def test_for_energy_assumed_watts_are_reported() -> None:
     energy = Objective.of("energy")
     now = outcome(AS_IT_IS, Metrics(1.0, 1.0, 0, 8.0), True)
     then = outcome(f"without {B}", Metrics(4.0, 4.0, 0, 2.0), True, watts_assumed=True)

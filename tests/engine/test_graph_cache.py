@@ -248,7 +248,7 @@ def test_nothing_is_cached(
     assert not folder.exists()
 
 
-def test_what_cannot_be_told_by_name_is_not_described() -> None:
+def test_what_cannot_be_reported_by_name_is_not_described() -> None:
     few = build_graph(vs.exp(vs.input("x", (2,))))[0]
     assert describe_graph(few) is None
     graph = build_graph(mlp())[0]
@@ -258,7 +258,7 @@ def test_what_cannot_be_told_by_name_is_not_described() -> None:
 
 def test_constraints_are_described_by_all_that_passes_read() -> None:
     some = RewriteConstraints(frozenset("a"), {"b": "cpu"}, Limits(), 1 << 30)
-    told = {
+    reported = {
         describe_constraints(each, with_memory=True)
         for each in (
             some,
@@ -269,7 +269,7 @@ def test_constraints_are_described_by_all_that_passes_read() -> None:
             replace(some, memory_bytes=1 << 31),
         )
     }
-    assert len(told) == 6
+    assert len(reported) == 6
     less = replace(some, memory_bytes=1 << 20)
     assert describe_constraints(some, False) == describe_constraints(less, False)
 
@@ -278,23 +278,23 @@ def test_constraints_are_described_by_all_that_passes_read() -> None:
 
 
 FORGED: dict[str, Callable[[Any], object]] = {
-    "a leaf of another number": lambda told: told["leaves"][0].__setitem__(2, 10**6),
-    "a negative leaf": lambda told: told["leaves"][0].__setitem__(2, -(10**6)),
-    "a leaf of names": lambda told: told["leaves"][0].__setitem__(2, ["w0"]),
-    "a node as a leaf": lambda told: told["leaves"][0].__setitem__(1, "state"),
-    "a plan of nothing": lambda told: told.update(plan={}),
-    "another key": lambda told: told.update(key="0" * 32),
+    "a leaf of another number": lambda reported: reported["leaves"][0].__setitem__(2, 10**6),
+    "a negative leaf": lambda reported: reported["leaves"][0].__setitem__(2, -(10**6)),
+    "a leaf of names": lambda reported: reported["leaves"][0].__setitem__(2, ["w0"]),
+    "a node as a leaf": lambda reported: reported["leaves"][0].__setitem__(1, "state"),
+    "a plan of nothing": lambda reported: reported.update(plan={}),
+    "another key": lambda reported: reported.update(key="0" * 32),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_file_that_was_made_to_mislead_is_set_aside(folder: Path, work: Work, name: str) -> None:
+def test_a_file_that_was_built_to_mislead_is_set_aside(folder: Path, work: Work, name: str) -> None:
     right = run(mlp())
     (file,) = files(folder)
     document = graph_document.document_of(file.read_bytes())
-    told = json.loads(json.dumps(document.fields))
-    FORGED[name](told)
-    file.write_bytes(graph_document.bytes_of(replace(document, fields=told)))
+    data = json.loads(json.dumps(document.fields))
+    FORGED[name](data)
+    file.write_bytes(graph_document.bytes_of(replace(document, fields=data)))
     work.taken()
     with pytest.warns(VkschedWarning, match="is set aside"):
         assert np.array_equal(run(mlp()), right)

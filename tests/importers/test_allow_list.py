@@ -49,7 +49,7 @@ OPS = [(d, op) for d, ops in COMPARED.items() for op in sorted(ops - SEQUENCES -
 
 
 def evaluated(call: Call) -> list[Any]:
-    """Returns what the evaluator makes of a call."""
+    """Return the results of a call in the evaluator."""
     versions = {"": 20, ML: call.opset} if call.domain == ML else {"": call.opset}
     return CpuNode(call.model().graph.node[0], versions)(call.inputs)
 
@@ -162,8 +162,8 @@ def model_of(node: NodeProto, opset: int = 17) -> Any:
 
 def test_an_op_that_was_not_compared_is_an_error_at_import() -> None:
     model = model_of(helper.make_node("LpPool", ["x"], ["y"], "pool", kernel_shape=[2, 2], p=0))
-    said = r"LpPool node 'pool': .*not used for LpPool: its results differ.*; try to"
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+    text = r"LpPool node 'pool': .*not used for LpPool: its results differ.*; try to"
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=text):
         sched.compile(vs.load(model))
 
 

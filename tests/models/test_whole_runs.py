@@ -25,9 +25,9 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
     run = Direct.run
 
-    def noted(self: Direct, *given: object) -> object:
+    def noted(self: Direct, *args: object) -> object:
         seen.append(self.segment)
-        return run(self, *given)  # type: ignore[arg-type]
+        return run(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Direct, "run", noted)
     return seen
@@ -64,11 +64,11 @@ def test_results_that_share_memory_do_not(text: str, direct: list[object]) -> No
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(text)))
         for _ in range(3):
-            given = X.copy()
-            found = run(x=given)
+            values = X.copy()
+            found = run(x=values)
             found["z"][...] = 7
             np.testing.assert_array_equal(found["y"], -X)
-            np.testing.assert_array_equal(given, X)
+            np.testing.assert_array_equal(values, X)
     assert not direct
 
 
@@ -80,7 +80,7 @@ def test_what_int64_hold_decides_the_graph(direct: list[object]) -> None:
     assert not direct
 
 
-def test_a_graph_that_was_dropped_and_made_again_is_gone_to_directly(direct: list[object]) -> None:
+def test_a_graph_that_was_dropped_and_rebuilt_is_gone_to_directly(direct: list[object]) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(ONE)), limit=1)
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_graph_that_was_dropped_and_made_again_is_gone_to_directly(direct: lis
     assert len(later) == 2 and first not in later
 
 
-def test_a_graph_that_others_close_is_made_again() -> None:
+def test_a_graph_that_others_close_is_rebuilt() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(ONE)), limit=1)
 
@@ -115,9 +115,9 @@ def test_a_run_that_another_thread_closes_before_it_begins_makes_no_graph(
             check(run, X)
         direct = Direct.run
 
-        def closed_first(self: Direct, *given: object) -> object:
+        def closed_first(self: Direct, *args: object) -> object:
             run.close()
-            return direct(self, *given)  # type: ignore[arg-type]
+            return direct(self, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Direct, "run", closed_first)
         with pytest.raises(PlanError, match="closed"):

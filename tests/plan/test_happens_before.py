@@ -225,9 +225,9 @@ def copy_in_dropped(plan: Plan, draw: Draw) -> Plan | None:
 
 def copy_out_dropped(plan: Plan, draw: Draw) -> Plan | None:
     """Not that of a part beside its whole: an output is found in either."""
-    root, given = plan.graph.view_base, {c.node for s in plan.splits for c in s.downloads}
+    root, feeds = plan.graph.view_base, {c.node for s in plan.splits for c in s.downloads}
     choice = [
-        (at, c) for at, c in copies_of(plan, "downloads") if root(c.node) not in given - {c.node}
+        (at, c) for at, c in copies_of(plan, "downloads") if root(c.node) not in feeds - {c.node}
     ]
     return without(plan, *_of(draw, choice, "downloads")) if choice else None
 
@@ -300,7 +300,7 @@ def node_dropped(plan: Plan, draw: Draw) -> Plan | None:
 @RANDOM
 @given(plans)
 @example(random_plan(790, 25, 1))
-def test_no_part_of_a_value_crosses_beside_the_whole(plan: Plan) -> None:
+def test_no_part_of_a_value_crosses_next_to_the_whole(plan: Plan) -> None:
     entered = {(s.device, c.node) for s in plan.splits for c in s.uploads}
     root = plan.graph.view_base
     assert not [
@@ -489,7 +489,7 @@ def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:
 
 
 def right(plan: Plan, seed: int) -> bool:
-    """Whether lazy devices give what numpy gives, run after run."""
+    """Return True if lazy devices give the results of numpy, run after run."""
     executor = executor_of(plan, seed=seed)
     try:
         for run in range(3):

@@ -81,7 +81,7 @@ def test_ends_may_come_in_bursts() -> None:
 # -- watts -----------------------------------------------------------------------------------------
 
 
-def test_watts_are_given_or_assumed_by_kind() -> None:
+def test_watts_are_set_or_assumed_by_kind() -> None:
     card = DeviceSpec("v", "vulkan", unified_memory=False)
     assert watts_of(card) == DISCRETE and DISCRETE.assumed
     assert watts_of(DeviceSpec("v", "vulkan")) == INTEGRATED

@@ -171,9 +171,9 @@ def test_loads_are_those_of_the_devices_after_every_move() -> None:
     while loads.jump() or loads.swap(rng):
         assert loads.load.max() < top
         top = loads.load.max()
-        kept = loads.load.copy()
+        stored = loads.load.copy()
         loads.refresh()
-        assert loads.load == pytest.approx(kept)
+        assert loads.load == pytest.approx(stored)
     plan = schedule(*drawn(5, 50, 4), objective="throughput", budget_s=0.1)
     assert plan.period_s <= top
     assert plan.ratio <= 1.05

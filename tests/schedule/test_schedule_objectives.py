@@ -91,8 +91,8 @@ def best_by_search(tasks: TaskGraph, where: Platform, word: str) -> float:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("word", ["memory", "energy"])
 def test_auto_finds_what_a_search_of_all_finds(seed: int, word: str) -> None:
-    given_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
-    sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(given_tasks)]
+    drawn_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
+    sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(drawn_tasks)]
     watts = {d: Watts(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
     tasks, where = TaskGraph(sized), Platform(bare.devices, watts=watts)
     plan = schedule(tasks, where, objective=word, budget_s=0.3).verify()
@@ -159,7 +159,7 @@ def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"objective": "speed"}, "known objective, got 'speed'; try one of latency, throughput"),
         ({"objective": {"latency": -1}}, "weights from 0 to 1e.100, got {'latency': -1}"),
@@ -173,9 +173,9 @@ def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
         ({"objective": "energy"}, "watts of every device for the objective energy, got none of p0"),
     ],
 )
-def test_what_is_no_objective_is_refused(words: dict[str, object], told: str) -> None:
+def test_what_is_no_objective_is_refused(words: dict[str, object], message: str) -> None:
     tasks = TaskGraph([Task("a", {"p0": 1.0})])
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=message):
         schedule(tasks, Platform(["p0"]), **words)  # type: ignore[arg-type]
 
 

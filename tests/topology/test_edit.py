@@ -86,6 +86,6 @@ def test_changes_as_text() -> None:
         ("+preset:two-cards", "two-cards is one of the machines"),
     ],
 )
-def test_changes_that_make_no_sense_are_told(text: str, match: str) -> None:
+def test_changes_that_make_no_sense_are_reported(text: str, match: str) -> None:
     with pytest.raises(vs.PlanError, match=match):
         changed(TWO, text)

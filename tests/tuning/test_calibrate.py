@@ -199,10 +199,10 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     benchmarker, known = Scripted(), Calibration(speeds_of(SPEC))
-    wanted, told = calibration_samples(small(), SPEC), list[tuple[int, int]]()
+    wanted, reported = calibration_samples(small(), SPEC), list[tuple[int, int]]()
 
     def tell(what: str, done: int, total: int) -> None:
-        told.append((done, total))
+        reported.append((done, total))
         if done == len(wanted) + 1:
             session.budget_s = 0.0
 
@@ -211,7 +211,7 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     assert sum(call.op.name in benchmarker.asked for call in wanted) == len(wanted)
     assert len(benchmarker.asked) - 1 - len(SIZES) == len(wanted) + 2
     assert found.samples == calibrate(Scripted(), wanted, known, Measurement()).samples
-    assert all(done <= total for done, total in told) and told[-1] == (1, 1)
+    assert all(done <= total for done, total in reported) and reported[-1] == (1, 1)
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
@@ -317,10 +317,10 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
     benchmarker, found = simulated(SPEC), [0]
     taken = benchmarker._taken
 
-    def spied(graph: vs.Graph, *args: Any, **given: Any) -> Any:
+    def spied(graph: vs.Graph, *args: Any, **options: Any) -> Any:
         large = [array for array in graph.data.values() if array.nbytes == w.type.host_bytes]
         found.append(len(large))
-        return taken(graph, *args, **given)
+        return taken(graph, *args, **options)
 
     monkeypatch.setattr("vksched.tuning.benchmarker.COLD_BYTES", most_bytes, raising=False)
     monkeypatch.setattr(benchmarker, "_taken", spied)

@@ -156,7 +156,7 @@ def test_this_user_alone_reads_files(tmp_path: Path) -> None:
 
 
 @needs_posix
-def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
+def test_lock_is_released_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     with disk_cache.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]

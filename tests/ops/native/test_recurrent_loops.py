@@ -107,13 +107,13 @@ def test_operands_may_lie_anyhow() -> None:
     for time in (1, 9):
         case = layer("gru", (time, 3, 21))
         gates, r, state = case.inputs
-        turned = np.ascontiguousarray(r.swapaxes(1, 2)).swapaxes(1, 2)
+        transposed = np.ascontiguousarray(r.swapaxes(1, 2)).swapaxes(1, 2)
         odd = np.frombuffer(b"?" + r.tobytes(), np.uint8)[1:].view(np.float32).reshape(r.shape)
         back = np.ascontiguousarray(gates[:, ::-1])[:, ::-1]
-        assert not odd.flags.aligned and turned.strides[2] != 4
-        for given in ((gates, turned), (gates, odd), (back, r)):
+        assert not odd.flags.aligned and transposed.strides[2] != 4
+        for values in ((gates, transposed), (gates, odd), (back, r)):
             out = np.empty(case.result_type().shape, np.float32)
-            host_of(case).compute((*given, state), Attrs(case.attrs), out)
+            host_of(case).compute((*values, state), Attrs(case.attrs), out)
             close(out, case)
 
 
