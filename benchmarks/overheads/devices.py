@@ -22,16 +22,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
 from multi_device import facts_of, measure
 
 
-def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[Fact]:
+def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[ExtraMetric]:
     """Measure each model on each device and on all of them."""
     models = models_of(pattern)
-    out: list[Fact] = []
+    out: list[ExtraMetric] = []
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=len(models))
         for model in models:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
-from vksched.bench.rounds import OURS, Figure, Result
+from vksched.bench.rounds import OURS, Result, RunnerTiming
 from vksched.common.formatting import format_bytes
 
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
@@ -176,7 +176,7 @@ def _no_figures(results: Sequence[Result]) -> list[str]:
     return ["No figures:", "", *lines, ""] if lines else []
 
 
-def _facts(found: Sequence[Fact]) -> list[str]:
+def _facts(found: Sequence[ExtraMetric]) -> list[str]:
     if not found:
         return []
     lines = ["| what | value | beside | ratio | |", "|---|---|---|---|---|"]
@@ -189,7 +189,7 @@ def _facts(found: Sequence[Fact]) -> list[str]:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def _of_model(fact: Fact) -> bool:
+def _of_model(fact: ExtraMetric) -> bool:
     return ": " in fact.name and fact.name.split(": ")[1].split(",")[0] in MODEL_FACTS
 
 
@@ -244,7 +244,7 @@ def models_table(report: Report) -> list[str]:
     return [*_table(head, rows), "", *(["No figures:", "", *why, ""] if why else [])]
 
 
-def _seconds(figure: Figure | None) -> str:
+def _seconds(figure: RunnerTiming | None) -> str:
     return "" if figure is None or figure.seconds is None else _time(figure.seconds)
 
 
@@ -262,7 +262,7 @@ def _row(cells: Iterable[str]) -> str:
 # -- several devices, loading ----------------------------------------------------------------------
 
 
-def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) -> list[str]:
+def _several(extras: Extras, pictures: Sequence[str], together: Sequence[ExtraMetric]) -> list[str]:
     """Return the section of models over all devices, of branches on two devices, and of speed-up
     by their number.
     """

@@ -29,7 +29,7 @@ from vksched.common.errors import VkschedError
 from vksched.schedule import Schedule, Transfer, policies, schedule
 from vksched.schedule.model.objectives import Metrics
 from vksched.schedule.model.problem import make_problem
-from vksched.schedule.model.simulate_tasks import Placed
+from vksched.schedule.model.simulate_tasks import TaskPlacement
 from vksched.schedule.schedule import make_schedule
 
 OURS, SAGA, JUDGE = "vksched", "saga", "CP-SAT"
@@ -312,7 +312,7 @@ def replayed(instance: Instance, found: Answer) -> Schedule:
     problem = make_problem(instance.graph(), instance.where())
     rank = {task: at for at, task in enumerate(problem.order)}
     order = sorted(numbers, key=lambda i: (found.start_s[i], found.finish_s[i], rank[i]))
-    return make_schedule(problem, Placed(list(found.node), order), "replayed", "latency")
+    return make_schedule(problem, TaskPlacement(list(found.node), order), "replayed", "latency")
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:

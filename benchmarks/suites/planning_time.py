@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import vksched as vs
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.suite_loader import Suite
 from vksched.planner import planner
 from vksched.planner.memory import draft
@@ -259,7 +259,7 @@ def measure_all(
     return rows
 
 
-def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
+def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[ExtraMetric]:
     """Yield microseconds per node by kind, policy and size: of "priority" beside those of the
     smallest size, of "auto" beside those of "priority".
     """
@@ -267,7 +267,9 @@ def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
         note = f"{row.splits} splits, {row.barriers} barriers"
         by, ratio = ("", row.ratio) if row.policy == POLICIES[0] else (" by auto", row.to_first)
         name = f"planning{by}: {row.kind}, {row.nodes:,} nodes"
-        yield Fact("planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note)
+        yield ExtraMetric(
+            "planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note
+        )
 
 
 SUITE = Suite(

@@ -27,7 +27,7 @@ from portions import Run, bench_options, devices_of, run_options
 from vksched.bench.baselines.workloads import tokens_of, work_of
 from vksched.bench.language.random_models import TYPES
 from vksched.bench.report import DeviceReport, Report, find_devices
-from vksched.bench.rounds import Figure, Result, geometric_mean
+from vksched.bench.rounds import Result, RunnerTiming, geometric_mean
 from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.common.formatting import format_bytes, format_number, format_seconds
@@ -120,7 +120,7 @@ def draw(report: Report) -> None:
 
 
 def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    from matplotlib.figure import Figure as Picture
+    from matplotlib.figure import RunnerTiming as Picture
     from matplotlib.ticker import LogLocator, NullFormatter
 
     picture = Picture(figsize=(8, 3.5), layout="constrained")
@@ -201,7 +201,7 @@ def _ratio(value: float | None) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
-def _tokens(result: Result, figure: Figure | None) -> str:
+def _tokens(result: Result, figure: RunnerTiming | None) -> str:
     """Tokens a second; of loads, which read one token, seconds."""
     if figure is None or figure.seconds is None:
         return "-"
@@ -209,7 +209,7 @@ def _tokens(result: Result, figure: Figure | None) -> str:
     return format_number(tokens / figure.seconds) if tokens else format_seconds(figure.seconds)
 
 
-def _memory(figure: Figure | None) -> str:
+def _memory(figure: RunnerTiming | None) -> str:
     known = figure is not None and figure.memory_bytes
     return format_bytes(int(known)) if known else ""
 

@@ -25,7 +25,7 @@ from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
 from vksched.engine.compile_options import CompileOptions
-from vksched.engine.graph_registry import Graphs
+from vksched.engine.graph_registry import GraphRegistry
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
 from vksched.models.compiled_model import CompiledModel
@@ -268,7 +268,7 @@ class CaseRunner:
         return CompiledModel(model, graphs, CompileOptions(), 16, warns=False)
 
 
-class _GraphsInTurns(Graphs):
+class _GraphsInTurns(GraphRegistry):
     """Graphs of a scheduler whose nodes go to the devices in turn."""
 
     def __init__(self, sched: vs.Scheduler, turns: Iterator[str]) -> None:

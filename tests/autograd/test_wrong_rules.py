@@ -16,7 +16,7 @@ from vksched.ir.vjp import Rule, VjpContext, sum_to
 from vksched.testing import check_gradients
 from vksched.testing.check_gradients import first_order, on_device, second_order, summary
 from vksched.testing.numeric_gradient import (
-    Compared,
+    GradientComparison,
     compare,
     compare_second,
     function_of,
@@ -235,8 +235,8 @@ def test_what_cannot_be_compared_says_why(case: OpSample, why: str) -> None:
 
 
 def test_outcomes_add_up() -> None:
-    total = Compared(2, 1, 0.5) + Compared(3, 0, 0.25, "bad")
-    assert total == Compared(5, 1, 0.5, "bad")
+    total = GradientComparison(2, 1, 0.5) + GradientComparison(3, 0, 0.25, "bad")
+    assert total == GradientComparison(5, 1, 0.5, "bad")
 
 
 def test_second_order_has_the_known_values() -> None:

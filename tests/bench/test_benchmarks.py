@@ -286,27 +286,27 @@ def test_the_page_of_language_models_is_written_from_results(
     import language_models
 
     from vksched.bench.baselines.workloads import Spec
-    from vksched.bench.extra_metrics import Fact
-    from vksched.bench.peak_throughput import Ceiling
+    from vksched.bench.extra_metrics import ExtraMetric
+    from vksched.bench.peak_throughput import PeakRates
     from vksched.bench.report import DeviceReport, Report
-    from vksched.bench.rounds import Figure, Result
+    from vksched.bench.rounds import Result, RunnerTiming
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(language_models, "STORED", tmp_path / "page.json")
     refused = runner.invoke(language_models.main)
     assert refused.exit_code == 1 and "try --run" in refused.output
-    card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
+    card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", PeakRates(1e9, 4e9, "", ""))
     card.baselines["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     spec = Spec("m Q4_K prompt 100", "language", "prompt", params)
-    wrong = Figure("llama.cpp", reason="wrong result", wrong=True)
-    ours = Figure("vksched", [0.5, 0.5], memory_bytes=3 << 20)
+    wrong = RunnerTiming("llama.cpp", reason="wrong result", wrong=True)
+    ours = RunnerTiming("vksched", [0.5, 0.5], memory_bytes=3 << 20)
     load = Spec("m Q4_K load", "language", "load", {**params, "phase": "load"})
     results = [
-        Result("vulkan:0", spec, [ours, Figure("llama.cpp", [1.0, 2.0])]),
-        Result("vulkan:0", load, [Figure("vksched", [0.25]), wrong]),
+        Result("vulkan:0", spec, [ours, RunnerTiming("llama.cpp", [1.0, 2.0])]),
+        Result("vulkan:0", load, [RunnerTiming("vksched", [0.25]), wrong]),
     ]
-    facts = [Fact("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
+    facts = [ExtraMetric("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(Report("llm", [card], results, "0", facts).as_dict()))
     assert runner.invoke(language_models.main, [str(stored)]).exit_code == 0
@@ -326,14 +326,14 @@ def test_the_page_of_language_models_is_written_from_results(
 def results_of(device: str, cases: Sequence[str]) -> dict[str, Any]:
     """What `vksched bench` writes of these cases."""
     from vksched.bench.baselines.workloads import Spec
-    from vksched.bench.peak_throughput import Ceiling
+    from vksched.bench.peak_throughput import PeakRates
     from vksched.bench.report import DeviceReport, Report
-    from vksched.bench.rounds import Figure, Result
+    from vksched.bench.rounds import Result, RunnerTiming
 
     params = {"phase": "token", "tokens": 1, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     specs = [Spec(name, "language", "token", params) for name in cases]
-    results = [Result(device, spec, [Figure("vksched", [0.5])]) for spec in specs]
-    about = DeviceReport(device, device, "cpu", "d", Ceiling(1e9, 4e9, "", ""))
+    results = [Result(device, spec, [RunnerTiming("vksched", [0.5])]) for spec in specs]
+    about = DeviceReport(device, device, "cpu", "d", PeakRates(1e9, 4e9, "", ""))
     return Report("llm", [about], results, "0").as_dict()
 
 

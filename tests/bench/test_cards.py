@@ -14,8 +14,8 @@ from click.testing import Result as Called
 from test_bench import SMALL_MODELS, SPEC, figure, sample
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, Spec, in_precision, work_of
-from vksched.bench.extra_metrics import Fact
-from vksched.bench.peak_throughput import Ceiling
+from vksched.bench.extra_metrics import ExtraMetric
+from vksched.bench.peak_throughput import PeakRates
 from vksched.bench.report import Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of
@@ -53,7 +53,7 @@ def of_card() -> Report:
         Result("vulkan:0", read, [figure("vksched", 1e-3), figure("llama.cpp", 2e-3)])
     )
     report.devices[0].baselines["torch"] = "2"
-    report.facts.append(Fact("vulkan:0", "net: compile and first run", 1.5, "s"))
+    report.facts.append(ExtraMetric("vulkan:0", "net: compile and first run", 1.5, "s"))
     return report
 
 
@@ -148,7 +148,7 @@ def test_what_a_dispatch_costs_is_less_on_cards(run: Any, type: str, bound: str)
     import page
 
     report = products(1.0, 1.0)
-    device = replace(report.devices[0], type=type, ceiling=Ceiling(1e15, 1e13, "", ""))
+    device = replace(report.devices[0], type=type, ceiling=PeakRates(1e15, 1e13, "", ""))
     result = replace(report.results[0], figures=[figure("vksched", 5e-5)])
     assert page.bound_of(device, result) == bound
 

@@ -38,7 +38,7 @@ from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, measure_case
 from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
-from vksched.bench.vksched_runner import Ours
+from vksched.bench.vksched_runner import VkschedRunner
 from vksched.cli import main
 from vksched.importers import load_gguf
 
@@ -146,7 +146,7 @@ def test_work_is_that_of_products_by_weights(small: Path) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
     specs = [s for s in language_specs() if s["type"] == "Q4_K"]
-    cases, ours = Cases(specs), Ours(device)
+    cases, ours = Cases(specs), VkschedRunner(device)
     try:
         for spec in specs:
             ready = cases.ready(spec)
@@ -164,7 +164,7 @@ def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
 
 def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
     specs = specs_of("llm", "*prompt*,*token*", replace(INT8, models=[small]))
-    cases, ours = Cases(specs), Ours("cpu")
+    cases, ours = Cases(specs), VkschedRunner("cpu")
     try:
         for spec in specs:
             figure = measure_case("cpu", cases.ready(spec), [ours], 1e-3, rounds=1).ours
@@ -177,7 +177,7 @@ def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
 
 def test_a_wrong_result_has_no_figure(quick: None) -> None:
     specs = [s for s in language_specs() if s["type"] == "F16"][-1:]
-    cases, ours = Cases(specs), Ours("cpu")
+    cases, ours = Cases(specs), VkschedRunner("cpu")
     try:
         ready = cases.ready(specs[0])
         np.save(ready["expected"], np.load(ready["expected"])[::-1])

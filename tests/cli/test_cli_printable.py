@@ -32,7 +32,7 @@ import vksched as vs  # noqa: E402
 from vksched.cli import main  # noqa: E402
 from vksched.cli.options import inputs  # noqa: E402
 from vksched.cluster.cluster import Cluster  # noqa: E402
-from vksched.common.console import Bars, Described, PrintableConsole  # noqa: E402
+from vksched.common.console import DescriptionColumn, PrintableConsole, ProgressBars  # noqa: E402
 from vksched.common.formatting import printable  # noqa: E402
 from vksched.common.terminal import guard_streams, printable_streams  # noqa: E402
 from vksched.distributed.wire.error_codec import error_of, fields_of  # noqa: E402
@@ -331,7 +331,7 @@ def test_printable_streams_end_and_nest() -> None:
             assert sys.stdout is inner is not out
         assert not hasattr(sys.stdout, "buffer")
     assert (sys.stdout, sys.stderr) == (out, err)
-    assert Bars(Described(), quiet=True).disable
+    assert ProgressBars(DescriptionColumn(), quiet=True).disable
 
 
 @needs_posix

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from vksched.common.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, StateLost
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.wire import channel as channels
 from vksched.distributed.wire.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
 from vksched.distributed.wire.error_codec import error_of, fields_of
@@ -240,7 +240,7 @@ def test_what_may_not_be_reported_ends_the_connection(name: str) -> None:
 def test_a_payload_that_nobody_awaits_takes_no_memory() -> None:
     class Strict(Echo):
         def place(self, message: Message, size: int) -> memoryview | None:
-            raise Wrong(f"nobody awaits {size} bytes")
+            raise SchemaError(f"nobody awaits {size} bytes")
 
     ours, theirs = socket.socketpair()
     handler = Strict()

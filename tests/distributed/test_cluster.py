@@ -47,7 +47,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.base_executor import CommitFailed, ExecutorClosed
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
@@ -140,7 +140,7 @@ def test_a_transformer_over_hosts_gives_the_numbers_of_one_process(hosts: tuple[
     clock = vs.SimulatedClock()
     one: list[Device] = [vs.SimulatedDevice(s, clock) for s in plan.topology.devices[:-1]]
     both = [*one, CpuDevice(plan.topology.devices[-1])]
-    alone = Executor(plan, ExecutorContext(both, vs.Trace(), 30.0))
+    alone = PlanExecutor(plan, ExecutorContext(both, vs.Trace(), 30.0))
     expected = alone.run({n.id: feeds[n.name] for n in plan.graph.inputs}).outputs
     alone.close()
     with Cluster(spread(plan, hosts), null_devices(spread(plan, hosts))) as cluster:
@@ -157,7 +157,7 @@ def test_drivers_on_two_hosts_give_the_numbers_of_one_process(two_devices: list[
         pins = [("layer.0.*", one), ("layer.1.*", two)]
         plan = vs.plan_graph(graph, topology, overrides=pins, copies=2)
         feeds = feeds_of(plan)
-        alone = Executor(plan, ExecutorContext(opened.devices, vs.Trace(), 60.0))
+        alone = PlanExecutor(plan, ExecutorContext(opened.devices, vs.Trace(), 60.0))
         expected = alone.run({n.id: feeds[n.name] for n in graph.inputs}).outputs
         alone.close()
 

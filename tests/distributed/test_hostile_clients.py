@@ -18,7 +18,7 @@ from hostile import WAIT_S, Driver, Message, Watched, conversation, numbered, pl
 import vksched as vs
 from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire import json_payload, quota
-from vksched.distributed.wire.stream import Closed
+from vksched.distributed.wire.stream import ConnectionClosed
 from vksched.distributed.worker import server, transport
 from vksched.distributed.worker.host_plan_executor import HostPlanExecutor
 from vksched.distributed.worker.session import THREADS
@@ -181,7 +181,7 @@ def test_a_caller_that_asks_without_end_and_reads_nothing_ends_its_own_session(
     driver, other = Driver(node.address), Driver(node.address)
     assert all(each.answer_to(SPECS) is not None for each in (driver, other))  # both are served
     before = threading.active_count()
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         for _ in range(10_000):
             driver.send(Message("echo", {}, bytes(20_000), ask=True))
             assert threading.active_count() <= before + THREADS
@@ -286,7 +286,7 @@ def test_a_peer_that_reads_no_echoes_holds_one_thread_and_is_sent_away(
     assert driver.answer_to(SPECS) is not None
     peer = Driver(node.address, "worker", "node2", driver=driver.name)
     before = threading.active_count()
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         for _ in range(100):
             peer.send(Message("echo", {}, bytes(1 << 20), ask=True))
             assert threading.active_count() <= before + 1

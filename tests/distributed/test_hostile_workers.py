@@ -29,7 +29,7 @@ from vksched.common.errors import (
     RunAborted,
     ShapeError,
 )
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.driver.first_error import FirstError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.wire.error_codec import error_of, fields_of
@@ -38,7 +38,7 @@ from vksched.distributed.wire.stats_codec import RemoteDeviceInfo
 from vksched.distributed.worker.client_states import ClientStates
 from vksched.distributed.worker.worker import PlanRunner
 from vksched.engine import compiled_graph, faults
-from vksched.engine.plan_builder import Preparing
+from vksched.engine.plan_builder import PlanBuilder
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
@@ -147,7 +147,7 @@ def unnamed(session: session_module.Session, message: Message) -> session_module
     return {}, [json.dumps(["0" * 64]).encode()]
 
 
-@pytest.mark.parametrize("message", [PlanError, ShapeError, RunAborted, Wrong])
+@pytest.mark.parametrize("message", [PlanError, ShapeError, RunAborted, SchemaError])
 def test_a_node_that_refuses_each_part_is_out_of_use(
     nodes: list[ClusterWorker], message: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_node_that_refuses_each_part_is_out_of_use(
     def serve(*ports: Any) -> PlanRunner:
         return Refusing(nodes[1]._opened.devices, *ports, vs.Trace(), 60.0)
 
-    if message is Wrong:  # of the answer before
+    if message is SchemaError:  # of the answer before
         monkeypatch.setitem(session_module._DO, "missing", unnamed)
     else:
         object.__setattr__(nodes[1]._server._here, "serve", serve)
@@ -319,7 +319,7 @@ def test_a_graph_that_fails_without_end_is_abandoned(monkeypatch: pytest.MonkeyP
 
     with vs.Scheduler([SimulatedDevice(DeviceSpec("null:0", "null"), SimulatedClock())]) as sched:
         run = sched.compile(vs.input("x", X.shape) + 1.0)
-        for at, name in ((type(run._compiled._executor), "run"), (Preparing, "executor")):
+        for at, name in ((type(run._compiled._executor), "run"), (PlanBuilder, "executor")):
             with monkeypatch.context() as patch:
                 patch.setattr(at, name, fail)
                 with pytest.raises(DeviceLost) as caught:

@@ -20,7 +20,7 @@ from hostile import Driver, Message, Watched, conversation
 from selection import draws
 
 from vksched.cluster.worker_process import ClusterWorker
-from vksched.distributed.wire.stream import Closed
+from vksched.distributed.wire.stream import ConnectionClosed
 
 SESSIONS = 12
 """Of a seed."""
@@ -61,7 +61,7 @@ def test_a_node_answers_or_ends_the_session_and_holds_nothing(
         messages, begin_s = drawn(rng, honest_messages), time.monotonic()
         driver = Driver(node.address)
         try:
-            with suppress(Closed):
+            with suppress(ConnectionClosed):
                 say(driver, messages, waits=number % 3 > 0)
                 driver.answer_to(SPECS)
         finally:
@@ -92,7 +92,7 @@ def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) 
         assert node._opened.devices[0].context.robust  # type: ignore[attr-defined]
         for number in range(SESSIONS if seed else 3):
             driver = Driver(node.address)
-            with suppress(Closed):
+            with suppress(ConnectionClosed):
                 say(driver, drawn(rng, messages), waits=number % 3 > 0)
                 driver.answer_to(SPECS)
             driver.close()
@@ -117,7 +117,7 @@ def test_a_peer_is_answered_or_sent_away(
     own = [Message("echo", {}, b"x", ask=True), Message("value", run, bytes(16)), *honest_messages]
     for _ in range(SESSIONS):
         peer = Driver(node.address, "worker", "node2", driver=driver.name)
-        with suppress(Closed):
+        with suppress(ConnectionClosed):
             say(peer, drawn(rng, rng.sample(own, 4)))
         peer.close()
     assert driver.answer_to(SPECS) is not None

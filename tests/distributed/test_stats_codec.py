@@ -10,7 +10,7 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import DTYPES, NDArray, TensorType
 from vksched.common.errors import DeviceError
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.wire.array_codec import (
     memory,
     pack,
@@ -67,7 +67,7 @@ def test_arrays_of_all_types_come_back_where_numpy_likes_them() -> None:
     ],
 )
 def test_what_is_no_array_is_refused(field: dict[str, object]) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         packed_bytes([field])
 
 
@@ -99,7 +99,7 @@ def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'["x"]'])
 def test_what_is_no_stats_is_refused(text: bytes) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         decode_run_stats(text)
     with pytest.raises(DeviceError, match="the devices of node1"):
         decode_devices(text if text != b"[]" else b"[1]", "node1")
@@ -173,7 +173,7 @@ def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> N
     ],
 )
 def test_events_that_are_none_of_a_run_are_refused(event: vs.Event) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         _, rows = json.loads(encode_run_stats(STATS, EVENTS[:1]))
         rows[0][0], rows[0][-1] = event.name, dict(event.fields)
         decode_run_stats(json.dumps([json.loads(encode_run_stats(STATS))[0], rows]).encode())

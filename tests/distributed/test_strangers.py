@@ -21,7 +21,7 @@ from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.handshake import exchange, hello, require_equal
 from vksched.distributed.wire.listener import ConnectionLimiter, Listener, network_of
 from vksched.distributed.wire.messages import Fields
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 from vksched.distributed.wire.tls import GREETING, Security, place_of, place_text
 from vksched.ops.lowering import native_kernels
 
@@ -321,7 +321,7 @@ def test_one_byte_at_a_time_does_not_buy_more_time() -> None:
 
     thread = threading.Thread(target=drip)
     thread.start()
-    with pytest.raises(Closed, match="too long"):
+    with pytest.raises(ConnectionClosed, match="too long"):
         stream.receive_all(memoryview(bytearray(1 << 30)), until_s)
     ended.set()
     thread.join()
@@ -339,7 +339,7 @@ def test_another_version_is_reported_at_the_caller_and_gets_no_further(
     with pytest.raises(DeviceError, match="another here") as caught:
         require_equal(other, theirs, "node1")
     assert str(caught.value).count(" there") == 1
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         stream.receive(memoryview(bytearray(1)))
     stream.close()
     assert door.let_in()
@@ -376,7 +376,7 @@ def test_a_member_that_says_no_hello_gets_no_further(door: Door, text: bytes) ->
     stream = door.security.connect(door.address, WAIT_S)
     with stream.lock:
         stream.send(text)
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         while True:
             stream.receive(memoryview(bytearray(4096)))
     stream.close()

@@ -12,8 +12,8 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.common.errors import OutOfMemory
-from vksched.engine.plan_builder import Preparing
-from vksched.engine.replan import BAND, MARGIN, Drift, ReplanReason
+from vksched.engine.plan_builder import PlanBuilder
+from vksched.engine.replan import BAND, MARGIN, ReplanReason, ReplanTracker
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.executors.speed_tracker import HALF_S
@@ -229,15 +229,15 @@ def test_states_keep_their_values() -> None:
 def test_where_planning_takes_as_long_as_many_runs_the_plan_changes_once_that_pays(
     plan_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, plan, planned = Stream(1e9, 9e8), Preparing.plan, 0
+    stream, plan, planned = Stream(1e9, 9e8), PlanBuilder.plan, 0
 
-    def slowly(self: Preparing, *args: Any) -> Plan:
+    def slowly(self: PlanBuilder, *args: Any) -> Plan:
         nonlocal planned
         planned += 1
         stream.clock.advance_to(stream.clock.now() + plan_s)
         return plan(self, *args)
 
-    monkeypatch.setattr(Preparing, "plan", slowly)
+    monkeypatch.setattr(PlanBuilder, "plan", slowly)
     with stream.sched:
         stream.run = stream.sched.compile(branches())
         first = stream.runs(3, 1.0)[-1]
@@ -282,7 +282,7 @@ class Alone:
     def __init__(self, costs_s: float = 0.0) -> None:
         self.paces: dict[str, Mapping[str, float]] = {}
         self.graph, _ = vs.build_graph(branches())
-        self.drift = Drift(lambda name: self.paces.get(name, {}))
+        self.drift = ReplanTracker(lambda name: self.paces.get(name, {}))
         self.looks = 0
         # runs take what a test likes: what they would take on one device is no question here
         self.drift.alone.see = lambda stats: None  # type: ignore[method-assign]
@@ -430,7 +430,7 @@ def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[
         built.append(vs.plan_graph(graph, where, policy="auto", objective=wanted))
         return built[-1]
 
-    drift = Drift(lambda _: {})
+    drift = ReplanTracker(lambda _: {})
     drift.begin(planned(at_pace(50.0), objective), 0.0)
     drift.left, drift.runs = (B, pace / 50), runs
     again = drift.look(at_pace(pace), lambda where: planned(where, then))
@@ -464,7 +464,7 @@ def test_what_a_change_costs_counts_as_time_of_runs() -> None:
     share = 1 - again.after / again.before
     graph, _ = vs.build_graph(branches(1, 8))
     for costs_s, taken in ((0.9, True), (1.1, False)):
-        drift = Drift(lambda _: {})
+        drift = ReplanTracker(lambda _: {})
         plan = vs.plan_graph(graph, at_pace(50.0), policy="auto", objective="energy")
         drift.begin(plan, costs_s * share * old.metrics.latency_s * 100)
         drift.left, drift.runs = (B, 0.04), 100
@@ -479,6 +479,8 @@ def test_bytes_do_not_depend_on_paces(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(1e9, 9e8, objective="memory")
     with stream.sched:
         plan = stream.run.plan
-        monkeypatch.setattr(Drift, "look", lambda *_: pytest.fail("planning would be in vain"))
+        monkeypatch.setattr(
+            ReplanTracker, "look", lambda *_: pytest.fail("planning would be in vain")
+        )
         stream.runs(30, 8.0)
         assert stream.run.plan is plan

@@ -20,7 +20,7 @@ from test_scheduler import error, numpy_result
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.engine.plan_builder import Preparing
+from vksched.engine.plan_builder import PlanBuilder
 from vksched.engine.request import Request
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice, CpuPreparedPlan
@@ -367,7 +367,7 @@ def test_an_error_without_a_fault_keeps_what_it_came_from(monkeypatch: pytest.Mo
         except KeyError:
             raise vs.PlanError("[plan] what came of it")  # noqa: B904, as code of others may
 
-    monkeypatch.setattr(Preparing, "executor", fail)
+    monkeypatch.setattr(PlanBuilder, "executor", fail)
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.PlanError) as caught:
         sched.compile(vs.relu(vs.input("x", X.shape)))
     assert isinstance(caught.value.__context__, KeyError)

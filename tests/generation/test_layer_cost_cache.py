@@ -22,7 +22,7 @@ import vksched as vs
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.generation.layer_placement.layer_cost_cache import cache_key, cached_or_measured
-from vksched.generation.layer_placement.layer_costs import Measured
+from vksched.generation.layer_placement.layer_costs import LayerCosts
 from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import code_files, is_code, loaded_code
@@ -52,11 +52,11 @@ def build_model(path: Path, tiny: Tiny = TINY) -> LanguageModel:
     return model
 
 
-def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> Measured:
+def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> LayerCosts:
     """Return the costs of layers. measures: True if they are measured, and not read."""
     about, calls = (model, model.cache(64), SIZES, topology), []
 
-    def measure() -> Measured:
+    def measure() -> LayerCosts:
         calls.append(1)
         return place_layers._measured(*about)
 
@@ -288,7 +288,7 @@ def test_small_models_are_not_retained(
 
 def test_several_at_once(model: LanguageModel, folder: Path) -> None:
     measured = place_layers._measured(model, model.cache(64), SIZES, TOPOLOGY)
-    found: list[Measured] = []
+    found: list[LayerCosts] = []
 
     def start() -> None:
         about = model, model.cache(64), SIZES, TOPOLOGY

@@ -23,7 +23,7 @@ from vksched.importers.onnx.nodes.allow_list import (
     find_uncompared,
     is_compared,
 )
-from vksched.importers.onnx.nodes.cpu_node import CpuNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import CpuNode, EvaluatorRefused
 from vksched.importers.onnx.rules import find_rule
 
 ort = pytest.importorskip("onnxruntime")
@@ -61,7 +61,7 @@ def compare(call: Call) -> bool:
         return False
     try:
         found = evaluated(call)
-    except Refused:
+    except EvaluatorRefused:
         return False
     for i, (got, want) in enumerate(zip(found, known[1], strict=True)):
         wrong = difference(call, np.asarray(got), want)
@@ -178,7 +178,7 @@ def test_functions_of_the_model_are_looked_into() -> None:
     call = helper.make_node("G", ["x"], ["y"], domain="mine")
     found = find_uncompared([call], [function, outer])
     assert found is not None and found.op_type == "GRU"
-    with pytest.raises(Refused, match="its GRU node 'd': not used for GRU"):
+    with pytest.raises(EvaluatorRefused, match="its GRU node 'd': not used for GRU"):
         CpuNode(call, {"": 17, "mine": 1}, [function, outer])
 
 

@@ -23,7 +23,7 @@ from vksched.importers.gguf.read.cursor import Cursor
 from vksched.importers.gguf.read.limits import MAX_RANK
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf
 from vksched.importers.gguf.read.metadata import MANY
-from vksched.importers.gguf.read.texts import Texts
+from vksched.importers.gguf.read.texts import LazyStrings
 from vksched.ops.lowering import native_kernels
 
 ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
@@ -90,7 +90,7 @@ def test_many_texts_are_built_when_they_are_asked_for(
     file = read_gguf(tmp_path / "m.gguf" if mapped else packed)
     found = file.metadata["tokens"]
     assert isinstance(
-        found, Texts if hasattr(native_kernels.native, "skip_gguf_strings") else tuple
+        found, LazyStrings if hasattr(native_kernels.native, "skip_gguf_strings") else tuple
     )
     assert len(found) == len(texts) and file.metadata["last"] == 7
     assert not built or isinstance(found, tuple)

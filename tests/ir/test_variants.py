@@ -21,7 +21,7 @@ from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
-from vksched.topology.tuned_variants import Choices, size_class_key
+from vksched.topology.tuned_variants import TunedVariants, size_class_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
@@ -46,7 +46,7 @@ def call_of(m: int, k: int, n: int, limits: Limits = SOFTWARE, dtype: str = FLOA
 
 
 def tuned(call: Call, variant: str) -> Limits:
-    return replace(call.limits, tuned=Choices({call_key("matmul", call): variant}))
+    return replace(call.limits, tuned=TunedVariants({call_key("matmul", call): variant}))
 
 
 def shaders(call: Call) -> set[str]:
@@ -97,7 +97,7 @@ def test_like_sizes_share_a_choice_where_they_agree() -> None:
     near, far = call_of(8, 20, 32, limits), call_of(8, 16, 64, limits)
     assert choice_of(MATMUL, near).why == LIKE and choice_of(MATMUL, far).why == STATIC
     other = {call_key("matmul", call_of(8, 12, 32)): FIRST}
-    torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
+    torn = call_of(8, 20, 32, replace(limits, tuned=TunedVariants({**limits.tuned, **other})))
     assert choice_of(MATMUL, torn).why == STATIC
     assert size_class_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
 
@@ -113,7 +113,7 @@ def test_coopmats_of_smaller_calls_serve_larger_ones() -> None:
 
     def choices(*of: int) -> Limits:
         measured = {call_key("matmul", square(side)): sides[side] for side in of}
-        return replace(card, tuned=Choices(measured))
+        return replace(card, tuned=TunedVariants(measured))
 
     for side, of, variant, why in (
         (256, (64,), sides[64], SMALLER),

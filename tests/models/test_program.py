@@ -14,7 +14,7 @@ from conftest import DEVICE_SETS
 from test_reuse import created_objects
 
 import vksched as vs
-from vksched.engine.graph_registry import Graphs
+from vksched.engine.graph_registry import GraphRegistry
 from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")
@@ -465,14 +465,14 @@ def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Sc
 def test_what_is_retained_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
     run(x=X)
-    compile_it = Graphs.compile
+    compile_it = GraphRegistry.compile
 
-    def short(graphs: Graphs, *args: Any, **named: Any) -> Any:
+    def short(graphs: GraphRegistry, *args: Any, **named: Any) -> Any:
         if run.segments:
             raise vs.OutOfMemory("no room beside another graph")
         return compile_it(graphs, *args, **named)
 
-    monkeypatch.setattr(Graphs, "compile", short)
+    monkeypatch.setattr(GraphRegistry, "compile", short)
     np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])
     assert len(run.segments) == 1
     run.close()

@@ -10,7 +10,7 @@ from test_program import parse
 
 import vksched as vs
 from vksched.common.errors import DTypeError, PlanError
-from vksched.models.compiled_model import CompiledModel, Direct
+from vksched.models.compiled_model import CompiledModel, DirectRun
 
 ONE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Exp(x) }"
 TWICE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Identity(y) }"
@@ -23,13 +23,13 @@ X = np.array([1.0, 2.0, 3.0], np.float32)
 def direct(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Notes each run that goes directly."""
     seen: list[object] = []
-    run = Direct.run
+    run = DirectRun.run
 
-    def noted(self: Direct, *args: object) -> object:
+    def noted(self: DirectRun, *args: object) -> object:
         seen.append(self.segment)
         return run(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Direct, "run", noted)
+    monkeypatch.setattr(DirectRun, "run", noted)
     return seen
 
 
@@ -113,13 +113,13 @@ def test_a_run_that_another_thread_closes_before_it_begins_makes_no_graph(
         run = sched.compile(vs.load(parse(ONE)))
         for _ in range(2):
             check(run, X)
-        direct = Direct.run
+        direct = DirectRun.run
 
-        def closed_first(self: Direct, *args: object) -> object:
+        def closed_first(self: DirectRun, *args: object) -> object:
             run.close()
             return direct(self, *args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Direct, "run", closed_first)
+        monkeypatch.setattr(DirectRun, "run", closed_first)
         with pytest.raises(PlanError, match="closed"):
             run(x=X)
         assert not run.segments

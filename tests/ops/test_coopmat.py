@@ -42,7 +42,7 @@ from vksched.testing.op_cases.linalg.matmul import CASES, FP16
 from vksched.testing.op_cases.linalg.quantized_linear import OF_MANY_ROWS, linear
 from vksched.testing.op_cases.op_sample import Mismatch, OpSample, floats
 from vksched.topology.limits import Limits
-from vksched.topology.tuned_variants import Choices
+from vksched.topology.tuned_variants import TunedVariants
 from vksched.tuning.autotuner import identity_of
 from vksched.tuning.tunable_calls import calls_of, shader_hash
 from vksched.tuning.variant_cache import TuningResult, VariantCache
@@ -94,7 +94,7 @@ def test_coopmats_come_last_so_that_none_is_used_unmeasured() -> None:
 
 def test_a_measured_coopmat_is_used_there_and_for_like_sizes() -> None:
     call = call_of(512, 512, 512)
-    tuned = Choices({cache_key(MATMUL, call): LARGE})
+    tuned = TunedVariants({cache_key(MATMUL, call): LARGE})
     for m in (512, 500):
         here = call_of(m, 512, 512, replace(CARD, tuned=tuned))
         (dispatch,) = lower(MATMUL, here).dispatches

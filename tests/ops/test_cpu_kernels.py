@@ -25,7 +25,7 @@ from vksched.ops.elementwise import UNARY
 from vksched.ops.linalg import matmul_blocks
 from vksched.ops.lowering import blas
 from vksched.runtime.cpu.evaluate import CpuWeights
-from vksched.runtime.cpu.helper_backoff import Pauses
+from vksched.runtime.cpu.helper_backoff import HelperBackoff
 from vksched.runtime.cpu.worker_pool import MIN_PIECE_BYTES, Buffers, Workers
 from vksched.testing.kernel_runner import check
 from vksched.testing.op_cases.op_sample import OpSample
@@ -164,7 +164,7 @@ def test_an_error_on_any_thread_reaches_the_caller_when_all_have_ended(workers: 
 
 def test_pieces_are_shared_by_threads() -> None:
     meet = threading.Barrier(3, timeout=30)  # broken where fewer threads come
-    pool = Workers("test", 3, Pauses())
+    pool = Workers("test", 3, HelperBackoff())
     try:
         pool.each(lambda _: meet.wait(), ((i,) for i in range(6)))
     finally:
@@ -183,7 +183,7 @@ def test_pieces_are_done_by_who_is_there_when_the_interpreter_ends(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    pool = Workers("test", 3, Pauses())
+    pool = Workers("test", 3, HelperBackoff())
     try:
         pool.each(done.append, ((i,) for i in range(64)))
     finally:
@@ -208,7 +208,7 @@ def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
         inside.remove(number)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
-    pool = Workers("test", 2, Pauses())
+    pool = Workers("test", 2, HelperBackoff())
     with pytest.raises(KeyboardInterrupt):
         pool.each(piece, ((i,) for i in range(64)))
     assert not inside

@@ -24,7 +24,7 @@ from vksched.ops.quantized import weight_repack
 from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, pack_u32, repack
 from vksched.ops.quantized.weight_repack import WeightRepackThread
 from vksched.storage.lazy_array import LazyArray, as_array
-from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
+from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, UnchangedFile, content_of
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
@@ -38,7 +38,7 @@ def file_of(folder: Path, content: bytes) -> ModelFile:
     path.write_bytes(content)
     file = os.open(path, FLAGS)
     try:
-        unchanged = Unchanged(file, str(path), "[test] file")
+        unchanged = UnchangedFile(file, str(path), "[test] file")
         return ModelFile(content_of(file, str(path), "[test] file", True), unchanged)
     finally:
         os.close(file)

@@ -18,7 +18,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.graph_builder import BuildResult
-from vksched.parallel.apply_config import Applied, apply_config
+from vksched.parallel.apply_config import AppliedConfig, apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.simulation.simulate_plan import simulate
@@ -52,7 +52,9 @@ class Costs:
         return simulate(plan).seconds
 
 
-def applied(config: Mapping[str, Any], outputs: Any, updates: Any = None) -> tuple[Graph, Applied]:
+def applied(
+    config: Mapping[str, Any], outputs: Any, updates: Any = None
+) -> tuple[Graph, AppliedConfig]:
     """The graph as written, and what the config makes of it."""
     graph, _ = build_graph(outputs, updates)
     return graph, apply_config(graph, read_config(dict(config)), TOPOLOGY, Costs())
@@ -66,7 +68,7 @@ def close(got: NDArray, wanted: NDArray, name: str) -> None:
 
 def check(
     config: Mapping[str, Any], feeds: Mapping[str, NDArray], outputs: Any, updates: Any = None
-) -> Applied:
+) -> AppliedConfig:
     """Compare outputs and next states with those of the graph as written."""
     graph, built = applied(config, outputs, updates)
     wanted, got = evaluate(graph, feeds), evaluate(built.graph, feeds)
@@ -110,7 +112,7 @@ def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Ten
     return feeds, loss, vs.optim.adamw(params, vs.grad(loss, params), lr=1e-3)
 
 
-def copied(built: Applied) -> Counter[str]:
+def copied(built: AppliedConfig) -> Counter[str]:
     """Count the bytes that each device hands on, by a plan of the sharded graph."""
     plan = plan_graph(built.graph, TOPOLOGY, overrides=built.overrides)
     names = [d.name for d in TOPOLOGY.devices]

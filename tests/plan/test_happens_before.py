@@ -50,7 +50,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors import race_checker
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)
@@ -470,14 +470,14 @@ def test_a_state_read_after_its_write_is_found() -> None:
 # -- at run time -----------------------------------------------------------------------------------
 
 
-def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> Executor:
+def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> PlanExecutor:
     """The plan on lazy or eager devices; it is carried out whatever is missing in it."""
     specs = plan.topology.devices
     devices: list[Device] = [LazyDevice(s, seed + i, eager) for i, s in enumerate(specs[:-1])]
     devices.append(CpuDevice(specs[-1]))
     for memory, device in zip(plan.memory, devices, strict=True):
         device.states.add((plan.graph.keys[s], plan.graph.initial[s]) for s in memory.states)
-    return Executor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
+    return PlanExecutor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
 
 
 def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:

@@ -20,10 +20,10 @@ from vksched.plan.dynamic.dispatcher import (
     RESTS,
     DispatchedPiece,
     Dispatcher,
-    Earliest,
+    DynamicRunRecord,
+    SharedQueue,
     Speeds,
-    Stealing,
-    Tape,
+    WorkStealing,
 )
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.plan_of_run import plan_of
@@ -302,7 +302,7 @@ def send(dispatch: Dispatcher, now_s: float) -> list[tuple[int, int]]:
 def test_a_piece_goes_where_it_ends_first_and_waits_for_that() -> None:
     each = {0: 10.0, 1: 45.0}
     options = by_hand([((), name, each) for name in "abcdef"])
-    dispatch = Earliest(options, Speeds(3))
+    dispatch = SharedQueue(options, Speeds(3))
     # 10, 20, 30, 40 on the first; the fifth would end there after 50, on the second after 45
     assert [device for _, device in send(dispatch, 0.0)] == [0, 0, 1]
     assert len(dispatch.queues[0]) == DEPTH
@@ -314,7 +314,7 @@ def test_what_has_to_be_moved_counts() -> None:
     options = by_hand(
         [((), "a", {0: 10.0}), (("a",), "b", {0: 10.0, 1: 8.5}), (("a",), "c", {0: 10.0, 1: 7.0})]
     )
-    dispatch = Earliest(options, Speeds(3))
+    dispatch = SharedQueue(options, Speeds(3))
     assert send(dispatch, 0.0) == [(0, 0), (1, 0)]  # b: 20 there, 10 + 2 + 8.5 elsewhere
     dispatch.ended(0, 10.0, 10.0)
     assert send(dispatch, 10.0) == [(2, 1)]  # c: 12 + 7 there, behind b 30
@@ -383,7 +383,7 @@ def test_an_idle_device_takes_what_is_cheapest_to_move() -> None:
     options = by_hand([((), "a", {0: 1.0}), (("a", "x"), "b", each), (("a",), "c", each)] + [
         (("a",), name, {0: 20.0}) for name in "def"
     ])  # fmt: skip
-    dispatch = Stealing(options, Speeds(3))
+    dispatch = WorkStealing(options, Speeds(3))
     first = send(dispatch, 0.0)
     assert first[0] == (0, 0) and all(device == 0 for _, device in first)
     dispatch.ended(0, 1.0, 1.0)
@@ -403,7 +403,7 @@ def test_a_tape_without_its_end_makes_no_sound_plan() -> None:
     tape = simulate_options(options, "earliest-finish").tape
     verify_plan(plan_of(options, tape, "earliest-finish"))
     with pytest.raises(PlanError, match="not complete"):
-        verify_plan(plan_of(options, Tape(tape.sent, ()), "earliest-finish"))
+        verify_plan(plan_of(options, DynamicRunRecord(tape.sent, ()), "earliest-finish"))
     assert all(source == HOST or source >= 0 for s in tape.sent for _, source in s.brought)
 
 
@@ -481,8 +481,8 @@ def test_a_probe_of_a_device_tries_all_together() -> None:
 def test_a_device_alone_gets_all_at_once(policy: str) -> None:
     options = by_hand([((), name, {0: 1.0, 1: 9.0}) for name in "abcdefgh"])
     dispatches: dict[str, type[Dispatcher]] = {
-        "earliest-finish": Earliest,
-        "work-stealing": Stealing,
+        "earliest-finish": SharedQueue,
+        "work-stealing": WorkStealing,
     }
     dispatch = dispatches[policy](options, Speeds(3), 1)
     assert [device for _, device in send(dispatch, 0.0)] == [1] * 8

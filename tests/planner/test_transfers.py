@@ -30,7 +30,7 @@ from vksched.planner.partition.transfers import MIN_BYTES
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -381,7 +381,7 @@ def is_right(plan: Plan, seed: int) -> bool:
     *specs, host = plan.topology.devices
     devices: list[Device] = [LazyDevice(spec, seed + i) for i, spec in enumerate(specs)]
     context = ExecutorContext([*devices, CpuDevice(host)], vs.Trace(), 30.0)
-    executor = Executor(plan, context)
+    executor = PlanExecutor(plan, context)
     rng = np.random.default_rng(seed)
     try:
         for _ in range(3):

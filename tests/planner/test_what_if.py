@@ -16,8 +16,8 @@ from vksched.common.formatting import format_bytes
 from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.planner.what_if import (
-    Change,
     Comparison,
+    MachineChange,
     Outcome,
     changed,
     compare,
@@ -77,9 +77,9 @@ def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
     near, far = Link(1e10, 1e-5), Link(1e5, 1e-2)
     card = DeviceSpec("card", "null", flops_per_s=SLOW, bytes_per_s=SLOW)
     changes = [
-        Change("+near", with_device(base, card, near)),
-        Change("+far", with_device(base, card, far)),
-        Change("-null:0", without(base, A)),
+        MachineChange("+near", with_device(base, card, near)),
+        MachineChange("+far", with_device(base, card, far)),
+        MachineChange("-null:0", without(base, A)),
     ]
     found = compare_plan(plan, changes)
     assert row(found, "+near").kind == "change" and set(row(found, "+near").busy) == {A, "card"}
@@ -96,7 +96,7 @@ def test_a_change_that_changes_nothing_has_its_place_in_the_table() -> None:
     base = topology(SLOW)
     card = DeviceSpec("card", "null", flops_per_s=FAST, bytes_per_s=FAST)
     back = without(with_device(base, card), "card")
-    found = compare_plan(plan_of(branches(2, 2), base), [Change("+card,-card", back)])
+    found = compare_plan(plan_of(branches(2, 2), base), [MachineChange("+card,-card", back)])
     assert row(found, "+card,-card") is found.rows[0]
     assert "as it is, +card,-card" in found.as_text()
 
@@ -152,7 +152,7 @@ def test_64_machines_and_5000_nodes_are_planned() -> None:
     graph, _ = vs.build_graph(x)
     assert len(graph.ops) > 5000
     where = load_topology("preset:network-64")
-    change = Change("-node:63", changed(where, "-node:63"))
+    change = MachineChange("-node:63", changed(where, "-node:63"))
 
     def plan_on(other: Topology) -> vs.Plan:
         return vs.plan_graph(graph, other, policy="auto")
@@ -323,7 +323,7 @@ def test_estimates_are_marked_and_measured_devices_are_not() -> None:
     base = topology(SLOW)
     known = replace(base.devices[0], costs=PerfModel(calls=1))
     where = replace(base, devices=(known, replace(base.devices[1], costs=PerfModel(calls=1))))
-    change = Change("+preset:rtx4090", changed(where, "+preset:rtx4090"))
+    change = MachineChange("+preset:rtx4090", changed(where, "+preset:rtx4090"))
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where), [change])
     assert found.rows[0].estimated == ()
     assert found.rows[-1].estimated == ("rtx4090",)

@@ -22,7 +22,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.cpu import helper_backoff, thread_governor
 from vksched.runtime.cpu import worker_pool as workers
-from vksched.runtime.cpu.helper_backoff import ALONE, MAX_S, Pauses
+from vksched.runtime.cpu.helper_backoff import ALONE, MAX_S, HelperBackoff
 from vksched.runtime.cpu.split_program import Program
 from vksched.runtime.cpu.thread_governor import products_alone
 from vksched.runtime.cpu.worker_pool import Workers
@@ -199,7 +199,7 @@ class Clock:
 
 def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     paused.tell(0.0)
     assert paused.helpers(1) == 1
     for number in range(3):  # each soon after the last pause: twice as long
@@ -216,7 +216,7 @@ def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
 
 def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     found = []
     for _ in range(5):  # one after the other, in the same pause
         paused.tell(0.002)
@@ -234,7 +234,7 @@ def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
 
 def test_pauses_end() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     for _ in range(20):
         paused.tell(10.0)
         assert paused.helpers(1) == 0
@@ -245,7 +245,7 @@ def test_pauses_end() -> None:
 
 def test_pieces_are_the_callers_alone_in_a_pause() -> None:
     clock = Clock()
-    pool, by = Workers("test", 3, Pauses(clock)), set[int]()
+    pool, by = Workers("test", 3, HelperBackoff(clock)), set[int]()
     for _ in range(2):
         pool.paused.tell(1.0)
     try:
@@ -259,7 +259,11 @@ def test_pieces_are_the_callers_alone_in_a_pause() -> None:
 
 
 def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
-    pool, caller, done = Workers("test", 2, Pauses(Clock())), threading.get_ident(), list[int]()
+    pool, caller, done = (
+        Workers("test", 2, HelperBackoff(Clock())),
+        threading.get_ident(),
+        list[int](),
+    )
     taken, start_s = threading.Event(), time.perf_counter()
 
     def piece(number: int) -> None:
@@ -283,7 +287,7 @@ def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
 
 
 def test_a_helper_that_never_comes_is_not_waited_for() -> None:
-    pool, blocked = Workers("test", 2, Pauses(Clock())), threading.Event()
+    pool, blocked = Workers("test", 2, HelperBackoff(Clock())), threading.Event()
     try:
         pool.help(lambda: blocked.wait(WAIT_S) and None)  # the only other thread
         done = list[int]()
@@ -299,7 +303,7 @@ def test_runs_go_on_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    pool, done = Workers("test", 3, Pauses()), list[int]()
+    pool, done = Workers("test", 3, HelperBackoff()), list[int]()
     with monkeypatch.context() as at_exit:
         at_exit.setattr(threading.Thread, "start", refuse)
         pool.each(done.append, ((i,) for i in range(9)))
@@ -333,7 +337,7 @@ def relu_program(loops_: int = 8) -> tuple[Any, list[NDArray], NDArray, NDArray]
 def test_helpers_sleep_and_wake_between_loops(helpers: int) -> None:
     """Many runs one after the other, to which helpers come early, late or not at all."""
     program, _arrays, x, out = relu_program()
-    pool = Workers("test", helpers + 1, Pauses())
+    pool = Workers("test", helpers + 1, HelperBackoff())
     try:
         for number in range(300):
             out[:] = np.nan
@@ -358,7 +362,7 @@ def test_a_run_without_helpers_has_no_delay() -> None:
 def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And in the pause that follows, it runs without helpers."""
     clock, asked = Clock(), list[bool]()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     monkeypatch.setattr(Workers.__init__, "__defaults__", (None, paused))
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
     native = native_kernels.native.Program
@@ -410,7 +414,7 @@ def test_a_helper_on_a_slower_core_delays_nobody(monkeypatch: pytest.MonkeyPatch
     """Its piece counts by the time of its core: longer than the caller's, but not lost."""
     core_s = count(0.0, 2.0)
     monkeypatch.setattr(time, "thread_time", lambda: next(core_s))
-    paused, caller, helped = Pauses(), threading.get_ident(), threading.Event()
+    paused, caller, helped = HelperBackoff(), threading.get_ident(), threading.Event()
 
     def piece(number: int) -> None:
         if threading.get_ident() == caller:

@@ -10,8 +10,8 @@ import pytest
 import vksched as vs
 from vksched.common.errors import IndexOutOfRange
 from vksched.ir.tensor import Tensor
-from vksched.runtime.executors.cpu_executor import SingleExecutor, is_single
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.cpu_executor import CpuExecutor, is_single
+from vksched.runtime.executors.plan_executor import PlanExecutor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -88,6 +88,6 @@ def test_other_plans_go_the_general_way(outputs: str) -> None:
         else:
             run = sched.compile({"y": vs.neg(x), "same": x.reshape((12,))})
         executor = run._compiled._executor
-        assert isinstance(executor, Executor) and not isinstance(executor, SingleExecutor)
+        assert isinstance(executor, PlanExecutor) and not isinstance(executor, CpuExecutor)
         assert not is_single(run.plan)
         run(x=X)

@@ -15,7 +15,7 @@ import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.runtime.device import Device
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.topology.device_spec import DeviceSpec
 
 
@@ -160,7 +160,7 @@ def test_a_missing_wait_is_caught_by_the_null_device() -> None:
     run = sched.compile(last, placement={"a": "null:0", "b": "null:1"})
     splits = tuple(dataclasses.replace(s, waits=()) for s in run.plan.splits)
     broken = dataclasses.replace(run.plan, splits=splits)
-    executor = Executor(broken, ExecutorContext(sched.devices, vs.Trace(), 1.0))
+    executor = PlanExecutor(broken, ExecutorContext(sched.devices, vs.Trace(), 1.0))
     with pytest.raises(vs.PlanError, match="before its split was waited for"):
         executor.run({0: X})
     executor.close()

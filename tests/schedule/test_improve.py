@@ -16,7 +16,7 @@ from vksched.schedule.local_search.chains import Chains
 from vksched.schedule.local_search.loads import Loads
 from vksched.schedule.local_search.reinsertion import Local
 from vksched.schedule.model.problem import make_problem
-from vksched.schedule.model.simulate_tasks import Placed, simulate
+from vksched.schedule.model.simulate_tasks import TaskPlacement, simulate
 from vksched.schedule.policies import POLICIES, heft, single
 
 
@@ -135,7 +135,7 @@ def test_a_trial_says_what_the_simulator_says_and_leaves_everything_as_it_is(
         for t in chain:
             if problem.cost[t][d] < float("inf"):
                 device[t] = d
-        expected = simulate(problem, Placed(device, list(before.order))).makespan
+        expected = simulate(problem, TaskPlacement(device, list(before.order))).makespan
         assert local.trial(chain, d) == expected
         assert local.placed() == before
 

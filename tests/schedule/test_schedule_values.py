@@ -10,7 +10,7 @@ import pytest
 
 from vksched.common.errors import GraphError, PlanError
 from vksched.schedule import Link, Platform, Task, TaskGraph, policies, schedule
-from vksched.topology.power import Watts
+from vksched.topology.power import DevicePower
 
 A, B, C = Task("a", {"p": 1.0}), Task("b", {"p": 2.0}), Task("c", {"p": 3.0})
 
@@ -92,7 +92,7 @@ def test_amounts_that_are_none_are_refused(wrong: Any) -> None:
     with pytest.raises(PlanError, match=r"^\[platform\] expected a link .* latency of 0 or more"):
         Platform(["p", "q"], {("p", "q"): Link(latency_s=wrong)})
     with pytest.raises(PlanError, match=r"^\[platform\] expected busy watts"):
-        Platform(["p"], watts={"p": Watts(wrong)})
+        Platform(["p"], watts={"p": DevicePower(wrong)})
     if wrong is not None:  # then auto takes its own
         with pytest.raises(PlanError, match=r"^\[schedule\] expected a budget of 0 or more"):
             schedule(TaskGraph([A]), Platform(["p"]), budget_s=wrong)
@@ -135,7 +135,7 @@ def test_the_largest_amounts_make_a_schedule() -> None:
         [Task(name, {"p": 1e60, "q": np.float32(1.0)}, int(1e60)) for name in "abc"],
         [("a", "b", 1e60), ("a", "c", np.int64(3))],
     )
-    link, watts = Link(1e-60, 1e60), {"p": Watts(1e60), "q": Watts(1e60, 1e60)}
+    link, watts = Link(1e-60, 1e60), {"p": DevicePower(1e60), "q": DevicePower(1e60, 1e60)}
     where = Platform(["p", "q"], default_link=link, memory_bytes={"q": 2e60}, watts=watts)
     for name in policies():
         built = schedule(tasks, where, name).verify()

@@ -22,7 +22,7 @@ from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
 from vksched.distributed.wire.handshake import exchange, hello
 from vksched.distributed.wire.messages import encode
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 from vksched.distributed.wire.tls import Security, place_of
 from vksched.distributed.worker.server import Server
 from vksched.distributed.worker.session import Session
@@ -77,7 +77,7 @@ class Driver:
                     heads[number] = json.loads(self._read(fields)), bytearray(), size
                 elif sort == DATA:
                     heads[number][1].extend(self._read(size))
-            except Closed:
+            except ConnectionClosed:
                 self.close()
                 return
             if number in heads and len(heads[number][1]) == heads[number][2]:
@@ -86,7 +86,7 @@ class Driver:
 
     def answer_to(self, messages: Message) -> dict[str, Any] | None:
         """Say a question and return its answer; None where the node hangs up instead."""
-        with suppress(Closed):
+        with suppress(ConnectionClosed):
             number = self.send(messages)
             for fields, _ in self.answers():
                 if fields.get("to") == number:
@@ -199,7 +199,7 @@ class Watched:
 
 def play(driver: Driver, messages: Sequence[Message], ends: bool = True) -> None:
     """Say messages one after the other, each once its answer is there; then hang up."""
-    with suppress(Closed):
+    with suppress(ConnectionClosed):
         for each in messages:
             if not each.ask:
                 driver.send(each)

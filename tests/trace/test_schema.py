@@ -11,7 +11,7 @@ from drawn_plans import draw_case
 from mutated_json import mutate
 from selection import draws
 
-from vksched.common.schema import LARGEST, Number, Whole, Wrong, check, parse, record
+from vksched.common.schema import LARGEST, Number, SchemaError, Whole, check, parse, record
 from vksched.plan.serialize.plan_codec import encode_plan
 from vksched.trace.format import DevicePlan
 
@@ -19,7 +19,7 @@ from vksched.trace.format import DevicePlan
 def holds(data: object, kind: Any) -> bool:
     try:
         check(data, kind, "it")
-    except Wrong:
+    except SchemaError:
         return False
     return True
 
@@ -27,7 +27,7 @@ def holds(data: object, kind: Any) -> bool:
 def is_refused(data: object, kind: Any) -> bool:
     try:
         parse(json.dumps(data).encode(), kind, "it")
-    except Wrong as error:
+    except SchemaError as error:
         return str(error).startswith("expected ") and " it" in str(error)
     return False
 
@@ -78,7 +78,7 @@ def test_each_kind_of_type(data: Any, kind: object, expected: bool) -> None:
     assert holds(data, kind) is expected
     assert is_refused(data, kind) is not expected or data != data
     if not expected:
-        with pytest.raises(Wrong, match="expected"):
+        with pytest.raises(SchemaError, match="expected"):
             check(data, kind, "it")
 
 
@@ -100,6 +100,6 @@ def test_each_kind_of_type(data: Any, kind: object, expected: bool) -> None:
 )
 def test_the_error_names_the_place_and_the_value(data: Any, kind: Any, message: str) -> None:
     for refuse in (check, lambda data, *how: parse(json.dumps(data).encode(), *how)):
-        with pytest.raises(Wrong) as error:
+        with pytest.raises(SchemaError) as error:
             refuse(data, kind, "it")
         assert str(error.value) == f"expected {message}"

@@ -345,18 +345,18 @@ def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
 def test_calls_on_vulkan_take_their_weights_in_turn(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.runtime.vulkan.single_dispatch import Singles  # needs the native modules
+    from vksched.runtime.vulkan.single_dispatch import SingleDispatcher  # needs the native modules
 
     x, w = vs.input("x", (8, 60)), vs.weight(np.ones((60, 60), np.float32))
     offsets: dict[int, set[int]] = {0: set(), 1: set()}
-    record = Singles.record
+    record = SingleDispatcher.record
 
-    def spied(self: Singles, recording: Any, lowering: Any, place: Any) -> None:
+    def spied(self: SingleDispatcher, recording: Any, lowering: Any, place: Any) -> None:
         for operand, seen in offsets.items():
             seen.add(place(operand).offset)
         record(self, recording, lowering, place)
 
-    monkeypatch.setattr(Singles, "record", spied)
+    monkeypatch.setattr(SingleDispatcher, "record", spied)
     with vs.Scheduler([name], tune=False) as sched:
         device, host = sched.devices
         benchmarker = open_benchmarker_of(device, host, SystemClock())

@@ -27,7 +27,7 @@ from vksched.tuning import calibrator as calibrator_module
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import cost_cache_key
 from vksched.tuning.cost_cache import CostCache
-from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
+from vksched.tuning.learned_costs import NEAR, SLOWER, ObservedCall, lesson_of
 from vksched.tuning.tunable_calls import shader_hash
 
 A, B = "vulkan:0", "vulkan:1"
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
             cards.runs(5)
 
 
-SEEN = Seen("relu", "relu", "bytes", 2.0**-10, 2.0**-10)
+SEEN = ObservedCall("relu", "relu", "bytes", 2.0**-10, 2.0**-10)
 PLACE = ("relu", "bytes", -10)
 
 

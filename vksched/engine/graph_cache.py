@@ -62,7 +62,7 @@ from ..storage.disk_cache import (
     set_aside,
 )
 from ..storage.lazy_array import LazyArray, origin_of
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 from .graph_document import Document, LeafTable, bytes_of, decode_graph, document_of, encode_graph
 
 FORMAT = 7
@@ -208,7 +208,7 @@ def describe_constraints(constraints: RewriteConstraints, with_memory: bool) -> 
             sorted(constraints.observed),
             sorted(constraints.pinned_devices.items()),
             None if limits is None else dict(limits.tuned),
-            None if limits is None else replace(limits, tuned=Choices()),
+            None if limits is None else replace(limits, tuned=TunedVariants()),
             constraints.memory_bytes if with_memory else None,
         )
     )

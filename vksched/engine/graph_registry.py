@@ -36,12 +36,12 @@ from .graph_cache import (
     hash_of,
 )
 from .graph_document import SourceLeaves
-from .plan_builder import Preparing
+from .plan_builder import PlanBuilder
 from .request import Request, find_observers, find_pipeline_order, least_limits
 from .request_precision import apply_precision
 
 if TYPE_CHECKING:
-    from .apply_config import Configuring
+    from .apply_config import ConfigApplier
 
 DEFAULTS = CompileOptions()
 
@@ -54,14 +54,14 @@ class _Entry:
     runs: list[CompiledGraph] = field(default_factory=list)
 
 
-class Graphs:
+class GraphRegistry:
     """The compiled graphs of one scheduler.
 
     configuring: applies the scheduler's config, if there is one. warned: fallbacks that were warned
     about. lock: held while a graph is compiled, otherwise only briefly.
     """
 
-    def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:
+    def __init__(self, preparing: PlanBuilder, configuring: ConfigApplier | None = None) -> None:
         self.preparing = preparing
         self.configuring = configuring
         self.warned: set[str] = set()

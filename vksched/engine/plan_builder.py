@@ -42,11 +42,11 @@ from ..topology.topology import Topology
 from ..trace import Event, Trace
 from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
-from ..tuning.learned_costs import Lessons
+from ..tuning.learned_costs import LearnedCosts
 from .device_set import DeviceSet
 from .executor_choice import build_executor
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
-from .replan import Drift, ReplanReason
+from .replan import ReplanReason, ReplanTracker
 from .request import Request, plan_request
 from .state_table import StateTable
 
@@ -105,7 +105,7 @@ class Settings:
             )
 
 
-class Preparing:
+class PlanBuilder:
     """Builds plans and executors on the devices of one scheduler.
 
     lock: held from planning with the free memory until that memory is allocated.
@@ -128,7 +128,7 @@ class Preparing:
         self.states = states
         self.watchdog = watchdog
         self.paces = SpeedTracker(trace.clock)
-        self.lessons = Lessons(self.paces, first_use.calibrator)
+        self.lessons = LearnedCosts(self.paces, first_use.calibrator)
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
@@ -262,7 +262,7 @@ class Preparing:
         left_out: Mapping[str, str],
         small: bool,
         progress: Progress | None = None,
-        drift: Drift | None = None,
+        drift: ReplanTracker | None = None,
         again: ReplanReason | None = None,
         cause: str = "compile",
         stream: SimulatedStream | None = None,
@@ -322,7 +322,7 @@ class Preparing:
             why = {"op": found.op, "nodes": found.nodes, "cause": join_reasons(found.reasons)}
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
-    def look(self, request: Request, drift: Drift, faults: Faults) -> ReplanReason | None:
+    def look(self, request: Request, drift: ReplanTracker, faults: Faults) -> ReplanReason | None:
         """Return the reason for a switch to another plan; None to keep the current one."""
         if not self._by_cost:
             drift.left = None  # otherwise each run would look again

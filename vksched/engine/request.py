@@ -44,7 +44,7 @@ from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
 from ..topology.topology import Topology
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 from .compile_options import Observe
 
 DeviceProfile = tuple[frozenset[str], Limits | None]
@@ -334,7 +334,7 @@ def _device_profile(topology: Topology) -> DeviceProfile:
     """
     limits = least_limits(topology)
     names = frozenset(d.name for d in _in_use(topology))
-    return names, None if limits is None else replace(limits, tuned=Choices())
+    return names, None if limits is None else replace(limits, tuned=TunedVariants())
 
 
 MAX_CPU_SLOWDOWN = 30.0

@@ -34,8 +34,8 @@ from .comparison import AS_IT_IS, Comparison, Outcome, names_of, one_of
 from .planner import plan_graph
 
 __all__ = [
-    "Change", "Comparison", "Outcome", "PlanOn", "alone", "changed", "compare", "compare_plan",
-    "outcome", "with_device", "without",
+    "Comparison", "MachineChange", "Outcome", "PlanOn", "alone", "changed", "compare",
+    "compare_plan", "outcome", "with_device", "without",
 ]  # fmt: skip
 
 PlanOn = Callable[[Topology], PlanValue]
@@ -43,7 +43,7 @@ PlanOn = Callable[[Topology], PlanValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MachineChange:
     """A changed machine and its label, such as "+preset:rx6600"."""
 
     text: str
@@ -53,7 +53,7 @@ class Change:
 def compare(
     topology: Topology,
     plan_on: PlanOn,
-    changes: Sequence[Change] = (),
+    changes: Sequence[MachineChange] = (),
     *,
     pinned: Sequence[str] = (),
     each: bool = True,
@@ -122,7 +122,7 @@ def _add_hosts(
 
 def compare_plan(
     plan: PlanValue,
-    changes: Sequence[Change] = (),
+    changes: Sequence[MachineChange] = (),
     *,
     with_cpu: bool = False,
     overrides: Sequence[tuple[str | int, str]] = (),

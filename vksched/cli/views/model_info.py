@@ -17,7 +17,7 @@ from ..options.policy_options import DEFAULT, PlanningOptions
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from ...importers.onnx.lower.frame import Lowered
+    from ...importers.onnx.lower.frame import LoweredSegment
     from ...importers.onnx.model import Model, ModelValue
     from ...ir.graph import Graph
     from ...plan.plan import Plan
@@ -100,7 +100,7 @@ def describe(
 
 def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> tuple[Lowered, list[str]]:
+) -> tuple[LoweredSegment, list[str]]:
     """Return the lowered first stage of a model for some shapes and arrays, with notes."""
     from ...importers.onnx.example_inputs import example_inputs
     from ...importers.onnx.lower.frame import NeedsInputs
@@ -140,7 +140,7 @@ def _value(value: ModelValue) -> dict[str, Any]:
 
 
 def _ops(
-    nodes: Sequence[NodeProto], lowered: Lowered, written: Graph | None, plan: Plan | None
+    nodes: Sequence[NodeProto], lowered: LoweredSegment, written: Graph | None, plan: Plan | None
 ) -> list[dict[str, Any]]:
     """Return for each op of the file the number of its nodes per device. written: graph of the
     first stage before the plan's rewrites.
@@ -242,7 +242,7 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _cut(lowered: Lowered) -> dict[str, Any] | None:
+def _cut(lowered: LoweredSegment) -> dict[str, Any] | None:
     """Return the node that ends the first stage, or None at the end of the model. by_host: the CPU
     runs that node. doubtful: the CPU may refuse it.
     """

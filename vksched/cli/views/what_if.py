@@ -97,7 +97,7 @@ class Planner:
         return self._requests[key]
 
     def _configured(self, request: Request, topology: Topology, config: Config) -> Request:
-        from ...engine.apply_config import Configuring
+        from ...engine.apply_config import ConfigApplier
 
         about = (lambda: topology), self._planning.policy, self._with_cpu
         here = {spec.name for spec in topology.devices}
@@ -105,7 +105,7 @@ class Planner:
         names = {d for section in config.sections.values() for d in section.devices}
         names.update(config.pipeline.devices if config.pipeline else ())
         left = config.without({name for name in names if self._resolve(name) in gone})
-        return Configuring(left, lambda _: None, *about).apply(request, self._resolve)
+        return ConfigApplier(left, lambda _: None, *about).apply(request, self._resolve)
 
 
 def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from ...plan.types.objective_format import objective_of, percent
 from ...plan.types.plan_types import PlanValue
 from ...planner.comparison import Comparison, Outcome
-from ...planner.what_if import Change, compare_plan
+from ...planner.what_if import MachineChange, compare_plan
 from ...schedule.model.objectives import LATENCY
 from ...topology.device_spec import DeviceSpec
 from ...topology.edit import with_device
@@ -151,7 +151,7 @@ def _compared(graph: GraphRun) -> Comparison:
     if found is None:
         topology = plan.topology
         changes = [
-            Change(f"with another {spec.name}", with_device(topology, spec, link))
+            MachineChange(f"with another {spec.name}", with_device(topology, spec, link))
             for spec, link in _cards(topology)
         ]
         options = graph.options

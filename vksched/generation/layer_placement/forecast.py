@@ -21,7 +21,7 @@ from ...ir.build_graph import build_graph
 from ...ir.graph import Graph
 from ...plan.plan import Plan
 from ...plan.simulation.simulate_plan import simulate
-from ...planner.what_if import Change, Comparison, compare
+from ...planner.what_if import Comparison, MachineChange, compare
 from ...topology.topology import Topology
 from .layer_costs import measure_layers
 from .partition_layers import PARTS, LayerRange
@@ -93,7 +93,7 @@ class Forecaster:
         self._with_cpu = with_cpu
         self._known: list[tuple[Topology, LayerPlacement, tuple[Plan, Plan]]] = []
 
-    def compare(self, topology: Topology, changes: Sequence[Change] = ()) -> Comparison:
+    def compare(self, topology: Topology, changes: Sequence[MachineChange] = ()) -> Comparison:
         """Return the decode time per token with and without each device."""
         return compare(topology, lambda each: self._planned(each)[1][0], changes)
 
