@@ -77,7 +77,7 @@ def used(plan: Plan) -> set[str]:
 
 UNEQUAL = (4e9, 3e9, 1e9)
 THRIFTY = ((300.0, 0.0), (200.0, 0.0), (10.0, 0.0))
-"""Watts of the devices of UNEQUAL: the slowest one takes least for the same work."""
+"""Power of the devices of UNEQUAL: the slowest one takes least for the same work."""
 LAYER_S = FLOPS / 4e9
 """On the fastest device of UNEQUAL."""
 

@@ -19,13 +19,13 @@ from vksched.schedule import (
     Platform,
     Task,
     TaskGraph,
-    Watts,
+    DevicePower,
     policies,
     schedule,
 )
 from vksched.schedule.model.objectives import LATENCY, WORDS, least_of
 
-POWER = {"fast": Watts(100.0, 10.0), "slow": Watts(20.0, 5.0)}
+POWER = {"fast": DevicePower(100.0, 10.0), "slow": DevicePower(20.0, 5.0)}
 """The fast device does a second of the slow one in half of it, for 50 instead of 20 joules."""
 
 
@@ -93,7 +93,7 @@ def best_by_search(tasks: TaskGraph, where: Platform, word: str) -> float:
 def test_auto_finds_what_a_search_of_all_finds(seed: int, word: str) -> None:
     drawn_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
     sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(drawn_tasks)]
-    watts = {d: Watts(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
+    watts = {d: DevicePower(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
     tasks, where = TaskGraph(sized), Platform(bare.devices, watts=watts)
     plan = schedule(tasks, where, objective=word, budget_s=0.3).verify()
     assert plan.value == pytest.approx(best_by_search(tasks, where, word))
@@ -110,7 +110,7 @@ def test_no_schedule_is_under_its_bound_or_worse_than_a_single_device(
     instance: Instance, mix: dict[str, float], seed: int
 ) -> None:
     tasks, bare = instance
-    watts = {d: Watts(10.0 + 30 * i, 3.0 * i) for i, d in enumerate(bare.devices)}
+    watts = {d: DevicePower(10.0 + 30 * i, 3.0 * i) for i, d in enumerate(bare.devices)}
     where = Platform(
         bare.devices,
         bare.links,
@@ -181,6 +181,6 @@ def test_what_is_no_objective_is_refused(words: dict[str, object], message: str)
 
 def test_watts_are_checked() -> None:
     with pytest.raises(PlanError, match="at most as many idle ones"):
-        Platform(["p0"], watts={"p0": Watts(5.0, 10.0)})
+        Platform(["p0"], watts={"p0": DevicePower(5.0, 10.0)})
     with pytest.raises(PlanError, match="for 'p1'"):
-        Platform(["p0"], watts={"p1": Watts(5.0)})
+        Platform(["p0"], watts={"p1": DevicePower(5.0)})
