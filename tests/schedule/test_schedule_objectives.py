@@ -13,13 +13,13 @@ from selection import examples
 
 from vksched.common.errors import PlanError
 from vksched.schedule import (
+    DevicePower,
     Link,
     Metrics,
     Objective,
     Platform,
     Task,
     TaskGraph,
-    DevicePower,
     policies,
     schedule,
 )
