@@ -23,7 +23,7 @@ Types are therefore checked, graph and plan are verified like those of untrusted
 names the request that it answers. An invalid file is set aside with a warning. Constants are used
 as stored: whoever can write to the folder can change results, as with the package itself.
 
-Examples: tests/engine/test_graph_cache.py, tests/generation/test_graph_cache.py.
+Examples: tests/engine/test_cached_graphs.py, tests/generation/test_graph_cache.py.
 """
 
 from __future__ import annotations
