@@ -9,6 +9,7 @@ planning. Examples: tests/trace/test_replay.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ SPLIT_FIELDS = (
     "downloads",
     "observed",
     "in_place",
-    "transfer_queue",
+    "async_transfers",
     "stage_deps",
     "deferred_downloads",
     "refills",
@@ -106,7 +107,8 @@ def _differences(
         for key in keys:
             both = one.get(key), other.get(key)  # fields of asynchronous transfers are optional
             if both[0] != both[1]:
-                pair = [_text(key, each, names, devices) for each in both]
+                rows = json.loads(json.dumps(both))  # as in the file
+                pair = [_text(key, each, names, devices) for each in rows]
                 yield Difference(where, f"{of}{key}", *_from_first_difference(*pair))
 
     yield from parts("", PLAN_FIELDS, tape, replay)
