@@ -97,7 +97,8 @@ def schedule(
     if goal.asks("energy") and without:
         raise PlanError(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
-            f"{without[0]}; try Platform(..., watts={{{without[0]!r}: DevicePower(busy, idle), ...}})"
+            f"{without[0]}; try "
+            f"Platform(..., watts={{{without[0]!r}: DevicePower(busy, idle), ...}})"
         )
     if budget_s is not None and not is_amount(budget_s):  # an infinite budget would never end
         raise PlanError(
