@@ -30,7 +30,7 @@ def find_model() -> Path:
 
 
 def next_line() -> str:
-    """Returns what was typed; "" at the end."""
+    """Return the line that was typed; "" at the end."""
     try:
         return input("> ").strip()
     except EOFError:

@@ -32,11 +32,11 @@ class Writer:
     def __call__(self, op: str, *inputs: object, **attributes: object) -> str:
         """Add a node and returns the name of its result."""
         name = f"{op}_{len(self.nodes)}"
-        given = [
+        names = [
             i if isinstance(i, str) else self.keep(np.asarray(i), f"{name}.{k}")
             for k, i in enumerate(inputs)
         ]
-        self.nodes.append(helper.make_node(op, given, [name], name, **attributes))
+        self.nodes.append(helper.make_node(op, names, [name], name, **attributes))
         return name
 
     def keep(self, array: np.ndarray, name: str) -> str:
@@ -92,8 +92,8 @@ def make_model(model: MiniLM) -> onnx.ModelProto:
     bias = w("Unsqueeze", bias, [1, 2])
     for i in range(model.layers):
         x = add_layer(w, x, bias, f"encoder.layer.{i}")
-    kept = w("Mul", x, w("Unsqueeze", mask, [2]))
-    mean = w("Div", w("ReduceSum", kept, [1], keepdims=0), w("ReduceSum", mask, [1], keepdims=1))
+    masked = w("Mul", x, w("Unsqueeze", mask, [2]))
+    mean = w("Div", w("ReduceSum", masked, [1], keepdims=0), w("ReduceSum", mask, [1], keepdims=1))
     w.nodes.append(helper.make_node("LpNormalization", [mean], ["embedding"], axis=1, p=2))
     free, integer = ["batch", "sequence"], TensorProto.INT64
     inputs = [

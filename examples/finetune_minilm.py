@@ -45,7 +45,7 @@ LEARNT, BATCH, LENGTH, RANK, SCALE = 50, 16, 32, 4, 20.0
 
 @dataclass(frozen=True)
 class Result:
-    """losses: of each step. before, after: the share of the sentences held out whose label is
+    """losses: loss of each step. before, after: the share of the sentences held out whose label is
     right. trained: how many numbers learnt.
     """
 
@@ -127,8 +127,8 @@ def train(devices: Sequence[str], steps: int) -> Result:
             bars.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
         shares = []
         for found in (first, encode()):
-            told = found @ fixed["axis"] > fixed["middle"]
-            shares.append(float(np.mean(told[2 * LEARNT :] == labels[2 * LEARNT :])))
+            predicted = found @ fixed["axis"] > fixed["middle"]
+            shares.append(float(np.mean(predicted[2 * LEARNT :] == labels[2 * LEARNT :])))
     return Result(losses, *shares, sum(p.size for p in model.params.values()))
 
 
@@ -136,9 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", help="one or two, such as vulkan:0,vulkan:1")
     parser.add_argument("--steps", type=int, default=40)
-    given = parser.parse_args(arguments)
-    devices = given.devices.split(",") if given.devices else pick_devices(2)
-    result = train(devices, given.steps)
+    args = parser.parse_args(arguments)
+    devices = args.devices.split(",") if args.devices else pick_devices(2)
+    result = train(devices, args.steps)
     print(f"{result.trained:,} numbers learnt over {' and '.join(devices)}")
     print(f"loss {result.losses[0]:.3f} at first, {np.mean(result.losses[-5:]):.3f} at the end")
     print(

@@ -14,7 +14,7 @@ HEADS, SIZE, LENGTH, STEPS = 4, 16, 32, 6
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.RunStats]:
-    """Returns what attention gave step by step, what it should be, and what the last run cost."""
+    """Return the attention of all steps, the expected one, and the statistics of the last run."""
     width = HEADS * SIZE
     tokens = np.random.default_rng(0).standard_normal((STEPS, 3, width), dtype=np.float32)
     empty = np.zeros((LENGTH, width), np.float32)

@@ -14,7 +14,7 @@ LAYERS = 6
 
 
 def main(devices: Sequence[str] | None = None) -> tuple[list[str], str]:
-    """Return the layers seen in a run that was stopped, and what the caller was told."""
+    """Return the layers seen in a run that was stopped, and the message that the caller got."""
     rng = np.random.default_rng(0)
     h = vs.input("x", (4, 32))
     for i in range(LAYERS):
@@ -34,15 +34,15 @@ def main(devices: Sequence[str] | None = None) -> tuple[list[str], str]:
         run(x=np.full((4, 32), 0.001, np.float32))  # small enough to pass all layers
         assert len(seen) == LAYERS
         seen.clear()
-        told = ""
+        message = ""
         try:
             run(x=np.ones((4, 32), np.float32))
         except vs.RunCancelled as error:
-            told = str(error)
-        print(f"stopped: {told}")
+            message = str(error)
+        print(f"stopped: {message}")
         stopped_at = list(seen)
         run(x=np.zeros((4, 32), np.float32))  # the graph is as good as before
-    return stopped_at, told
+    return stopped_at, message
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ digits (float[batch, 64] pixels) => (float[batch, 10] probabilities, int64[batch
 }"""
 
 
-def made_model() -> bytes:
+def build_model() -> bytes:
     """Return a small network with random weights, as the bytes of a file."""
     model, rng = parse_model(TEXT), np.random.default_rng(0)
     for name, shape in (("w1", (64, 32)), ("w2", (32, 10))):
@@ -41,7 +41,7 @@ def made_model() -> bytes:
 
 def main(devices: Sequence[str] | None = None, path: str = "") -> Mapping[str, NDArray]:
     """Return the outputs by name."""
-    model = vs.load(path or made_model())
+    model = vs.load(path or build_model())
     print(model)
     with vs.Scheduler(devices or present_devices()) as sched:
         run = sched.compile(model)

@@ -126,10 +126,10 @@ def search(
         console=console,
         disable=quiet,
     )
-    given = choose_devices(named)
-    with vs.Scheduler(given, trace=totals) as sched:
+    chosen = choose_devices(named)
+    with vs.Scheduler(chosen, trace=totals) as sched:
         names = [device.name for device in sched.devices]
-        if "cpu" not in given:
+        if "cpu" not in chosen:
             names.remove("cpu")
         encoder = Encoder(model, sched, names, batch)
         start = time.perf_counter()

@@ -34,7 +34,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Result:
-    """losses: of each step. right: the share of the held-out scans that are told right."""
+    """losses: loss of each step. right: the share of the held-out scans classified correctly."""
 
     losses: list[float]
     right: float
@@ -51,7 +51,7 @@ def load_digits() -> tuple[NDArray, NDArray, NDArray, NDArray]:
 
 
 def first_values() -> dict[str, NDArray]:
-    """Returns what the parameters start with, the same on every machine."""
+    """Return the initial parameters, the same on every machine."""
     out: dict[str, NDArray] = {}
     for name, shape in SHAPES.items():
         out[f"{name}.w"] = vs.init.kaiming_normal(shape, name=f"{name}.w", seed=SEED)
@@ -92,7 +92,7 @@ def train(devices: Sequence[str], epochs: int, steps: int | None = None) -> Resu
     loss = vs.losses.cross_entropy(logits, vs.input("classes", (BATCH,), "int32", bounds=(0, 9)))
     rate = vs.optim.cosine(2e-3, len(order), warmup=20)
     updates = vs.optim.adamw(params, vs.grad(loss, params), rate)
-    told = vs.argmax(network(vs.input("x", held_x.shape), params), 1)
+    predicted = vs.argmax(network(vs.input("x", held_x.shape), params), 1)
     front, back = devices[0], devices[-1]
     halves = {"body.*": front, "head.*": back}
     losses, order = [], order[:steps]
@@ -102,7 +102,7 @@ def train(devices: Sequence[str], epochs: int, steps: int | None = None) -> Resu
         for chosen in order:
             losses.append(float(step(x=x[chosen], classes=classes[chosen])))
             bars.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
-        right = sched.compile(told, placement=halves)(x=held_x) == held_classes
+        right = sched.compile(predicted, placement=halves)(x=held_x) == held_classes
     return Result(losses, float(np.mean(right)))
 
 
@@ -128,18 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     parser.add_argument("--devices", help="one or two, such as vulkan:0,vulkan:1")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--plot", help="draw the loss curve into this .svg file")
-    given = parser.parse_args(arguments)
-    if given.epochs < 1:
-        parser.error(f"expected --epochs of 1 or more, got {given.epochs}")
-    if given.plot and not (given.plot.endswith(".svg") and Path(given.plot).parent.is_dir()):
-        parser.error(f"expected --plot as an .svg file in a folder that exists, got {given.plot}")
-    devices = given.devices.split(",") if given.devices else pick_devices(2)
-    result = train(devices, given.epochs)
+    args = parser.parse_args(arguments)
+    if args.epochs < 1:
+        parser.error(f"expected --epochs of 1 or more, got {args.epochs}")
+    if args.plot and not (args.plot.endswith(".svg") and Path(args.plot).parent.is_dir()):
+        parser.error(f"expected --plot as an .svg file in a folder that exists, got {args.plot}")
+    devices = args.devices.split(",") if args.devices else pick_devices(2)
+    result = train(devices, args.epochs)
     print(f"loss {result.losses[0]:.3f} at first, {np.mean(result.losses[-10:]):.4f} at the end")
     print(f"{result.right:.1%} of the scans held out are told right, over {' and '.join(devices)}")
-    if given.plot:
-        save_picture(given.plot, lambda: draw(result.losses))
-        print(f"wrote {given.plot}")
+    if args.plot:
+        save_picture(args.plot, lambda: draw(result.losses))
+        print(f"wrote {args.plot}")
     return result
 
 

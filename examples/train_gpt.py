@@ -31,7 +31,7 @@ Values = dict[str, vs.Tensor]
 
 @dataclass(frozen=True)
 class Result:
-    """losses: of each step. written: what the model writes at the end. busy: the devices that took
+    """losses: loss of each step. written: text of the model at the end. busy: the devices that took
     part in the training.
     """
 
@@ -57,7 +57,7 @@ class Letters:
 
 
 def first_values(letters: int) -> dict[str, NDArray]:
-    """Returns what the parameters start with, the same on every machine."""
+    """Return the initial parameters, the same on every machine."""
     shapes: dict[str, tuple[int, ...]] = {"letter": (letters, WIDTH), "place": (LENGTH, WIDTH)}
     for i in range(LAYERS):
         shapes |= {f"layer.{i}.{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "o")}
@@ -111,7 +111,7 @@ def build() -> tuple[vs.Tensor, vs.optim.Updates]:
 
 
 def write(run: vs.CompiledGraph, letters: Letters, count: int) -> str:
-    """Returns what the model writes after "And "."""
+    """Return the text that the model writes after "And "."""
     rng = np.random.default_rng(SEED)
     text = [letters.letters.index(letter) for letter in "And "]
     for _ in range(count):
@@ -150,9 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     parser.add_argument("--config", help="a YAML file that says how the work is cut")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--text", type=Path, default=BOOK, help="learn from this file instead")
-    given = parser.parse_args(arguments)
-    devices = given.devices.split(",") if given.devices else pick_devices(2)
-    result = train(devices, given.steps, given.config, given.text)
+    args = parser.parse_args(arguments)
+    devices = args.devices.split(",") if args.devices else pick_devices(2)
+    result = train(devices, args.steps, args.config, args.text)
     print(f"{len(result.losses)} steps over {' and '.join(result.busy)}")
     print(f"loss {result.losses[0]:.3f} at first, {np.mean(result.losses[-10:]):.3f} at the end")
     print(result.written)

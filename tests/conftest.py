@@ -21,11 +21,13 @@ import numpy as np
 import pytest
 from failures import Failures
 from kept_devices import _own_devices as _own_devices
-from kept_devices import kept_devices as kept_devices
+from kept_devices import pooled_devices as pooled_devices
 from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
 import vksched.onnxruntime
+from vksched.engine import graph_cache
+from vksched.generation import deferred_step
 from vksched.monitor import socket_dir
 from vksched.runtime.vulkan import device_probe
 
@@ -36,6 +38,8 @@ os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of it
 os.environ.pop("VKSCHED_MONITOR", None)
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
 os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
+
+graph_cache.MIN_NODES = deferred_step.MIN_LAYERS = sys.maxsize  # passes run in each test
 
 THOROUGH = TIER is not Tier.QUICK
 """More draws: what `make test-all` runs beyond `make test`."""
@@ -83,9 +87,9 @@ def start(tmp_path: Path) -> Iterator[StartedWorkers]:
     """Starts nodes of a cluster in this process."""
     from cluster_nodes import StartedWorkers  # which skips where keys cannot be made
 
-    made = StartedWorkers(tmp_path)
-    yield made
-    made.close()
+    workers = StartedWorkers(tmp_path)
+    yield workers
+    workers.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -80,7 +80,7 @@ SUBPACKAGES = {
         ("placement", "partition"),
         ("memory",),
         ("record_pieces", "search"),
-        ("build_options",),
+        ("build_options", "comparison"),
         ("planner",),
         ("plan_cache", "what_if"),
     ],
@@ -118,16 +118,16 @@ NAMES = {name_of(path) for path in MODULES}
 @cache
 def nodes() -> dict[Path, Sequence[ast.AST]]:
     """The imports and classes of each module, anywhere in it."""
-    return {path: kept_of(ast.parse(path.read_text("utf-8"))) for path in MODULES}
+    return {path: statements_of(ast.parse(path.read_text("utf-8"))) for path in MODULES}
 
 
-def kept_of(tree: ast.AST) -> Sequence[ast.AST]:
+def statements_of(tree: ast.AST) -> Sequence[ast.AST]:
     kinds = (ast.ImportFrom, ast.Import, ast.ClassDef)
-    kept = [node for node in statements(tree) if isinstance(node, kinds)]
-    for node in kept:
+    selected = [node for node in statements(tree) if isinstance(node, kinds)]
+    for node in selected:
         if isinstance(node, ast.ClassDef):
             node.body.clear()  # the collector would go through all of it again and again
-    return kept
+    return selected
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -170,7 +170,7 @@ def ranks(levels: list[tuple[str, ...]]) -> dict[str, int]:
 
 
 def rises(path: Path, package: str, levels: list[tuple[str, ...]]) -> list[str]:
-    """Returns what a module imports from a higher level of a package."""
+    """Return the imports of a module from a higher level of a package."""
     rank, prefix = ranks(levels), f"{package.replace('/', '.')}." if package else ""
     own = name_of(path).removeprefix(prefix).split(".")[0]
     out: list[str] = []

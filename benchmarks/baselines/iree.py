@@ -82,10 +82,10 @@ class IreeBaseline:
         data, file = network_file(spec.params, result_shape(spec))
         compiled = self._cached(data, _compile_model)
         call = self._load(compiled, "network")
-        kept = [self._upload(a) for a in file.state_inputs.values()]
+        states = [self._upload(a) for a in file.state_inputs.values()]
 
         def run() -> Array:
-            return self._download(call(*map(self._upload, file.feeds.values()), *kept))
+            return self._download(call(*map(self._upload, file.feeds.values()), *states))
 
         return Timed(run, run, 1, "its compiler reads ONNX")
 
@@ -120,18 +120,18 @@ class IreeBaseline:
         return self._load(self._cached(module_of(spec, calls).encode(), _compile_call), "f")
 
     def _cached(self, source: bytes, compiler: Callable[[Path, Path], None]) -> bytes:
-        """Returns what the compiler makes of a source, from the cache if it did before."""
+        """Return the compiled module of a source, from the cache if it is there."""
         key = hashlib.sha256(self.version.encode() + b"\n" + source).hexdigest()[:24]
         compiled = self._cache / f"iree-{key}.vmfb"
         if not compiled.exists():
             self._cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory() as folder:
-                path, made = Path(folder) / "source", Path(folder) / "made.vmfb"
+                path, output = Path(folder) / "source", Path(folder) / "made.vmfb"
                 path.write_bytes(source)
-                compiler(path, made)
-                beside = compiled.with_suffix(f".{os.getpid()}")
-                beside.write_bytes(made.read_bytes())
-                os.replace(beside, compiled)
+                compiler(path, output)
+                partial = compiled.with_suffix(f".{os.getpid()}")
+                partial.write_bytes(output.read_bytes())
+                os.replace(partial, compiled)
         return compiled.read_bytes()
 
     def _load(self, compiled: bytes, name: str) -> Callable[..., Any]:

@@ -90,7 +90,7 @@ _Step = tuple[str, tuple[str, ...], tuple[int, int, int]]
 
 def _compile(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        path, made = Path(folder) / "case.comp", Path(folder) / "case.spv"
+        path, output = Path(folder) / "case.comp", Path(folder) / "case.spv"
         path.write_text(source, encoding="utf-8")
         command = [
             "glslangValidator",
@@ -99,10 +99,10 @@ def _compile(source: str) -> bytes:
             "vulkan1.1",
             str(path),
             "-o",
-            str(made),
+            str(output),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return made.read_bytes()
+        return output.read_bytes()
 
 
 def _shader(local: tuple[int, int], types: Mapping[str, str], body: str) -> str:

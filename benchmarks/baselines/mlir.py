@@ -84,12 +84,12 @@ def _matmul(spec: Spec, i: str, types: dict[str, str], result: str) -> str:
     left = types["x0"]
     name, right = ("%x1", types["x1"]) if spec.get("batch") else ("%w0", types["w0"])
     op = "batch_matmul" if spec.get("batch") else "matmul"
-    turned = spec.get("transpose_a"), spec.get("transpose_b")
+    transposed = spec.get("transpose_a"), spec.get("transpose_b")
     maps = ""
-    if any(turned):
-        a, b = "(k, m)" if turned[0] else "(m, k)", "(n, k)" if turned[1] else "(k, n)"
-        given = (f"affine_map<(m, n, k) -> {one}>" for one in (a, b, "(m, n)"))
-        maps = f"indexing_maps = [{', '.join(given)}] "
+    if any(transposed):
+        a, b = "(k, m)" if transposed[0] else "(m, k)", "(n, k)" if transposed[1] else "(k, n)"
+        layouts = (f"affine_map<(m, n, k) -> {one}>" for one in (a, b, "(m, n)"))
+        maps = f"indexing_maps = [{', '.join(layouts)}] "
     return _filled(f"z{i}", result) + (
         f"%r{i} = linalg.{op} {maps}ins(%in{i}, {name} : {left}, {right}) "
         f"outs(%z{i} : {result}) -> {result}"
@@ -185,10 +185,10 @@ def _norm(spec: Spec, i: str, types: dict[str, str], result: str) -> str:
 def _reduce(spec: Spec, i: str, types: dict[str, str], result: str) -> str:
     start = "%zero" if spec["op"] == "sum" else "%low"
     op = "addf" if spec["op"] == "sum" else "maximumf"
-    kept, loops = (ROW, "pr") if spec["axis"] == 1 else (COLUMN, "rp")
+    reduced, loops = (ROW, "pr") if spec["axis"] == 1 else (COLUMN, "rp")
     return _filled(f"z{i}", result, start) + _generic(
         f"r{i}",
-        [WHOLE, kept],
+        [WHOLE, reduced],
         loops,
         [(f"%in{i}", types["x0"])],
         (f"%z{i}", result),
@@ -231,12 +231,12 @@ def _conv(spec: Spec, i: str, types: dict[str, str], result: str) -> str:
 def _attention(spec: Spec, i: str, types: dict[str, str], result: str) -> str:
     heads, tokens, width = spec["heads"], spec["tokens"], spec["width"]
     scores, one = _type((heads, tokens, tokens), "f32"), types["x0"]
-    turned = _type((heads, width, tokens), "f32")
+    transposed = _type((heads, width, tokens), "f32")
     zeros, out = _filled(f"z{i}", scores), _filled(f"o{i}", result)
-    return f"""%te{i} = tensor.empty() : {turned}
-%t{i} = linalg.transpose ins(%x1 : {one}) outs(%te{i} : {turned}) permutation = [0, 2, 1]
+    return f"""%te{i} = tensor.empty() : {transposed}
+%t{i} = linalg.transpose ins(%x1 : {one}) outs(%te{i} : {transposed}) permutation = [0, 2, 1]
 {zeros}%s{i} = linalg.batch_matmul
-  ins(%in{i}, %t{i} : {one}, {turned}) outs(%z{i} : {scores}) -> {scores}
+  ins(%in{i}, %t{i} : {one}, {transposed}) outs(%z{i} : {scores}) -> {scores}
 %f{i} = arith.constant dense<{width**-0.5}> : {scores}
 %l{i} = arith.mulf %s{i}, %f{i} : {scores}
 %pe{i} = tensor.empty() : {scores}

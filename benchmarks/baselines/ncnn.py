@@ -207,8 +207,8 @@ def _layer_of(spec: Spec, arrays: Arrays) -> _Layer:
     kind, w = spec.kind, arrays.get("w0")
     if kind == "matmul" and w is not None:
         if spec["m"] == 1:
-            turned = w if spec.get("transpose_b") else w.T
-            return _Layer("InnerProduct", f"0={spec['n']} 1=0 2={w.size}", _weights(turned))
+            transposed = w if spec.get("transpose_b") else w.T
+            return _Layer("InnerProduct", f"0={spec['n']} 1=0 2={w.size}", _weights(transposed))
         a, b = int(bool(spec.get("transpose_a"))), int(bool(spec.get("transpose_b")))
         sizes = f"7=0 8={spec['n']} 9={spec['k']} 10=-1"
         return _Layer("Gemm", f"0=1.0 1=1.0 2={a} 3={b} 4=0 5=1 6=1 {sizes}", _weights(w))

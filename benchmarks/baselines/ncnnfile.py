@@ -50,9 +50,9 @@ class NcnnFile:
         if self._gemm and bias is not None:
             params = f"2=0 3=0 4=0 5=1 6=1 7=0 8={w.shape[1]} 9={w.shape[0]} 10=4"
             return self._layer("Gemm", [x], params, _tagged(w) + _tagged(bias))
-        turned = w if bias is None else w.T
-        params = f"0={turned.shape[0]} 1={int(bias is not None)} 2={w.size}"
-        return self._layer("InnerProduct", [x], params, _tagged(turned) + _raw(bias))
+        weight = w if bias is None else w.T
+        params = f"0={weight.shape[0]} 1={int(bias is not None)} 2={w.size}"
+        return self._layer("InnerProduct", [x], params, _tagged(weight) + _raw(bias))
 
     def layer_norm(self, x: str, scale: Array, shift: Array) -> str:
         params = f"0={scale.size} 1={EPSILON:f} 2=1"
@@ -80,8 +80,8 @@ class NcnnFile:
                 shaped = self._layer("Reshape", [x], f"0={each} 1={heads} 2=-1")
                 return self._layer("Permute", [shaped], "0=2")
             shaped = self._layer("Reshape", [x], f"0={each} 1={heads} 11=-1 2={batch}")
-            turned = self._layer("Permute", [shaped], "0=2")  # h and d change places
-            return self._layer("Reshape", [turned], f"0={each} 1={self.tokens} 2=-1")
+            permuted = self._layer("Permute", [shaped], "0=2")  # h and d change places
+            return self._layer("Reshape", [permuted], f"0={each} 1={self.tokens} 2=-1")
 
         parts = [split(q), split(k), split(v)]
         if causal:
@@ -89,13 +89,13 @@ class NcnnFile:
             parts.append(self._layer("MemoryData", [], f"0={self.tokens} 1={self.tokens}", later))
         seen = self._layer("SDPA", parts, f"5={int(causal)} 7=0")
         if batch == 1:
-            turned = self._layer("Permute", [seen], "0=2")
+            permuted = self._layer("Permute", [seen], "0=2")
         else:
             shaped = self._layer(
                 "Reshape", [seen], f"0={each} 1={self.tokens} 11={heads} 2={batch}"
             )
-            turned = self._layer("Permute", [shaped], "0=2")
-        return self._layer("Reshape", [turned], f"0={self.width} 1=-1")
+            permuted = self._layer("Permute", [shaped], "0=2")
+        return self._layer("Reshape", [permuted], f"0={self.width} 1=-1")
 
     def causal_attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
         return self.attention(q, k, v, batch, heads, causal=True)
@@ -107,9 +107,9 @@ class NcnnFile:
         shaped = self._layer("Reshape", [x], f"0={self.width} 1={self.tokens} 2={batch}")
         return self._layer("Reduction", [shaped], "0=3 1=0 -23303=1,1 4=0 5=1")
 
-    def grow(self, kept: Array, new: str) -> str:
-        rows, columns = kept.shape
-        data = self._layer("MemoryData", [], f"0={columns} 1={rows}", _raw(kept))
+    def grow(self, cached: Array, new: str) -> str:
+        rows, columns = cached.shape
+        data = self._layer("MemoryData", [], f"0={columns} 1={rows}", _raw(cached))
         return self._layer("Concat", [data, new], "0=0")
 
     def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> str:

@@ -135,8 +135,8 @@ def _forms(spec: Spec) -> list[list[Kernel]]:
         return [[wgsl.matvec(spec["k"], spec["n"], local)] for local in (32, 64)]
     if kind == "matmul":
         batch = spec.get("batch") or 1
-        turned = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
-        one = Product(spec["m"], spec["k"], spec["n"], batch, *turned)
+        transposed = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
+        one = Product(spec["m"], spec["k"], spec["n"], batch, *transposed)
         return [[k] for k in one.kernels(("x0", "x1" if batch > 1 else "w0", "r"))]
     if kind in ("binary", "unary"):
         binary = {"add": "a + b", "mul": "a * b"}
@@ -155,7 +155,7 @@ def _forms(spec: Spec) -> list[list[Kernel]]:
         return [[k] for k in wgsl.rows(row, *spec["shape"])]
     if kind == "transpose":
         shape = tuple(spec["shape"])
-        return [[wgsl.turned(*shape) if len(shape) == 2 else wgsl.swapped(shape)]]
+        return [[wgsl.transposed(*shape) if len(shape) == 2 else wgsl.swapped(shape)]]
     if kind == "gather":
         return [[wgsl.gathered(spec["count"], spec["shape"][1])]]
     if kind == "attention":
@@ -173,7 +173,7 @@ def _forms(spec: Spec) -> list[list[Kernel]]:
 
 def _attention(spec: Spec) -> list[list[Kernel]]:
     heads, tokens, width = spec["heads"], spec["tokens"], spec["width"]
-    scores = Product(tokens, width, tokens, heads, turned_b=True).kernels(("x0", "x1", "s"))
+    scores = Product(tokens, width, tokens, heads, transpose_b=True).kernels(("x0", "x1", "s"))
     row = wgsl.Row(
         wgsl.softmax_row(width**-0.5).folds,
         wgsl.softmax_row().result,

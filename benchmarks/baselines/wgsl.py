@@ -15,7 +15,7 @@ Groups = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One dispatch. buffers: by name, the last one written; types: of their elements."""
+    """One dispatch. buffers: names, the last one written; types: the element types."""
 
     source: str
     groups: Groups
@@ -53,15 +53,15 @@ class Product:
     k: int
     n: int
     batch: int = 1
-    turned_a: bool = False
-    turned_b: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
 
     def kernels(self, names: tuple[str, str, str]) -> list[Kernel]:
         """Return the forms that fit the sizes."""
-        if self.turned_b:
+        if self.transpose_b:
             forms = [self._dots(names, 4, 4, 8, 8), self._dots(names, 8, 4, 8, 4)]
             return forms if self.k % 4 == 0 else [self._scalars(names)]
-        wide = self.n % 4 == 0 and (self.m if self.turned_a else self.k) % 4 == 0
+        wide = self.n % 4 == 0 and (self.m if self.transpose_a else self.k) % 4 == 0
         if not wide:
             return [self._scalars(names)]
         blocks = ((8, 2, 8, 4), (8, 4, 8, 4), (4, 2, 8, 8), (4, 1, 8, 4))
@@ -81,7 +81,7 @@ class Product:
         columns = [f"min(c + {j}u, {n4 - 1}u)" for j in range(tn)]
         body = [self._base(), f"let c = g.x * {tn}u; let d = g.y * {tm}u;"]
         body += [f"var s{i}_{j} = vec4<f32>();" for i in range(tm) for j in range(tn)]
-        if self.turned_a:
+        if self.transpose_a:
             body.append(f"for (var k = 0u; k < {self.k}u; k++) {{")
             for q in range(tm // 4):
                 at = f"min(d / 4u + {q}u, {m4 - 1}u)"
@@ -134,11 +134,11 @@ class Product:
         body.append(f"for (var k = 0u; k < {self.k}u; k++) {{")
         for i in range(tm):
             row = f"min(d + {i}u, {self.m - 1}u)"
-            at = f"k * {self.m}u + {row}" if self.turned_a else f"{row} * {self.k}u + k"
+            at = f"k * {self.m}u + {row}" if self.transpose_a else f"{row} * {self.k}u + k"
             body.append(f"let a{i} = {a}[pa + {at}];")
         for j in range(tn):
             column = f"min(c + {j}u, {self.n - 1}u)"
-            at = f"{column} * {self.k}u + k" if self.turned_b else f"k * {self.n}u + {column}"
+            at = f"{column} * {self.k}u + k" if self.transpose_b else f"k * {self.n}u + {column}"
             body.append(f"let b{j} = {b}[pb + {at}];")
             body += [f"s{i}_{j} += a{i} * b{j};" for i in range(tm)]
         body.append("}")
@@ -191,7 +191,7 @@ class Row:
     """What happens to a row of values: folds over it, then what is written.
 
     folds: (name, start, term of v, how two combine), each of which may use the ones before.
-    result: of v, the row's element, and i, its vector's number; none: the last fold's value.
+    result: a term of v, the row's element, and i, its vector's number; none: the last fold's value.
     """
 
     folds: tuple[tuple[str, str, str, str], ...]
@@ -290,7 +290,7 @@ for (var i = 0u; i < {{n}}u; i++) {{{{ s += {{x}}[(w.y * {{n}}u + i) * {c4}u + g
     return [first, second]
 
 
-def turned(rows_: int, columns: int) -> Kernel:
+def transposed(rows_: int, columns: int) -> Kernel:
     """The transpose of a matrix, 4 x 4 values per invocation."""
     r4, c4 = rows_ // 4, columns // 4
     loads = "".join(f"let v{i} = x0[(g.y * 4u + {i}u) * {c4}u + g.x];\n" for i in range(4))

@@ -75,14 +75,14 @@ def serve() -> None:
     import vksched as vs
 
     with vs.Scheduler(["cpu"]) as sched:
-        made = {}
+        networks = {}
         for name, (network, shape) in NETWORKS.items():
             values = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
-            made[name] = sched.compile(network()), values
+            networks[name] = sched.compile(network()), values
         print("ready", flush=True)
         for line in sys.stdin:
             name, seconds = line.rsplit(maxsplit=1)
-            run, values = made[name]
+            run, values = networks[name]
             end_s, times = time.perf_counter() + float(seconds), []
             run(x=values)  # the caches are its own again
             while len(times) < 3 or time.perf_counter() < end_s:
@@ -185,20 +185,20 @@ class Row:
         }
 
 
-def measure(servers: dict[str, Server], given: argparse.Namespace) -> Iterator[Row]:
+def measure(servers: dict[str, Server], args: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows, each when it is measured."""
-    states = [(count, nice if count else 0) for nice in given.nice for count in given.loops]
+    states = [(count, nice if count else 0) for nice in args.nice for count in args.loops]
     for count, niceness in dict.fromkeys(states):
         for name in NETWORKS:
             row = Row(name, count, niceness, {who: [] for who in servers})
-            for turn in range(given.turns):
-                if given.nothing_else:
+            for turn in range(args.turns):
+                if args.nothing_else:
                     wait_for_quiet()
                 first = turn % len(servers)
                 order = [*servers][first:] + [*servers][:first]
                 with loops(count, niceness):
                     for who in order:
-                        row.seconds[who].append(servers[who].seconds(name, given.seconds))
+                        row.seconds[who].append(servers[who].seconds(name, args.seconds))
             yield row
 
 
@@ -216,28 +216,28 @@ def main() -> None:
     parser.add_argument("--nothing-else", action="store_true", help="wait for a quiet computer")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
+    args = parser.parse_args()
+    if args.serve:
         serve()
         return
     with ExitStack() as stack:
-        told = {OURS: (None, None), ONE: ("1", None)}
-        if given.against:
-            told[OTHER] = (None, given.against)
-        servers = {who: Server(*each) for who, each in told.items()}
+        settings = {OURS: (None, None), ONE: ("1", None)}
+        if args.against:
+            settings[OTHER] = (None, args.against)
+        servers = {who: Server(*each) for who, each in settings.items()}
         for server in servers.values():
             stack.callback(server.close)
         print("network     programs  nice" + "".join(f"  {who:>14}  ratio" for who in servers))
         rows = []
-        for row in measure(servers, given):
+        for row in measure(servers, args):
             cells = "".join(
                 f"  {1e3 * row.median_s(who):11.1f} ms  {row.ratio(who):5.2f}" for who in servers
             )
             print(f"{row.network:10}  {row.programs:8}  {row.niceness:4}{cells}", flush=True)
             rows.append(row)
-    if given.json:
+    if args.json:
         text = json.dumps([row.as_json() for row in rows], indent=1)
-        given.json.write_text(text + "\n", encoding="utf-8")
+        args.json.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

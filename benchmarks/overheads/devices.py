@@ -22,16 +22,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "suites"))
 from multi_device import facts_of, measure
 
 
-def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[Fact]:
+def measure_all(devices: Sequence[str], pattern: str | None, budget_s: float) -> list[ExtraMetric]:
     """Measure each model on each device and on all of them."""
     models = models_of(pattern)
-    out: list[Fact] = []
+    out: list[ExtraMetric] = []
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=len(models))
         for model in models:
@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--time-budget", type=float, default=2.0, help="seconds of rounds for each model"
     )
-    given = parser.parse_args(arguments)
-    names = given.devices.split(",") if given.devices else [info.name for info in vs.devices()]
-    facts = measure_all(names, given.case, given.time_budget)
-    if given.json:
+    args = parser.parse_args(arguments)
+    names = args.devices.split(",") if args.devices else [info.name for info in vs.devices()]
+    facts = measure_all(names, args.case, args.time_budget)
+    if args.json:
         print(json.dumps([{**asdict(fact), "ratio": fact.ratio} for fact in facts], indent=1))
         return 0
     table = Table("devices", "what", "time", "beside", "ratio", "")

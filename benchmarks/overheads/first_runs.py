@@ -232,8 +232,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Row:
-    """One graph on devices in one order. starts: the first one, and the one after it. rough: of
-    each device alone, what a run takes by rough speeds over what it takes.
+    """One graph on devices in one order. starts: the first one, and the one after it. rough: the
+    ratio of estimated to measured run time of each device alone, by rough speeds.
     """
 
     case: str
@@ -338,18 +338,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--time-budget", type=float, default=BUDGET_S, help="s to calibrate a device"
     )
-    given = parser.parse_args(arguments)
-    names = (given.devices or ",".join(info.name for info in vs.devices())).split(",")
-    cases = [case for case in CASES if given.case in case]
+    args = parser.parse_args(arguments)
+    names = (args.devices or ",".join(info.name for info in vs.devices())).split(",")
+    cases = [case for case in CASES if args.case in case]
     rows: list[Row] = []
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         work = [(case, order) for case in cases for order in orders_of(names)]
         for case in cases:
-            calibrate_all(case, names, Path(folder) / case, given.time_budget)
+            calibrate_all(case, names, Path(folder) / case, args.time_budget)
         for case, order in track(work, "first runs", console=console, transient=True):
-            rows.append(measure(case, order, given.turns, Path(folder) / case))
-    if given.json:
+            rows.append(measure(case, order, args.turns, Path(folder) / case))
+    if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
         Console().print(table_of(rows))

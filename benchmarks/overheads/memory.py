@@ -32,8 +32,9 @@ from models import dimensions, example_inputs, make_model  # noqa: E402
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes. weights, activations, windows, peak: of the plan of the first stage, on its device.
-    file: of the model. onnxruntime: None where it is not installed, or the system does not tell.
+    """Bytes. weights, activations, windows, peak: sizes in the plan of the first stage, on its
+    device. file: size of the model. onnxruntime: None if it is not installed, or if the system does
+    not report it.
     """
 
     model: str
@@ -48,8 +49,8 @@ class Row:
 
 def measure(name: str, devices: Sequence[str]) -> list[Row]:
     rows = []
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
         path = make_model(name, folder)
         baseline = growth_of(path, example_inputs(name, 0, **dimensions(name)))
         for device in devices:
@@ -89,10 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default="bert_mini,resnet18")
     parser.add_argument("--devices", help="names, with commas; all when not given")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    names = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
-    rows = [row for model in given.models.split(",") for row in measure(model, names)]
-    if given.json:
+    args = parser.parse_args(arguments)
+    names = args.devices.split(",") if args.devices else [d.name for d in vs.devices()]
+    rows = [row for model in args.models.split(",") for row in measure(model, names)]
+    if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         show(rows)

@@ -79,10 +79,10 @@ def monitor_s() -> float:
     return 0.0
 
 
-def measure(case: Case, devices: list[str], seconds: float, **given: Any) -> Measured:
-    """Returns what runs take, over some seconds."""
+def measure(case: Case, devices: list[str], seconds: float, **options: Any) -> Measured:
+    """Return the costs of runs, measured over some seconds."""
     outputs, feeds = case
-    with vs.Scheduler(devices, tune=False, **given) as sched:
+    with vs.Scheduler(devices, tune=False, **options) as sched:
         run = sched.compile(outputs)
         warm_until = time.perf_counter() + seconds / 4
         while time.perf_counter() < warm_until:
@@ -129,9 +129,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    given = parser.parse_args()
+    args = parser.parse_args()
     cases = {"smallest": smallest, "layers": layers}
-    cases.update({os.path.basename(path): model_of(path) for path in given.model})
+    cases.update({os.path.basename(path): model_of(path) for path in args.model})
     off_s, on_s, ratio = in_the_run()
     print(f"in the smallest run itself: {1e6 * off_s:.1f} and {1e6 * on_s:.1f} us, {ratio:.3f}")
     compared = ways()
@@ -145,12 +145,12 @@ def main() -> None:
         os.environ["XDG_RUNTIME_DIR"] = home
         with reader():
             for name, make in cases.items():
-                case, devices = make(), given.devices.split(",")
+                case, devices = make(), args.devices.split(",")
                 found: dict[str, list[Measured]] = {way: [] for way in compared}
-                for number in range(given.rounds):
+                for number in range(args.rounds):
                     order = list(compared.items())[:: 1 if number % 2 else -1]
                     for way, options in order:
-                        found[way].append(measure(case, devices, given.seconds, **options()))
+                        found[way].append(measure(case, devices, args.seconds, **options()))
                 print(f"{name:>20} " + row(found), flush=True)
 
 

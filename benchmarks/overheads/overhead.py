@@ -51,7 +51,7 @@ class Row:
 
 
 def bare(index: int, ops: int) -> Callable[[], object]:
-    """Returns what submits recorded dispatches through Kompute alone, and waits."""
+    """Return a function that submits recorded dispatches through Kompute alone, and waits."""
     kp = binding.kp
     manager = kp.Manager(index)
     shader = load_shader("unary_neg_float32")
@@ -118,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--ops", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=50)
-    given = parser.parse_args(arguments)
-    rows = [measure(name, given.ops, given.repeats) for name in vulkan_names(given)]
-    if given.json:
+    args = parser.parse_args(arguments)
+    rows = [measure(name, args.ops, args.repeats) for name in vulkan_names(args)]
+    if args.json:
         both = [{**asdict(r), "ratio": r.ratio, "op_ratio": r.op_ratio} for r in rows]
         print(json.dumps(both, indent=2))
     else:

@@ -92,9 +92,9 @@ def main(
     json_path: str | None,
     plot: Path | None,
 ) -> None:
-    for given, known in ((kinds, tuple(KINDS)), (policies, POLICIES)):
-        if set(given.split(",")) - {*known}:
-            raise click.BadParameter(f"expected some of {', '.join(known)}, got {given}")
+    for listed, known in ((kinds, tuple(KINDS)), (policies, POLICIES)):
+        if set(listed.split(",")) - {*known}:
+            raise click.BadParameter(f"expected some of {', '.join(known)}, got {listed}")
     try:
         wanted = [int(size) for size in sizes.split(",")]
     except ValueError as error:

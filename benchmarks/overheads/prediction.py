@@ -145,14 +145,14 @@ def main() -> None:
     parser.add_argument("--case", help="only models with such names")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--results", help="files written by --json, instead of measuring")
-    given = parser.parse_args()
+    args = parser.parse_args()
     known = {info.name: info.label for info in vs.devices()}
-    names = given.devices.split(",") if given.devices else [*known]
+    names = args.devices.split(",") if args.devices else [*known]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    found = read(given.results) if given.results else measure_all(names, given.case)
-    if given.page:
-        PAGE.write_text(as_page(found, known, None if given.results else load), encoding="utf-8")
-    if given.json:
+    found = read(args.results) if args.results else measure_all(names, args.case)
+    if args.page:
+        PAGE.write_text(as_page(found, known, None if args.results else load), encoding="utf-8")
+    if args.json:
         print(json.dumps([_as_dict(*each) for each in found], indent=1))
         return
     table = Table(*COLUMNS)
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def read(paths: str) -> list[tuple[str, str, Predicted]]:
-    """Returns what was measured before, device by device."""
+    """Return earlier measurements, device by device."""
     rows = [row for path in paths.split(",") for row in json.loads(Path(path).read_text("utf-8"))]
     order = {
         device: number for number, device in enumerate(dict.fromkeys(r["device"] for r in rows))

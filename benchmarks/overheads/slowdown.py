@@ -92,8 +92,14 @@ def stream_s(
 ) -> float:
     """Return the seconds of a run for each slowdown, after two that nobody counts."""
     stage = open_stage(names, null)
-    given = {"trace": stage.trace, "optimize": False, "copies": 1, "timeout_s": 1e3, "tune": False}
-    with vs.Scheduler(stage.devices, policy=policy, **given) as sched:  # type: ignore[arg-type]
+    options = {
+        "trace": stage.trace,
+        "optimize": False,
+        "copies": 1,
+        "timeout_s": 1e3,
+        "tune": False,
+    }
+    with vs.Scheduler(stage.devices, policy=policy, **options) as sched:  # type: ignore[arg-type]
         at = {"*": sched.devices[int(place)].name} if place else None
         run = sched.compile(output, at)
         stage.slow(slowdowns[0])

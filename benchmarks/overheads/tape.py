@@ -115,10 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(NETWORKS)}")
     parser.add_argument("--repeats", type=int, default=60)
-    given = parser.parse_args(arguments)
-    devices = given.devices.split(",") if given.devices else ["cpu", *vulkan_names(given)]
-    rows = [measure(d, m, given.repeats) for d in devices for m in given.models.split(",")]
-    print(json.dumps([asdict(row) for row in rows], indent=2)) if given.json else show(rows)
+    args = parser.parse_args(arguments)
+    devices = args.devices.split(",") if args.devices else ["cpu", *vulkan_names(args)]
+    rows = [measure(d, m, args.repeats) for d in devices for m in args.models.split(",")]
+    print(json.dumps([asdict(row) for row in rows], indent=2)) if args.json else show(rows)
     return 0
 
 

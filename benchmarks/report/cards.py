@@ -149,8 +149,8 @@ def _highlights(report: Report) -> Iterator[str]:
 
 def _highlight(what: str, results: Sequence[Result], goal: float | None) -> Iterator[str]:
     """Yield a row of the table; none without a ratio to the baseline."""
-    beside = "llama.cpp" if any(r.spec.kind == LANGUAGE for r in results) else "torch"
-    found = {r.spec.name: x for r in results if (x := r.ratio(beside)) is not None}
+    baseline = "llama.cpp" if any(r.spec.kind == LANGUAGE for r in results) else "torch"
+    found = {r.spec.name: x for r in results if (x := r.ratio(baseline)) is not None}
     if not found:
         return
     ratios = list(found.values())
@@ -162,7 +162,7 @@ def _highlight(what: str, results: Sequence[Result], goal: float | None) -> Iter
     verdict = "yes" if all(reached) else f"{sum(reached)} of {len(reached)}"
     named = f"{what}: {sizes}" if "matmul" in what else what
     asked = "" if goal is None else f"{goal:g}"
-    yield f"| {named} | {text} | {beside} | {asked} | {verdict if reached else ''} |"
+    yield f"| {named} | {text} | {baseline} | {asked} | {verdict if reached else ''} |"
 
 
 def _ratio(value: float) -> str:
@@ -170,7 +170,7 @@ def _ratio(value: float) -> str:
 
 
 def _ceiling(report: Report, device: DeviceReport) -> str:
-    """Returns what a device can do at most, and with what it was measured."""
+    """Return the ceiling of a device, and the baselines it was measured with."""
     c = device.ceiling
     baselines = ", ".join(f"{name} {version}".strip() for name, version in device.baselines.items())
     return (
@@ -201,6 +201,6 @@ LANGUAGE_MODELS = (
 
 
 def _of_device(report: Report, device: DeviceReport) -> Report:
-    """Returns what a report has of one device."""
+    """Return the part of a report that is about one device."""
     facts = [fact for fact in report.facts if fact.device == device.name]
     return Report(report.suite, [device], report.results_of(device.name), report.version, facts)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
-from vksched.bench.rounds import OURS, Figure, Result
+from vksched.bench.rounds import OURS, Result, RunnerTiming
 from vksched.common.formatting import format_bytes
 
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
@@ -154,7 +154,7 @@ def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
 
 
 def bound_of(device: DeviceReport, result: Result) -> str:
-    """Returns what bounds our time of a case: arithmetic, bytes, or the cost of dispatches."""
+    """Return the bound of our time of a case: arithmetic, bytes, or the cost of dispatches."""
     work = work_of(result.spec)
     seconds = result.ours.seconds if result.ours else None
     least = DISPATCH_S if device.type == SOFTWARE else DISPATCH_ON_CARDS_S
@@ -176,20 +176,20 @@ def _no_figures(results: Sequence[Result]) -> list[str]:
     return ["No figures:", "", *lines, ""] if lines else []
 
 
-def _facts(found: Sequence[Fact]) -> list[str]:
+def _facts(found: Sequence[ExtraMetric]) -> list[str]:
     if not found:
         return []
     lines = ["| what | value | beside | ratio | |", "|---|---|---|---|---|"]
     for fact in found:
-        value, beside, ratio = fact.cells()
-        lines.append(f"| {fact.name} | {value} | {beside} | {ratio} | {fact.note} |")
+        value, baseline, ratio = fact.cells()
+        lines.append(f"| {fact.name} | {value} | {baseline} | {ratio} | {fact.note} |")
     return [*lines, ""]
 
 
 # -- models ----------------------------------------------------------------------------------------
 
 
-def _of_model(fact: Fact) -> bool:
+def _of_model(fact: ExtraMetric) -> bool:
     return ": " in fact.name and fact.name.split(": ")[1].split(",")[0] in MODEL_FACTS
 
 
@@ -244,15 +244,15 @@ def models_table(report: Report) -> list[str]:
     return [*_table(head, rows), "", *(["No figures:", "", *why, ""] if why else [])]
 
 
-def _seconds(figure: Figure | None) -> str:
+def _seconds(figure: RunnerTiming | None) -> str:
     return "" if figure is None or figure.seconds is None else _time(figure.seconds)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table without the columns that are empty in all rows."""
-    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    lines = [_row(row[i] for i in kept) for row in (head, *rows)]
-    return [lines[0], "|---" * len(kept) + "|", *lines[1:]]
+    filled = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [_row(row[i] for i in filled) for row in (head, *rows)]
+    return [lines[0], "|---" * len(filled) + "|", *lines[1:]]
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -262,7 +262,7 @@ def _row(cells: Iterable[str]) -> str:
 # -- several devices, loading ----------------------------------------------------------------------
 
 
-def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) -> list[str]:
+def _several(extras: Extras, pictures: Sequence[str], together: Sequence[ExtraMetric]) -> list[str]:
     """Return the section of models over all devices, of branches on two devices, and of speed-up
     by their number.
     """

@@ -64,9 +64,9 @@ def write(report: Report, extras: Extras, docs: Path) -> None:
     write_results(report, extras, stored_results(docs))
 
 
-def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:
-    if kept.exists():
-        yield kept
+def _inputs(stored: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:
+    if stored.exists():
+        yield stored
     yield from files
     yield from measured
 

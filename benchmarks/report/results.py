@@ -76,7 +76,7 @@ def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
 def write_results(report: Report, extras: Extras, path: Path) -> None:
     """Write results as one line per case, with few digits: small, and good to compare."""
     data = report.as_dict()
-    data["results"] = [_kept(result) for result in data["results"]]
+    data["results"] = [_without_computed(result) for result in data["results"]]
     lines = []
     for key, value in rounded({**data, **extras}).items():
         if isinstance(value, list):
@@ -87,7 +87,7 @@ def write_results(report: Report, extras: Extras, path: Path) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
-def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+def _without_computed(result: Mapping[str, Any]) -> dict[str, Any]:
     out = {key: value for key, value in result.items() if key not in COMPUTED}
     out["figures"] = [
         {key: value for key, value in figure.items() if key not in COMPUTED}

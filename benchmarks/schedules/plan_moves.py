@@ -88,15 +88,15 @@ def random_graph(draw: random.Random, ops: int) -> vs.Graph:
         a, b = draw.choice(values[-6:]), draw.choice(values[-6:])
         kind = draw.random()
         if kind < 0.5:
-            made = vs.matmul(a, b, name=f"n{i}")
+            value = vs.matmul(a, b, name=f"n{i}")
         elif kind < 0.65:
             weight = vs.weight(np.zeros((SIZE, SIZE), np.float32), name=f"w{i}")
-            made = vs.matmul(a, weight, name=f"n{i}")
+            value = vs.matmul(a, weight, name=f"n{i}")
         elif kind < 0.85:
-            made = vs.add(a, b, name=f"n{i}")
+            value = vs.add(a, b, name=f"n{i}")
         else:
-            made = vs.tanh(a, name=f"n{i}")
-        values.append(made)
+            value = vs.tanh(a, name=f"n{i}")
+        values.append(value)
     return vs.build_graph(vs.add(values[-1], values[-2], name=f"n{ops}"))[0]
 
 

@@ -26,8 +26,8 @@ SPREAD = (0.5, 1.5)
 
 @dataclass
 class Shape:
-    """names: of the tasks; work: of each, in seconds on a device of speed 1; edges: of tasks by
-    number, in the order (from, to), with their bytes. Edges go from lower numbers to higher ones.
+    """names: tasks by name; work: seconds of each task on a device of speed 1; edges: bytes by
+    pairs of task numbers (from, to). Edges go from lower numbers to higher ones.
     """
 
     names: list[str] = field(default_factory=list)

@@ -40,8 +40,9 @@ GAP = 0.1
 
 @dataclass(frozen=True)
 class Instance:
-    """speed: of each device; factor: what a kind of task takes longer on a device, by kind and
-    device (missing: cannot run there), None if consistent; bytes_per_s: of links, by two devices.
+    """speed: relative speed of each device; factor: slowdown of a kind of task on a device, by
+    kind and device (missing: cannot run there), None if consistent; bytes_per_s: bandwidth of
+    links, by two devices.
     """
 
     family: str
@@ -62,7 +63,7 @@ class Instance:
         )
 
     def seconds(self, task: int) -> dict[int, float]:
-        """Returns what a task takes on each device that can run it."""
+        """Return the seconds of a task on each device that can run it."""
         work, kind = self.shape.work[task], kind_of(self.shape.names[task])
         if self.factor is None:
             return {i: work / speed for i, speed in enumerate(self.speed)}
@@ -154,8 +155,9 @@ def drawn_set(
     large: bool = False,
     consistent: bool = True,
 ) -> Iterator[Instance]:
-    """Yield the instances of a run. each: of a family and size; only: these families; large: those
-    of `LARGE`, too. A recipe has no instance of sizes that are smaller than its smallest.
+    """Yield the instances of a run. each: instances per family and size; only: these families;
+    large: those of `LARGE`, too. A recipe has no instance of sizes that are smaller than its
+    smallest.
     """
     for family, make in families().items():
         if only and family not in only:

@@ -17,7 +17,7 @@ from typing import Any
 
 from vksched.schedule import Schedule
 from vksched.schedule.model.problem import Problem, make_problem
-from vksched.schedule.model.simulate_tasks import Placed
+from vksched.schedule.model.simulate_tasks import TaskPlacement
 from vksched.schedule.schedule import make_schedule
 
 STEPS = 1_000_000
@@ -45,8 +45,8 @@ def judge(auto: Schedule, limit_s: float, seed: int = 0) -> tuple[Schedule, floa
     placed, bound_s = model.solve(limit_s, seed)
     if placed is None:
         return auto, bound_s
-    made = make_schedule(problem, placed, "CP-SAT", "latency")
-    return min(auto, made, key=lambda each: each.makespan_s), bound_s
+    proven = make_schedule(problem, placed, "CP-SAT", "latency")
+    return min(auto, proven, key=lambda each: each.makespan_s), bound_s
 
 
 class _Model:
@@ -108,7 +108,7 @@ class _Model:
             for d, here in self.on[t].items():
                 self.model.add_hint(here, auto.device[task.name] == devices[d])
 
-    def solve(self, limit_s: float, seed: int) -> tuple[Placed | None, float]:
+    def solve(self, limit_s: float, seed: int) -> tuple[TaskPlacement | None, float]:
         """Return the best placement, None without one, and seconds that no schedule is shorter
         than.
         """
@@ -124,4 +124,4 @@ class _Model:
         rank = {t: i for i, t in enumerate(self.problem.order)}
         starts = [solver.value(each) for each in self.start]
         order = sorted(range(self.problem.n), key=lambda t: (starts[t], rank[t]))
-        return Placed(device, order), solver.best_objective_bound / self.per_s
+        return TaskPlacement(device, order), solver.best_objective_bound / self.per_s

@@ -29,7 +29,7 @@ from vksched.common.errors import VkschedError
 from vksched.schedule import Schedule, Transfer, policies, schedule
 from vksched.schedule.model.objectives import Metrics
 from vksched.schedule.model.problem import make_problem
-from vksched.schedule.model.simulate_tasks import Placed
+from vksched.schedule.model.simulate_tasks import TaskPlacement
 from vksched.schedule.schedule import make_schedule
 
 OURS, SAGA, JUDGE = "vksched", "saga", "CP-SAT"
@@ -41,9 +41,8 @@ HOPELESS = 4.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one scheduler made. by: `OURS`, `SAGA` or `JUDGE`; makespan_s: None if there is no valid
-    plan, and why; seconds: of CPU that it took; bound_s: no schedule is shorter, as the judge
-    proved.
+    """The plan of one scheduler. by: `OURS`, `SAGA` or `JUDGE`; makespan_s: None if there is no
+    valid plan, and why; seconds: CPU time that it took; bound_s: lower bound that the judge proved.
     """
 
     by: str
@@ -100,7 +99,7 @@ class Row:
 
     @property
     def proven(self) -> bool:
-        """Whether the judge's makespan is the least possible one."""
+        """Return True if the judge's makespan is the least possible one."""
         return any(
             run.makespan_s is not None and run.bound_s >= run.makespan_s * (1 - PROVEN)
             for run in self.runs
@@ -133,9 +132,9 @@ class Standing:
 
 
 @dataclass
-class Given:
-    """What is asked. policies: of ours; peers: None leaves saga out; budget_s: of `auto`, None
-    leaves it to vksched.schedule.
+class MeasureOptions:
+    """Schedulers to ask, and their limits. policies: ours; peers: None leaves saga out; budget_s:
+    time budget of `auto`, None leaves it to vksched.schedule.
     """
 
     policies: Sequence[str]
@@ -145,7 +144,7 @@ class Given:
     seed: int = 0
     judge_s: float = 0.0
     """Seconds of CP-SAT for each instance that is small enough."""
-    told: Callable[[str], None] = lambda text: None
+    show_progress: Callable[[str], None] = lambda text: None
     known: Sequence[Row] = ()
     """Rows of an earlier run, whose runs of saga and of the judge are taken as they are."""
     over: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -155,35 +154,35 @@ class Given:
 
 
 def default_policies() -> list[str]:
-    """Returns what is asked of ours: all policies, and the best single device."""
+    """Return our schedulers: all policies, and the best single device."""
     return [*policies(), SINGLE]
 
 
-def measure(instance: Instance, given: Given) -> Row:
+def measure(instance: Instance, options: MeasureOptions) -> Row:
     """Ask all schedulers for a plan of the instance."""
     runs, bound = [], 0.0
-    for policy in given.policies:
-        given.told(policy)
-        made, run = _ours(instance, policy, given)
+    for policy in options.policies:
+        options.show_progress(policy)
+        plan, run = _ours(instance, policy, options)
         runs.append(run)
-        bound = max(bound, made.lower_bound_s) if made is not None else bound
-        if made is not None and policy == AUTO and given.judge_s and len(made.tasks) <= MAX_TASKS:
-            given.told("CP-SAT")
+        bound = max(bound, plan.lower_bound_s) if plan is not None else bound
+        if plan is not None and policy == AUTO and options.judge_s and len(plan.tasks) <= MAX_TASKS:
+            options.show_progress("CP-SAT")
             began = time.process_time()
-            best, least_s = judge(made, given.judge_s, given.seed)
+            best, least_s = judge(plan, options.judge_s, options.seed)
             seconds = time.process_time() - began
             best.verify()
             runs.append(Run(JUDGE, "best known", best.makespan_s, seconds, bound_s=least_s))
-    known = [row for row in given.known if _same(row, instance)]
+    known = [row for row in options.known if _same(row, instance)]
     if known:
         runs += [run for run in known[0].runs if run.by in (SAGA, JUDGE)]
-    elif given.peers is not None and instance.factor is None:
+    elif options.peers is not None and instance.factor is None:
         problem = instance.problem()
-        for name in given.schedulers:
-            given.told(f"saga {name}")
-            why = _hopeless(instance, name, given)
-            found = Answer(why=why) if why else given.peers.ask(name, problem)
-            _remember(instance, name, found, given)
+        for name in options.schedulers:
+            options.show_progress(f"saga {name}")
+            why = _hopeless(instance, name, options)
+            found = Answer(why=why) if why else options.peers.ask(name, problem)
+            _remember(instance, name, found, options)
             runs.append(checked(instance, name, found))
     return Row(
         instance.family,
@@ -208,64 +207,64 @@ def _same(row: Row, instance: Instance) -> bool:
     )
 
 
-def _ours(instance: Instance, policy: str, given: Given) -> tuple[Schedule | None, Run]:
+def _ours(instance: Instance, policy: str, options: MeasureOptions) -> tuple[Schedule | None, Run]:
     if policy == SINGLE:
-        return _single(instance, given)
+        return _single(instance, options)
     graph, where = instance.graph(), instance.where()
-    ask = schedule if given.budget_s is None else partial(schedule, budget_s=given.budget_s)
+    ask = schedule if options.budget_s is None else partial(schedule, budget_s=options.budget_s)
     began = time.process_time()
     try:
-        made = ask(graph, where, policy=policy, seed=given.seed)
+        plan = ask(graph, where, policy=policy, seed=options.seed)
     except VkschedError as error:
         return None, Run(OURS, policy, why=str(error))
     seconds = time.process_time() - began
-    made.verify()
-    return made, Run(OURS, policy, made.makespan_s, seconds)
+    plan.verify()
+    return plan, Run(OURS, policy, plan.makespan_s, seconds)
 
 
-def _single(instance: Instance, given: Given) -> tuple[Schedule | None, Run]:
+def _single(instance: Instance, options: MeasureOptions) -> tuple[Schedule | None, Run]:
     """Put everything on one device, on each in turn, and keeps the best."""
     best: tuple[Schedule | None, Run] = (None, Run(OURS, SINGLE, why="no device can run all"))
     for i in range(len(instance.speed)):
-        made, run = _ours(instance, f"single:{device_name(i)}", given)
+        plan, run = _ours(instance, f"single:{device_name(i)}", options)
         least = best[1].makespan_s
         if run.makespan_s is not None and (least is None or run.makespan_s < least):
-            best = made, Run(OURS, SINGLE, run.makespan_s, run.seconds)
+            best = plan, Run(OURS, SINGLE, run.makespan_s, run.seconds)
     return best
 
 
-def _hopeless(instance: Instance, name: str, given: Given) -> str:
+def _hopeless(instance: Instance, name: str, options: MeasureOptions) -> str:
     """Return why a scheduler is not asked; "" if it is."""
-    assert given.peers is not None
-    least = given.over.get((name, instance.family))
+    assert options.peers is not None
+    least = options.over.get((name, instance.family))
     if least is not None and len(instance.shape.names) >= least:
         return "not asked: smaller ones of the family took too long"
-    if name in given.slowest:
-        size, seconds = given.slowest[name]
+    if name in options.slowest:
+        size, seconds = options.slowest[name]
         growth = len(instance.shape.names) * len(instance.speed) / size
-        if growth > 1 and seconds * growth**2 > HOPELESS * given.peers.limit_s:
+        if growth > 1 and seconds * growth**2 > HOPELESS * options.peers.limit_s:
             return "not asked: it would take too long"
     return ""
 
 
-def _remember(instance: Instance, name: str, found: Answer, given: Given) -> None:
+def _remember(instance: Instance, name: str, found: Answer, options: MeasureOptions) -> None:
     tasks = len(instance.shape.names)
     if found.why.startswith("over"):
         key = name, instance.family
-        given.over[key] = min(tasks, given.over.get(key, tasks))
-    elif not found.why and found.seconds >= given.slowest.get(name, (0, 0.0))[1]:
-        given.slowest[name] = tasks * len(instance.speed), found.seconds
+        options.over[key] = min(tasks, options.over.get(key, tasks))
+    elif not found.why and found.seconds >= options.slowest.get(name, (0, 0.0))[1]:
+        options.slowest[name] = tasks * len(instance.speed), found.seconds
 
 
 def checked(instance: Instance, name: str, found: Answer) -> Run:
     if found.why:
         return Run(SAGA, name, seconds=found.seconds, why=found.why)
-    made = plan_of(instance, name, found)
+    plan = plan_of(instance, name, found)
     try:
-        made.verify()
+        plan.verify()
     except VkschedError as error:
         return Run(SAGA, name, seconds=found.seconds, why=f"no valid plan: {error}")
-    return Run(SAGA, name, made.makespan_s, found.seconds)
+    return Run(SAGA, name, plan.makespan_s, found.seconds)
 
 
 def plan_of(instance: Instance, name: str, found: Answer) -> Schedule:
@@ -308,12 +307,12 @@ def plan_of(instance: Instance, name: str, found: Answer) -> Schedule:
 
 
 def replayed(instance: Instance, found: Answer) -> Schedule:
-    """Returns what our simulator makes of saga's devices and orders: nothing waits needlessly."""
+    """Return the schedule that our simulator derives from saga's devices and orders."""
     numbers = range(len(found.node))
     problem = make_problem(instance.graph(), instance.where())
     rank = {task: at for at, task in enumerate(problem.order)}
     order = sorted(numbers, key=lambda i: (found.start_s[i], found.finish_s[i], rank[i]))
-    return make_schedule(problem, Placed(list(found.node), order), "replayed", "latency")
+    return make_schedule(problem, TaskPlacement(list(found.node), order), "replayed", "latency")
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
@@ -352,11 +351,11 @@ def ratios_of(rows: Iterable[Row], by: str, policy: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Goal:
-    """What `auto` reached beside saga.
+    """Results of `auto` in comparison to saga.
 
-    share: of rows, at least as good as the best of saga; mean: ratio to it. faster: the share of
-    rows in less time than the slower half of saga's. total_s: of all rows; slow_s: that of the
-    fastest of saga's slower half, over all rows. to_bound: mean ratio to the lower bound.
+    share: part of the rows at least as good as the best of saga; mean: ratio to it. faster: part of
+    the rows in less time than the slower half of saga's. total_s: time over all rows; slow_s: time
+    of the fastest of saga's slower half, over all rows. to_bound: mean ratio to the lower bound.
     """
 
     share: float
@@ -368,7 +367,7 @@ class Goal:
 
 
 def goal_of(rows: Sequence[Row], policy: str = AUTO) -> Goal | None:
-    """Returns what a policy of ours reached on the rows that saga was asked for."""
+    """Return the results of a policy of ours on the rows that saga was asked for."""
     asked = [
         (row, run, slow)
         for row in rows

@@ -120,10 +120,10 @@ def markdown(
     pictures: Mapping[str, str],
     also: Mapping[str, Sequence[Row]] | None = None,
 ) -> str:
-    """Returns what stands between the marks of the page.
+    """Return the text between the marks of the page.
 
-    command: that made the rows; peer: name and version of the other package; pictures: files by
-    caption; also: rows of more sets by what they are called.
+    command: command line that produced the rows; peer: name and version of the other package;
+    pictures: files by caption; also: rows of more sets by name.
     """
     both = [row for row in rows if row.consistent]
     alone = [row for row in rows if not row.consistent]
@@ -187,8 +187,8 @@ LOST = ("set", "family", "tasks", "devices", "speeds", "ratio", "loses", "to")
 def _more_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
     """Return how `auto` stands on each set, and where it loses; nothing without saga."""
     cells, lost = [], []
-    for name, given in sets.items():
-        rows = [row for row in given if row.consistent]
+    for name, members in sets.items():
+        rows = [row for row in members if row.consistent]
         goal = goal_of(rows)
         if goal is None:
             continue

@@ -90,8 +90,8 @@ ADDED = ("(first)", "(last)")
 
 @dataclass(frozen=True)
 class Problem:
-    """What saga gets. cost: of each task; edges: of tasks by number, with bytes; speed: of each
-    node; bytes_per_s: of the links between nodes by number, lower number first.
+    """Input of saga. cost: work of each task; edges: bytes by pairs of task numbers; speed: speed
+    of each node; bytes_per_s: bandwidth of the links between nodes by number, lower number first.
     """
 
     cost: Sequence[float]
@@ -102,8 +102,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """node, start_s, finish_s: of each task; seconds: of CPU that the scheduler took; why: an
-    answer is missing, "" if it is not.
+    """node, start_s, finish_s: place and times of each task; seconds: CPU time of the scheduler;
+    why: reason of a missing answer, else "".
     """
 
     node: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ class Peers:
         self.close()
 
     def ask(self, name: str, problem: Problem) -> Answer:
-        """Returns what the scheduler of that name answers, or why it has no answer."""
+        """Return the answer of the scheduler of that name, or why it has none."""
         pipe = self._open()
         if self._known is not problem:
             pipe.send(problem)
@@ -244,11 +244,11 @@ def answer(name: str, problem: Problem) -> Answer:
     scheduler = _scheduler(name)
     began = time.process_time()
     try:
-        made = scheduler.schedule(network, graph)
+        plan = scheduler.schedule(network, graph)
     except Exception as error:  # whatever a package raises is an answer here
         return Answer(why=f"{type(error).__name__}: {error}"[:100])
     seconds = time.process_time() - began
-    placed = {s.name: s for tasks in made.mapping.values() for s in tasks}
+    placed = {s.name: s for tasks in plan.mapping.values() for s in tasks}
     missing = len(problem.cost) - len(placed.keys() - set(ADDED))
     if missing:
         return Answer(seconds=seconds, why=f"{missing} tasks are not in the plan")
@@ -276,7 +276,7 @@ def _scheduler(name: str) -> Any:
         return getattr(schedulers, f"{name}Scheduler")()
     rank, compare, rest = name.split("/")
     insert, *options = rest.split("+")
-    made = ParametricScheduler(
+    heuristic = ParametricScheduler(
         initial_priority=getattr(parts, rank)(),
         insert_task=parts.GreedyInsert(
             append_only=insert == "append",
@@ -284,7 +284,7 @@ def _scheduler(name: str) -> Any:
             critical_path="path" in options,
         ),
     )
-    return parts.ParametricSufferageScheduler(made) if "sufferage" in options else made
+    return parts.ParametricSufferageScheduler(heuristic) if "sufferage" in options else heuristic
 
 
 def network_of(problem: Problem) -> Any:

@@ -113,7 +113,7 @@ def recipe(name: str) -> Family:
         from wfcommons.wfchef import recipes
         from wfcommons.wfgen.generator import WorkflowGenerator
 
-        made: Any = getattr(recipes, f"{name}Recipe").from_num_tasks(max(tasks, RECIPES[name]))
+        source: Any = getattr(recipes, f"{name}Recipe").from_num_tasks(max(tasks, RECIPES[name]))
         before, before_numpy = random.getstate(), np.random.get_state()
         quiet = logging.root.manager.disable
         try:
@@ -121,7 +121,7 @@ def recipe(name: str) -> Family:
             seed = rng.randrange(1 << 32)
             random.seed(seed)
             np.random.seed(seed)
-            return _shape_of(WorkflowGenerator(made).build_workflow())
+            return _shape_of(WorkflowGenerator(source).build_workflow())
         finally:
             logging.disable(quiet)
             random.setstate(before)

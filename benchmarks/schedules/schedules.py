@@ -28,7 +28,7 @@ from schedule_instances import (
     drawn_set,
 )
 from schedule_judge import MAX_TASKS, has_judge
-from schedule_measure import Given, Row, Run, default_policies, losses, measure
+from schedule_measure import MeasureOptions, Row, Run, default_policies, losses, measure
 from schedule_page import as_table, goals, insert, markdown, verdict
 from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
 from schedule_plots import plots
@@ -52,7 +52,7 @@ def instances(
     ]
 
 
-def measure_all(chosen: Sequence[Instance], given: Given, console: Console) -> list[Row]:
+def measure_all(chosen: Sequence[Instance], options: MeasureOptions, console: Console) -> list[Row]:
     """Return the rows of all instances, under a bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     rows: list[Row] = []
@@ -60,12 +60,12 @@ def measure_all(chosen: Sequence[Instance], given: Given, console: Console) -> l
         bar = bars.add_task("", total=len(chosen))
         for instance in chosen:
 
-            def told(text: str, instance: Instance = instance) -> None:
+            def show_progress(text: str, instance: Instance = instance) -> None:
                 bars.update(bar, description=f"{instance.family}: {text}"[:50])
 
-            given.told = told
+            options.show_progress = show_progress
             with contextlib.suppress(KeyboardInterrupt):
-                rows.append(measure(instance, given))
+                rows.append(measure(instance, options))
                 bars.advance(bar)
                 continue
             break  # Ctrl-C: what is measured is still told
@@ -158,7 +158,7 @@ def main(
         mine = default_policies()
         with contextlib.ExitStack() as stack:
             peers = stack.enter_context(Peers(limit)) if saga and installed() else None
-            given = Given(
+            options = MeasureOptions(
                 _wanted(policies, mine, "policies") or mine,
                 peers,
                 [*PLAIN, *(PARAMETRIC if parametric else ())],
@@ -167,7 +167,7 @@ def main(
                 judge_s,
                 known=_read(known) if known else (),
             )
-            rows = measure_all(chosen, given, console)
+            rows = measure_all(chosen, options, console)
     if not rows:
         raise click.ClickException("[schedules] expected instances, got none; try more --sizes")
     tell(rows, console)
@@ -213,12 +213,12 @@ def _read(path: str) -> list[Row]:
 
 
 def _command() -> str:
-    given = [each for each in sys.argv[1:] if each != "--write"]
+    arguments = [each for each in sys.argv[1:] if each != "--write"]
     for option, words in (("--json", 2), ("--from", 2), ("--saga-from", 2), ("--also", 3)):
-        while option in given:
-            at = given.index(option)
-            del given[at : at + words]
-    return " ".join(["python benchmarks/schedules/schedules.py", *given])
+        while option in arguments:
+            at = arguments.index(option)
+            del arguments[at : at + words]
+    return " ".join(["python benchmarks/schedules/schedules.py", *arguments])
 
 
 def _peer() -> str:

@@ -277,8 +277,8 @@ class Cases:
         if spec.name not in self._ready:
             path = Path(self._folder.name) / f"{len(self._ready)}.npy"
             np.save(path, expected_result(spec["file"], arrays_of(spec)))
-            made = replace(spec, params={**spec.params, "expected": str(path)})
-            self._ready[spec.name] = made
+            prepared = replace(spec, params={**spec.params, "expected": str(path)})
+            self._ready[spec.name] = prepared
         return self._ready[spec.name]
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class Cases:
 
 
 def expected_result(file: str, feeds: Arrays) -> Any:
-    """Returns what a model's outputs should be, joined: by numpy, op by op."""
+    """Return the expected outputs of a model, joined: computed by numpy, op by op."""
     with Scheduler(["cpu"], on_device_failure="raise", optimize=False) as sched:
         run = sched.compile(load_onnx(file))
         return joined(list(run(**feeds).values()))

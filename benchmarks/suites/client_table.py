@@ -9,7 +9,7 @@ from vksched.cli.options import inputs
 
 if TYPE_CHECKING:
     from vksched.bench.report import DeviceReport
-    from vksched.bench.rounds import Figure, Result
+    from vksched.bench.rounds import Result, RunnerTiming
 
 
 def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
@@ -40,7 +40,7 @@ def _multiple(times_as_fast: float | None) -> str:
     return "" if times_as_fast is None else f"{1 / times_as_fast:.2f}"
 
 
-def _time(figure: Figure | None) -> str:
+def _time(figure: RunnerTiming | None) -> str:
     from vksched.common.formatting import format_seconds
 
     if figure is None or figure.seconds is None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from prediction_facts import Loaded, Model, calibrate, software_models
 
 from vksched.bench.baselines.workloads import Spec
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.suite_loader import Facts, Suite, SuiteOptions
 from vksched.common.errors import GraphError
 from vksched.schedule import Objective
@@ -65,7 +65,7 @@ def together_facts(
     budget_s: float,
     policy: str = "auto",
     objective: str = "latency",
-) -> Iterator[Fact]:
+) -> Iterator[ExtraMetric]:
     """Yield how long one model takes on each device alone, and on all of them by one plan.
 
     budget_s: for the rounds. Calibration comes on top. policy, objective: of all plans, as
@@ -78,17 +78,17 @@ def together_facts(
     yield from facts_of(spec.name, devices, found)
 
 
-def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[Fact]:
+def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[ExtraMetric]:
     """Yield what was measured of a model, as facts."""
     together = " + ".join(devices)
     for name, rounds_s in found.alone_s.items():
-        yield Fact(together, f"{model}: {name} alone", statistics.median(rounds_s), "s")
+        yield ExtraMetric(together, f"{model}: {name} alone", statistics.median(rounds_s), "s")
     all_s = statistics.median(found.all_s)
     note = f"work on {', '.join(found.used)}"
     if found.ratio > GOAL:
         note += f"; over {100 * (GOAL - 1):.0f} % slower"
     name = f"{model}: all by one plan, beside {found.fastest} alone"
-    yield Fact(together, name, all_s, "s", all_s / found.ratio, note)
+    yield ExtraMetric(together, name, all_s, "s", all_s / found.ratio, note)
 
 
 def measure(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import vksched as vs
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.suite_loader import Suite
 from vksched.planner import planner
 from vksched.planner.memory import draft
@@ -58,7 +58,7 @@ def transformer(nodes: int) -> list[vs.Tensor]:
         shape: rng.standard_normal(shape, dtype=np.float32) / WIDTH
         for shape in ((WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH), (WIDTH,))
     }
-    x, made, layer = vs.input("x", (1, TOKENS, WIDTH)), 0, 0
+    x, count, layer = vs.input("x", (1, TOKENS, WIDTH)), 0, 0
 
     def linear(value: vs.Tensor, name: str, out: int = WIDTH) -> vs.Tensor:
         weight = vs.weight(arrays[value.shape[-1], out], name=name)
@@ -71,7 +71,7 @@ def transformer(nodes: int) -> list[vs.Tensor]:
     def heads(value: vs.Tensor) -> vs.Tensor:
         return value.reshape(1, TOKENS, HEADS, WIDTH // HEADS).transpose(0, 2, 1, 3)
 
-    while made < nodes:
+    while count < nodes:
         with vs.name_scope(f"layer.{layer}"):
             h = norm(x, "norm_1")
             q, k, v = (heads(linear(h, part)) for part in ("query", "key", "value"))
@@ -80,7 +80,7 @@ def transformer(nodes: int) -> list[vs.Tensor]:
             x = x + linear(seen, "out")
             h = norm(x, "norm_2")
             x = x + linear(vs.gelu(linear(h, "up", 4 * WIDTH)), "down")
-        made, layer = made + 23, layer + 1
+        count, layer = count + 23, layer + 1
     return [x]
 
 
@@ -130,8 +130,8 @@ def over_two(graph: vs.Graph) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Kind:
-    """build: the outputs of a graph of so many nodes. spread: whether its weights are placed on
-    both devices. flops_per_s: of each device.
+    """build: returns the outputs of a graph with a number of nodes. spread: True if its weights
+    are placed on both devices. flops_per_s: speed of each device.
     """
 
     build: Callable[[int], list[vs.Tensor]]
@@ -259,7 +259,7 @@ def measure_all(
     return rows
 
 
-def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
+def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[ExtraMetric]:
     """Yield microseconds per node by kind, policy and size: of "priority" beside those of the
     smallest size, of "auto" beside those of "priority".
     """
@@ -267,7 +267,9 @@ def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
         note = f"{row.splits} splits, {row.barriers} barriers"
         by, ratio = ("", row.ratio) if row.policy == POLICIES[0] else (" by auto", row.to_first)
         name = f"planning{by}: {row.kind}, {row.nodes:,} nodes"
-        yield Fact("planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note)
+        yield ExtraMetric(
+            "planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note
+        )
 
 
 SUITE = Suite(

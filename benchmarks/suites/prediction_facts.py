@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vksched.bench.baselines.workloads import Spec
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.networks_runner import NetworkRun
 from vksched.bench.suite_loader import Facts, Suite, SuiteOptions
 from vksched.bench.suites import fitting, specs_of
@@ -81,17 +81,17 @@ class Predicted:
     ops: Mapping[str, tuple[float, float]]
 
 
-def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
+def prediction_facts(device: str, spec: Spec) -> Iterator[ExtraMetric]:
     """Yield how long one model takes on one device, beside what was predicted."""
     found = measure(device, Model.of(spec))
     note = "" if abs(found.run[1] / found.run[0] - 1) <= GOAL else f"over {100 * GOAL:.0f} % off"
     name = f"{spec.name}: a run, beside predicted"
-    yield Fact(device, name, found.run[1], "s", found.run[0], note)
-    yield Fact(device, f"{spec.name}: its device", found.device[1], "s", found.device[0])
+    yield ExtraMetric(device, name, found.run[1], "s", found.run[0], note)
+    yield ExtraMetric(device, f"{spec.name}: its device", found.device[1], "s", found.device[0])
     longest = sorted(found.ops, key=lambda op: -found.ops[op][1])[:LISTED]
     for op in longest:
         expected_s, taken_s = found.ops[op]
-        yield Fact(device, f"{spec.name}: {op}", taken_s, "s", expected_s)
+        yield ExtraMetric(device, f"{spec.name}: {op}", taken_s, "s", expected_s)
 
 
 def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:

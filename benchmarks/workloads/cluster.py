@@ -192,11 +192,11 @@ def training(hosts: int, name: str, network: str) -> list[Row]:
     cards = [spec.name for spec in topology.devices if spec.kind != "cpu"]
     config = read_config({"*": {"devices": cards, "shard": {"axis": 0}}})
     start = time.perf_counter()
-    made = apply_config(
+    sharded = apply_config(
         step(hosts * TOKENS), config, topology, PlanCostOracle(topology, "priority", False)
     )
     applied_s = time.perf_counter() - start
-    plan, plan_s = timed(made.graph, topology, made.overrides)
+    plan, plan_s = timed(sharded.graph, topology, sharded.overrides)
     return [_trained("training", plan, topology, applied_s + plan_s)]
 
 
@@ -273,12 +273,12 @@ def main() -> None:
     parser.add_argument("--network", default="ethernet100g", help="the network between hosts")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows: list[Row] = []
-    for part in given.only.split(","):
-        for hosts in map(int, given.hosts.split(",")):
-            rows += MAKE[part](hosts, given.card, given.network)
-    if given.json:
+    for part in args.only.split(","):
+        for hosts in map(int, args.hosts.split(",")):
+            rows += MAKE[part](hosts, args.card, args.network)
+    if args.json:
         print(json.dumps([{**asdict(row), "efficiency": row.efficiency} for row in rows]))
         return
     heads = ("part", "hosts", "devices", "nodes", "splits", "plan s", "run ms", "ideal ms", "share")

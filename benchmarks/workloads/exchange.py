@@ -60,15 +60,15 @@ def plan_of(hosts: int, rows: int, bytes_per_s: float) -> Plan:
     topology = Topology(tuple(devices), Links((), network=Link(bytes_per_s, LATENCY_S)))
     x, ends = vs.input("x", (1, COLUMNS)), []
     ones = np.ones((rows, COLUMNS), np.float32)
-    made = [
+    terms = [
         vs.mul(vs.add(x, float(host), name=f"made{host}.add"), vs.weight(ones, name=f"w{host}"),
                name=f"made{host}")
         for host in range(hosts)
     ]  # fmt: skip
     for host in range(hosts):
-        total = made[host]
+        total = terms[host]
         for step in range(1, hosts):
-            total = vs.add(total, made[(host + step) % hosts], name=f"sum{host}.{step}")
+            total = vs.add(total, terms[(host + step) % hosts], name=f"sum{host}.{step}")
         ends.append(vs.reduce_max(total, name=f"sum{host}"))
     graph, _ = vs.build_graph(ends)
     placed = [(f"{what}{host}*", names[host]) for host in range(hosts) for what in ("made", "sum")]
@@ -76,7 +76,7 @@ def plan_of(hosts: int, rows: int, bytes_per_s: float) -> Plan:
 
 
 def measure(hosts: int, rows: int, bytes_per_s: float) -> dict[str, float]:
-    """Returns what an exchange takes: at least by its bytes, by simulation, and by the clock."""
+    """Return the time of an exchange: lower bound by its bytes, by simulation, and by the clock."""
     plan = plan_of(hosts, rows, bytes_per_s)
     Paced.bytes_per_s = bytes_per_s
 
@@ -107,9 +107,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8192, help="of 64 float32 in each value")
     parser.add_argument("--rate", type=float, default=50e6, help="bytes a second of a port")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    found = [measure(int(hosts), given.rows, given.rate) for hosts in given.hosts.split(",")]
-    if given.json:
+    args = parser.parse_args()
+    found = [measure(int(hosts), args.rows, args.rate) for hosts in args.hosts.split(",")]
+    if args.json:
         print(json.dumps(found))
         return
     for each in found:

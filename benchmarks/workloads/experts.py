@@ -50,8 +50,8 @@ def ways(
     chances = chances / vs.reduce_sum(chances, -1, keepdims=True)
     shares = vs.scatter_elements(vs.zeros((tokens, experts)), chosen, chances, axis=-1)
     a, b = (vs.matmul(x, each, transpose_b=True) for each in (gate, up))
-    made = vs.matmul(between(a, b), down, transpose_b=True)
-    yield "all", vs.reduce_sum(made * shares.T[:, :, None], 0, keepdims=True)
+    products = vs.matmul(between(a, b), down, transpose_b=True)
+    yield "all", vs.reduce_sum(products * shares.T[:, :, None], 0, keepdims=True)
 
     size = used * inner
     a, b = (vs.linear(x, weight(f"{n} dense", kind, (size, width))) for n in ("gate", "up"))
@@ -78,20 +78,20 @@ def main(
     turns: int,
 ) -> None:
     rng = np.random.default_rng(1)
-    given = {
+    feeds = {
         "x": rng.standard_normal((1, tokens, width), np.float32),
         "scores": rng.standard_normal((1, tokens, experts), np.float32),
     }
     runs: dict[str, Callable[..., np.ndarray]] = {}
     least: dict[str, float] = {}
     with vs.Scheduler([device]) as sched:
-        for name, made in ways(tokens, experts, used, width, inner, kind):
-            runs[name] = sched.compile(made)
-        first, second = (runs[name](**given) for name in ("grouped", "all"))
+        for name, output in ways(tokens, experts, used, width, inner, kind):
+            runs[name] = sched.compile(output)
+        first, second = (runs[name](**feeds) for name in ("grouped", "all"))
         apart = float(abs(first - second).max() / abs(second).max())
         for _ in range(turns):
             for name, run in runs.items():
-                fed = given if name != "dense" else {"x": given["x"]}
+                fed = feeds if name != "dense" else {"x": feeds["x"]}
                 start = time.perf_counter()
                 run(**fed)
                 took = time.perf_counter() - start

@@ -27,7 +27,7 @@ from portions import Run, bench_options, devices_of, run_options
 from vksched.bench.baselines.workloads import tokens_of, work_of
 from vksched.bench.language.random_models import TYPES
 from vksched.bench.report import DeviceReport, Report, find_devices
-from vksched.bench.rounds import Figure, Result, geometric_mean
+from vksched.bench.rounds import Result, RunnerTiming, geometric_mean
 from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.common.formatting import format_bytes, format_number, format_seconds
@@ -39,7 +39,7 @@ from results import merge, read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "performance" / "language-model-performance.md"
-KEPT = PAGE.parent / "data" / "language-models.json"
+STORED = PAGE.parent / "data" / "language-models.json"
 BASELINE = "llama.cpp"
 TOP = f"""# Language model performance
 
@@ -120,7 +120,7 @@ def draw(report: Report) -> None:
 
 
 def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    from matplotlib.figure import Figure as Picture
+    from matplotlib.figure import RunnerTiming as Picture
     from matplotlib.ticker import LogLocator, NullFormatter
 
     picture = Picture(figsize=(8, 3.5), layout="constrained")
@@ -201,7 +201,7 @@ def _ratio(value: float | None) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
-def _tokens(result: Result, figure: Figure | None) -> str:
+def _tokens(result: Result, figure: RunnerTiming | None) -> str:
     """Tokens a second; of loads, which read one token, seconds."""
     if figure is None or figure.seconds is None:
         return "-"
@@ -209,19 +209,19 @@ def _tokens(result: Result, figure: Figure | None) -> str:
     return format_number(tokens / figure.seconds) if tokens else format_seconds(figure.seconds)
 
 
-def _memory(figure: Figure | None) -> str:
+def _memory(figure: RunnerTiming | None) -> str:
     known = figure is not None and figure.memory_bytes
     return format_bytes(int(known)) if known else ""
 
 
 def _reasons(results: Sequence[Result]) -> Iterator[str]:
     """Why there are no figures."""
-    said: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for result in results:
         for figure in result.figures:
             if figure.reason:
-                said.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
-    for (runner, reason), names in said.items():
+                reasons.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
+    for (runner, reason), names in reasons.items():
         yield textwrap.fill(f"{runner}: {reason}: {', '.join(names)}.", WIDTH) + "\n"
 
 
@@ -268,10 +268,12 @@ def _names(cases: str, models: Sequence[Path] = (), precision: str = SINGLE) -> 
 
 
 def _without(report: Report, devices: Sequence[str]) -> Report:
-    """Returns what is known of other devices."""
-    kept = [[x for x in of if x.device not in devices] for of in (report.results, report.facts)]
+    """Return the results and facts of other devices."""
+    others_only = [
+        [x for x in of if x.device not in devices] for of in (report.results, report.facts)
+    ]
     others = [device for device in report.devices if device.name not in devices]
-    return replace(report, devices=others, results=kept[0], facts=kept[1])
+    return replace(report, devices=others, results=others_only[0], facts=others_only[1])
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
@@ -304,14 +306,14 @@ def main(
             raise click.ClickException(
                 f"{run.unfinished} cases are missing: the same command again goes on with them"
             )
-    kept = [read([KEPT])[0]] if KEPT.exists() else []
-    found = [_without(report, chosen) for report in kept]
+    stored = [read([STORED])[0]] if STORED.exists() else []
+    found = [_without(report, chosen) for report in stored]
     found += [read(files)[0]] * bool(files) + [read(run.results())[0]] * wanted
     if not found:
         raise click.ClickException("expected results; try --run, or files of vksched bench")
     report = merge(found)
     if files or wanted:
-        KEPT.write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
+        STORED.write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
     draw(report)
     PAGE.write_text("\n".join(filter(None, lines_of_page(report))), "utf-8")
     if wanted:

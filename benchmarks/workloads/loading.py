@@ -149,13 +149,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--models", default="resnet18")
     parser.add_argument("--repeats", type=int, default=7)
-    given = parser.parse_args(arguments)
-    names, rows = vulkan_names(given), list[Row]()
+    args = parser.parse_args(arguments)
+    names, rows = vulkan_names(args), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
-        for model in given.models.split(","):
+        for model in args.models.split(","):
             path = Path(model) if model.endswith(".onnx") else make_model(model, Path(folder))
-            rows += [measure(path, name, given.repeats) for name in names]
-    if given.json:
+            rows += [measure(path, name, args.repeats) for name in names]
+    if args.json:
         both = [{**asdict(r), "ratio": r.ratio, "share": r.share} for r in rows]
         print(json.dumps(both, indent=2))
     else:

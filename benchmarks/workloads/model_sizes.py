@@ -86,13 +86,13 @@ class Shape:
     def card_gib(self, kind: str, element_bytes: float = 4.0) -> int | None:
         """Return the smallest card that takes weights, CONTEXT tokens and ROOM; None: none does.
 
-        element_bytes: of keys and values.
+        element_bytes: size of an element of keys and values.
         """
         need = self.need_bytes(kind, element_bytes)
         return next((gib for gib in CARDS_GIB if need <= gib * GIB * PLANNED_SHARE), None)
 
     def need_bytes(self, kind: str, element_bytes: float) -> int:
-        """Returns what it takes of a card."""
+        """Return the bytes that it needs on a card."""
         return self.weight_bytes(kind) + self.cache_bytes(CONTEXT, element_bytes) + ROOM
 
 
@@ -136,9 +136,9 @@ def draw() -> str:
     title = "Which models fit which card"
     root = new_picture(WIDTH, bottom + 34, title)
     add_text(root, 16, 22, title, weight="bold", size="12")
-    told = f"weights in {DRAWN[0]} (upper bar) and {DRAWN[1]} (lower bar)"
+    legend = f"weights in {DRAWN[0]} (upper bar) and {DRAWN[1]} (lower bar)"
     more = f"keys and values of {CONTEXT:,} tokens in float32 (light), and room for results"
-    add_text(root, 16, 40, f"{told}, {more}; lines: what plans use of a card")
+    add_text(root, 16, 40, f"{legend}, {more}; lines: what plans use of a card")
     for gib in CARDS_GIB:
         x = _x(gib * PLANNED_SHARE)
         add_tip(add_rect(root, x, TOP - 8, 1, bottom - TOP + 12, "#888888", "none"), f"{gib} GiB")

@@ -38,8 +38,8 @@ MOST = 1.1
 
 @dataclass(frozen=True)
 class Row:
-    """All in seconds, medians of the runs. alone: of the graph with one branch, by device. busy: in
-    the graph with both, by device; overlap: while both were busy.
+    """All in seconds, medians of the runs. alone: time of the graph with one branch, by device.
+    busy: time in the graph with both, by device; overlap: time while both were busy.
     """
 
     devices: tuple[str, str]
@@ -172,13 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--null", action="store_true", help="two simulated devices instead")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--small", action="store_true", help="tiny branches, to try it out")
-    given = parser.parse_args(arguments)
-    names = ["null:0", "null:1"] if given.null else [*vulkan_names(given), "cpu"]
-    size, layers = (16, 2) if given.small else (256, 8)
-    rows = [
-        measure(pair, size, layers, given.repeats, given.null) for pair in combinations(names, 2)
-    ]
-    if given.json:
+    args = parser.parse_args(arguments)
+    names = ["null:0", "null:1"] if args.null else [*vulkan_names(args), "cpu"]
+    size, layers = (16, 2) if args.small else (256, 8)
+    rows = [measure(pair, size, layers, args.repeats, args.null) for pair in combinations(names, 2)]
+    if args.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2))
     else:
         show(rows)

@@ -38,7 +38,7 @@ ABOUT = "measured-by"
 
 
 def code_and_drivers() -> str:
-    """Returns what figures depend on: a hash of the package and its native loops, and drivers."""
+    """Return the versions behind figures: a hash of the package and native loops, and drivers."""
     digest = sha256()
     native = [Path(native_kernels.native.__file__)] if native_kernels.native else []
     for path in (*sorted(PACKAGE.rglob("*.*")), *native):
@@ -49,14 +49,14 @@ def code_and_drivers() -> str:
 
 
 def run_options(folder: str) -> Callable[[Command], Command]:
-    """Returns what adds the options that all scripts with --run have. folder: of build/, where a
-    run keeps what is measured.
+    """Return a decorator that adds the options of all scripts with --run. folder: folder in
+    build/ for the measurements of a run.
     """
-    given = "With --run, as of vksched bench"
+    note = "With --run, as of vksched bench"
     options = (
         click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it."),
-        click.option("--devices", help=f"{given}; all there are when not given."),
-        click.option("--baseline-python", "pythons", multiple=True, help=f"{given}."),
+        click.option("--devices", help=f"{note}; all there are when not given."),
+        click.option("--baseline-python", "pythons", multiple=True, help=f"{note}."),
         click.option(
             "--time-budget", default=1.0, show_default=True, help="With --run: seconds per case."
         ),
@@ -85,10 +85,10 @@ def bench_options(baselines: Sequence[str], budget: float, pythons: Sequence[str
     return ["--baselines", *baselines, "--time-budget", str(budget), *found]
 
 
-def devices_of(given: str | None) -> list[str]:
+def devices_of(names: str | None) -> list[str]:
     """Return the devices that --devices names, or all there are."""
-    if given:
-        return given.split(",")
+    if names:
+        return names.split(",")
     return [info.name for info in list_devices() if info.usable and not info.duplicate_of]
 
 
@@ -157,11 +157,11 @@ class Run:
         known = any(key in json.loads(path.read_text("utf-8")) for path in self.results())
         if not script.exists() or (known and not self.again):
             return
-        said = self._call([str(script), "--json", *options])
-        if said is None:
+        printed = self._call([str(script), "--json", *options])
+        if printed is None:
             self.unfinished += 1
         else:
-            self._file().write_text(json.dumps({key: json.loads(said)}), "utf-8")
+            self._file().write_text(json.dumps({key: json.loads(printed)}), "utf-8")
 
     def _left(self, suite: str, device: str, names: Sequence[str]) -> list[str]:
         """Return the cases that are not measured yet."""
@@ -178,7 +178,7 @@ class Run:
         return self.folder / f"{time.time_ns()}.json"
 
     def _call(self, command: Sequence[str]) -> str | None:
-        """Returns what a Python program says; None where it fails."""
+        """Return the output of a Python program; None if it fails."""
         whole = [*self.under, sys.executable, *command]
         click.echo(shlex.join(whole), err=True)
         done = subprocess.run(whole, stdout=subprocess.PIPE, encoding="utf-8")

@@ -87,7 +87,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], times: int) -> dict[str,
 
 
 def rates(channels: Mapping[str, Channel], own: socket.socket) -> list[dict[str, object]]:
-    """Returns what messages of each size take there and back."""
+    """Return the round-trip times of messages of each size."""
     out: list[dict[str, object]] = []
     for size, times in SIZES.items():
         sent, back = np.ones(size, np.uint8), np.zeros(size, np.uint8)
@@ -145,16 +145,21 @@ def runs(
     cpu.close()
     for each in hosts.values():
         each.close()
-    beside = took["two nodes"] - took["one process"]
-    return {"bytes": rows << 10, "splits": len(plan.splits), "seconds": took, "overhead_s": beside}
+    overhead_s = took["two nodes"] - took["one process"]
+    return {
+        "bytes": rows << 10,
+        "splits": len(plan.splits),
+        "seconds": took,
+        "overhead_s": overhead_s,
+    }
 
 
 def measure() -> dict[str, object]:
     """Return all figures."""
     out: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as name:
-        key, made = Path(name) / "key", Credentials.make()
-        made.save(key)
+        key, credentials = Path(name) / "key", Credentials.make()
+        credentials.save(key)
         ours, theirs = multiprocessing.Pipe()
         server = multiprocessing.get_context("spawn").Process(
             target=echo_server, args=(theirs,), daemon=True
@@ -164,7 +169,7 @@ def measure() -> dict[str, object]:
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channels: dict[str, Channel] = {}
         for kind in SECURITY:
-            nodes = RemoteWorkers(Security(made, kind), HostPlanCodec(), SystemClock())
+            nodes = RemoteWorkers(Security(credentials, kind), HostPlanCodec(), SystemClock())
             with node_processes(key, Path(name), "cpu", NAMES, kind) as processes:
                 out[f"runs {kind}"] = [
                     runs(processes, nodes, own, rows, times) for rows, times in ROWS.items()
@@ -175,7 +180,7 @@ def measure() -> dict[str, object]:
             node_processes(key, Path(name), "cpu", ["a"], "plain") as two,
         ):
             for kind, processes in zip(SECURITY, (one, two), strict=True):
-                nodes = RemoteWorkers(Security(made, kind), HostPlanCodec(), SystemClock())
+                nodes = RemoteWorkers(Security(credentials, kind), HostPlanCodec(), SystemClock())
                 channels[kind] = nodes.connect(processes["a"].address).channel
             out["rates"] = rates(channels, own)
             for channel in channels.values():

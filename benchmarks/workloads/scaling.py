@@ -43,7 +43,7 @@ class Row:
 
 
 def seconds(sched: vs.Scheduler, names: Sequence[str], sizes: tuple[int, int, int]) -> list[float]:
-    """Returns what runs of all branches took; the first one warms up and does not count."""
+    """Return the times of runs of all branches; the first run warms up and does not count."""
     branches, size, layers = sizes
     outputs = [branch(str(i), size, layers) for i in range(branches)]
     placement = {f"branch{i}.*": names[i % len(names)] for i in range(branches)}
@@ -90,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--branches", type=int, default=8)
     parser.add_argument("--small", action="store_true", help="tiny branches, to try it out")
-    given = parser.parse_args(arguments)
-    sizes = (given.branches, *((16, 2) if given.small else (256, 6)))
-    rows = measure(vulkan_names(given), sizes)
-    if given.json:
+    args = parser.parse_args(arguments)
+    sizes = (args.branches, *((16, 2) if args.small else (256, 6)))
+    rows = measure(vulkan_names(args), sizes)
+    if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return 0
-    table = Table(title=f"{given.branches} equal branches")
+    table = Table(title=f"{args.branches} equal branches")
     for name in ("kind", "devices", "milliseconds", "speed-up"):
         table.add_column(name, justify="left" if name == "kind" else "right")
     for row in rows:

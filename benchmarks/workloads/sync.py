@@ -140,13 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--null", action="store_true", help="a simulated device instead")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--small", action="store_true", help="tiny graphs, to try it out")
-    given = parser.parse_args(arguments)
-    names = ["null:0"] if given.null else vulkan_names(given)
-    size = 8 if given.small else 64
+    args = parser.parse_args(arguments)
+    names = ["null:0"] if args.null else vulkan_names(args)
+    size = 8 if args.small else 64
     rows = [
-        measure(name, graph, size, given.repeats, given.null) for name in names for graph in GRAPHS
+        measure(name, graph, size, args.repeats, args.null) for name in names for graph in GRAPHS
     ]
-    if given.json:
+    if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         show(rows)

@@ -80,9 +80,9 @@ class Trained(Math):
     def _weight(self, array: NDArray) -> vs.Tensor:
         if id(array) not in self._states:
             name = f"w{len(self._states)}"
-            made = vs.state(np.asarray(array, np.float32), name, backup=False)
-            self._states[id(array)] = array, made
-            self.params[name] = made
+            state = vs.state(np.asarray(array, np.float32), name, backup=False)
+            self._states[id(array)] = array, state
+            self.params[name] = state
         return self._states[id(array)][1]
 
 
@@ -127,27 +127,27 @@ def timed(run: Callable[[], object]) -> float:
 
 def measure(device: str, name: str, params: dict[str, Any], python: str) -> Measured:
     """Measure one network on one device. python: one that has PyTorch, or ""."""
-    made = Trained()
-    loss = vs.reduce_mean(vs.square(build(params, made)))
-    updates = vs.optim.sgd(made.params, vs.grad(loss, made.params), RATE)
+    network = Trained()
+    loss = vs.reduce_mean(vs.square(build(params, network)))
+    updates = vs.optim.sgd(network.params, vs.grad(loss, network.params), RATE)
     runs: list[Callable[[], float]] = []
     compiling: list[list[float]] = [[], []]
     again: list[list[float]] = [[], []]
     for _ in range(1 + COMPILED):
-        for seconds, given in zip(compiling, (None, updates), strict=True):
+        for seconds, step_updates in zip(compiling, (None, updates), strict=True):
             with vs.Scheduler([device], on_device_failure="raise") as sched:
-                seconds.append(timed(lambda: sched.compile(loss, updates=given)))  # noqa: B023
+                seconds.append(timed(lambda: sched.compile(loss, updates=step_updates)))  # noqa: B023
     with ExitStack() as stack:
         sched = stack.enter_context(vs.Scheduler([device], on_device_failure="raise"))
         for turn in range(1 + COMPILED):
-            for seconds, given in zip(again, (None, updates), strict=True):
+            for seconds, step_updates in zip(again, (None, updates), strict=True):
                 start = time.perf_counter()
-                compiled = sched.compile(loss, updates=given)
+                compiled = sched.compile(loss, updates=step_updates)
                 seconds.append(time.perf_counter() - start)
                 if turn == COMPILED:
-                    compiled(**made.feeds)
+                    compiled(**network.feeds)
                     runs.append(
-                        lambda run=compiled: timed(lambda: run(**made.feeds))  # type: ignore[misc]
+                        lambda run=compiled: timed(lambda: run(**network.feeds))  # type: ignore[misc]
                     )
                 else:
                     compiled.close()
@@ -167,7 +167,7 @@ def measure(device: str, name: str, params: dict[str, Any], python: str) -> Meas
 def torch_runs(
     stack: ExitStack, device: str, params: dict[str, Any], python: str
 ) -> list[Callable[[], float]]:
-    """Returns what runs a forward pass and a step of PyTorch: on the CPU, or on the same card."""
+    """Return functions that run the forward pass and the step of PyTorch on the same device."""
     if not python:
         return []
     info = next(i for i in vs.devices() if i.name == device)
@@ -177,9 +177,9 @@ def torch_runs(
         about = {"name": info.label if gpu else "numpy", "index": 0, "type": info.type, "uuid": ""}
         baseline = BaselineProcess("torch", about, [python])
         stack.callback(baseline.close)
-        told = baseline.prepare(Spec(phase, TRAINING, "", params | {"phase": phase}))
-        if not told.get("nmse", 1.0) < 1e-6:
-            raise SystemExit(f"PyTorch computes another loss of {params['model']}: {told}")
+        report = baseline.prepare(Spec(phase, TRAINING, "", params | {"phase": phase}))
+        if not report.get("nmse", 1.0) < 1e-6:
+            raise SystemExit(f"PyTorch computes another loss of {params['model']}: {report}")
         out.append(lambda baseline=baseline: statistics.median(baseline.measure(0.0)))  # type: ignore[misc]
     return out
 
@@ -190,14 +190,14 @@ def table_of(found: Sequence[Measured]) -> list[list[str]]:
     rows[0] += ["compile", "its ratio", "again"]
     for m in found:
         ratios = m.ratios
-        beside = ["", "", ""]
+        baseline = ["", "", ""]
         if m.torch_step_s:
-            beside = [f"{m.torch_step_s * 1e3:.0f} ms", f"{ratios['torch_step']:.2f}"]
-            beside.append(f"{ratios['beside_torch']:.2f}")
+            baseline = [f"{m.torch_step_s * 1e3:.0f} ms", f"{ratios['torch_step']:.2f}"]
+            baseline.append(f"{ratios['beside_torch']:.2f}")
         times = [f"{m.forward_s * 1e3:.0f} ms", f"{m.step_s * 1e3:.0f} ms", f"{ratios['step']:.2f}"]
         compiled = [f"{m.step_compile_s:.2f} s", f"{ratios['compile']:.2f}"]
         compiled.append(f"{ratios['again']:.2f}")
-        rows.append([m.device, m.model, *times, *beside, *compiled])
+        rows.append([m.device, m.model, *times, *baseline, *compiled])
     return rows
 
 
@@ -206,8 +206,8 @@ def page(found: Sequence[Measured], python: str) -> str:
     import subprocess
 
     command = [python, "-c", "import torch; print(torch.__version__)"]
-    said = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
-    version = said.stdout.strip()
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
+    version = done.stdout.strip()
     used = dict.fromkeys(m.device for m in found)
     labels = {info.name: info.label for info in vs.devices()}
     devices = "\n".join(f"- {name}: {labels[name]}" for name in used)
@@ -222,20 +222,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", default="", help="only networks with such names")
     parser.add_argument("--torch", default="", metavar="PYTHON", help="a Python that has PyTorch")
     parser.add_argument("--page", action="store_true", help="write the page of the docs")
-    given = parser.parse_args(arguments)
-    if given.page and not given.torch:
+    args = parser.parse_args(arguments)
+    if args.page and not args.torch:
         parser.error("--page needs --torch")
-    devices = given.devices.split(",") if given.devices else [*vulkan_names(given), "cpu"]
-    cases = [(n, d) for n in NETWORKS if given.case in n for d in devices]
+    devices = args.devices.split(",") if args.devices else [*vulkan_names(args), "cpu"]
+    cases = [(n, d) for n in NETWORKS if args.case in n for d in devices]
     console = Console(stderr=True)
     found = [
-        measure(device, name, dict(NETWORKS[name]), given.torch)
+        measure(device, name, dict(NETWORKS[name]), args.torch)
         for name, device in track(cases, "measuring", console=console, transient=True)
     ]
-    if given.page:
-        PAGE.write_text(page(found, given.torch), "utf-8")
+    if args.page:
+        PAGE.write_text(page(found, args.torch), "utf-8")
         console.print(f"wrote {PAGE}")
-    if given.json:
+    if args.json:
         print(json.dumps([{**asdict(m), "ratios": m.ratios} for m in found], indent=1))
         return 0
     head, *rows = table_of(found)

@@ -125,16 +125,16 @@ def _ours_on_path() -> list[Path]:
     except ImportError:
         return [ROOT]
     built = Path(next(iter(vksched_native.__path__))).resolve()
-    beside = FOLDER / "native"  # alone, without the packages beside it
-    beside.mkdir(parents=True, exist_ok=True)
-    link = beside / built.name
+    native = FOLDER / "native"  # alone, without the packages beside it
+    native.mkdir(parents=True, exist_ok=True)
+    link = native / built.name
     if not link.exists():
         link.symlink_to(built, target_is_directory=True)
-    return [ROOT, beside]
+    return [ROOT, native]
 
 
 def _report(command: Sequence[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Returns what a program reports: the last line that it prints, as JSON."""
+    """Return the report of a program: the last line that it prints, as JSON."""
     printed = _checked(command, variables).strip().splitlines()
     try:
         found: dict[str, Any] = json.loads(printed[-1])
@@ -144,10 +144,10 @@ def _report(command: Sequence[str], variables: dict[str, str]) -> dict[str, Any]
 
 
 def _checked(command: Sequence[str], variables: dict[str, str]) -> str:
-    """Returns what a command prints.
+    """Return the output of a command.
 
     Raises:
-        ClientError: it fails, with the last line that it says.
+        ClientError: it fails; the message is the last line of its output.
     """
     quiet = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": "", "VKSCHED_TUNE": "0"}
     try:
@@ -163,8 +163,8 @@ def _checked(command: Sequence[str], variables: dict[str, str]) -> str:
     except subprocess.TimeoutExpired:
         raise ClientError(f"no end within {LIMIT_S} s") from None
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise ClientError(said[-1] if said else f"exit code {done.returncode}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise ClientError(lines[-1] if lines else f"exit code {done.returncode}")
     return done.stdout
 
 

@@ -24,7 +24,8 @@ from onnx.backend.test.runner import Runner
 from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
-from vksched.engine.graph_registry import Graphs
+from vksched.engine.compile_options import CompileOptions
+from vksched.engine.graph_registry import GraphRegistry
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
 from vksched.models.compiled_model import CompiledModel
@@ -84,7 +85,7 @@ def load_cases() -> dict[str, BackendCase]:
     for case in found:
         base = re.sub(r"_expanded(_ver\d+)?$", "", case.name)
         op = cases[base].op if base in cases else _op_of(case.model)
-        data = [(_arrays(given), _arrays(wanted)) for given, wanted in case.data_sets]
+        data = [(_arrays(inputs), _arrays(wanted)) for inputs, wanted in case.data_sets]
         cases[case.name] = BackendCase(
             case.name, "node", op, case.model, data, case.rtol, case.atol
         )
@@ -181,7 +182,7 @@ class Reference:
 
 @cache
 def read_reference() -> Reference:
-    """Returns what is noted of the reference evaluator."""
+    """Return the notes about the reference evaluator."""
     return Reference(**json.loads(REFERENCE.read_text()))
 
 
@@ -263,10 +264,11 @@ class CaseRunner:
         turns = itertools.cycle(self.names)
         for _ in range(zlib.crc32(case.name.encode()) % len(self.names)):
             next(turns)
-        return CompiledModel(model, _GraphsInTurns(self.sched, turns), {}, 16, warns=False)
+        graphs = _GraphsInTurns(self.sched, turns)
+        return CompiledModel(model, graphs, CompileOptions(), 16, warns=False)
 
 
-class _GraphsInTurns(Graphs):
+class _GraphsInTurns(GraphRegistry):
     """Graphs of a scheduler whose nodes go to the devices in turn."""
 
     def __init__(self, sched: vs.Scheduler, turns: Iterator[str]) -> None:

@@ -146,9 +146,9 @@ def find_planted(env: dict[str, str]) -> None:
     for word, program in PLANTED.items():
         command = [sys.executable, "-c", program, library]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
-        told = done.stderr + "".join(p.read_text(errors="replace") for p in WORK.glob("report.*"))
-        if done.returncode == 0 or word not in told:
-            raise SystemExit(f"[sanitize] expected {word!r} to be found, got: {told[-500:]}")
+        report = done.stderr + "".join(p.read_text(errors="replace") for p in WORK.glob("report.*"))
+        if done.returncode == 0 or word not in report:
+            raise SystemExit(f"[sanitize] expected {word!r} to be found, got: {report[-500:]}")
     say("planted faults are found")
 
 

@@ -1,6 +1,6 @@
-"""Lint of names and docstrings: the package uses the field's terms.
+"""Lint of names and docstrings: the code uses the field's terms.
 
-    python scripts/checks/words.py [PATH ...]      # vksched by default
+    python scripts/checks/words.py [PATH ...]  # without paths: DEFAULTS
 
 It refuses identifiers with a part of a private dialect (REFUSED), docstrings that do not begin with
 an imperative ("Returns ...", "Yields ...", "Whether ..."), and parameters whose text begins
@@ -26,6 +26,7 @@ REFUSED = {
     "turned": "transposed, rotated or alternating",
     "wishes": "constraints or hints",
 }
+DEFAULTS = ("vksched", "benchmarks", "scripts", "examples", "tests")
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 BEGINNINGS = {"Returns": "Return", "Yields": "Yield", "Whether": "Return True if"}
 PARAMETER = re.compile(r"(?:^|[.;]\s+|\n\s*)(\w+): of\b")
@@ -72,7 +73,7 @@ def problems(source: str) -> Iterator[str]:
 
 def main() -> int:
     """Check files; return 1 if there is a problem."""
-    roots = [Path(name) for name in sys.argv[1:]] or [ROOT / "vksched"]
+    roots = [Path(name) for name in sys.argv[1:]] or [ROOT / name for name in DEFAULTS]
     found = False
     for root in roots:
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):

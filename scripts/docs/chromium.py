@@ -41,8 +41,8 @@ START_S = 60.0
 
 def find_chromium() -> str | None:
     """Return the path of a Chromium or Chrome: that of $VKSCHED_CHROMIUM, or the first found."""
-    given = os.environ.get("VKSCHED_CHROMIUM")
-    return given or next((path for name in NAMES if (path := shutil.which(name))), None)
+    chosen = os.environ.get("VKSCHED_CHROMIUM")
+    return chosen or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def _without_layers() -> dict[str, str]:
@@ -77,18 +77,18 @@ class Chromium:
     def _connect(self) -> Any:
         from websockets.sync.client import connect
 
-        told = Path(self._profile) / "DevToolsActivePort"
+        port_file = Path(self._profile) / "DevToolsActivePort"
         until = time.monotonic() + START_S
-        while not (told.exists() and len(told.read_text().split()) == 2):
+        while not (port_file.exists() and len(port_file.read_text().split()) == 2):
             if self._process.poll() is not None or time.monotonic() > until:
                 raise OSError("the browser did not start")
             time.sleep(0.05)
-        port, place = told.read_text().split()
+        port, place = port_file.read_text().split()
         address = f"ws://127.0.0.1:{port}{place}"
         return self._open.enter_context(connect(address, max_size=None, ping_interval=None))
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
-        """Returns what the browser answers to a call of its protocol; keeps events that come."""
+        """Return the answer of the browser to a call of its protocol; store events that come."""
         self._last += 1
         asked: dict[str, Any] = {"id": self._last, "method": method, "params": params}
         self._connection.send(json.dumps({**asked, **({"sessionId": session} if session else {})}))
@@ -243,7 +243,7 @@ class Page:
         Path(path).write_bytes(self.picture())
 
     def picture(self) -> bytes:
-        """Returns what is seen as PNG."""
+        """Return the screenshot as PNG."""
         self.settle()
         return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 

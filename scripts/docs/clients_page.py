@@ -174,10 +174,10 @@ def line(outcome: Outcome) -> str:
     """Return an outcome as text for people who wait for it."""
     if outcome.problem:
         return f"{outcome.requirement}: failed: {outcome.problem}"
-    said = f"differ, {outcome.difference}" if outcome.difference else "the same"
+    difference = f"differ, {outcome.difference}" if outcome.difference else "the same"
     return (
-        f"{outcome.requirement}: results {said}; {outcome.ratio:.2f} of onnxruntime's time, the "
-        f"first run {outcome.first_ratio:.2f}"
+        f"{outcome.requirement}: results {difference}; {outcome.ratio:.2f} of onnxruntime's time, "
+        f"the first run {outcome.first_ratio:.2f}"
     )
 
 
@@ -194,10 +194,10 @@ def table(outcomes: Sequence[Outcome], before: str = "") -> str:
 def _row(outcome: Outcome) -> str:
     does = next(client.does for client in CLIENTS if client.name == outcome.name)
     problem = outcome.problem.partition(";")[0]
-    said = problem or ("differ" if outcome.difference else "the same")
+    results = problem or ("differ" if outcome.difference else "the same")
     times = [outcome.ratio, outcome.first_ratio]
     ratios = ["" if math.isnan(ratio) else f"{ratio:.1f}" for ratio in times]
-    return f"| {' | '.join((outcome.requirement.replace('==', ' '), does, said, *ratios))} |"
+    return f"| {' | '.join((outcome.requirement.replace('==', ' '), does, results, *ratios))} |"
 
 
 def write(page: Path, outcomes: Sequence[Outcome]) -> None:

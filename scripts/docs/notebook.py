@@ -105,12 +105,12 @@ def main() -> None:
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--html", type=Path, metavar="FILE.html")
     parser.add_argument("--write", action="store_true", help="Write what cells show into the file.")
-    given = parser.parse_args()
-    done = run_notebook(given.notebook)
-    if given.write:
-        given.notebook.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    if given.html is not None:
-        given.html.write_text(as_page(done), "utf-8")
+    args = parser.parse_args()
+    done = run_notebook(args.notebook)
+    if args.write:
+        args.notebook.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    if args.html is not None:
+        args.html.write_text(as_page(done), "utf-8")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Row:
 
     @property
     def here(self) -> str:
-        """Whether it runs here, and where it does not the reason."""
+        """Return if it runs here, or else the reason."""
         if find_rule(self.domain, self.op) is not None:
             limits = LIMITS.get(self.op)
             return YES if limits is None else f"{YES}, {limits}"

@@ -43,8 +43,8 @@ class Row:
     """One op, or one kind of tests that are not about one op.
 
     tests: those that count. passed: by set of devices. places: tests by where vulkan:0 computed
-    them. plain: node tests of float32, int32 and bool alone; plain_on_device: of these those that
-    the device computed.
+    them. plain: node tests of float32, int32 and bool alone; plain_on_device: the number of these
+    that the device computed.
     """
 
     op: str

@@ -29,7 +29,7 @@ SHORT = 0.01
 
 
 def rows_of(sched: vs.Scheduler, model: Path, parts: int) -> list[Row]:
-    """Returns what each card does while a prompt is read in parts."""
+    """Return the activity of each card while a prompt is read in parts."""
     read = load_gguf(model)
     step = read.step(read.cache(2 * TOKENS), TOKENS, parts)
     layers = {f"blk.{i}.*": CARDS[2 * i // SIZES.layers] for i in range(SIZES.layers)}
@@ -55,9 +55,9 @@ def main(picture: Path = PICTURE) -> None:
         with vs.Scheduler([vs.SimulatedDevice(spec, clock) for spec in specs]) as sched:
             rows = [row for parts in (1, 4) for row in rows_of(sched, model, parts)]
     ends = [max(bar.finish_s for row in pair for bar in row.bars) for pair in (rows[:2], rows[2:])]
-    told = f"half of the layers on each card; in parts {ends[0] / ends[1]:.2f} times as fast"
+    subtitle = f"half of the layers on each card; in parts {ends[0] / ends[1]:.2f} times as fast"
     title = f"A prompt of {TOKENS} tokens on two cards"
-    save_picture(picture, lambda: draw_timeline(title, told, rows, noun="split"))
+    save_picture(picture, lambda: draw_timeline(title, subtitle, rows, noun="split"))
 
 
 if __name__ == "__main__":

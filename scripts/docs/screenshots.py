@@ -84,8 +84,8 @@ def save(page: Page, path: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "guides" / "pictures")
-    with tempfile.TemporaryDirectory() as made:
-        runs, tour = Path(made) / "runs.html", Path(made) / "tour.html"
+    with tempfile.TemporaryDirectory() as name:
+        runs, tour = Path(name) / "runs.html", Path(name) / "tour.html"
         record_runs().save(runs)
         tour.write_text(as_page(run_notebook(TOUR)), encoding="utf-8")
         with Chromium() as browser:

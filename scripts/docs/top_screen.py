@@ -71,7 +71,7 @@ def running(words: Sequence[str], home: str) -> Iterator[subprocess.Popen[bytes]
 
 
 def watch(programs: Sequence[Sequence[str]], seconds: float) -> list[ProcessNow]:
-    """Returns what programs tell after they have all run for a while."""
+    """Return the state of all programs after they have run for a while."""
     with tempfile.TemporaryDirectory(prefix="vs", dir="/tmp") as home, ExitStack() as stack:
         os.environ["XDG_RUNTIME_DIR"] = home
         Path(home, NAME).write_text(STREAM, "utf-8")
@@ -82,13 +82,13 @@ def watch(programs: Sequence[Sequence[str]], seconds: float) -> list[ProcessNow]
         while not since_s or time.monotonic() - since_s < seconds:
             client.look_for_new()
             client.read(0.2)
-            told = client.processes()
+            processes = client.processes()
             ended = [p.args for p in started if p.poll() is not None]
             if ended:
                 raise SystemExit(f"expected programs that run on, got one that ended: {ended[0]}")
-            if not since_s and sum(p.runs_per_s > 0 for p in told) == len(started):
+            if not since_s and sum(p.runs_per_s > 0 for p in processes) == len(started):
                 since_s = time.monotonic()
-        return told
+        return processes
 
 
 def draw(processes: Sequence[ProcessNow], window: Window) -> str:
@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seconds", type=float, default=45.0, help="from the first run of all on")
     parser.add_argument("--output", type=Path, default=PICTURE)
-    given = parser.parse_args(arguments)
-    programs = [[NAME, given.devices, *MORE]] if given.devices else []
-    programs += [shlex.split(words) for words in given.run or ()]
-    processes = watch(programs, given.seconds)
-    given.output.write_text(draw(processes, WINDOW), "utf-8")
+    args = parser.parse_args(arguments)
+    programs = [[NAME, args.devices, *MORE]] if args.devices else []
+    programs += [shlex.split(words) for words in args.run or ()]
+    processes = watch(programs, args.seconds)
+    args.output.write_text(draw(processes, WINDOW), "utf-8")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Apt:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     lists_whole: bool | None = None
-    """Whether all sources could be read; None: not tried in this run."""
+    """True if all sources could be read; None: not tried in this run."""
 
 
 @dataclass

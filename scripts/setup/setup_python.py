@@ -113,8 +113,8 @@ def make_venv(setup: Setup) -> Outcome:
     python = choose_python(setup.environ.get("PYTHON", ""), sys.executable, shutil.which)
     to_do = "remove .venv and run again; PYTHON=... names another interpreter"
     setup.call([python.path, "-m", "venv", "--clear", str(setup.venv)], to_do)
-    kept = ("system packages",)  # --clear took the stamps of everything that lived in the venv
-    for name in [name for name in setup.stamps if name not in kept]:
+    remaining = ("system packages",)  # --clear took the stamps of everything that lived in the venv
+    for name in [name for name in setup.stamps if name not in remaining]:
         del setup.stamps[name]
     setup.stamps["PYTHON"] = python.base
     return Outcome(f"Python {dotted(python.version)}")

@@ -164,7 +164,7 @@ def install_what_can_be_had(setup: Setup, prefix: list[str], names: list[str]) -
 
 
 def known_to_apt(name: str) -> bool:
-    """Whether apt's lists have a package of this name."""
+    """Return True if apt's lists have a package of this name."""
     command = ["apt-cache", "show", "--no-all-versions", name]
     quiet = subprocess.DEVNULL
     try:

@@ -105,7 +105,7 @@ class Card:
             yield from (base | {variable: n, "LD_PRELOAD": str(shim)} for n in self.names)
 
     def exists(self) -> bool:
-        """Whether its driver is, and what that needs; an older one may still not know the card."""
+        """Return True if its driver and dependencies exist; an old driver may not know the card."""
         return bool(self.maker.manifests() and (self.maker is AMD or self.maker.shims()))
 
 

@@ -34,9 +34,9 @@ SHARE = 0.125
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions of a loop, both sides of its branches. block_cycles: of the blocks without a
-    branch that hold multiply-adds. Where the kernel holds products of matrices, these are its
-    multiply-adds.
+    """Instructions of a loop, both sides of its branches. block_cycles: cycles of the blocks
+    without a branch that hold multiply-adds. If the kernel holds products of matrices, these are
+    its multiply-adds.
     """
 
     multiply_adds: int
@@ -58,9 +58,9 @@ class Loop:
         whole, shared, rest = (count / self.multiply_adds for count in counts)
         return f"{self.cycles:.2f} ({whole:.2f}) · {shared:.2f} · {rest:.2f}"
 
-    def beside_matrices(self) -> str:
-        """Returns what stands beside a product of matrices: vector instructions as cycles, shared
-        and global reads.
+    def matrix_overhead(self) -> str:
+        """Return the overhead per product of matrices: vector instructions as cycles, shared and
+        global reads.
         """
         vector = self.vector_cycles - self.multiply_adds
         counts = (vector, self.shared_reads, self.global_reads)

@@ -33,7 +33,7 @@ MAX_NAMED_STEPS = 4
 
 
 def is_for_cards(variant: str) -> bool:
-    """Whether a GPU may be given a shader; others are left out of the tables unless named."""
+    """Return True if a GPU may get a shader; others are left out of the tables unless named."""
     others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
     return not others and COOPMAT_NAME not in variant
 
@@ -108,13 +108,13 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
     from vksched.runtime.vulkan.shaders import load_shader
 
     defaults = {name: default for name, _, default in load_shader(dispatch.shader).constants}
-    given = sorted(dict(dispatch.constants).items())
-    return tuple((name, value) for name, value in given if defaults[name] != value)
+    constants = sorted(dict(dispatch.constants).items())
+    return tuple((name, value) for name, value in constants if defaults[name] != value)
 
 
 def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
-    """Returns what runs by cooperative matrices in subgroups of so many lanes, in all tiles:
-    products of all layouts, convolutions, attention. code_depth: of matrices of int8.
+    """Return the pipelines with cooperative matrices in subgroups of `lanes`, in all tiles:
+    products of all layouts, convolutions, attention. code_depth: depth of matrices of int8.
     """
     try:
         from vksched.ir.op import get_op
@@ -161,8 +161,13 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
 
     square, no_eights = (256, 256), (260, 260)
     for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):
-        for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
-            attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
+        for transpose_a, transpose_b in (
+            (False, False),
+            (False, True),
+            (True, False),
+            (True, True),
+        ):
+            attrs = {"transpose_a": transpose_a, "transpose_b": transpose_b, "precision": "mixed"}
             types = (TensorType(shape, dtype),) * 2
             yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
 
@@ -192,8 +197,8 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
         yield rounded(attention(q, k, v, causal=True))
         yield rounded(attention(q, k, v, mask))
         for dtype in (FLOAT32, FLOAT16):
-            kept = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
-            yield rounded(attention(q, *kept, causal=True, kv_len=used))
+            cache = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
+            yield rounded(attention(q, *cache, causal=True, kv_len=used))
         rows = TensorType((1, 32, 256, row_words(depth)), UINT32)
         types = (q.type, rows, rows, used.type)
         attrs = {**attention(q, k, v, causal=True, kv_len=used).attrs, "columns": depth}

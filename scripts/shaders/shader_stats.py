@@ -100,20 +100,20 @@ class Report:
         score = dict.fromkeys(self.pipelines(), 0.0)
         for results in self.results.values():
             for group in groups.values():
-                told = {p: s.cycles for p in group if isinstance(s := results[p], Statistics)}
-                most = max(told.values(), default=0) or 1
+                cycles = {p: s.cycles for p in group if isinstance(s := results[p], Statistics)}
+                most = max(cycles.values(), default=0) or 1
                 for pipeline in group:
-                    failed = pipeline not in told
-                    score[pipeline] += float("inf") if failed else told[pipeline] / most
+                    failed = pipeline not in cycles
+                    score[pipeline] += float("inf") if failed else cycles[pipeline] / most
         return {variant: max(group, key=score.__getitem__) for variant, group in groups.items()}
 
-    def made_by(self, families: Iterable[str]) -> str:
+    def compiled_by(self, families: Iterable[str]) -> str:
         """Return a line that names the compiler of each family."""
         by_driver: dict[str, list[str]] = {}
         for family in families:
             by_driver.setdefault(self.drivers[family], []).append(family)
-        told = (f"{driver} ({', '.join(names)})" for driver, names in by_driver.items())
-        return f"Compiled by {', '.join(told)}."
+        compilers = (f"{driver} ({', '.join(names)})" for driver, names in by_driver.items())
+        return f"Compiled by {', '.join(compilers)}."
 
 
 def measure(
@@ -161,8 +161,8 @@ def _compile(
             if lines:
                 break
         if not lines:
-            told = ", ".join(dict.fromkeys(failures))
-            raise StatsError(f"{family}: {told}; try `apt-get install` {card.maker.install}")
+            reasons = ", ".join(dict.fromkeys(failures))
+            raise StatsError(f"{family}: {reasons}; try `apt-get install` {card.maker.install}")
         driver = str(lines[0]["driver"])
         for pipeline, answer in zip(some, lines[1:]):  # noqa: B905 - fewer when it died
             results[pipeline] = _read(card.maker, answer)
@@ -176,18 +176,18 @@ def _read(maker: Maker, answer: dict[str, object]) -> Statistics | str:
     statistics = answer.get("statistics")
     if not isinstance(statistics, dict):
         return str(answer.get("error"))
-    told = {name.lower(): int(value) for name, value in statistics.items()}
-    missing = [name for name in maker.statistics.values() if name.lower() not in told]
+    values = {name.lower(): int(value) for name, value in statistics.items()}
+    missing = [name for name in maker.statistics.values() if name.lower() not in values]
     if missing:
         raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(statistics)}")
     names = {**maker.statistics, **maker.newer}
-    read = {field: told[n.lower()] for field, n in names.items() if n.lower() in told}
+    read = {field: values[n.lower()] for field, n in names.items() if n.lower() in values}
     return Statistics(**read, loops=tuple(busy_loops(str(answer.get("assembly", "")))))
 
 
 def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
-    """Returns what the child process needs to know of a pipeline. folder: for modules that are
-    written anew.
+    """Return the description of a pipeline for the child process. folder: place of modules that
+    are written anew.
     """
     from vksched.ir.op import ShaderProgram
     from vksched.runtime.vulkan.shaders import DIRECTORY, load_shader
@@ -226,8 +226,8 @@ def _run_child(
             )
         except subprocess.TimeoutExpired:
             raise StatsError(f"a compiler was not done after {TIME_LIMIT_S} s") from None
-    said = done.stderr.strip().splitlines()[-1:]
-    failure = " ".join([*said, f"(exit code {done.returncode})"])
+    last_line = done.stderr.strip().splitlines()[-1:]
+    failure = " ".join([*last_line, f"(exit code {done.returncode})"])
     return [json.loads(line) for line in done.stdout.splitlines()], failure
 
 
@@ -305,7 +305,7 @@ def variants_table(report: Report) -> Table:
         cells = (" · ".join(filter(None, cell)) for cell in found)
         rows.append((_kernel(pipeline), _shared(report, pipeline), *cells))
         assert variant == pipeline.variant
-    notes = (counts, report.made_by(families))
+    notes = (counts, report.compiled_by(families))
     return Table(("variant (constants)", "LDS", *families), tuple(rows), notes, numeric=True)
 
 
@@ -321,7 +321,9 @@ def loops_table(report: Report) -> Table:
         if any(loops) and (pipeline.variant, cells) not in seen:
             seen.add((pipeline.variant, cells))
             rows.append((_kernel(pipeline), *cells))
-    return Table(("kernel (constants)", *amd), tuple(rows), (report.made_by(amd),), numeric=True)
+    return Table(
+        ("kernel (constants)", *amd), tuple(rows), (report.compiled_by(amd),), numeric=True
+    )
 
 
 def coopmat_table(report: Report) -> Table:
@@ -333,7 +335,7 @@ def coopmat_table(report: Report) -> Table:
         for p in report.pipelines()
     )
     columns = ("kernel (constants)", *report.results)
-    return Table(columns, tuple(rows), (report.made_by(report.results),), numeric=True)
+    return Table(columns, tuple(rows), (report.compiled_by(report.results),), numeric=True)
 
 
 def _kernel(pipeline: Pipeline) -> str:
@@ -345,7 +347,7 @@ def _coopmat_cell(got: Statistics | str) -> str:
         return "failed"
     registers = f"{got.vgprs}{'!' if got.spills else '~' if got.scratch_bytes else ''}"
     inner = sorted(got.loops, key=lambda loop: loop.vector_cycles)[:1]  # around it are its edges
-    return " · ".join([registers, *(loop.beside_matrices() for loop in inner)])
+    return " · ".join([registers, *(loop.matrix_overhead() for loop in inner)])
 
 
 def main(variants: Sequence[str], families: str, json_too: bool, path: Path | None) -> int:

@@ -298,22 +298,22 @@ class Device:
             raise VulkanError(f"{name}: {result}")
 
     def _create(self, what: str, info: Info) -> HANDLE:
-        made = HANDLE()
-        self._call(f"vkCreate{what}", self._device, byref(info), None, byref(made))
-        return made
+        handle = HANDLE()
+        self._call(f"vkCreate{what}", self._device, byref(info), None, byref(handle))
+        return handle
 
     def _list(
-        self, name: str, about: Info, kind: type[Info], given: list[dict[str, int]] | None = None
+        self, name: str, about: Info, kind: type[Info], fields: list[dict[str, int]] | None = None
     ) -> list[Any]:
-        """Call one of the functions that first tell how many there are. given: fields to fill in
-        of each.
+        """Call one of the functions that first tell how many there are. fields: values to fill in
+        for each.
         """
         address = self._library.vkGetDeviceProcAddr(self._device, name.encode())
         kinds = (ctypes.c_int32, c_void_p, c_void_p, c_void_p, c_void_p)
         function = ctypes.CFUNCTYPE(*kinds)(address)
         count = U32()
         for found in (None, True):
-            filled = given or [{}] * count.value
+            filled = fields or [{}] * count.value
             items = (kind * count.value)(*(kind(**f) for f in filled)) if found else None
             result = function(self._device, ctypes.addressof(about), ctypes.addressof(count), items)
             if result:
@@ -403,12 +403,12 @@ class Device:
             PipelineExecutableStatistic,
         )
         code = self._code(PipelineExecutableInfo(pipeline=pipeline)) if assembly else ""
-        for what, made in (
+        for what, object_handle in (
             ("Pipeline", pipeline),
             ("PipelineLayout", layout),
             ("DescriptorSetLayout", set_layout),
         ):
-            getattr(self._library, f"vkDestroy{what}")(self._device, made, None)
+            getattr(self._library, f"vkDestroy{what}")(self._device, object_handle, None)
         return {
             "seconds": seconds,
             "subgroup_size": executable.subgroupSize,

@@ -31,10 +31,10 @@ def test_the_gradient_is_the_same(optimize: bool) -> None:
     x = vs.input("x", X.shape)
     plain = vs.reduce_sum(block(block(x, 0), 4))
     again = vs.checkpoint(lambda t: block(t, 0))
-    kept_less = vs.reduce_sum(vs.checkpoint(lambda t: block(t, 4))(again(x)))
+    again_less = vs.reduce_sum(vs.checkpoint(lambda t: block(t, 4))(again(x)))
     nested = vs.reduce_sum(vs.checkpoint(lambda t: block(again(t), 4))(x))
     expected = values(plain, x, optimize)
-    np.testing.assert_array_equal(values(kept_less, x, optimize), expected)
+    np.testing.assert_array_equal(values(again_less, x, optimize), expected)
     np.testing.assert_array_equal(values(nested, x, optimize), expected)
 
 
@@ -48,8 +48,8 @@ def both(function: Callable[[vs.Tensor, int], vs.Tensor]) -> vs.Plan:
 
 def test_values_are_computed_twice_and_fewer_live_at_once() -> None:
     plain, again = both(block), both(vs.checkpoint(block))
-    made = [sum(n.op == "matmul" for n in plan.graph.nodes) for plan in (plain, again)]
-    assert made == [16, 24]
+    built = [sum(n.op == "matmul" for n in plan.graph.nodes) for plan in (plain, again)]
+    assert built == [16, 24]
     plain_bytes, again_bytes = (plan.memory[0].peak_bytes for plan in (plain, again))
     assert again_bytes < plain_bytes
 

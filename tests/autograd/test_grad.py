@@ -15,8 +15,8 @@ X = np.asarray([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 def run(value: vs.Tensor | tuple[vs.Tensor, ...], **feeds: NDArray) -> list[NDArray]:
     values = [value] if isinstance(value, vs.Tensor) else list(value)
     with vs.Scheduler(["cpu"]) as sched:
-        made = sched.compile({f"y{i}": v for i, v in enumerate(values)})(**feeds)
-    return [made[f"y{i}"] for i in range(len(values))]
+        result = sched.compile({f"y{i}": v for i, v in enumerate(values)})(**feeds)
+    return [result[f"y{i}"] for i in range(len(values))]
 
 
 def test_a_value_with_several_users_gets_the_sum() -> None:
@@ -63,7 +63,7 @@ def test_intermediate_values_and_weights_are_wanted_too() -> None:
     np.testing.assert_allclose(of_x, 4 * X**3, rtol=1e-6)
 
 
-def test_a_gradient_stops_where_it_is_told_to() -> None:
+def test_a_gradient_stops_where_it_is_asked_to() -> None:
     x = vs.input("x", X.shape)
     (got,) = run(vs.grad(vs.reduce_sum(x * vs.stop_gradient(x)), x), x=X)
     np.testing.assert_allclose(got, X)

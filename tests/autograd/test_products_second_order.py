@@ -26,16 +26,16 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=[f"{c.function} {c.name}" for c in FUNCTIONS])
-def test_functions_that_are_made_of_products(case: FunctionSample) -> None:
+def test_functions_that_are_built_of_products(case: FunctionSample) -> None:
     """By all their floats at once, through all their results."""
     smooth = [i for i, a in enumerate(case.inputs) if a.dtype.kind == "f"]
 
-    def build(*given: vs.Tensor) -> vs.Tensor:
+    def build(*args: vs.Tensor) -> vs.Tensor:
         operands = [vs.constant(a) for a in case.inputs]
-        for i, tensor in zip(smooth, given, strict=True):
+        for i, tensor in zip(smooth, args, strict=True):
             operands[i] = tensor
-        made = case.build(*operands)
-        results = (made,) if isinstance(made, vs.Tensor) else made
+        built = case.build(*operands)
+        results = (built,) if isinstance(built, vs.Tensor) else built
         return vs.concat([vs.reshape(r, (r.size,)) for r in results])
 
     check(build, *(case.inputs[i].astype(np.float64) for i in smooth), second=False)
@@ -44,21 +44,21 @@ def test_functions_that_are_made_of_products(case: FunctionSample) -> None:
 def second_order(case: OpSample) -> None:
     smooth = [i for i, a in enumerate(case.inputs) if a.dtype.kind == "f"]
 
-    def build(*given: vs.Tensor) -> vs.Tensor:
-        masks = [vs.constant(a) for a in case.inputs[len(given) :]]
-        return apply(case.op, [*given, *masks], case.attrs)
+    def build(*args: vs.Tensor) -> vs.Tensor:
+        masks = [vs.constant(a) for a in case.inputs[len(args) :]]
+        return apply(case.op, [*args, *masks], case.attrs)
 
     check(build, *(case.inputs[i].astype(np.float64) for i in smooth))
 
 
-@pytest.mark.parametrize("turned", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
 @pytest.mark.parametrize("leads", [((4,), ()), ((), (4,)), ((2, 1), (1, 3)), ((), ())], ids=str)
 def test_products(
-    leads: tuple[tuple[int, ...], tuple[int, ...]], turned: tuple[bool, bool]
+    leads: tuple[tuple[int, ...], tuple[int, ...]], transposed: tuple[bool, bool]
 ) -> None:
-    a = swapped(floats(*leads[0], 3, 4), turned[0])
-    b = swapped(floats(*leads[1], 4, 2, seed=1), turned[1])
-    second_order(OpSample("matmul", (a, b, floats(2, seed=2)), attrs(*turned)))
+    a = swapped(floats(*leads[0], 3, 4), transposed[0])
+    b = swapped(floats(*leads[1], 4, 2, seed=1), transposed[1])
+    second_order(OpSample("matmul", (a, b, floats(2, seed=2)), attrs(*transposed)))
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -16,18 +16,18 @@ Function = Callable[..., vs.Tensor]
 
 
 def run(
-    given: list[vs.Tensor], arrays: list[NDArray], results: Sequence[vs.Tensor]
+    values: list[vs.Tensor], arrays: list[NDArray], results: Sequence[vs.Tensor]
 ) -> list[NDArray]:
-    feeds = {t.name: a for t, a in zip(given, arrays, strict=True)}
+    feeds = {t.name: a for t, a in zip(values, arrays, strict=True)}
     with vs.Scheduler(["cpu"]) as sched:
-        made = sched.compile(tuple(results))(**feeds)
-    assert isinstance(made, tuple)
-    return list(made)
+        result = sched.compile(tuple(results))(**feeds)
+    assert isinstance(result, tuple)
+    return list(result)
 
 
 def evaluated(function: Function, arrays: list[NDArray]) -> NDArray:
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    return run(given, arrays, [function(*given)])[0]
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    return run(inputs, arrays, [function(*inputs)])[0]
 
 
 def slopes(
@@ -38,21 +38,21 @@ def slopes(
     order: 2 for the gradients of the sum of these.
     """
     arrays = [np.asarray(v, dtype) for v in values]
-    given = [vs.input(f"x{i}", a.shape, dtype) for i, a in enumerate(arrays)]
-    result = function(*given)
-    made: tuple[vs.Tensor, ...] = (result,)
+    inputs = [vs.input(f"x{i}", a.shape, dtype) for i, a in enumerate(arrays)]
+    result = function(*inputs)
+    built: tuple[vs.Tensor, ...] = (result,)
     for _ in range(order):
-        ones = [np.ones(y.shape, y.dtype) for y in made]
-        made = vs.vjp(made, ones, given, missing="zeros")
+        ones = [np.ones(y.shape, y.dtype) for y in built]
+        built = vs.vjp(built, ones, inputs, missing="zeros")
     # the result is there so that each input is read
-    return run(given, arrays, (result, *made))[1:]
+    return run(inputs, arrays, (result, *built))[1:]
 
 
 def slope(
     function: Function, x: Sequence[float] | NDArray, dtype: str = "float32", order: int = 1
 ) -> NDArray:
-    (made,) = slopes(function, x, dtype=dtype, order=order)
-    return made
+    (built,) = slopes(function, x, dtype=dtype, order=order)
+    return built
 
 
 # -- kinks ---------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_steps_are_an_error(op: str) -> None:
         vs.grad(vs.reduce_sum(getattr(vs, op)(x)), x)
 
 
-def test_fractions_have_a_slope_beside_steps() -> None:
+def test_fractions_have_a_slope_next_to_steps() -> None:
     np.testing.assert_array_equal(slope(lambda x: (x - vs.floor(x)) * 3.0, [0.5, 1.25]), [3, 3])
 
 
@@ -288,11 +288,13 @@ def test_a_scale_of_narrow_weights_is_wanted(scale: NDArray, zero: object, axis:
     stored = np.asarray([[1, -2, 3], [100, 5, -6]], np.int8)
     point = None if zero is None else np.asarray(zero, np.int32)
     c = np.asarray([[1, 2, 3], [4, 5, 6]], np.float32)
-    made = slopes(lambda s: vs.dequantize_linear(vs.weight(stored), s, point, axis=axis) * c, scale)
+    built = slopes(
+        lambda s: vs.dequantize_linear(vs.weight(stored), s, point, axis=axis) * c, scale
+    )
     offset = 0 if zero is None else np.reshape(point, (-1, 1)) if axis == 0 else point
     terms = c * (stored - offset)
     expected = terms.sum(0) if scale.size == 3 else terms.sum().reshape(scale.shape)
-    np.testing.assert_array_equal(made[0], expected)
+    np.testing.assert_array_equal(built[0], expected)
 
 
 def test_a_cast_to_integers_stops_it() -> None:

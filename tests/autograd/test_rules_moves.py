@@ -121,6 +121,6 @@ def test_gradients_keep_the_type_and_run_on_devices(dtype: str) -> None:
     assert got.dtype == dtype
     values = np.arange(12).reshape(4, 3).astype(dtype)
     with vs.Scheduler(["cpu"]) as sched:
-        made = sched.compile({"g": got})(x=values, ids=np.asarray([0, 1, 1, 0, 1], np.int32))["g"]
+        result = sched.compile({"g": got})(x=values, ids=np.asarray([0, 1, 1, 0, 1], np.int32))["g"]
     a, b, c, d = values  # b * a + b * b + d * c + b * d, and b over the row before these
-    np.testing.assert_allclose(made, [b, a + 2 * b + d + 1, d, c + b], rtol=1e-3)
+    np.testing.assert_allclose(result, [b, a + 2 * b + d + 1, d, c + b], rtol=1e-3)

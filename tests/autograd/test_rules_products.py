@@ -36,15 +36,15 @@ LEADS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("turned", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
 @pytest.mark.parametrize("leads", LEADS, ids=str)
 def test_operands_of_a_product_are_broadcast(
-    leads: tuple[tuple[int, ...], tuple[int, ...]], turned: tuple[bool, bool]
+    leads: tuple[tuple[int, ...], tuple[int, ...]], transposed: tuple[bool, bool]
 ) -> None:
     for m, k, n in ((3, 5, 2), (2, 9, 1), (1, 3, 7), (5, 1, 4)):
-        a = swapped(floats(*leads[0], m, k), turned[0])
-        b = swapped(floats(*leads[1], k, n, seed=1), turned[1])
-        agrees(OpSample("matmul", (a, b, floats(n, seed=2)), attrs(*turned)))
+        a = swapped(floats(*leads[0], m, k), transposed[0])
+        b = swapped(floats(*leads[1], k, n, seed=1), transposed[1])
+        agrees(OpSample("matmul", (a, b, floats(n, seed=2)), attrs(*transposed)))
 
 
 def ops_of(case: OpSample) -> list[str]:
@@ -53,10 +53,10 @@ def ops_of(case: OpSample) -> list[str]:
     return [n.op for n in function_of(case).backward.nodes if n.op not in forward]
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_gradient_of_a_weight_is_one_product_over_the_whole_batch(turned: bool) -> None:
-    x, w = floats(4, 6, 5), swapped(floats(5, 3), turned)
-    graph = function_of(OpSample("matmul", (x, w), attrs(False, turned))).backward
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_gradient_of_a_weight_is_one_product_over_the_whole_batch(transposed: bool) -> None:
+    x, w = floats(4, 6, 5), swapped(floats(5, 3), transposed)
+    graph = function_of(OpSample("matmul", (x, w), attrs(False, transposed))).backward
     nodes = {n.id: n for n in graph.nodes}
     products = [n for n in graph.nodes if n.op == "matmul"]
     assert "reduce_sum" not in {n.op for n in graph.nodes}
@@ -134,17 +134,19 @@ def test_attention_with_each_option_and_mask(option: str, mask: str) -> None:
 
 
 def gradients(
-    mask: NDArray | None, dtype: str, given_as: str = "float32", **options: AttrValue
+    mask: NDArray | None, dtype: str, input_dtype: str = "float32", **options: AttrValue
 ) -> dict[str, NDArray]:
     """The gradients of attention by its operands, as numpy's backend gives them; given_as: the
     operands are rounded to that before.
     """
     case = attention((1, 2, 4, 8), (1, 6), 8, mask, **options)
-    arrays = [a.astype(given_as).astype(dtype) if a.dtype.kind == "f" else a for a in case.inputs]
+    arrays = [
+        a.astype(input_dtype).astype(dtype) if a.dtype.kind == "f" else a for a in case.inputs
+    ]
     names = ["q", "k", "v", "mask"][: len(arrays)]
-    given = {n: vs.input(n, a.shape, str(a.dtype)) for n, a in zip(names, arrays, strict=True)}
-    out = apply("attention", list(given.values()), case.attrs)
-    smooth = {n: t for n, t in given.items() if t.dtype == dtype}
+    inputs = {n: vs.input(n, a.shape, str(a.dtype)) for n, a in zip(names, arrays, strict=True)}
+    out = apply("attention", list(inputs.values()), case.attrs)
+    smooth = {n: t for n, t in inputs.items() if t.dtype == dtype}
     pulled = vs.vjp(out, floats(*out.shape, seed=9).astype(dtype), smooth)
     with vs.Scheduler(["cpu"]) as sched:
         return sched.compile(pulled)(**dict(zip(names, arrays, strict=True)))
@@ -220,12 +222,12 @@ def test_rotation_and_its_angles(interleaved: bool, batched: tuple[bool, bool]) 
     agrees(rotary((2, 3, 4, 7), 6, batched, interleaved))
 
 
-def test_a_rotation_is_turned_back() -> None:
+def test_a_rotation_is_rotated_back() -> None:
     case = rotary((2, 3, 4, 6), 6)
-    given = vs.input("x", (2, 3, 4, 6))
+    placeholder = vs.input("x", (2, 3, 4, 6))
     cos, sin = vs.rotary_cache(4, 6, 10.0)
-    turned = vs.rotary_embedding(given, cos, sin)
-    back = vs.vjp(turned, turned, given)
+    transposed = vs.rotary_embedding(placeholder, cos, sin)
+    back = vs.vjp(transposed, transposed, placeholder)
     with vs.Scheduler(["cpu"]) as sched:
         got = sched.compile(back)(x=case.inputs[0])
     np.testing.assert_allclose(got, case.inputs[0], rtol=1e-5, atol=1e-6)

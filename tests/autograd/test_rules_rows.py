@@ -191,12 +191,12 @@ def test_float16_is_computed_in_float32(number: int) -> None:
 
 def test_positions_and_bools_stop_a_gradient() -> None:
     x = vs.input("x", (3, 4))
-    for made, reason in (
+    for built, reason in (
         (vs.argmax(x, 1), "argmax, which gives positions"),
         (vs.argsort(x, 1), "argsort, which gives positions"),
         (vs.reduce_any(x > 0, 1), "gives bool"),
     ):
-        loss = vs.reduce_sum(vs.cast(made, "float32"))
+        loss = vs.reduce_sum(vs.cast(built, "float32"))
         with pytest.raises(vs.GradientError, match=reason):
             vs.grad(loss, x)
 

@@ -20,9 +20,9 @@ def test_the_gradient_of_a_state_is_that_of_its_value_of_now() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_dropout_passes_what_it_keeps(dtype: str) -> None:
     x = vs.input("x", (200,), dtype)
-    kept = vs.dropout(x, 0.5, seed=3)
+    stored = vs.dropout(x, 0.5, seed=3)
     with vs.Scheduler(["cpu"]) as sched:
-        run = sched.compile((kept, vs.grad(vs.reduce_sum(kept), x)))
+        run = sched.compile((stored, vs.grad(vs.reduce_sum(stored), x)))
         result, got = run(x=np.ones(200, dtype))
     assert 0 < np.count_nonzero(got) < 200
     np.testing.assert_array_equal(got, result)

@@ -40,20 +40,20 @@ def gradients(build: Build, arrays: Sequence[NDArray], order: int) -> list[NDArr
     """Return the gradients by all operands of sum(y * c), or with order 2 those of the sum of its
     gradients times other numbers.
     """
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    made = _scalar(build(*given))
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    built = _scalar(build(*inputs))
     if order == 2:
-        made = _scalar(*vs.grad(made, given, missing="zeros"))
-    pulled = vs.grad(made, given, missing="zeros")
+        built = _scalar(*vs.grad(built, inputs, missing="zeros"))
+    pulled = vs.grad(built, inputs, missing="zeros")
     return run({f"g{i}": t for i, t in enumerate(pulled)}, arrays)
 
 
 def scalar(build: Build, arrays: Sequence[NDArray], order: int) -> float:
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    made = _scalar(build(*given))
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    built = _scalar(build(*inputs))
     if order == 2:
-        made = _scalar(*vs.grad(made, given, missing="zeros"))
-    return float(run({"s": made}, arrays)[0])
+        built = _scalar(*vs.grad(built, inputs, missing="zeros"))
+    return float(run({"s": built}, arrays)[0])
 
 
 def run(outputs: dict[str, vs.Tensor], arrays: Sequence[NDArray]) -> list[NDArray]:

@@ -120,14 +120,14 @@ def test_gradients_equal_those_of_pytorch(row: Row) -> None:
     name, arrays, ours, theirs = row
     rtol = 1e-6 if name == "ops celu" else 1e-9  # theirs is off its own differences by 1e-8
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    given = [vs.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(wide)]
+    inputs = [vs.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(wide)]
     smooth = [i for i, a in enumerate(wide) if a.dtype.kind == "f"]
-    result = ours(*given)
+    result = ours(*inputs)
     tensors = [torch.from_numpy(a.copy()).requires_grad_(i in smooth) for i, a in enumerate(wide)]
     expected = theirs(*tensors)
     c = np.random.default_rng(3).standard_normal(tuple(expected.shape))
     wanted = torch.autograd.grad(expected, [tensors[i] for i in smooth], torch.from_numpy(c))
-    pulled = vs.vjp(result, c, {f"x{i}": given[i] for i in smooth})
+    pulled = vs.vjp(result, c, {f"x{i}": inputs[i] for i in smooth})
     feeds = {f"x{i}": a for i, a in enumerate(wide)}
     got = evaluate(vs.build_graph(pulled)[0], feeds)
     for i, w in zip(smooth, wanted, strict=True):

@@ -168,9 +168,9 @@ def recurrent(kind: str, directions: int) -> Row:
 
     def theirs(x: Any, *rest: Any) -> tuple[Any, ...]:
         start, weights = rest[:states], rest[states:]
-        given = dict(zip(names, weights, strict=True))
+        feeds = dict(zip(names, weights, strict=True))
         first = start if states == 2 else start[0]
-        out, last = torch.func.functional_call(layer, given, (x, first))
+        out, last = torch.func.functional_call(layer, feeds, (x, first))
         return (out, *(last if states == 2 else (last,)))
 
     def ours(x: vs.Tensor, *rest: vs.Tensor) -> tuple[vs.Tensor, ...]:
@@ -210,8 +210,8 @@ def sched(devices: list[str]) -> Iterator[vs.Scheduler]:
 def test_gradients_equal_those_of_pytorch(row: Row, sched: vs.Scheduler) -> None:
     _, arrays, ours, theirs = row
     inputs = [vs.input(f"x{i}", a.shape) for i, a in enumerate(arrays)]
-    made = ours(*inputs)
-    outputs = [made] if isinstance(made, vs.Tensor) else list(made)
+    built = ours(*inputs)
+    outputs = [built] if isinstance(built, vs.Tensor) else list(built)
     rng = np.random.default_rng(3)
     weights = [np.asarray(rng.standard_normal(o.shape), np.float32) for o in outputs]
     pulled = vs.vjp(outputs, weights, {f"x{i}": x for i, x in enumerate(inputs)})

@@ -133,8 +133,8 @@ def test_gradients_are_those_of_torch(
     result = theirs(*tensors)
     c = np.cos(np.arange(result.numel())).reshape(tuple(result.shape))
     wanted = torch.autograd.grad(result, tensors, torch.from_numpy(c))
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    pulled = vs.vjp(ours(*given), c, given)
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    pulled = vs.vjp(ours(*inputs), c, inputs)
     graph = build_graph({f"g{i}": t for i, t in enumerate(pulled)})[0]
     found = evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays)})
     for i, expected in enumerate(wanted):

@@ -16,7 +16,7 @@ from vksched.ir.vjp import Rule, VjpContext, sum_to
 from vksched.testing import check_gradients
 from vksched.testing.check_gradients import first_order, on_device, second_order, summary
 from vksched.testing.numeric_gradient import (
-    Compared,
+    GradientComparison,
     compare,
     compare_second,
     function_of,
@@ -142,9 +142,9 @@ def test_a_device_that_computes_a_gradient_wrongly_is_seen(monkeypatch: pytest.M
     real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
-        made = {name: array.copy() for name, array in real(*args).items()}  # type: ignore[arg-type]
-        made["x1"][2, 3] += 1e-3
-        return made
+        built = {name: array.copy() for name, array in real(*args).items()}  # type: ignore[arg-type]
+        built["x1"][2, 3] += 1e-3
+        return built
 
     monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [MUL])
@@ -210,8 +210,8 @@ def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
     real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
-        made = real(*args)  # type: ignore[arg-type]
-        return {**made, "x1": made["x1"] + np.float32(1e-4)}
+        built = real(*args)  # type: ignore[arg-type]
+        return {**built, "x1": built["x1"] + np.float32(1e-4)}
 
     monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [case])
@@ -235,8 +235,8 @@ def test_what_cannot_be_compared_says_why(case: OpSample, why: str) -> None:
 
 
 def test_outcomes_add_up() -> None:
-    total = Compared(2, 1, 0.5) + Compared(3, 0, 0.25, "bad")
-    assert total == Compared(5, 1, 0.5, "bad")
+    total = GradientComparison(2, 1, 0.5) + GradientComparison(3, 0, 0.25, "bad")
+    assert total == GradientComparison(5, 1, 0.5, "bad")
 
 
 def test_second_order_has_the_known_values() -> None:

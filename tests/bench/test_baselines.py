@@ -78,8 +78,8 @@ def test_baselines_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_mlir_names_each_value_once(spec: Spec) -> None:
     text = import_baseline("mlir").module_of(spec, 2)
-    made = [line.split("=")[0].strip() for line in text.splitlines() if line.startswith("  %")]
-    outside = [name for name in made if name[1:2] in "rx" or name.startswith("%in")]
+    built = [line.split("=")[0].strip() for line in text.splitlines() if line.startswith("  %")]
+    outside = [name for name in built if name[1:2] in "rx" or name.startswith("%in")]
     assert {"%r0", "%r1", "%in0", "%in1"} <= set(outside) and len(set(outside)) == len(outside)
 
 

@@ -28,16 +28,23 @@ from vksched.bench.baselines.workloads import (
     most_error,
     work_of,
 )
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.find_baselines import BASELINES
 from vksched.bench.overhead import overhead_facts
-from vksched.bench.peak_throughput import Ceiling
+from vksched.bench.peak_throughput import PeakRates
 from vksched.bench.report import DeviceReport, Report, find_devices, means, rates, run_suite
-from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
+from vksched.bench.rounds import (
+    Result,
+    RunnerTiming,
+    geometric_mean,
+    measure_case,
+    paired_ratio,
+    spread,
+)
 from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import SUITES as OWN
 from vksched.bench.suites import fitting, specs_of
-from vksched.bench.vksched_runner import Ours
+from vksched.bench.vksched_runner import VkschedRunner
 from vksched.cli import main
 from vksched.common.user_warning import warn_user
 from vksched.ops.lowering.vec4 import WORDS_64, reads_64
@@ -63,13 +70,13 @@ MIXED = SuiteOptions(precision="mixed")
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
 
 
-def figure(runner: str, *rounds_s: float, **more: Any) -> Figure:
-    return Figure(runner, list(rounds_s), **more)
+def figure(runner: str, *rounds_s: float, **more: Any) -> RunnerTiming:
+    return RunnerTiming(runner, list(rounds_s), **more)
 
 
 def sample() -> Report:
     """A run with two baselines, of which one is wrong."""
-    top = Ceiling(1e9, 1e9, "a loop", "a copy")
+    top = PeakRates(1e9, 1e9, "a loop", "a copy")
     device = DeviceReport(
         "vulkan:0", "A card", "discrete", "driver 1", top, {"ncnn": "1", "kp": ""}
     )
@@ -79,7 +86,7 @@ def sample() -> Report:
         Result("vulkan:0", LARGER, [figure("vksched", 0.02, 0.04), figure("ncnn", 0.04, 0.02)]),
         *(Result("vulkan:0", spec, [figure("vksched", 1e-5)]) for spec in CHAINS),
     ]
-    facts = [Fact("vulkan:0", "a run of nothing", 2e-4, "s", 1e-4, "note")]
+    facts = [ExtraMetric("vulkan:0", "a run of nothing", 2e-4, "s", 1e-4, "note")]
     return Report("ops", [device], results, "0", facts)
 
 
@@ -105,10 +112,10 @@ def test_ratios_are_of_rounds() -> None:
 
 
 def test_a_ceiling_bounds_by_what_takes_longer() -> None:
-    top = Ceiling(100.0, 10.0, "", "")
+    top = PeakRates(100.0, 10.0, "", "")
     assert top.share(50.0, 1.0, 1.0) == 0.5 and top.bound(50.0, 1.0) == "arithmetic"
     assert top.share(1.0, 5.0, 1.0) == 0.5 and top.bound(1.0, 5.0) == "bytes"
-    assert rates(SPEC, 0.002, Ceiling(2e9, 1e12, "", "")) == pytest.approx((1.0, 0.06, 0.5))
+    assert rates(SPEC, 0.002, PeakRates(2e9, 1e12, "", "")) == pytest.approx((1.0, 0.06, 0.5))
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])
@@ -154,7 +161,7 @@ def test_every_kind_of_case_is_right_on_every_device(
     from test_baselines import SPECS
 
     monkeypatch.setattr("vksched.bench.vksched_runner.repeats", lambda _: 2)
-    ours = Ours(device)
+    ours = VkschedRunner(device)
     try:
         for spec in SPECS:
             result = measure_case(device, spec, [ours], 1e-3, rounds=1)
@@ -166,13 +173,13 @@ def test_every_kind_of_case_is_right_on_every_device(
 
 @pytest.mark.parametrize("device", DEVICES[:2])
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.json"
+    stored = tmp_path / "kept.json"
     options = ["--devices", device, "--case", "matmul 64", "--time-budget", "0.01"]
     options += ["--baselines", "numpy"] if device == "cpu" else []
-    shown = call(*options, "--output", str(kept))
+    shown = call(*options, "--output", str(stored))
     assert shown.exit_code == 0, shown.output
     assert "matmul 64" in shown.output and "of ceiling" in shown.output
-    found = Report.from_dict(json.loads(kept.read_text()))
+    found = Report.from_dict(json.loads(stored.read_text()))
     (result,) = found.results
     assert result.device == device and result.ours is not None
     if device == "cpu":
@@ -212,7 +219,9 @@ def test_what_is_done_when_it_is_stopped_is_printed(
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 
-def test_missing_baselines_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_baselines_and_missing_figures_are_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from vksched.cli.commands.bench import show
 
     report = sample()
@@ -263,7 +272,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured_is_said(
+def test_what_cannot_be_measured_is_reported(
     arguments: tuple[str, ...], message: str, quick: None
 ) -> None:
     shown = call(*arguments, *(() if "--time-budget" in arguments else ("--time-budget", "0.001")))
@@ -306,11 +315,11 @@ def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
 def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
     early, late = sample(), sample()
     late.results = [Result("vulkan:0", SPEC, [figure("vksched", 0.001)])]
-    late.devices[0].ceiling = Ceiling(2e9, 1e8, "better", "worse")
+    late.devices[0].ceiling = PeakRates(2e9, 1e8, "better", "worse")
     from results import merge
 
     merged = merge([early, late])
-    assert merged.devices[0].ceiling == Ceiling(2e9, 1e9, "better", "a copy")
+    assert merged.devices[0].ceiling == PeakRates(2e9, 1e9, "better", "a copy")
     by_name = {r.spec.name: r for r in merged.results}
     assert len(by_name) == 4 and by_name["product"].ours.seconds == 0.001
 
@@ -331,10 +340,10 @@ def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> N
     assert found.exit_code == 1 and "cannot read" in found.output
 
 
-def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
-    kept = BENCHMARKS.parent / "docs" / "performance" / "data" / "results.json"
-    if kept.exists():
-        report, extras = page.read([kept])
+def test_the_retained_results_make_the_page(page: Any, tmp_path: Path) -> None:
+    stored = BENCHMARKS.parent / "docs" / "performance" / "data" / "results.json"
+    if stored.exists():
+        report, extras = page.read([stored])
         assert report.results
         assert page.page(report, extras, {}).startswith("## Devices")
 
@@ -368,10 +377,13 @@ def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Pa
     baselines = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
     report.results.append(Result("vulkan:0", MODEL, [ours, *baselines]))
     report.facts += [
-        Fact("vulkan:0", "net: a run, beside its kernels", 0.2, "s", 0.16),
-        Fact("vulkan:0", "net: peak, beside onnxruntime", 3 << 20, "bytes", 6 << 20),
-        Fact("vulkan:0", "net: compile and first run", 1.5, "s"),
-        *(Fact("planner", f"planning: random, {n:,} nodes", 50.0, "us/node") for n in (10, 1000)),
+        ExtraMetric("vulkan:0", "net: a run, beside its kernels", 0.2, "s", 0.16),
+        ExtraMetric("vulkan:0", "net: peak, beside onnxruntime", 3 << 20, "bytes", 6 << 20),
+        ExtraMetric("vulkan:0", "net: compile and first run", 1.5, "s"),
+        *(
+            ExtraMetric("planner", f"planning: random, {n:,} nodes", 50.0, "us/node")
+            for n in (10, 1000)
+        ),
     ]
     gpu = Spec(
         "matmul 2048 float16",
@@ -445,12 +457,12 @@ def test_cases_have_a_precision_where_it_changes_something() -> None:
 @pytest.mark.parametrize("word", ["mixed", "float16"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
-    ours = Ours(device)
+    ours = VkschedRunner(device)
     try:
         for spec in (SPEC, SMALL_MODELS[2]):
-            made = in_precision(spec, word)
-            assert made is not None
-            (found,) = measure_case(device, made, [ours], 1e-3, rounds=1).figures
+            built = in_precision(spec, word)
+            assert built is not None
+            (found,) = measure_case(device, built, [ours], 1e-3, rounds=1).figures
             assert found.nmse is not None, found.reason
             if device == "cpu":  # numpy rounds what it may
                 assert found.nmse > 1e-9
@@ -458,7 +470,7 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
         ours.close()
     baseline = BaselineProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     try:
-        assert f"not in {word}" in baseline.prepare(made)["skip"]
+        assert f"not in {word}" in baseline.prepare(built)["skip"]
     finally:
         baseline.close()
 
@@ -470,25 +482,25 @@ def test_torch_rounds_to_float16(word: str) -> None:
 
     baseline = open_baseline({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     for spec in (SPEC, *SMALL_MODELS):
-        made = in_precision(spec, word)
-        assert made is not None
-        arrays = arrays_of(made)
-        far = error_of(made, arrays, baseline.prepare(made, arrays).result())
-        assert 1e-9 < far < most_error(made)
+        built = in_precision(spec, word)
+        assert built is not None
+        arrays = arrays_of(built)
+        far = error_of(built, arrays, baseline.prepare(built, arrays).result())
+        assert 1e-9 < far < most_error(built)
 
 
 def test_hardware_alone_is_tuned_first(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+    inputs: list[Any] = []
 
-    def opened(device: str, tune: Any) -> Ours:
-        given.append(tune)
-        return Ours(device)
+    def opened(device: str, tune: Any) -> VkschedRunner:
+        inputs.append(tune)
+        return VkschedRunner(device)
 
-    monkeypatch.setattr("vksched.bench.report.Ours", opened)
+    monkeypatch.setattr("vksched.bench.report.VkschedRunner", opened)
     (info,) = find_devices(["cpu"])
     for type_, tune_s in (("cpu", 60.0), ("discrete", 60.0), ("discrete", 0.0)):
         run_suite(OWN["ops"], [], [replace(info, type=type_)], tune_s=tune_s)
-    assert given == ["auto", 60.0, "auto"]
+    assert inputs == ["auto", 60.0, "auto"]
 
 
 def test_a_case_for_hardware_is_left_out_on_software() -> None:
@@ -504,7 +516,7 @@ def test_a_case_for_hardware_is_left_out_on_software() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
-    ours = Ours(device)
+    ours = VkschedRunner(device)
     try:
         for spec in SMALL_MODELS if device == "cpu" else SMALL_MODELS[2::2]:
             result = measure_case(device, spec, [ours], 1e-3, rounds=1)
@@ -554,14 +566,14 @@ def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:
             text, weights = file.finish()
             magic, counts, *lines = text.splitlines()
             assert magic == "7767517" and int(counts.split()[0]) == len(lines)
-            made, read = [], []
+            built, read = [], []
             for line in lines:
                 _, _, bottoms, tops, *names = line.split()
                 read += names[: int(bottoms)]
-                made += names[int(bottoms) : int(bottoms) + int(tops)]
-            assert len(set(made)) == len(made) == int(counts.split()[1])
-            assert len(set(read)) == len(read) and set(read) < set(made)
-            assert set(made) - set(read) == {made[-1]}
+                built += names[int(bottoms) : int(bottoms) + int(tops)]
+            assert len(set(built)) == len(built) == int(counts.split()[1])
+            assert len(set(read)) == len(read) and set(read) < set(built)
+            assert set(built) - set(read) == {built[-1]}
             assert len(weights) >= work_of(spec)[1] and ("Gemm" in text) == gemm or not gemm
 
 
@@ -574,13 +586,13 @@ def test_the_work_of_a_model_is_that_of_its_products() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_overhead_is_told_beside_plain_copies(device: str) -> None:
+def test_overhead_is_reported_next_to_plain_copies(device: str) -> None:
     trivial, upload = overhead_facts(device, 1 << 18)
     assert trivial.value > 0 and trivial.reference is None
     assert upload.unit == "bytes/s" and upload.ratio and upload.ratio > 0
 
 
-def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_is_reported_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = list(planning_time.planning_facts((30, 60)))
     assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning_time.KINDS)
     assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]

@@ -139,7 +139,7 @@ def test_loading_is_compared_with_reading_and_copying(
         assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"
 
 
-def test_models_are_measured_on_all_devices_beside_each_alone(
+def test_models_are_measured_on_all_devices_next_to_each_alone(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import devices
@@ -179,7 +179,7 @@ def test_predictions_become_a_page_and_a_table(
     assert "|  |  | relu | 0 us | 100 us | - |" in text
 
 
-def test_a_page_of_predictions_is_made_of_earlier_results(
+def test_a_page_of_predictions_is_built_of_earlier_results(
     runner: CliRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -286,27 +286,27 @@ def test_the_page_of_language_models_is_written_from_results(
     import language_models
 
     from vksched.bench.baselines.workloads import Spec
-    from vksched.bench.extra_metrics import Fact
-    from vksched.bench.peak_throughput import Ceiling
+    from vksched.bench.extra_metrics import ExtraMetric
+    from vksched.bench.peak_throughput import PeakRates
     from vksched.bench.report import DeviceReport, Report
-    from vksched.bench.rounds import Figure, Result
+    from vksched.bench.rounds import Result, RunnerTiming
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    monkeypatch.setattr(language_models, "STORED", tmp_path / "page.json")
     refused = runner.invoke(language_models.main)
     assert refused.exit_code == 1 and "try --run" in refused.output
-    card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
+    card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", PeakRates(1e9, 4e9, "", ""))
     card.baselines["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     spec = Spec("m Q4_K prompt 100", "language", "prompt", params)
-    wrong = Figure("llama.cpp", reason="wrong result", wrong=True)
-    ours = Figure("vksched", [0.5, 0.5], memory_bytes=3 << 20)
+    wrong = RunnerTiming("llama.cpp", reason="wrong result", wrong=True)
+    ours = RunnerTiming("vksched", [0.5, 0.5], memory_bytes=3 << 20)
     load = Spec("m Q4_K load", "language", "load", {**params, "phase": "load"})
     results = [
-        Result("vulkan:0", spec, [ours, Figure("llama.cpp", [1.0, 2.0])]),
-        Result("vulkan:0", load, [Figure("vksched", [0.25]), wrong]),
+        Result("vulkan:0", spec, [ours, RunnerTiming("llama.cpp", [1.0, 2.0])]),
+        Result("vulkan:0", load, [RunnerTiming("vksched", [0.25]), wrong]),
     ]
-    facts = [Fact("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
+    facts = [ExtraMetric("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(Report("llm", [card], results, "0", facts).as_dict()))
     assert runner.invoke(language_models.main, [str(stored)]).exit_code == 0
@@ -326,14 +326,14 @@ def test_the_page_of_language_models_is_written_from_results(
 def results_of(device: str, cases: Sequence[str]) -> dict[str, Any]:
     """What `vksched bench` writes of these cases."""
     from vksched.bench.baselines.workloads import Spec
-    from vksched.bench.peak_throughput import Ceiling
+    from vksched.bench.peak_throughput import PeakRates
     from vksched.bench.report import DeviceReport, Report
-    from vksched.bench.rounds import Figure, Result
+    from vksched.bench.rounds import Result, RunnerTiming
 
     params = {"phase": "token", "tokens": 1, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
     specs = [Spec(name, "language", "token", params) for name in cases]
-    results = [Result(device, spec, [Figure("vksched", [0.5])]) for spec in specs]
-    about = DeviceReport(device, device, "cpu", "d", Ceiling(1e9, 4e9, "", ""))
+    results = [Result(device, spec, [RunnerTiming("vksched", [0.5])]) for spec in specs]
+    about = DeviceReport(device, device, "cpu", "d", PeakRates(1e9, 4e9, "", ""))
     return Report("llm", [about], results, "0").as_dict()
 
 
@@ -346,7 +346,7 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     from vksched.bench.language.random_models import TYPES, Sizes, write_model
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    monkeypatch.setattr(language_models, "STORED", tmp_path / "page.json")
     sizes = Sizes(layers=1, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
     write_model(file := tmp_path / "own-q4_k.gguf", "Q4_K", sizes)
     asked: list[tuple[str, int]] = []
@@ -362,21 +362,21 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
 
     monkeypatch.setattr(portions.Run, "_call", call)
     (tmp_path / "page.json").write_text(json.dumps(results_of("cpu", ["old"])), "utf-8")
-    given = ["--run", "--devices", "cpu", "--model", str(file), "--work", str(tmp_path / "work")]
-    stopped = runner.invoke(language_models.main, given)
+    args = ["--run", "--devices", "cpu", "--model", str(file), "--work", str(tmp_path / "work")]
+    stopped = runner.invoke(language_models.main, args)
     assert stopped.exit_code == 1 and "6 cases are missing" in stopped.output
     assert {f"random 27M {kind} prompt 128" for kind in TYPES} < {name for name, _ in asked}
     assert ("own-q4_k load", 3) in asked and ("random 27M Q4_K int8 prompt 128", 3) in asked
     asked.clear()
     with monkeypatch.context() as other:
         other.setattr(portions, "code_and_drivers", lambda: "of another commit")
-        refused = runner.invoke(language_models.main, given)
+        refused = runner.invoke(language_models.main, args)
     assert refused.exit_code == 1 and "expected figures of this code" in refused.output
-    refused = runner.invoke(language_models.main, [*given, "--time-budget", "2"])
+    refused = runner.invoke(language_models.main, [*args, "--time-budget", "2"])
     assert refused.exit_code == 1 and "and options" in refused.output and not asked
     (tmp_path / "work" / "mine.json").write_text("not of a run")
     fails = False
-    done = runner.invoke(language_models.main, given)
+    done = runner.invoke(language_models.main, args)
     assert done.exit_code == 0, done.output
     assert [name for name, _ in asked] == [
         "random 27M Q6_K prompt 128",
@@ -387,10 +387,10 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     assert "| old |" not in text
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["mine.json"]
     asked.clear()
-    assert runner.invoke(language_models.main, [*given, "--few", "cpu"]).exit_code == 0
+    assert runner.invoke(language_models.main, [*args, "--few", "cpu"]).exit_code == 0
     assert asked == [("random 27M F16 token at 128", 4)]
     (tmp_path / "work" / "mine.json").unlink()
-    assert runner.invoke(language_models.main, given).exit_code == 0
+    assert runner.invoke(language_models.main, args).exit_code == 0
     assert not (tmp_path / "work").exists()
 
 
@@ -407,7 +407,7 @@ def test_plans_are_held_against_moves_and_all_placements(runner: CliRunner, tmp_
         assert row["single"] <= 1.000001 and 1 <= row["better"] < 1.1
 
 
-def test_first_runs_has_two_starts_beside_references(
+def test_first_runs_has_two_starts_next_to_references(
     runner: CliRunner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import first_runs

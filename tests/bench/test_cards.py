@@ -14,8 +14,8 @@ from click.testing import Result as Called
 from test_bench import SMALL_MODELS, SPEC, figure, sample
 
 from vksched.bench.baselines.workloads import COPY, LANGUAGE, Spec, in_precision, work_of
-from vksched.bench.extra_metrics import Fact
-from vksched.bench.peak_throughput import Ceiling
+from vksched.bench.extra_metrics import ExtraMetric
+from vksched.bench.peak_throughput import PeakRates
 from vksched.bench.report import Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of
@@ -53,7 +53,7 @@ def of_card() -> Report:
         Result("vulkan:0", read, [figure("vksched", 1e-3), figure("llama.cpp", 2e-3)])
     )
     report.devices[0].baselines["torch"] = "2"
-    report.facts.append(Fact("vulkan:0", "net: compile and first run", 1.5, "s"))
+    report.facts.append(ExtraMetric("vulkan:0", "net: compile and first run", 1.5, "s"))
     return report
 
 
@@ -74,8 +74,8 @@ def test_results_of_a_card_make_a_page_of_their_own(run: Any, tmp_path: Path) ->
 
 def test_later_results_of_a_card_win_and_others_stay(run: Any, tmp_path: Path) -> None:
     run("--card", "h100", stored(tmp_path / "a.json", of_card()))
-    kept = tmp_path / "performance" / "data" / "cards" / "h100.json"
-    data = Report.from_dict(json.loads(kept.read_text()))
+    saved = tmp_path / "performance" / "data" / "cards" / "h100.json"
+    data = Report.from_dict(json.loads(saved.read_text()))
     read = next(result.spec for result in data.results if result.spec.kind == LANGUAGE)
     assert work_of(read) == (4e6, 2e6)
     later = sample()
@@ -122,7 +122,7 @@ def test_a_chapter_begins_with_what_reaches_its_goal(
     assert "tiny ops" not in missing  # of a suite that was not measured at all
 
 
-def test_cases_with_a_precision_have_a_row_of_their_own_beside_the_others(run: Any) -> None:
+def test_cases_with_a_precision_have_a_row_of_their_own_next_to_the_others(run: Any) -> None:
     import page
     from results import merge
 
@@ -148,7 +148,7 @@ def test_what_a_dispatch_costs_is_less_on_cards(run: Any, type: str, bound: str)
     import page
 
     report = products(1.0, 1.0)
-    device = replace(report.devices[0], type=type, ceiling=Ceiling(1e15, 1e13, "", ""))
+    device = replace(report.devices[0], type=type, ceiling=PeakRates(1e15, 1e13, "", ""))
     result = replace(report.results[0], figures=[figure("vksched", 5e-5)])
     assert page.bound_of(device, result) == bound
 

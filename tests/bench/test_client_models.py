@@ -53,17 +53,17 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one of two packages, which has one of its two models."""
     there = Network("halves", "data/half.onnx", FEEDS)
     gone = Network("gone", "data/gone.onnx", FEEDS)
-    made = (
+    built = (
         ClientPackage("first-package", "first_package", (there, gone)),
         ClientPackage("second-package", "second_package_that_is_nowhere", (there,)),
     )
-    monkeypatch.setattr(clients, "CLIENT_PACKAGES", made)
+    monkeypatch.setattr(clients, "CLIENT_PACKAGES", built)
     monkeypatch.setattr(clients, "FOLDER", tmp_path / "no such folder")
     write_model(tmp_path / "packages" / "first_package" / "data" / "half.onnx")
     return tmp_path / "packages"
 
 
-def test_cases_are_the_models_that_are_there_and_the_rest_is_told(packages: Path) -> None:
+def test_cases_are_the_models_that_are_there_and_the_rest_is_reported(packages: Path) -> None:
     (spec,), missing = client_specs([packages])
     assert (spec.name, spec.kind) == ("first-package: halves", FILE)
     assert Path(spec["file"]).is_file() and missing == ["first-package", "second-package"]
@@ -90,10 +90,10 @@ def test_operands_are_drawn_from_their_ranges_and_the_result_is_numpys(packages:
     assert np.abs(feeds["x"]).max() <= 1 and feeds["x"].std() > 0
     cases = clients.Cases()
     try:
-        made = cases.ready(spec)
-        assert cases.ready(spec) is made
+        built = cases.ready(spec)
+        assert cases.ready(spec) is built
         wanted = joined([feeds["x"] * HALF, feeds["n"]])
-        assert np.allclose(expected_of(made, feeds), wanted, 1e-6)
+        assert np.allclose(expected_of(built, feeds), wanted, 1e-6)
     finally:
         cases.close()
 
@@ -109,9 +109,9 @@ def test_every_output_counts_as_much_as_the_others() -> None:
 def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     baselines = ["--baselines", "onnxruntime"] if find_spec("onnxruntime") else []
-    given = [*HERE, f"packages={packages}", "--devices", "cpu", "--time-budget", "0.05", *baselines]
+    args = [*HERE, f"packages={packages}", "--devices", "cpu", "--time-budget", "0.05", *baselines]
     found = CliRunner().invoke(
-        main, ["bench", "--suite", "clients", *given, "--output", str(file)], catch_exceptions=False
+        main, ["bench", "--suite", "clients", *args, "--output", str(file)], catch_exceptions=False
     )
     assert found.exit_code == 0
     assert "note: [bench] no models of first-package, second-package; try `python" in found.stderr
@@ -132,8 +132,8 @@ def test_the_command_prints_times_and_how_to_get_the_rest(packages: Path, tmp_pa
 @pytest.mark.filterwarnings("default")
 def test_a_model_that_numpy_cannot_run_is_left_out_with_the_reason(packages: Path) -> None:
     write_model(packages / "first_package" / "data" / "half.onnx", "NoSuchOp")
-    given = [*HERE, f"packages={packages}", "--devices", "cpu", "--time-budget", "0.05"]
-    found = CliRunner().invoke(main, ["bench", "--suite", "clients", *given])
+    args = [*HERE, f"packages={packages}", "--devices", "cpu", "--time-budget", "0.05"]
+    found = CliRunner().invoke(main, ["bench", "--suite", "clients", *args])
     assert found.exit_code == 0
     assert "first-package: halves is left out: " in found.stderr and "NoSuchOp" in found.stderr
 
@@ -141,11 +141,11 @@ def test_a_model_that_numpy_cannot_run_is_left_out_with_the_reason(packages: Pat
 def test_packages_are_for_this_suite_alone(tmp_path: Path) -> None:
     refused = CliRunner().invoke(main, ["bench", "--suite-option", f"packages={tmp_path}"])
     assert refused.exit_code == 2 and "of suite ops: expected none, got pack" in refused.output
-    for given, code, reason in (
+    for values, code, reason in (
         ("songs=1", 2, "expected packages=VALUE, got songs=1"),
         (f"packages={tmp_path / 'none'}", 1, "expected a folder with packages, got"),
     ):
-        refused = CliRunner().invoke(main, ["bench", "--suite", "clients", *HERE, given])
+        refused = CliRunner().invoke(main, ["bench", "--suite", "clients", *HERE, values])
         assert refused.exit_code == code and reason in refused.output
 
 

@@ -38,7 +38,7 @@ from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, measure_case
 from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
-from vksched.bench.vksched_runner import Ours
+from vksched.bench.vksched_runner import VkschedRunner
 from vksched.cli import main
 from vksched.importers import load_gguf
 
@@ -46,7 +46,14 @@ INT8 = SuiteOptions(precision="int8")
 DEVICES = ["cpu", *vulkan_names()]
 SMALL = Sizes(layers=2, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
 SHAPES = Tiny(
-    layers=2, width=256, heads=4, kv_heads=2, head_size=64, inner=512, vocabulary=300, turned=64
+    layers=2,
+    width=256,
+    heads=4,
+    kv_heads=2,
+    head_size=64,
+    inner=512,
+    vocabulary=300,
+    rotary_size=64,
 )
 
 
@@ -139,10 +146,10 @@ def test_work_is_that_of_products_by_weights(small: Path) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
     specs = [s for s in language_specs() if s["type"] == "Q4_K"]
-    made, ours = Cases(specs), Ours(device)
+    cases, ours = Cases(specs), VkschedRunner(device)
     try:
         for spec in specs:
-            ready = made.ready(spec)
+            ready = cases.ready(spec)
             result = measure_case(device, ready, [ours], 1e-3, rounds=1)
             figure = result.ours
             assert figure is not None and not figure.reason and figure.seconds
@@ -151,34 +158,34 @@ def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
         folder = Path(ready["expected"]).parent
     finally:
         ours.close()
-        made.close()
+        cases.close()
     assert not folder.exists()
 
 
 def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
     specs = specs_of("llm", "*prompt*,*token*", replace(INT8, models=[small]))
-    made, ours = Cases(specs), Ours("cpu")
+    cases, ours = Cases(specs), VkschedRunner("cpu")
     try:
         for spec in specs:
-            figure = measure_case("cpu", made.ready(spec), [ours], 1e-3, rounds=1).ours
+            figure = measure_case("cpu", cases.ready(spec), [ours], 1e-3, rounds=1).ours
             assert figure is not None and not figure.reason and figure.nmse is not None
             assert 1e-7 < figure.nmse < 1e-2
     finally:
         ours.close()
-        made.close()
+        cases.close()
 
 
 def test_a_wrong_result_has_no_figure(quick: None) -> None:
     specs = [s for s in language_specs() if s["type"] == "F16"][-1:]
-    made, ours = Cases(specs), Ours("cpu")
+    cases, ours = Cases(specs), VkschedRunner("cpu")
     try:
-        ready = made.ready(specs[0])
+        ready = cases.ready(specs[0])
         np.save(ready["expected"], np.load(ready["expected"])[::-1])
         figure = measure_case("cpu", ready, [ours], 1e-3, rounds=1).ours
         assert figure is not None and figure.wrong and figure.seconds is None
     finally:
         ours.close()
-        made.close()
+        cases.close()
 
 
 def test_tokens_go_round_behind_their_text(small: Path) -> None:
@@ -198,12 +205,12 @@ def test_tokens_go_round_behind_their_text(small: Path) -> None:
 
 
 def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.json"
+    stored = tmp_path / "kept.json"
     options = ["bench", "--suite", "llm", "--model", str(small), "--devices", "cpu"]
-    shown = CliRunner().invoke(main, [*options, "--time-budget", "0.01", "--output", str(kept)])
+    shown = CliRunner().invoke(main, [*options, "--time-budget", "0.01", "--output", str(stored)])
     assert shown.exit_code == 0, shown.output
     assert "small-q4_k prompt 9" in shown.output and "tokens/s" in shown.output
-    report = Report.from_dict(json.loads(kept.read_text()))
+    report = Report.from_dict(json.loads(stored.read_text()))
     assert [f.name.split(":")[1].split()[0] for f in report.facts] == ["first", "second", "second"]
     prompt = next(r for r in report.results if r.spec["phase"] == "prompt")
     assert work_of(prompt.spec)[0] > 0 and "file" not in prompt.spec.params
@@ -211,7 +218,7 @@ def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: P
     assert refused.exit_code == 2 and "--model needs --suite llm" in refused.output
 
 
-def test_a_model_that_does_not_start_is_told(small: Path) -> None:
+def test_a_model_that_does_not_start_is_reported(small: Path) -> None:
     params = {"file": str(small) + "x", "context": 8, "cache_type": "f32"}
     spec = Spec("gone load", "language", "load", params)
     with pytest.warns(vs.VkschedWarning, match="gone load does not start on cpu"):
@@ -252,8 +259,8 @@ def fake_llama_cpp(takes: bool = True) -> Any:
         ggml_backend_dev_get=lambda index: index + 1,
         ggml_backend_dev_description=lambda one: devices[one - 1],
     )
-    made = ModuleType("llama_cpp")
-    made.__dict__.update(
+    built = ModuleType("llama_cpp")
+    built.__dict__.update(
         __version__="1.2",
         llama_cpp=SimpleNamespace(_lib=ggml),
         llama_log_callback=lambda function: function,
@@ -282,7 +289,7 @@ def fake_llama_cpp(takes: bool = True) -> Any:
         llama_free=lambda _: None,
         llama_model_free=lambda _: None,
     )
-    return made
+    return built
 
 
 @pytest.mark.parametrize(("index", "takes"), [(-1, True), (3, True), (3, False)])

@@ -114,7 +114,7 @@ def test_the_command_prints_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
     options = ["bench", "--suite-dir", str(SUITES), "--suite", "devices", "--devices", "cpu"]
     options += ["--case", "ResNet-18"]
-    said = CliRunner().invoke(main, options, catch_exceptions=False)
-    assert said.exit_code == 0 and "all by one plan" in " ".join(said.output.split())
+    result = CliRunner().invoke(main, options, catch_exceptions=False)
+    assert result.exit_code == 0 and "all by one plan" in " ".join(result.output.split())
     data = json.loads(CliRunner().invoke(main, [*options, "--json"]).output)
     assert [fact["value"] for fact in data["facts"]] == [2.0, 3.0, 2.0]

@@ -102,25 +102,25 @@ def test_every_butterfly_waits_for_the_other_one_of_its_pair() -> None:
 @pytest.mark.parametrize("consistent", [True, False])
 def test_instances_are_scaled_as_drawn(consistent: bool) -> None:
     for number in range(20):
-        made = schedule_instances.draw(
+        built = schedule_instances.draw(
             "layered", FAMILIES["layered"], 40, number, 7, consistent=consistent
         )
-        assert max(made.speed) / min(made.speed) == pytest.approx(made.heterogeneity)
-        assert 1 <= made.heterogeneity <= 30 and 0.1 <= made.ratio <= 10
-        each = [s for i in range(40) for s in made.seconds(i).values()]
-        assert all(made.seconds(i) for i in range(40)), "a task that nobody can run"
+        assert max(built.speed) / min(built.speed) == pytest.approx(built.heterogeneity)
+        assert 1 <= built.heterogeneity <= 30 and 0.1 <= built.ratio <= 10
+        each = [s for i in range(40) for s in built.seconds(i).values()]
+        assert all(built.seconds(i) for i in range(40)), "a task that nobody can run"
         moves = [
-            fmean(size / speed for _, _, size in made.shape.edges)
-            for speed in made.bytes_per_s.values()
+            fmean(size / speed for _, _, size in built.shape.edges)
+            for speed in built.bytes_per_s.values()
         ]
-        assert fmean(moves) / fmean(each) == pytest.approx(made.ratio)
-        assert len(made.bytes_per_s) == math.comb(len(made.speed), 2)
+        assert fmean(moves) / fmean(each) == pytest.approx(built.ratio)
+        assert len(built.bytes_per_s) == math.comb(len(built.speed), 2)
 
 
 def test_the_same_seed_draws_the_same_set_and_a_larger_set_has_the_smaller_one() -> None:
     few = list(schedule_instances.drawn_set(3, sizes=[20], each=1, only=["lu", "layered"]))
     more = list(schedule_instances.drawn_set(3, sizes=[20, 30], each=2, only=["lu", "layered"]))
-    assert [made.name for made in few] == [more[0].name, more[4].name]
+    assert [built.name for built in few] == [more[0].name, more[4].name]
     assert few[1] == more[4] and more[4] != more[5]
     other = list(schedule_instances.drawn_set(4, sizes=[20], each=1, only=["layered"]))
     assert other[0] != few[1]
@@ -128,15 +128,15 @@ def test_the_same_seed_draws_the_same_set_and_a_larger_set_has_the_smaller_one()
 
 def test_a_recipe_has_no_instance_below_its_smallest() -> None:
     pytest.importorskip("wfcommons")
-    made = list(schedule_instances.drawn_set(0, sizes=[20, 60], each=1))
-    assert not [x for x in made if len(x.shape.names) < 0.7 * SMALLEST.get(x.family, 0)]
-    assert "wfcommons:montage" in {x.family for x in made}
+    built = list(schedule_instances.drawn_set(0, sizes=[20, 60], each=1))
+    assert not [x for x in built if len(x.shape.names) < 0.7 * SMALLEST.get(x.family, 0)]
+    assert "wfcommons:montage" in {x.family for x in built}
 
 
 def test_what_is_not_consistent_is_not_for_saga() -> None:
-    made = schedule_instances.draw("fft", FAMILIES["fft"], 40, 0, 0, consistent=False)
+    built = schedule_instances.draw("fft", FAMILIES["fft"], 40, 0, 0, consistent=False)
     with pytest.raises(ValueError, match="expected a consistent one"):
-        made.problem()
+        built.problem()
 
 
 def test_a_recipe_leaves_the_global_sources_of_chance_alone() -> None:
@@ -157,8 +157,8 @@ def path_of_children() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Any]:
-    with schedule_peers.Peers(60.0) as made:
-        yield made
+    with schedule_peers.Peers(60.0) as built:
+        yield built
 
 
 @needs_saga
@@ -168,13 +168,13 @@ def test_plans_of_saga_are_plans_of_ours(peers: Any, name: str) -> None:
         instance = schedule_instances.draw(family, FAMILIES[family], 30, 1, 0)
         found = peers.ask(name, instance.problem())
         assert found.why == "" and found.seconds > 0
-        made = schedule_measure.plan_of(instance, name, found)
-        made.verify()
-        assert made.makespan_s == pytest.approx(max(found.finish_s))
+        built = schedule_measure.plan_of(instance, name, found)
+        built.verify()
+        assert built.makespan_s == pytest.approx(max(found.finish_s))
         again = schedule_measure.replayed(instance, found)
-        assert again.makespan_s <= made.makespan_s * (1 + 1e-9)
+        assert again.makespan_s <= built.makespan_s * (1 + 1e-9)
         if name == "Heft":  # starts everything as soon as its order lets it
-            assert again.makespan_s == pytest.approx(made.makespan_s)
+            assert again.makespan_s == pytest.approx(built.makespan_s)
 
 
 def test_what_another_scheduler_answers_is_a_plan_without_its_package() -> None:
@@ -183,11 +183,11 @@ def test_what_another_scheduler_answers_is_a_plan_without_its_package() -> None:
     ends = [sum(took[: i + 1]) for i in range(len(took))]  # one after the other on one device
     starts = [0.0, *ends[:-1]]
     found = schedule_peers.Answer((0,) * len(took), tuple(starts), tuple(ends), 0.1)
-    made = schedule_measure.plan_of(instance, "one device", found).verify()
-    assert made.makespan_s == made.value == pytest.approx(sum(took))
-    assert made.period_s == pytest.approx(sum(took))
+    built = schedule_measure.plan_of(instance, "one device", found).verify()
+    assert built.makespan_s == built.value == pytest.approx(sum(took))
+    assert built.period_s == pytest.approx(sum(took))
     run = schedule_measure.checked(instance, "one device", found)
-    assert (run.by, run.makespan_s, run.why) == ("saga", made.makespan_s, "")
+    assert (run.by, run.makespan_s, run.why) == ("saga", built.makespan_s, "")
 
 
 @needs_saga
@@ -237,9 +237,9 @@ def test_every_scheduler_is_known_to_saga() -> None:
 def test_a_scheduler_that_takes_too_long_is_ended_and_not_asked_again() -> None:
     instance = schedule_instances.draw("stencil", FAMILIES["stencil"], 100, 0, 0)
     with schedule_peers.Peers(0.5) as impatient:  # DPS walks all paths, here 3 ** 9
-        given = schedule_measure.Given([], impatient, ["DPS", "OLB"])
-        first = schedule_measure.measure(instance, given)
-        again = schedule_measure.measure(instance, given)
+        options = schedule_measure.MeasureOptions([], impatient, ["DPS", "OLB"])
+        first = schedule_measure.measure(instance, options)
+        again = schedule_measure.measure(instance, options)
     slow, quick = first.runs
     assert slow.why == "over 0.5 s" and slow.makespan_s is None
     assert quick.policy == "OLB" and quick.makespan_s is not None
@@ -254,7 +254,7 @@ def row(family: str, ours: float | None, *saga: tuple[str, float | None, float])
     return schedule_measure.Row(family, 10, 2, 3.0, 0.5, True, 4.0, tuple(runs))
 
 
-def test_what_auto_reached_is_told_of_rows() -> None:
+def test_what_auto_reached_is_reported_rows() -> None:
     rows = [
         row("lu", 8.0, ("Heft", 10.0, 1.0), ("DPS", None, 9.0), ("ETF", 16.0, 3.0)),
         row("fft", 12.0, ("Heft", 10.0, 1.0), ("DPS", 20.0, 1.5), ("ETF", 10.0, 0.5)),
@@ -314,7 +314,7 @@ def test_the_judge_finds_the_optimum_of_small_instances(seed: int) -> None:
     assert bound_s <= least * (1 + 1e-9) and bound_s == pytest.approx(least, rel=1e-4)
 
 
-def test_a_judge_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "has_judge", lambda: False)
     found = CliRunner().invoke(schedules.main, ["--judge", "1"])
     assert found.exit_code == 2 and "pip install '.[schedules]'" in found.output
@@ -367,7 +367,7 @@ def test_the_benchmark_wants_families_and_policies_that_there_are() -> None:
         assert found.exit_code == 2 and message in " ".join(found.output.split())
 
 
-def test_plots_and_tables_are_made_of_rows(tmp_path: Path) -> None:
+def test_plots_and_tables_are_built_of_rows(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [
         row(family, ours, ("Heft", 10.0, 1.0), ("ETF", 12.0, 3.0))

@@ -255,7 +255,7 @@ def test_only_what_needs_a_look_is_shown(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @needs_vulkan
-def test_a_wrong_result_is_told_and_is_exit_code_1(
+def test_a_wrong_result_is_reported_and_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OpSample, "expected", lambda case: case.inputs[0] * 2)

@@ -30,9 +30,9 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def saved(folder: Path, text: str, opset: int = 17, **initializers: Any) -> str:
     """Save a model in onnx's text form, with initializers added to its graph."""
-    made = parser.parse_model(HEAD.format(opset) + text)
-    made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in initializers.items())
-    onnx.save(made, folder / "m.onnx")
+    model = parser.parse_model(HEAD.format(opset) + text)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in initializers.items())
+    onnx.save(model, folder / "m.onnx")
     return str(folder / "m.onnx")
 
 
@@ -51,7 +51,7 @@ def run(path: str, reference: str, *more: str) -> tuple[str, ...]:
 # -- how far apart -------------------------------------------------------------------------------
 
 
-def test_what_differs_is_told() -> None:
+def test_what_differs_is_reported() -> None:
     nan, inf = np.nan, np.inf
     ones = np.ones(3, np.float32)
     found = {
@@ -105,8 +105,8 @@ def test_the_score_of_silence_is_right(capsys: pytest.CaptureFixture[str], tmp_p
     low = np.array([-15.8, -15.3, -16.7, -15.1], np.float32)
     path = saved(tmp_path, text, low=low)
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
-    given = f"x={tmp_path / 'x.npy'}"
-    args = ("run", path, "--devices", "cpu", "--input", given, "--compare-with", "onnxruntime")
+    values = f"x={tmp_path / 'x.npy'}"
+    args = ("run", path, "--devices", "cpu", "--input", values, "--compare-with", "onnxruntime")
     (row,) = data_of(capsys, *args)["check"]
     assert row["wrong"] == "" and row["largest"] < 1e-7
 
@@ -126,8 +126,8 @@ def test_a_wrong_result_is_exit_code_1(
     code, out, err = call(capsys, *run(path, reference))
     assert code == 1 and "over 0.0001 of the largest magnitude" in out
     assert err.count("\n") == 1 and f"1 of 2 outputs differ from {reference}: y: over" in err
-    told = "onnxruntime differs from vksched, too" in out
-    assert told == (reference == "numpy")
+    message = "onnxruntime differs from vksched, too" in out
+    assert message == (reference == "numpy")
 
 
 # -- networks that quantise ----------------------------------------------------------------------
@@ -139,10 +139,10 @@ def deep(layers: int, size: int) -> tuple[str, dict[str, Any]]:
     Weights have 7 bits: onnxruntime adds pairs of products in 16 bits on processors without VNNI.
     """
     rng = np.random.default_rng(0)
-    lines, given, last = [], {}, "x"
+    lines, feeds, last = [], {}, "x"
     for i in range(layers):
-        given[f"w{i}"] = rng.integers(-64, 65, (size, size)).astype(np.int8)
-        given[f"s{i}"] = np.float32(3 / (37 * np.sqrt(size)))
+        feeds[f"w{i}"] = rng.integers(-64, 65, (size, size)).astype(np.int8)
+        feeds[f"s{i}"] = np.float32(3 / (37 * np.sqrt(size)))
         lines += [
             f"q{i}, c{i}, z{i} = DynamicQuantizeLinear({last})",
             f"m{i} = MatMulInteger(q{i}, w{i}, z{i})",
@@ -153,16 +153,16 @@ def deep(layers: int, size: int) -> tuple[str, dict[str, Any]]:
         ]
         last = f"a{i}"
     body = "\n".join([*lines, f"y = Neg({last})"])
-    return f"g (float[256,{size}] x) => (float[256,{size}] y) {{\n{body}\n}}", given
+    return f"g (float[256,{size}] x) => (float[256,{size}] y) {{\n{body}\n}}", feeds
 
 
 @pytest.fixture(scope="module")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> str:
-    text, given = deep(12, 64)
-    return saved(tmp_path_factory.mktemp("model"), text, **given)
+    text, values = deep(12, 64)
+    return saved(tmp_path_factory.mktemp("model"), text, **values)
 
 
-def test_a_flipped_step_is_told_and_is_no_fault(
+def test_a_flipped_step_is_reported_and_is_no_fault(
     capsys: pytest.CaptureFixture[str], quantised: str
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -213,7 +213,7 @@ def test_a_wrong_part_of_a_network_that_quantises_stays_wrong(
     assert code == 1 and "node 'q': 32 of 64 elements off by one step" in out
 
 
-def test_a_judge_that_does_not_run_the_parts_is_told(
+def test_a_judge_that_does_not_run_the_parts_is_reported(
     capsys: pytest.CaptureFixture[str], quantised: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = reference_runtimes.REFERENCE_RUNTIMES["numpy"]
@@ -266,11 +266,13 @@ def test_where_the_evaluator_is_wrong_onnxruntime_is_asked(
     (row,) = data["check"]
     assert row["relative"] > 1e-3 and row["wrong"] == ""
     assert row["note"] == "good: onnxruntime gives it, too"
-    (told,) = data["check_notes"]
-    assert told.startswith("the onnx evaluator is wrong at GRU node 'y', not vksched: onnxruntime")
+    (reported,) = data["check_notes"]
+    assert reported.startswith(
+        "the onnx evaluator is wrong at GRU node 'y', not vksched: onnxruntime"
+    )
 
 
-def test_without_onnxruntime_doubts_are_told(
+def test_without_onnxruntime_doubts_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_runtimes.ReferenceRuntime, "is_installed", False)
@@ -278,7 +280,7 @@ def test_without_onnxruntime_doubts_are_told(
     assert code == 1 and "the onnx evaluator is wrong in some forms of GRU; try pip install" in out
 
 
-def test_what_the_evaluator_lacks_is_told_with_another_judge(
+def test_what_the_evaluator_lacks_is_reported_with_another_judge(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = saved(tmp_path, "g (float[1,2,3] x) => (float[1,2,1] y) { y = GlobalLpPool(x) }")

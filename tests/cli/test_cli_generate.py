@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import vulkan_names
-from test_chat import GREEDY, PROMPT, made
+from test_chat import GREEDY, PROMPT, build_model
 from test_cli import call
 from test_cli_run import data_of
 
@@ -22,7 +22,7 @@ ON_CPU = ("--devices", "cpu", "--temp", "0")
 
 
 def answer_of(folder: Path, prompt: object, n: int) -> tuple[str, TextStream]:
-    model, _ = made(folder)
+    model, _ = build_model(folder)
     with vs.Scheduler(["cpu"]) as sched:
         answer = vs.Chat(sched, model).generate(prompt, n, GREEDY)  # type: ignore[arg-type]
         return "".join(answer), answer
@@ -49,30 +49,30 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ]
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hey"}]
     _, answer = answer_of(tmp_path, messages, 2)
-    given = ("--prompt", "hey", "--chat", "--system", "s", "-n", "2")
-    data = data_of(capsys, "generate", file, *given, *ON_CPU)
+    args = ("--prompt", "hey", "--chat", "--system", "s", "-n", "2")
+    data = data_of(capsys, "generate", file, *args, *ON_CPU)
     assert data["tokens"] == list(answer.tokens) and data["prompt_tokens"] == len(answer.prompt)
     *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx-size", "4", *ON_CPU)
     assert "the context of 4 tokens is full; --ctx-size" in err
 
 
 @pytest.mark.skipif(len(vulkan_names()) < 2, reason="fewer than two Vulkan devices here")
-def test_guessed_speeds_of_two_cards_are_told(
+def test_guessed_speeds_of_two_cards_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     file, names = str(tmp_path / "tiny.gguf"), vulkan_names()[:2]
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    given = ("generate", file, "--prompt", PROMPT, "-n", "1", "--devices")
-    for devices, told in ((",".join(names), True), (names[0], False)):
-        *_, err = call(capsys, *given, devices)
-        assert ("speeds are guesses, try vksched calibrate]" in err.splitlines()[0]) == told
+    args = ("generate", file, "--prompt", PROMPT, "-n", "1", "--devices")
+    for devices, reported in ((",".join(names), True), (names[0], False)):
+        *_, err = call(capsys, *args, devices)
+        assert ("speeds are guesses, try vksched calibrate]" in err.splitlines()[0]) == reported
 
 
-def test_experts_on_the_cpu_are_told(
+def test_experts_on_the_cpu_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     monkeypatch.setattr(Chat, "n_cpu_moe", 3)
     *_, err = call(
         capsys, "generate", str(tmp_path / "tiny.gguf"), "--prompt", "h", "-n", "1", *ON_CPU
@@ -83,7 +83,7 @@ def test_experts_on_the_cpu_are_told(
 def test_scores_that_are_no_numbers_are_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     path = tmp_path / "tiny.gguf"
     norm = load_gguf(path).file.tensors["output_norm.weight"].data
     nan = np.full(len(norm) // 4, np.nan, np.float32).tobytes()
@@ -109,7 +109,7 @@ def test_errors_are_a_line(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     code, out, err = call(capsys, "generate", str(tmp_path / "tiny.gguf"), *ON_CPU, *args)
     assert code in (1, 2) and out == "" and "Traceback" not in err
     for part in parts:
@@ -117,7 +117,7 @@ def test_errors_are_a_line(
 
 
 def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     script = iter([*b"yes\x1b", 260, *b"no", KeyboardInterrupt(), *b"ok", 260, 260])
     prompts: list[str] = []
     encode = Chat.encode
@@ -153,6 +153,6 @@ def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_conversation_ends_with_its_input(tmp_path: Path) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     done = CliRunner().invoke(main, ["chat", str(tmp_path / "tiny.gguf"), *ON_CPU], input="")
     assert (done.exit_code, done.stdout) == (0, "\n")

@@ -65,13 +65,13 @@ def test_inputs_that_contradict_sizes_are_refused(
 ) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     np.savez(tmp_path / "all.npz", x=np.ones((2, 3), np.float32), z=np.ones(3))
-    given = ["run", model, "--devices", "cpu", "--input"]
-    code, _, err = call(capsys, *given, f"x={tmp_path / 'x.npy'}", "--shape", "x=4,3")
+    arguments = ["run", model, "--devices", "cpu", "--input"]
+    code, _, err = call(capsys, *arguments, f"x={tmp_path / 'x.npy'}", "--shape", "x=4,3")
     assert code == 1 and "expected an array of shape (4, 3) for 'x', got (2, 3)" in err
     for command in ("run", "info"):
         args = [command, model, "--devices", "cpu", "--input", str(tmp_path / "all.npz")]
         code, _, err = call(capsys, *args)
         assert code == 1 and "for inputs ['x'], got 'z'" in err
-    code, out, _ = call(capsys, *given, f"x={tmp_path / 'x.npy'}", "--random-inputs", "--json")
+    code, out, _ = call(capsys, *arguments, f"x={tmp_path / 'x.npy'}", "--random-inputs", "--json")
     assert code == 0
     assert "--random-inputs has no effect, as all inputs are given" in json.loads(out)["notes"]

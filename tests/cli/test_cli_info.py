@@ -77,8 +77,8 @@ def test_every_form_of_a_constant_counts(
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [6])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [6])
     graph = helper.make_graph([node, helper.make_node("Add", ["x", "c"], ["y"])], "g", [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, tmp_path / "m.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
     data = data_of(capsys, "info", str(tmp_path / "m.onnx"), "--devices", "cpu")
     stored = 5 if form == "sparse" else 6
     assert (data["parameters"], data["parameter_bytes"]) == (stored, 4 * stored)
@@ -117,8 +117,8 @@ def test_a_branch_that_is_taken_for_sure_is_where_its_nodes_run(
                                                        p = Abs(h) },
                   else_branch = b () => (float[2] q) { q = Exp(x) }>
       z = Relu(y) }"""
-    made = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    onnx.save(made, tmp_path / "m.onnx")
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    onnx.save(model, tmp_path / "m.onnx")
     data = data_of(capsys, "info", str(tmp_path / "m.onnx"), "--devices", "cpu")
     where = {row["op"]: row["where"] for row in data["ops"]}
     assert where["If"] in ({"cpu": 1}, {"cpu (fused)": 1}) and data["cut"] is None
@@ -137,8 +137,8 @@ def test_many_bodies_and_ops_are_cut_short(
     ]
     outs = ", ".join(f"float[2] y{i}" for i in range(21))
     text = f"g (bool c, float[2] x) => ({outs}) {{\n" + "\n".join(ifs) + "\n}"
-    made = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    onnx.save(made, tmp_path / "m.onnx")
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    onnx.save(model, tmp_path / "m.onnx")
     _, out, _ = call(capsys, "info", str(tmp_path / "m.onnx"), "--devices", "cpu")
     assert out.count("inside If") == 40 and "\nand 2 more, which --json shows\n" in out
     assert "9 nodes (Identity, Neg, Abs, Exp, Log, Sqrt, 3 other ops)\n" in out
@@ -148,12 +148,12 @@ def test_hints_about_sizes_are_what_a_shell_takes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     text = "g (float[n,m,3] x, float[k,2] z) => (float[n,m,3] y) { y = Relu(x) }"
-    made = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    made.graph.input[0].name = made.graph.node[0].input[0] = "onnx::the input"
-    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = ""
-    made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "?"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    model.graph.input[0].name = model.graph.node[0].input[0] = "onnx::the input"
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = ""
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "?"
     path = str(tmp_path / "m.onnx")
-    onnx.save(made, path)
+    onnx.save(model, path)
     args = ("info", path, "--devices", "cpu")
     data = data_of(capsys, *args)
     assert data["assumed"] == ["dimension 0 of onnx::the input", "?", "k"]

@@ -30,7 +30,7 @@ F32          9        1,536   6.0 KiB
 """
 
 
-def test_a_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_model_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tiny = Tiny("qwen3", kind="Q8_0", head_norms=True, head_size=64, tied=True)
     write(tiny, tmp_path / "tiny.gguf", np.random.default_rng(0))
     status, out, err = call(capsys, "info", str(tmp_path / "tiny.gguf"))
@@ -47,7 +47,7 @@ def test_a_model_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert data["tokenizer"] == {"model": "", "pre": "", "chat_template": False}
 
 
-def test_parts_and_what_is_missing_are_told(
+def test_parts_and_what_is_missing_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     drafts = three()
@@ -61,14 +61,14 @@ def test_parts_and_what_is_missing_are_told(
     assert "note: [gguf] expected the key 'llama.block_count'" in out
 
 
-def test_an_encoder_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_encoder_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     convert.write(language.load("bert"), tmp_path / "bert.gguf")
     status, out, err = call(capsys, "info", str(tmp_path / "bert.gguf"))
     assert (status, err) == (0, "") and "note: " not in out
     assert "context: 64 tokens; learned positions\npooling: mean\n" in out
 
 
-def test_an_unknown_architecture_is_told(
+def test_an_unknown_architecture_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     draft = Draft().with_key("general.architecture", ValueType.STRING, "new")
@@ -101,7 +101,7 @@ def test_an_unknown_architecture_is_told(
         ("new", "one of the architectures llama, "),
     ],
 )
-def test_an_unknown_architecture_is_what_is_told_whatever_keys_it_lacks(
+def test_an_unknown_architecture_is_what_is_reported_whatever_keys_it_lacks(
     name: str, why: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "m.gguf"

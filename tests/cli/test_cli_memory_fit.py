@@ -42,7 +42,7 @@ def topology(folder: Path, *cards: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_what_fits_is_told_with_and_without_each_card(
+def test_what_fits_is_reported_with_and_without_each_card(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     cards = {"memory_bytes": 7 * MIB}, {"memory_bytes": 7 * MIB}
@@ -72,9 +72,11 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert sum(device["cache_bytes"] for device in whole["devices"]) == keys_and_values
     row_words = {"f16": TINY.head_size / 2, "q8_0": TINY.head_size // 4 + 1}
     for cache_type, words in row_words.items():
-        kept = data_of(capsys, "info", *options, "--cache-type", cache_type)["memory_fit"]
-        held = sum(device["cache_bytes"] for device in kept["what_if"][0]["fits"]["devices"])
-        assert kept["cache_type"] == cache_type and held == keys_and_values * words / TINY.head_size
+        stored = data_of(capsys, "info", *options, "--cache-type", cache_type)["memory_fit"]
+        held = sum(device["cache_bytes"] for device in stored["what_if"][0]["fits"]["devices"])
+        assert (
+            stored["cache_type"] == cache_type and held == keys_and_values * words / TINY.head_size
+        )
     for row in rows.values():
         assert row["fits"]["decode_per_s"] == pytest.approx(1 / row["seconds"])
         assert row["fits"]["prefill_per_s"] > row["fits"]["decode_per_s"]
@@ -83,7 +85,7 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert less["decode_per_s"] < whole["decode_per_s"]
 
 
-def test_a_second_card_that_does_not_help_is_told(
+def test_a_second_card_that_does_not_help_is_reported(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     cards = {"memory_bytes": 64 * MIB}, {"memory_bytes": 64 * MIB, "bytes_per_s": 1e9}
@@ -91,7 +93,7 @@ def test_a_second_card_that_does_not_help_is_told(
     assert "card1 can be spared" in out and "card0 is worth its place" in out
 
 
-def test_what_fits_nowhere_is_said(
+def test_what_fits_nowhere_is_reported(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     path = topology(tmp_path, {"memory_bytes": 7 * MIB})
@@ -105,13 +107,13 @@ def test_what_fits_nowhere_is_said(
 def test_options_are_for_one_kind_of_model(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
-    for options, said in (
+    for options, text in (
         (("--free-dim", "n=2"), "--free-dim is for ONNX models"),
         (("--ctx-size", "0"), "Invalid value"),
         (("--ctx-size", "65"), "expected a cache of 1 to 64 tokens"),
     ):
         status, _, err = call(capsys, "info", model, "--topology", "preset:laptop", *options)
-        assert status and said in err
+        assert status and text in err
     (tmp_path / "x.onnx").write_bytes(b"")
     status, _, err = call(capsys, "info", str(tmp_path / "x.onnx"), "--ctx-size", "64")
     assert status == 2 and "--ctx-size is for GGUF models" in err

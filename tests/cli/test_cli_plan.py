@@ -195,7 +195,7 @@ def test_objectives_are_compared_in_a_table_and_as_json(
         assert c["name"] in text and c["latency_s"] > 0
 
 
-def test_picture_is_written_and_said(
+def test_picture_is_written_and_reported(
     capsys: pytest.CaptureFixture[str], model: str, cards: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "plan.svg"

@@ -66,8 +66,8 @@ def test_every_command_refuses_the_same(
     ):
         found, out, err = call(capsys, *args, *more)
         assert (found, out) == (code, "") and match in err, err  # before the model is looked for
-    told = call(capsys, command, "--help")[1]
-    assert "--policy" in told and "--objective" in told
+    reported = call(capsys, command, "--help")[1]
+    assert "--policy" in reported and "--objective" in reported
 
 
 def test_info_plans_for_the_aim(capsys: pytest.CaptureFixture[str], model: str) -> None:

@@ -38,10 +38,10 @@ def run(model: str, *more: str) -> tuple[str, ...]:
     )
 
 
-def test_what_a_precision_costs_is_told(capsys: pytest.CaptureFixture[str], model: str) -> None:
+def test_what_a_precision_costs_is_reported(capsys: pytest.CaptureFixture[str], model: str) -> None:
     for words, least in ((("mixed",), 1e-5), (("float16",), 1e-4), (("h.*=mixed",), 1e-6)):
-        given = [part for word in words for part in ("--precision", word)]
-        cost = data_of(capsys, *run(model, *given))["precision_cost"]
+        args = [part for word in words for part in ("--precision", word)]
+        cost = data_of(capsys, *run(model, *args))["precision_cost"]
         assert cost["output"] == "y" and least < cost["relative"] < 1e-2
     _, text, _ = call(capsys, *run(model, "--precision", "mixed"))
     assert "mixed costs" in text and "y is up to" in text
@@ -66,12 +66,14 @@ def test_the_tolerance_follows_the_word(capsys: pytest.CaptureFixture[str], mode
 
 
 @pytest.mark.parametrize("word", ["half", "h=", "=mixed", "h=half"])
-def test_what_is_no_word_is_told(capsys: pytest.CaptureFixture[str], model: str, word: str) -> None:
+def test_what_is_no_word_is_reported(
+    capsys: pytest.CaptureFixture[str], model: str, word: str
+) -> None:
     code, _, err = call(capsys, *run(model, "--precision", word))
     assert code == 2 and "--precision expects [PATTERN=]" in err
 
 
-def test_a_pattern_that_matches_nothing_is_told(
+def test_a_pattern_that_matches_nothing_is_reported(
     capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
     code, _, err = call(capsys, *run(model, "--precision", "none.*=mixed"))

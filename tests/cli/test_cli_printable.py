@@ -25,14 +25,14 @@ onnx = pytest.importorskip("onnx")
 from gguf_files import Draft, ValueType  # noqa: E402
 from monitored import device_now, process_now  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from test_chat import made  # noqa: E402
+from test_chat import build_model  # noqa: E402
 from timelines import simulated_tape  # noqa: E402
 
 import vksched as vs  # noqa: E402
 from vksched.cli import main  # noqa: E402
 from vksched.cli.options import inputs  # noqa: E402
 from vksched.cluster.cluster import Cluster  # noqa: E402
-from vksched.common.console import Bars, Described, PrintableConsole  # noqa: E402
+from vksched.common.console import DescriptionColumn, PrintableConsole, ProgressBars  # noqa: E402
 from vksched.common.formatting import printable  # noqa: E402
 from vksched.common.terminal import guard_streams, printable_streams  # noqa: E402
 from vksched.distributed.wire.error_codec import error_of, fields_of  # noqa: E402
@@ -54,9 +54,9 @@ def bad(name: str) -> str:
     return name + ORDERS
 
 
-def call(*args: str, given: str | None = None, status: int = 0) -> Result:
+def call(*args: str, stdin: str | None = None, status: int = 0) -> Result:
     """Run a command whose output must be printable, as on a terminal: click strips none of it."""
-    done = CliRunner().invoke(main, list(args), input=given, color=True)
+    done = CliRunner().invoke(main, list(args), input=stdin, color=True)
     assert done.exit_code == status, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     assert_printable(done.stdout)
@@ -100,10 +100,10 @@ def model(folder: Path, **changes: Any) -> str:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     relu = helper.make_node("Relu", ["a"], ["b"])
     function = helper.make_function("own", bad("Own"), ["a"], ["b"], [relu], opsets[:1])
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[function])
-    made.producer_name, made.producer_version = bad("maker"), bad("1")
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[function])
+    model.producer_name, model.producer_version = bad("maker"), bad("1")
     path = folder / "bad.onnx"
-    onnx.save(made, path)
+    onnx.save(model, path)
     return str(path)
 
 
@@ -205,7 +205,7 @@ def test_language_models(tmp_path: Path) -> None:
 
 
 def test_what_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     text = "\x1b]0;owned\x07\x1b[2Jred\r\n\u202e\tend"
     script = iter(text.encode())
     monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script))
@@ -227,7 +227,7 @@ def test_what_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_templates_of_models(tmp_path: Path) -> None:
-    made(tmp_path)
+    build_model(tmp_path)
     path = tmp_path / "tiny.gguf"
     wrong = "{{ raise_exception('\\x1b]0;owned') }}"
     data = path.read_bytes()
@@ -237,7 +237,7 @@ def test_templates_of_models(tmp_path: Path) -> None:
     path.write_bytes(data[: at + 35] + text + data[at + 35 + size :])
     done = call("generate", str(path), "--prompt", "h", "--chat", *CPU, status=1)
     assert "\\u001b]0;owned" in done.stderr
-    done = call("chat", str(path), *CPU, given="hello\n")
+    done = call("chat", str(path), *CPU, stdin="hello\n")
     assert "\\u001b]0;owned" in done.stderr
 
 
@@ -255,8 +255,10 @@ def test_tapes(tmp_path: Path) -> None:
 
 
 def test_errors_of_nodes() -> None:
-    told = error_of(fields_of(vs.DeviceError(bad("[node] it failed"))), "node1")
-    assert isinstance(told, vs.DeviceError) and str(told).startswith(f"[node] it failed{SEEN}")
+    reported = error_of(fields_of(vs.DeviceError(bad("[node] it failed"))), "node1")
+    assert isinstance(reported, vs.DeviceError) and str(reported).startswith(
+        f"[node] it failed{SEEN}"
+    )
 
 
 class Joined:
@@ -329,7 +331,7 @@ def test_printable_streams_end_and_nest() -> None:
             assert sys.stdout is inner is not out
         assert not hasattr(sys.stdout, "buffer")
     assert (sys.stdout, sys.stderr) == (out, err)
-    assert Bars(Described(), quiet=True).disable
+    assert ProgressBars(DescriptionColumn(), quiet=True).disable
 
 
 @needs_posix
@@ -351,7 +353,7 @@ def test_tracebacks_are_printable() -> None:
     assert_printable(done.stderr)
 
 
-def test_consoles_and_bars_are_made_in_one_place() -> None:
+def test_consoles_and_bars_are_built_in_one_place() -> None:
     """Those of rich take markup and orders."""
     makers = {
         path.relative_to(ROOT).as_posix()

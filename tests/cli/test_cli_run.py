@@ -199,19 +199,19 @@ needs_two = pytest.mark.skipif(len(vulkan_names()) < 2, reason="one Vulkan devic
 
 @needs_two
 @pytest.mark.parametrize("command", ["info", "run"])
-def test_devices_without_work_are_told_and_names_can_be_placed(
+def test_devices_without_work_are_reported_and_names_can_be_placed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
     path = str(tmp_path / "two.onnx")
     text = "g (float[8,8] x) => (float[8,8] z) { y = MatMul(x, x)\n z = Softmax(y) }"
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
     first, second = vulkan_names()[:2]
-    made_up = ("--random-inputs",) if command == "run" else ()
-    args = (command, path, "--devices", f"{first},{second}", *made_up)
+    random_inputs = ("--random-inputs",) if command == "run" else ()
+    args = (command, path, "--devices", f"{first},{second}", *random_inputs)
     why = "no plan over more devices won by enough, by simulation"
-    told = f"{second} has no work: {why}; try --place PATTERN=DEVICE"
-    assert told in data_of(capsys, *args)["notes"]
-    assert f"note: {told}" in call(capsys, *args)[1]
+    message = f"{second} has no work: {why}; try --place PATTERN=DEVICE"
+    assert message in data_of(capsys, *args)["notes"]
+    assert f"note: {message}" in call(capsys, *args)[1]
     placed = data_of(capsys, *args, "--place", "y*=cpu", "--place", f"z*={second}")
     assert placed["notes"] == []
     where = {row["op"].lower(): row.get("where", row.get("device")) for row in placed["ops"]}
@@ -229,8 +229,8 @@ def test_devices_without_work_are_told_and_names_can_be_placed(
 def test_places_may_name_what_a_later_stage_has(
     capsys: pytest.CaptureFixture[str], cut: str, command: str
 ) -> None:
-    made_up = ("--random-inputs",) if command == "run" else ()
-    data_of(capsys, command, cut, "--devices", "cpu", *made_up, "--place", "z*=cpu")
+    random_inputs = ("--random-inputs",) if command == "run" else ()
+    data_of(capsys, command, cut, "--devices", "cpu", *random_inputs, "--place", "z*=cpu")
 
 
 def test_a_trace_without_a_folder_is_refused_before_the_model_runs(
@@ -247,15 +247,15 @@ def test_a_trace_without_a_folder_is_refused_before_the_model_runs(
 def arrays(folder: Path) -> dict[str, Any]:
     """Inputs for the model, saved as x.npy and rest.npz."""
     rng = np.random.default_rng(3)
-    made = {
+    built = {
         "x": rng.standard_normal((2, 3)).astype(np.float32),
         "ids": np.array([[0, 2], [1, 1]]),
         "attention_mask": np.array([[1, 1], [1, 0]]),
         "q": np.array([[1, 2], [3, 5]], np.float32),
     }
-    np.save(folder / "x.npy", made["x"])
-    np.savez(folder / "rest.npz", **{k: v for k, v in made.items() if k != "x"})
-    return made
+    np.save(folder / "x.npy", built["x"])
+    np.savez(folder / "rest.npz", **{k: v for k, v in built.items() if k != "x"})
+    return built
 
 
 @pytest.mark.parametrize("kind", ["onnxruntime", "numpy"])
@@ -263,7 +263,7 @@ def test_run_takes_files_saves_outputs_and_checks_them(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, kind: str
 ) -> None:
     pytest.importorskip("onnx" if kind == "numpy" else kind)
-    given = arrays(tmp_path)
+    values = arrays(tmp_path)
     code, out, err = call(
         capsys,
         *("run", model, "--devices", "cpu", "--compare-with", kind, "--repeat", "3"),
@@ -274,10 +274,10 @@ def test_run_takes_files_saves_outputs_and_checks_them(
     assert "input  ids: int64[2,2]\n" in out and "then 2 runs: median" in out
     assert f"largest difference from {kind}" in out and "good" in out
     assert "not measured: busy times divided" in out
-    np.testing.assert_array_equal(np.load(tmp_path / "out" / "y.npy"), np.maximum(given["x"], 0))
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "y.npy"), np.maximum(values["x"], 0))
     assert np.load(tmp_path / "out" / "det.npy") == pytest.approx(-1, rel=1e-5)
-    kept = np.load(tmp_path / "out" / "kept.npy")
-    np.testing.assert_array_equal(kept, given["ids"] * given["attention_mask"])
+    stored = np.load(tmp_path / "out" / "kept.npy")
+    np.testing.assert_array_equal(stored, values["ids"] * values["attention_mask"])
 
 
 @needs_vulkan
@@ -438,15 +438,15 @@ def test_bars_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_threads_share_one_set_of_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where several hosts of a cluster are prepared at once."""
-    made: list[MagicMock] = []
+    built: list[MagicMock] = []
 
     def bars() -> MagicMock:
-        made.append(MagicMock())
-        made[-1].__enter__.return_value = made[-1]
-        if len(made) == 1:  # while they are made, another thread comes
+        built.append(MagicMock())
+        built[-1].__enter__.return_value = built[-1]
+        if len(built) == 1:  # while they are made, another thread comes
             other.start()
             other.join(0.1)
-        return made[-1]
+        return built[-1]
 
     monkeypatch.setattr(inputs, "_bars", bars)
     with inputs.progress_bars(quiet=False) as show:
@@ -454,8 +454,8 @@ def test_threads_share_one_set_of_bars(monkeypatch: pytest.MonkeyPatch) -> None:
         show("load", 1, 2)
         other.join()
     show("load", 2, 2)
-    assert [len(each.add_task.mock_calls) for each in made] == [2]
-    assert len(made[0].update.mock_calls) == 2
+    assert [len(each.add_task.mock_calls) for each in built] == [2]
+    assert len(built[0].update.mock_calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_errors_are_one_line_that_says_where(
     np.save(tmp_path / "bad.npy", np.zeros((2, 4), np.float32))
     (tmp_path / "none.npy").write_bytes(b"nothing")
     bad, none = str(tmp_path / "bad.npy"), str(tmp_path / "none.npy")
-    for args, said in (
+    for args, text in (
         (("info", str(tmp_path / "none.onnx")), "none.onnx"),
         (("info", none), "onnx"),
         (
@@ -527,7 +527,7 @@ def test_errors_are_one_line_that_says_where(
     ):
         code, _, err = call(capsys, *args)
         lines = err.splitlines()
-        assert code == 1 and said in lines[-1], (args, err)
+        assert code == 1 and text in lines[-1], (args, err)
         assert len(lines) == 1 or all(line.startswith("[devices]") for line in lines[:-1])
     code, _, err = call(capsys, "run", model, "--random-inputs", "--seed", "-1")
     assert code == 2 and "x>=0" in err
@@ -536,7 +536,7 @@ def test_errors_are_one_line_that_says_where(
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def test_made_up_inputs_index_tables_and_pass_masks(model: str) -> None:
+def test_generated_inputs_index_tables_and_pass_masks(model: str) -> None:
     loaded = vs.load(model)
     assert find_index_bounds(loaded) == {"ids": 3}
     sizes = choose_shapes(loaded, {}, {"n": 40, "s": 9}, {})

@@ -49,19 +49,19 @@ builtins.__import__ = press
 def test_ctrl_c_while_it_is_imported_shows_no_traceback(way: str, name: str) -> None:
     # As in a terminal: what a script starts in the background, as a suite may be, ignores it.
     minded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    made = python(minded + PRESS.format(name=name) + WAYS[way])
-    assert (made.returncode, made.stdout, made.stderr) == (130, "", "\nAborted!\n")
+    done = python(minded + PRESS.format(name=name) + WAYS[way])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nAborted!\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no such signals")
 def test_an_ignored_signal_stays_ignored() -> None:
     ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    made = python(ignored + PRESS.format(name="cli") + WAYS["script"].replace("'ops'", "'-h'"))
-    assert made.returncode == 0 and "Usage: vksched" in made.stdout and made.stderr == ""
+    done = python(ignored + PRESS.format(name="cli") + WAYS["script"].replace("'ops'", "'-h'"))
+    assert done.returncode == 0 and "Usage: vksched" in done.stdout and done.stderr == ""
 
 
 def test_a_command_is_imported_when_it_is_asked_for() -> None:
-    made = python(
+    done = python(
         """
         import click, sys
         from vksched.cli import MODULES, import_named, main
@@ -80,11 +80,11 @@ def test_a_command_is_imported_when_it_is_asked_for() -> None:
         assert imported() == set(MODULES) and main.get_command(context, "cli") is None
         """
     )
-    assert not made.stderr and made.returncode == 0
+    assert not done.stderr and done.returncode == 0
 
 
 def test_the_package_alone_imports_next_to_nothing() -> None:
-    made = python(
+    done = python(
         """
         import sys
         before = set(sys.modules)
@@ -95,8 +95,8 @@ def test_the_package_alone_imports_next_to_nothing() -> None:
         assert "numpy" in sys.modules
         """
     )
-    names = set(made.stdout.split())
-    assert not made.stderr and names <= {
+    names = set(done.stdout.split())
+    assert not done.stderr and names <= {
         "vksched",
         "vksched.common",
         "vksched.common.op_loaders",
@@ -106,7 +106,7 @@ def test_the_package_alone_imports_next_to_nothing() -> None:
 
 
 def test_a_scheduler_without_a_cluster_needs_no_ssl() -> None:
-    made = python(
+    done = python(
         """
         import sys
         sys.modules["ssl"] = sys.modules["_ssl"] = None
@@ -116,11 +116,11 @@ def test_a_scheduler_without_a_cluster_needs_no_ssl() -> None:
             print(sched.compile(vs.constant([3.0]) * 2.0)())
         """
     )
-    assert (made.stdout.strip(), made.stderr) == ("[6.]", "")
+    assert (done.stdout.strip(), done.stderr) == ("[6.]", "")
 
 
 def test_names_are_there_at_their_first_use() -> None:
-    made = python(
+    done = python(
         """
         import vksched as vs
         print(vs.onnxruntime.__name__, vs.Scheduler.__name__, vs.relu.__name__)
@@ -135,7 +135,7 @@ def test_names_are_there_at_their_first_use() -> None:
         print(errors.__name__)
         """
     )
-    assert made.stderr == "" and made.stdout.splitlines() == [
+    assert done.stderr == "" and done.stdout.splitlines() == [
         "vksched.onnxruntime Scheduler relu",
         "module 'vksched' has no attribute 'nothing'",
         "False True True",

@@ -46,9 +46,9 @@ def test_once_prints_what_goes_on(runtime_home: Path) -> None:
 def test_json_has_it_all(runtime_home: Path) -> None:
     with working(runtime_home, NAMES) as process:
         done = top(runtime_home, "--json", "--pid", str(process.pid))
-        (told,) = json.loads(done.stdout)
-        (sched,) = told["schedulers"]
-        assert told["pid"] == process.pid and sched["runs"] > 0
+        (data,) = json.loads(done.stdout)
+        (sched,) = data["schedulers"]
+        assert data["pid"] == process.pid and sched["runs"] > 0
         assert {d["name"] for d in sched["devices"]} == set(NAMES)
 
 

@@ -39,13 +39,13 @@ def test_text_names_the_splits_that_take_longest(file: str) -> None:
 
 
 def test_json_has_every_span_and_link(file: str) -> None:
-    told = json.loads(call("trace", file, "--json").stdout)
-    kinds = {span["kind"] for span in told["spans"]}
+    data = json.loads(call("trace", file, "--json").stdout)
+    kinds = {span["kind"] for span in data["spans"]}
     assert {"run", "split", "copy", "wait", "submit", "op", "plan", "prepare"} <= kinds
-    assert {span["lane"] for span in told["spans"] if span["kind"] == "split"} == {"gpu:0", "gpu:1"}
-    assert any(span["critical"] for span in told["spans"])
-    assert {link["kind"] for link in told["links"]} >= {"copy", "fence", "submit"}
-    assert all(0 <= link["target"] < len(told["spans"]) for link in told["links"])
+    assert {span["lane"] for span in data["spans"] if span["kind"] == "split"} == {"gpu:0", "gpu:1"}
+    assert any(span["critical"] for span in data["spans"])
+    assert {link["kind"] for link in data["links"]} >= {"copy", "fence", "submit"}
+    assert all(0 <= link["target"] < len(data["spans"]) for link in data["links"])
 
 
 def test_a_page_and_pictures_are_written(file: str, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_page_and_pictures_are_written(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "an empty file"),
         ("{", "the file is cut"),
@@ -69,11 +69,11 @@ def test_a_page_and_pictures_are_written(file: str, tmp_path: Path) -> None:
         ("\x00\x01", "no JSON"),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     done = call("trace", str(tmp_path / "bad.json"))
     assert done.exit_code == 1
-    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and message in done.stderr
     assert "Traceback" not in done.output
 
 
@@ -109,8 +109,8 @@ def test_a_plan_that_has_not_run_is_the_same_page(tmp_path: Path) -> None:
     done = call("plan", address, "--topology", topology, "--html", str(page))
     assert done.exit_code == 0, done.output
     text = page.read_text("utf-8").partition('id="data">')[2].partition("</script>")[0]
-    told = json.loads(text)
-    assert "nothing has run" in told["summary"]
-    assert {row for _, row, _, count in told["tracks"] if count} == {"predicted", "ops"}
+    data = json.loads(text)
+    assert "nothing has run" in data["summary"]
+    assert {row for _, row, _, count in data["tracks"] if count} == {"predicted", "ops"}
     wrong = call("plan", address, "--topology", topology, "--html", str(tmp_path / "plan.svg"))
     assert wrong.exit_code == 2 and "ends in .html" in wrong.stderr

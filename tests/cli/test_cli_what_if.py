@@ -85,7 +85,7 @@ def test_the_larger_model_needs_both_cards(capsys: pytest.CaptureFixture[str]) -
     assert "what_if" in data and data["topology"]["devices"][0]["name"] == "small"
 
 
-def test_a_node_is_told_without_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_is_reported_without_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["plan", BUILD, "--topology", TWO_CARDS, "--node", "layer.7.wide"]
     code, out, _ = call(capsys, *args)
     assert code == 0 and out.startswith("layer.7.wide: matmul") and "without" not in out

@@ -36,7 +36,7 @@ def report(work: Callable[[], Any], repeats: int = 3) -> None:
 
 
 def _is_native(name: str, module: Any) -> bool:
-    """Whether a module is one of onnxruntime's own that are compiled."""
+    """Return True if a module is one of onnxruntime's own compiled modules."""
     file = getattr(module, "__file__", None) or ""
     return name.startswith("onnxruntime") and file.endswith((".so", ".pyd"))
 

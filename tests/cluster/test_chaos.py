@@ -40,8 +40,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and 
 
 FRAMES = 136
 """Of a conversation without faults, and a few that come after one."""
-GIVEN = os.environ.get("VKSCHED_CHAOS", "16" if THOROUGH else "1")
-COUNT = FRAMES if GIVEN == "all" else int(GIVEN)
+REQUESTED = os.environ.get("VKSCHED_CHAOS", "16" if THOROUGH else "1")
+COUNT = FRAMES if REQUESTED == "all" else int(REQUESTED)
 """Of the messages that each fault comes before."""
 AT_ONCE = int(os.environ.get("VKSCHED_CHAOS_AT_ONCE", "6"))
 """Conversations, which wait most of the time."""
@@ -51,10 +51,10 @@ ALL_S = 3600 if COUNT > 16 else 300
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
     folder = tmp_path_factory.mktemp("chaos")
-    clusters.made().save(folder / "key")
-    made = Forked(folder / "key", folder, "plain")
-    yield made
-    assert set(made.close()) <= {0}
+    clusters.make_credentials().save(folder / "key")
+    built = Forked(folder / "key", folder, "plain")
+    yield built
+    assert set(built.close()) <= {0}
 
 
 def test_a_conversation_without_faults_has_so_many_messages(forked: Forked) -> None:
@@ -97,7 +97,7 @@ def test_a_full_disk_costs_a_node_its_cache_and_no_more(
     assert len(there) == (writes == 4) and not [name for name in there if name.endswith(".tmp")]
 
 
-def test_nodes_cut_off_each_other_are_told_of_and_used_together_once_they_are_not(
+def test_nodes_cut_off_each_other_are_reported_and_used_together_once_they_are_not(
     forked: Forked,
 ) -> None:
     with chaotic():

@@ -33,16 +33,16 @@ STEPS = 14
 
 @pytest.fixture(params=["tls", "plain"])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, ClusterWorker]]:
-    about = clusters.made(), request.param, ["cpu"]
+    about = clusters.make_credentials(), request.param, ["cpu"]
     names = ("node1", "node2")
-    made = {
+    built = {
         name: ClusterWorker(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
         for name in names
     }
-    made["security"] = request.param
-    yield made
+    built["security"] = request.param
+    yield built
     for name in names:
-        made[name].close()
+        built[name].close()
 
 
 def graph() -> tuple[object, dict[vs.Tensor, vs.Tensor]]:
@@ -57,7 +57,7 @@ class Conversation:
     """Connect, prepare, and three runs, with node1 behind a proxy."""
 
     def __init__(self, nodes: dict[str, ClusterWorker], proxy: Proxy) -> None:
-        security = Security(clusters.made(), nodes["security"])  # type: ignore[arg-type]
+        security = Security(clusters.make_credentials(), nodes["security"])  # type: ignore[arg-type]
         self.proxy, self.cpu = (
             proxy,
             CpuDevice(device_probe.device_spec(device_probe.resolve("cpu"))),
@@ -72,14 +72,14 @@ class Conversation:
         devices = [*(d for node in hosts.values() for d in node.devices), self.cpu]
         topology = Topology(tuple(device.spec for device in devices)).verify()
         outputs, updates = graph()
-        made, _ = vs.build_graph(outputs, updates=updates)  # type: ignore[arg-type]
+        output, _ = vs.build_graph(outputs, updates=updates)  # type: ignore[arg-type]
         at = {"a": "node2/cpu", "total": "node1/cpu", "after": "node1/cpu", "out": "node2/cpu"}
-        plan = vs.plan_graph(made, topology, overrides=tuple(at.items()), copies=1)
+        plan = vs.plan_graph(output, topology, overrides=tuple(at.items()), copies=1)
         for device, memory in zip(devices, plan.memory, strict=True):
-            device.states.add([(made.keys[n], made.initial[n]) for n in memory.states])
+            device.states.add([(output.keys[n], output.initial[n]) for n in memory.states])
         context = ExecutorContext(devices, vs.Trace(), WAIT_S)
         self.executor = ClusterExecutor(plan, hosts, self.nodes.transport, context)
-        (x,) = [node.id for node in made.nodes if node.op == "input"]
+        (x,) = [node.id for node in output.nodes if node.op == "input"]
         for number in range(3):
             fed = np.full((4, 300), number, np.float32)
             self.outputs.append(self.executor.run({x: fed}).outputs[0])
@@ -114,13 +114,13 @@ def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterWorker]) -> No
     assert len(whole.outputs) == 3 and is_beginning(whole.outputs)
     passed = whole.proxy.passed
     whole.close()
-    said: set[str] = set()
+    texts: set[str] = set()
     for step in range(STEPS):
         cut = Conversation(nodes, Proxy(target, cut_after=passed * step // STEPS))
         try:
             cut.go()
         except (VkschedError, CommitFailed) as error:
-            said.add(type(error).__name__)
+            texts.add(type(error).__name__)
             cause = error.cause if isinstance(error, CommitFailed) else error
             assert isinstance(cause, DeviceError) and not isinstance(cause, StateLost), cause
             assert "node1" in str(cause) or cut.proxy.address in str(cause), cause
@@ -128,7 +128,7 @@ def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterWorker]) -> No
         cut.close()
         for name in ("node1", "node2"):
             nodes[name].wait_until_free()
-    assert "HostLost" in said
+    assert "HostLost" in texts
     left = [t.name for t in threading.enumerate() if t.name.startswith("vksched-session")]
     assert left == []
 

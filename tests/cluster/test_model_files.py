@@ -49,20 +49,20 @@ def write_model(path: Path, kind: str = "Q4_K", seed: int = 0) -> int:
     path.parent.mkdir(exist_ok=True)
     tiny = Tiny(kind=kind, layers=4, vocabulary=261)
     write(tiny, path, np.random.default_rng(seed), tokens_of_file())
-    return 2 * 4 * tiny.turned // 2 * tiny.context + 4
+    return 2 * 4 * tiny.rotary_size // 2 * tiny.context + 4
 
 
 def answer(path: Path, folder: Path, models: Sequence[Path]) -> list[int]:
-    """Return the tokens of an answer of two nodes. folder: of their caches."""
+    """Return the tokens of an answer of two nodes. folder: folder of their caches."""
     nodes = StartedWorkers(folder, models)
     try:
         with on_cpus([nodes("node1"), nodes("node2")]) as sched:
             model = vs.load(path)
             chat = vs.Chat(sched, model, placement={"*": "node1/cpu", "blk.[01].*": "node2/cpu"})
-            made = chat.generate(PROMPT, 4, GREEDY)
-            list(made)
+            built = chat.generate(PROMPT, 4, GREEDY)
+            list(built)
             assert {"node1/cpu", "node2/cpu"} <= chat.layers.keys()
-            return list(made.tokens)
+            return list(built.tokens)
     finally:
         nodes.close()
 
@@ -119,7 +119,7 @@ def test_external_data_of_an_onnx_model_is_read_there_too(
     for name, array in weights.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data")
-    given = rng.standard_normal((4, 256), np.float32)
+    values = rng.standard_normal((4, 256), np.float32)
     results = []
     for models in ([], [folder]):
         sent.clear()
@@ -127,7 +127,7 @@ def test_external_data_of_an_onnx_model_is_read_there_too(
         try:
             with on_cpus([nodes("node1")]) as sched:
                 run = sched.compile(vs.load(folder / "m.onnx"), {"*": "node1/cpu"})
-                results.append(run(x=given)["y"])
+                results.append(run(x=values)["y"])
         finally:
             nodes.close()
         assert sum(sent) == (0 if models else 2 * 256 * 256 * 4)

@@ -89,7 +89,7 @@ def _patient() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cluster") / "key"
-    clusters.made().save(path)
+    clusters.make_credentials().save(path)
     return path
 
 
@@ -101,9 +101,9 @@ def processes(key: Path) -> Iterator[dict[str, NodeProcess]]:
 
 @pytest.fixture
 def driver(processes: dict[str, NodeProcess], key: Path) -> Iterator[Driver]:
-    made = Driver(processes, key)
-    yield made
-    made.close()
+    driver = Driver(processes, key)
+    yield driver
+    driver.close()
 
 
 def feeds_of(plan: Plan, rng: np.random.Generator) -> dict[int, NDArray]:
@@ -127,8 +127,8 @@ def test_a_network_over_two_nodes_gives_the_numbers_of_one_process_to_the_bit(
         alone = sched.compile(outputs)
         for _ in range(2):
             feeds = feeds_of(plan, rng)
-            given = {plan.graph.nodes[node].name: array for node, array in feeds.items()}
-            want = alone(**given)
+            values = {plan.graph.nodes[node].name: array for node, array in feeds.items()}
+            want = alone(**values)
             results = executor.run(feeds)
             assert np.array_equal(results.outputs[0], want[0])
     assert results.plan_and_stats is not None
@@ -171,13 +171,13 @@ def test_many_runs_at_once_each_get_their_own(driver: Driver, rng: np.random.Gen
     at = {"a": "node1/cpu", "b": "node2/cpu", "c": "node1/cpu", "d": "node2/cpu"}
     plan = driver.plan({"out": out}, at, copies=3)
     executor = driver.executor(plan)
-    given = [feeds_of(plan, rng) for _ in range(12)]
-    (first,) = given[0]
+    inputs = [feeds_of(plan, rng) for _ in range(12)]
+    (first,) = inputs[0]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda feeds: executor.run(feeds).outputs[0], given))
+        found = list(pool.map(lambda feeds: executor.run(feeds).outputs[0], inputs))
     with vs.Scheduler(["cpu"], optimize=False) as sched:
         alone = sched.compile({"out": out})
-        for feeds, array in zip(given, found, strict=True):
+        for feeds, array in zip(inputs, found, strict=True):
             assert np.array_equal(array, alone(x=feeds[first])["out"])
     executor.close()
 
@@ -197,7 +197,7 @@ def test_a_weight_is_sent_once_however_often_nodes_and_callers_start(
 
     monkeypatch.setattr(WeightRegistry, "missing", noting)
     for _ in range(2):
-        about = clusters.made(), "tls", ["cpu"]
+        about = clusters.make_credentials(), "tls", ["cpu"]
         node = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
         driver = Driver({"node1": node}, key)
         plan = driver.plan({"y": out}, {"y": "node1/cpu"})
@@ -211,7 +211,7 @@ def test_a_weight_is_sent_once_however_often_nodes_and_callers_start(
 
 
 @needs_posix
-def test_a_node_that_stands_still_is_told_by_name_and_the_rest_goes_on(
+def test_a_node_that_stands_still_is_reported_by_name_and_the_rest_goes_on(
     key: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with node_processes(key, tmp_path, "cpu", NAMES) as processes:
@@ -241,8 +241,8 @@ def test_a_node_that_stands_still_is_told_by_name_and_the_rest_goes_on(
 def test_a_node_ends_as_a_service_does_and_says_nothing_wrong(key: Path, tmp_path: Path) -> None:
     with node_processes(key, tmp_path, "cpu", ("node1",)) as processes:
         driver = Driver(processes, key)
-        code, said = processes["node1"].stop()
-        assert (code, said) == (0, "")
+        code, text = processes["node1"].stop()
+        assert (code, text) == (0, "")
         while driver.hosts["node1"].error is None:
             pass
         driver.close()
@@ -250,9 +250,9 @@ def test_a_node_ends_as_a_service_does_and_says_nothing_wrong(key: Path, tmp_pat
 
 def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> None:
     node = ClusterWorker(
-        "a", "127.0.0.1:0", clusters.made(), devices=["cpu"], cache_folder=tmp_path
+        "a", "127.0.0.1:0", clusters.make_credentials(), devices=["cpu"], cache_folder=tmp_path
     )
-    nodes = RemoteWorkers(Security(clusters.made()), HostPlanCodec(), SystemClock())
+    nodes = RemoteWorkers(Security(clusters.make_credentials()), HostPlanCodec(), SystemClock())
     try:
         assert [d.name for d in nodes.connect(node.address).devices] == ["a/cpu"]
         assert node.devices == ("cpu",)
@@ -269,13 +269,13 @@ def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> 
 )
 def test_names_and_addresses_are_checked(name: str, listen: str, devices: list[str]) -> None:
     with pytest.raises(VkschedError, match="expected"):
-        ClusterWorker(name, listen, clusters.made(), devices=devices)
+        ClusterWorker(name, listen, clusters.make_credentials(), devices=devices)
     with pytest.raises(DeviceError):
-        ClusterWorker("a", "127.0.0.1:0", clusters.made(), devices=["vulkan:99"])
+        ClusterWorker("a", "127.0.0.1:0", clusters.make_credentials(), devices=["vulkan:99"])
 
 
 def test_the_command_makes_a_key_and_refuses_to_write_over_it(tmp_path: Path) -> None:
-    clusters.made()
+    clusters.make_credentials()
     done = CliRunner().invoke(main, ["cluster", "key", str(tmp_path / "key")])
     assert done.exit_code == 0 and "copy it to each computer" in done.output
     assert Credentials.load(tmp_path / "key").secret
@@ -289,7 +289,7 @@ def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (["cluster", "devices", "--credentials", "key"], "--credentials needs --worker"),
         (["cluster", "devices", "--worker", "127.0.0.1:1"], "--worker needs --credentials"),
@@ -306,10 +306,10 @@ def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
         (["worker", "--credentials", "{}/key", "--peers", "10.0.0.0/33"], "or a network as a peer"),
     ],
 )
-def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path) -> None:
-    clusters.made().save(tmp_path / "key")
+def test_commands_say_what_to_try(command: list[str], message: str, tmp_path: Path) -> None:
+    clusters.make_credentials().save(tmp_path / "key")
     done = CliRunner().invoke(main, [each.format(tmp_path) for each in command])
-    assert done.exit_code in (1, 2) and said in done.output
+    assert done.exit_code in (1, 2) and message in done.output
 
 
 def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
@@ -321,5 +321,5 @@ def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
         lambda *about, models, onnx_ops: taken.append(models),
     )
     monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
-    ray_cluster._WorkerActor("node1", clusters.made().text(), "tls", "127.0.0.1")
+    ray_cluster._WorkerActor("node1", clusters.make_credentials().text(), "tls", "127.0.0.1")
     assert taken == [[tmp_path, tmp_path / "b"]]

@@ -30,25 +30,25 @@ WAIT_S = 120.0
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[Any]:
     """Three computers; the first is this process's own."""
-    clusters.made()
+    clusters.make_credentials()
     from ray.cluster_utils import Cluster
 
     root = str(Path(vs.__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
     os.environ["VKSCHED_NO_VULKAN"] = "1"
     about = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=about)
+    cluster = Cluster(initialize_head=True, head_node_args=about)
     try:
         for _ in range(COMPUTERS - 1):
-            made.add_node(num_cpus=1, object_store_memory=80 << 20)
-        ray.init(address=made.address, namespace=on_ray.NAMESPACE, log_to_driver=False)
-        yield made
+            cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+        ray.init(address=cluster.address, namespace=on_ray.NAMESPACE, log_to_driver=False)
+        yield cluster
     finally:
         ray.shutdown()
-        made.shutdown()
+        cluster.shutdown()
 
 
-def test_what_is_no_ray_cluster_is_said() -> None:
+def test_what_is_no_ray_cluster_is_reported() -> None:
     assert not ray.is_initialized()  # the first test of this file
     with pytest.raises(VkschedError, match="expected a Ray cluster at 'auto'"):
         on_ray.workers()
@@ -79,9 +79,9 @@ def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Gene
     x = vs.input("x", (8, 16))
     w, v = (vs.weight(rng.standard_normal((16, 16), np.float32), name=n) for n in ("w", "v"))
     out = vs.matmul(vs.relu(vs.matmul(x, w, name="a"), name="b"), v, name="c")
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
     with vs.Scheduler(["cpu"]) as sched:
-        want = sched.compile(out)(x=given)
+        want = sched.compile(out)(x=values)
     nodes = on_ray.start()
     here = ray.get_runtime_context().get_node_id()
     one, two = (node.name for node in nodes if node.computer != here)
@@ -89,16 +89,16 @@ def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Gene
         names = [device.name for device in sched.devices]
         assert {f"{one}/cpu", f"{two}/cpu"} <= set(names)
         run = sched.compile(out, {"a": f"{one}/cpu", "b": f"{one}/cpu", "c": f"{two}/cpu"})
-        assert np.array_equal(run(x=given), want)
+        assert np.array_equal(run(x=values), want)
         ray.kill(ray.get_actor(two, on_ray.NAMESPACE))  # it comes back at another address
         with pytest.warns(vs.VkschedWarning, match=f"{two} failed"):
             while not sched.failed_devices:
-                assert np.array_equal(run(x=given), want)
+                assert np.array_equal(run(x=values), want)
         end_s = time.monotonic() + WAIT_S
         while sched.failed_devices:
             assert time.monotonic() < end_s
             time.sleep(0.05)
-        assert np.array_equal(run(x=given), want)
+        assert np.array_equal(run(x=values), want)
         assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == {
             f"{one}/cpu",
             f"{two}/cpu",
@@ -127,12 +127,12 @@ def test_nodes_that_do_not_answer_leave_no_reservation_behind(
         with pytest.raises(VkschedError, match="expected a Ray cluster"):
             on_ray.start()
     wait_until_free([1.0] * COMPUTERS)
-    assert not [told for told in ray.util.placement_group_table().values() if _is_kept(told)]
+    assert not [actor for actor in ray.util.placement_group_table().values() if _is_alive(actor)]
     assert not on_ray.workers()
 
 
-def _is_kept(told: dict[str, Any]) -> bool:
-    return bool(told["name"].startswith(PREFIX) and told["state"] != "REMOVED")
+def _is_alive(actor: dict[str, Any]) -> bool:
+    return bool(actor["name"].startswith(PREFIX) and actor["state"] != "REMOVED")
 
 
 def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> None:
@@ -155,18 +155,18 @@ def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> N
 
 
 def test_the_commands_start_list_and_stop_nodes(ray_cluster: Any) -> None:
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         done = CliRunner().invoke(main, ["cluster", *words])
         assert done.exit_code == 0, done.output
         return done.output
 
-    names = {each["name"] for each in json.loads(said("start", "--json"))}
+    names = {each["name"] for each in json.loads(output_of("start", "--json"))}
     assert len(names) == COMPUTERS
-    assert {each["name"] for each in json.loads(said("status", "--json"))} == names
-    assert all(name in said("status") for name in names)
-    found = json.loads(said("devices", "--json"))
+    assert {each["name"] for each in json.loads(output_of("status", "--json"))} == names
+    assert all(name in output_of("status") for name in names)
+    found = json.loads(output_of("devices", "--json"))
     assert len(found["devices"]) == COMPUTERS - 1 and found["links"]
-    assert "latency" in said("devices")
-    ended = said("stop")
+    assert "latency" in output_of("devices")
+    ended = output_of("stop")
     assert all(name in ended for name in names)
-    assert "no worker runs" in said("status")
+    assert "no worker runs" in output_of("status")

@@ -83,7 +83,7 @@ def test_plans_have_such_nodes_where_they_may_run(policy: str, gpu: bool) -> Non
 
 
 @pytest.mark.parametrize("policy", STATIC)
-def test_a_placement_that_cannot_be_is_told(policy: str) -> None:
+def test_a_placement_that_cannot_be_is_reported(policy: str) -> None:
     plan = vs.plan_graph(graph(), topology(False), policy=policy, overrides=[("*", "node1/cpu")])
     assert device_of(plan, "onnx.Det") == "cpu" and device_of(plan, "neg") == "node1/cpu"
     assert any("onnx.Det is of an ONNX file" in note for note in plan.notes)
@@ -202,19 +202,19 @@ def test_a_model_runs_either_way(tmp_path: Path, onnx_ops: bool) -> None:
 
 
 def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bool] = []
+    inputs: list[bool] = []
 
-    def made(*about: object, onnx_ops: bool = False, **more: object) -> ClusterWorker:
-        given.append(onnx_ops)
+    def start_worker(*about: object, onnx_ops: bool = False, **more: object) -> ClusterWorker:
+        inputs.append(onnx_ops)
         raise vs.VkschedError("[worker] enough")
 
-    monkeypatch.setattr("vksched.cluster.worker_process.ClusterWorker", made)
+    monkeypatch.setattr("vksched.cluster.worker_process.ClusterWorker", start_worker)
     key = tmp_path / "key"
-    clusters.made().save(key)
+    clusters.make_credentials().save(key)
     for options in ([], ["--onnx-ops"]):
         CliRunner().invoke(main, ["worker", "--credentials", str(key), *options])
     for value in ("", "1"):
         monkeypatch.setenv("VKSCHED_ONNX_OPS", value)
         with pytest.raises(vs.VkschedError, match="enough"):
-            ray_cluster._WorkerActor("a", clusters.made().text(), "tls", "127.0.0.1")
-    assert given == [False, True, False, True]
+            ray_cluster._WorkerActor("a", clusters.make_credentials().text(), "tls", "127.0.0.1")
+    assert inputs == [False, True, False, True]

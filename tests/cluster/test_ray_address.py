@@ -46,7 +46,7 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ray" / "ray_current_cluster"
 
 
-def test_ray_is_given_the_address_that_was_read(noted: Path, server: str) -> None:
+def test_ray_gets_the_address_that_was_read(noted: Path, server: str) -> None:
     noted.write_text(f"{server}\n")
     noted.chmod(0o644)
     assert find_ray("auto") == server

@@ -17,7 +17,7 @@ from cluster_nodes import StartedWorkers, cluster, on_cpus
 from conftest import vulkan_names
 from graphs import transformer
 from test_chat import GREEDY, PROMPT, greedy
-from test_chat import made as language_model
+from test_chat import build_model as language_model
 
 import vksched as vs
 from vksched.cluster.connections import ClusterConnections
@@ -54,13 +54,13 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(
 ) -> None:
     outputs = transformer(layers=2)[0]
     nodes = [start("node1"), start("node2")]
-    given = {
+    feeds = {
         n.name: rng.standard_normal(n.type.shape, np.float32)
         for n in vs.build_graph(outputs)[0].nodes
         if n.op == "input"
     }
     with vs.Scheduler(["cpu"]) as alone:
-        want = alone.compile(outputs)(**given)
+        want = alone.compile(outputs)(**feeds)
     with on_cpus(nodes) as sched:
         assert [d.name for d in sched.devices][-3:] == ["node1/cpu", "node2/cpu", "cpu"]
         ends = {(a, b) for a, b, _ in sched.topology.links.pairs}
@@ -68,7 +68,7 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(
         run = sched.compile(outputs, {"*.0.*": "node1/cpu", "*.1.*": "node2/cpu"})
         assert used(run) >= {"node1/cpu", "node2/cpu"}
         for _ in range(2):
-            for one, other in zip(run(**given), want, strict=True):
+            for one, other in zip(run(**feeds), want, strict=True):
                 assert np.array_equal(one, other)
         assert "node2/cpu" in str(run.report())
     wait_for(lambda: not any(node.drivers for node in nodes))
@@ -88,12 +88,14 @@ def test_devices_of_a_cluster_are_chosen_by_name(start: StartedWorkers) -> None:
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device")
 def test_the_cpu_of_a_node_may_be_left_out(tmp_path: Path, rng: np.random.Generator) -> None:
     name = vulkan_names()[0]
-    node = ClusterWorker("a", "127.0.0.1:0", clusters.made(), devices=[name], cache_folder=tmp_path)
-    given = rng.standard_normal((8, 16), np.float32)
+    node = ClusterWorker(
+        "a", "127.0.0.1:0", clusters.make_credentials(), devices=[name], cache_folder=tmp_path
+    )
+    values = rng.standard_normal((8, 16), np.float32)
     try:
         with vs.Scheduler([f"a/{name}"], cluster=cluster([node])) as sched:
             run = sched.compile(chain(rng)[0], {"*": f"a/{name}"})
-            assert run(x=given).shape == (8, 16) and used(run) == {f"a/{name}"}
+            assert run(x=values).shape == (8, 16) and used(run) == {f"a/{name}"}
     finally:
         node.close()
 
@@ -103,18 +105,18 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
 ) -> None:
     nodes = [start("node1"), start("node2")]
     out, at = chain(rng)
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
     with on_cpus(nodes) as sched:
         run = sched.compile(out, at)
-        want = run(x=given)
+        want = run(x=values)
         assert used(run) == {"node1/cpu", "node2/cpu"}
         nodes[1].close()
         with pytest.warns(vs.VkschedWarning, match="node2 failed.*is out of use until it is back"):
-            assert np.array_equal(run(x=given), want)
+            assert np.array_equal(run(x=values), want)
         assert sched.failed_devices.keys() == {"node2/cpu"} and used(run).isdisjoint({"node2/cpu"})
         start("node2", nodes[1].address)
         wait_for(lambda: not sched.failed_devices)
-        assert np.array_equal(run(x=given), want)
+        assert np.array_equal(run(x=values), want)
         assert used(run) == {"node1/cpu", "node2/cpu"}
 
 
@@ -140,16 +142,16 @@ def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
     with on_cpus([node]) as sched:
         run = sched.compile(out, {"*": "node1/cpu"})
-        want, before = run(x=given), device(sched, "node1/cpu")
+        want, before = run(x=values), device(sched, "node1/cpu")
         node.close()
         start("node1", node.address)
         wait_for(lambda: device(sched, "node1/cpu") is not before)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert np.array_equal(run(x=given), want)
+            assert np.array_equal(run(x=values), want)
         assert used(run) == {"node1/cpu"}
 
 
@@ -175,18 +177,18 @@ def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
     with on_cpus([node], on_device_failure="raise") as sched:
         run = sched.compile(out, {"*": "node1/cpu"})
-        run(x=given)
+        run(x=values)
         node.close()
         with pytest.raises(HostLost) as caught:
-            run(x=given)
+            run(x=values)
         assert caught.value.host == "node1"
         with pytest.raises(
             DeviceError, match=r"node1/cpu failed earlier.*restore_device\('node1'\)"
         ):
-            run(x=given)
+            run(x=values)
 
 
 @pytest.mark.parametrize("backup", [False, True])
@@ -230,23 +232,23 @@ def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
     with on_cpus([node]) as sched:
         run = sched.compile(out, {"*": "node1/cpu"})
-        want, executor = run(x=given), run._compiled._executor
+        want, executor = run(x=values), run._compiled._executor
         carry, node_hosts = executor.run, sched._membership._hosts
 
-        def late(*given: Any) -> Any:
+        def late(*args: Any) -> Any:
             node.close()
             wait_for(lambda: node_hosts.hosts["node1"].error)  # type: ignore[union-attr]
             try:
-                return carry(*given)
+                return carry(*args)
             except HostLost:
                 goes_and_comes(sched, node, start)
                 raise
 
         monkeypatch.setattr(executor, "run", late)
-        assert np.array_equal(run(x=given), want)
+        assert np.array_equal(run(x=values), want)
         assert not sched.failed_devices and used(run) == {"node1/cpu"}
 
 
@@ -261,8 +263,8 @@ def test_a_state_whose_computer_went_and_came_after_a_run_is_lost(
         executor = run._compiled._executor
         carry = executor.run
 
-        def slow(*given: Any) -> Any:
-            results = carry(*given)
+        def slow(*args: Any) -> Any:
+            results = carry(*args)
             goes_and_comes(sched, node, start)
             return results
 
@@ -282,10 +284,10 @@ def test_closing_while_a_computer_comes_back_leaves_no_connection(
     connecting, closed = threading.Event(), threading.Event()
     connect = hosts._workers.connect
 
-    def slow(*given: Any) -> Any:
+    def slow(*args: Any) -> Any:
         connecting.set()
         assert closed.wait(WAIT_S)
-        return connect(*given)
+        return connect(*args)
 
     monkeypatch.setattr(hosts._workers, "connect", slow)
     end = hosts._workers.close
@@ -309,7 +311,7 @@ def test_an_input_without_elements_goes_to_a_node(start: StartedWorkers) -> None
 
 
 def test_a_cluster_says_what_is_wrong_with_it(start: StartedWorkers, tmp_path: Path) -> None:
-    key = clusters.made()
+    key = clusters.make_credentials()
     with pytest.raises(DeviceError, match="expected the addresses of workers"):
         vs.Cluster([], key)
     with pytest.raises(DeviceError, match="expected the addresses of workers"):
@@ -339,30 +341,30 @@ def test_large_values_from_all_nodes_to_all_are_those_of_one_computer(
     hosts = 3
     nodes = [start(f"node{host}") for host in range(hosts)]
     x = vs.input("x", (512, 256))  # which threads send
-    made = [vs.mul(x, float(host + 2), name=f"made{host}") for host in range(hosts)]
+    built = [vs.mul(x, float(host + 2), name=f"made{host}") for host in range(hosts)]
     ends = []
     for host in range(hosts):
-        total = vs.exp(made[host], name=f"sum{host}")
+        total = vs.exp(built[host], name=f"sum{host}")
         for step in range(1, hosts):
-            total = vs.sub(total, made[(host + step) % hosts], name=f"sum{host}.{step}")
+            total = vs.sub(total, built[(host + step) % hosts], name=f"sum{host}.{step}")
         ends.append(total)
     placed = {
         f"{what}{host}*": f"node{host}/cpu" for host in range(hosts) for what in ("made", "sum")
     }
-    given = rng.standard_normal((512, 256), np.float32)
+    values = rng.standard_normal((512, 256), np.float32)
     with vs.Scheduler(["cpu"]) as sched:
-        want = sched.compile(ends)(x=given)
+        want = sched.compile(ends)(x=values)
     with on_cpus(nodes) as sched:
         run = sched.compile(ends, placed)
         assert len({split.device for split in run.plan.splits}) == hosts
         for _ in range(3):
-            for got, expected in zip(run(x=given), want, strict=True):
+            for got, expected in zip(run(x=values), want, strict=True):
                 assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("policy", ["earliest-finish", "work-stealing"])
 def test_dynamic_plans_stay_on_this_computer(policy: str) -> None:
-    nowhere = vs.Cluster(["127.0.0.1:1"], clusters.made())  # which is not asked
+    nowhere = vs.Cluster(["127.0.0.1:1"], clusters.make_credentials())  # which is not asked
     with pytest.raises(VkschedError, match=f'with a cluster, got .{policy}.; try policy="auto"'):
         vs.Scheduler(["cpu"], policy=policy, cluster=nowhere)
 
@@ -374,14 +376,14 @@ def test_a_scheduler_that_nobody_closes_lets_its_nodes_go(
     monkeypatch.setenv("VKSCHED_NO_VULKAN", "1")  # else software devices are told of
     x = vs.input("x", (8, 16))
     out = vs.relu(vs.matmul(x, vs.weight(np.eye(16, dtype=np.float32), name="w"), name="a"))
-    given = rng.standard_normal((8, 16), np.float32)
+    values = rng.standard_normal((8, 16), np.float32)
 
-    def made() -> Any:
+    def open_scheduler() -> Any:
         return vs.Scheduler(cluster=cluster(nodes)).compile(out, {"a": "node1/cpu"})
 
-    run = made()
+    run = open_scheduler()
     gc.collect()  # of the scheduler; its run goes on
-    assert np.array_equal(run(x=given), np.maximum(given, 0)) and nodes[0].drivers
+    assert np.array_equal(run(x=values), np.maximum(values, 0)) and nodes[0].drivers
     with pytest.warns(ResourceWarning, match="was not closed"):
         del run
         gc.collect()

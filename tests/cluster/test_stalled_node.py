@@ -63,13 +63,13 @@ def test_a_node_that_stands_still_most_of_the_time_loses_its_work(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     key, output = tmp_path / "key", branches(rng)
-    made = clusters.made()
-    made.save(key)
+    credentials = clusters.make_credentials()
+    credentials.save(key)
     with vs.Scheduler(["cpu"]) as alone:
         expected = alone.compile(output)(x=X)
     with node_processes(key, tmp_path, "cpu", ["node1"]) as nodes:
         node = nodes["node1"]
-        cluster = vs.Cluster([node.address], made)
+        cluster = vs.Cluster([node.address], credentials)
         with vs.Scheduler([FAR, "cpu"], cluster=cluster) as sched:
             run = sched.compile(output)
             topology = run.plan.topology

@@ -37,8 +37,8 @@ def sched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[vs.Schedu
         pair = [nodes("node1"), nodes("node2")]
     try:
         devices = ["node1/cpu", "node2/cpu"]
-        with vs.Scheduler(devices, cluster=cluster(pair), trace=vs.Recorder()) as made:
-            yield made
+        with vs.Scheduler(devices, cluster=cluster(pair), trace=vs.Recorder()) as sched:
+            yield sched
     finally:
         nodes.close()
 
@@ -54,7 +54,7 @@ def run(sched: vs.Scheduler) -> vs.CompiledGraph:
     return sched.compile(out, placement)
 
 
-def test_each_send_is_before_its_take_within_the_bound_that_is_told(
+def test_each_send_is_before_its_take_within_the_bound_that_is_reported(
     run: vs.CompiledGraph, rng: np.random.Generator
 ) -> None:
     for _ in range(3):
@@ -92,15 +92,15 @@ def test_each_send_is_before_its_take_within_the_bound_that_is_told(
 def most_s(clocks: str) -> float:
     """Return the largest of the bounds that are told."""
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-    said = [each.split(" within ")[1].split() for each in clocks.split(", ")]
-    return max(float(number) * units[unit] for number, unit in said)
+    ranges = [each.split(" within ")[1].split() for each in clocks.split(", ")]
+    return max(float(number) * units[unit] for number, unit in ranges)
 
 
 def test_all_that_hosts_do_is_on_their_lanes_with_arrows_between_them(
     run: vs.CompiledGraph, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    given: NDArray = rng.standard_normal((64, 64), np.float32)
-    run(x=given)
+    values: NDArray = rng.standard_normal((64, 64), np.float32)
+    run(x=values)
     splits = {(e.device, e.fields["split"]) for e in run.trace.select("split")}
     assert splits == {
         (run.plan.topology.devices[split.device].name, split.id) for split in run.plan.splits
@@ -141,7 +141,7 @@ def test_a_run_that_fails_leaves_what_was_done_until_then(sched: vs.Scheduler) -
     assert [e.fields["of"] for e in run.trace.select("recv")] == ["node1/host"]
 
 
-def test_the_memory_of_all_devices_is_told_and_that_it_is_given_back(sched: vs.Scheduler) -> None:
+def test_the_memory_of_all_devices_is_reported_and_that_it_is_released(sched: vs.Scheduler) -> None:
     (tape,) = sched.trace.sinks
     assert isinstance(tape, vs.Tape)
     x = vs.input("x", (64, 64))
@@ -149,9 +149,9 @@ def test_the_memory_of_all_devices_is_told_and_that_it_is_given_back(sched: vs.S
     for name in ("one", "two"):
         run = sched.compile(vs.matmul(x, w, name=name), {name: "node1/cpu", "w": "node1/cpu"})
         run(x=np.ones((64, 64), np.float32))
-    told = [e.fields for e in tape.select("prepare", "node1/cpu")]
-    assert [fields["weight_bytes"] for fields in told] == [4 * 64 * 64] * 2
-    assert [fields["resident_bytes"] for fields in told] == [0, 4 * 64 * 64]
+    reported = [e.fields for e in tape.select("prepare", "node1/cpu")]
+    assert [fields["weight_bytes"] for fields in reported] == [4 * 64 * 64] * 2
+    assert [fields["resident_bytes"] for fields in reported] == [0, 4 * 64 * 64]
     sched.close()
     freed = [e.fields for e in tape.select("release", "node1/cpu")]
     assert sorted(fields["resident_bytes"] for fields in freed) == [0, 4 * 64 * 64]

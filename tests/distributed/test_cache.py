@@ -20,11 +20,11 @@ def weight(number: int, size: int = 100) -> tuple[str, NDArray]:
     return hash_of([data]), data
 
 
-def test_what_was_kept_is_there_for_the_next_process(tmp_path: Path) -> None:
+def test_what_was_retained_is_there_for_the_next_process(tmp_path: Path) -> None:
     name, data = weight(1)
-    kept = WeightCache(tmp_path / "weights").keep(name, data)
+    stored = WeightCache(tmp_path / "weights").keep(name, data)
     found = WeightCache(tmp_path / "weights").load(name)
-    assert found is not None and np.array_equal(found, data) and np.array_equal(kept, data)
+    assert found is not None and np.array_equal(found, data) and np.array_equal(stored, data)
     assert not found.flags.writeable
     assert WeightCache(tmp_path / "weights").load("0" * 64) is None
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from vksched.common.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, StateLost
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.wire import channel as channels
 from vksched.distributed.wire.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
 from vksched.distributed.wire.error_codec import error_of, fields_of
@@ -147,7 +147,7 @@ def test_an_error_arrives_as_what_it_was(pair) -> None:  # type: ignore[no-untyp
     assert caught.value.device == "there/vulkan:0"  # never one of the driver's own
 
 
-def test_only_errors_of_our_own_are_made_again() -> None:
+def test_only_errors_of_our_own_are_rebuilt() -> None:
     lost = StateLost("gone")
     lost.device = "node1/cpu"
     again = error_of(fields_of(lost), "node1")
@@ -157,7 +157,7 @@ def test_only_errors_of_our_own_are_made_again() -> None:
     assert type(error_of(stranger, "node1")) is DeviceError
 
 
-def test_who_waits_in_vain_is_told_so_and_what_comes_later_is_dropped(pair) -> None:  # type: ignore[no-untyped-def]
+def test_who_waits_in_vain_is_informed_and_what_comes_later_is_dropped(pair) -> None:  # type: ignore[no-untyped-def]
     one, _, _, there = pair
     there.held.clear()
     with pytest.raises(DeviceTimeout, match="echo"):
@@ -224,7 +224,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_may_not_be_said_ends_the_connection(name: str) -> None:
+def test_what_may_not_be_reported_ends_the_connection(name: str) -> None:
     ours, theirs = socket.socketpair()
     handler = Echo()
     end = Channel(Stream(ours), "there", handler, HeartbeatMonitor())
@@ -240,7 +240,7 @@ def test_what_may_not_be_said_ends_the_connection(name: str) -> None:
 def test_a_payload_that_nobody_awaits_takes_no_memory() -> None:
     class Strict(Echo):
         def place(self, message: Message, size: int) -> memoryview | None:
-            raise Wrong(f"nobody awaits {size} bytes")
+            raise SchemaError(f"nobody awaits {size} bytes")
 
     ours, theirs = socket.socketpair()
     handler = Strict()

@@ -52,111 +52,113 @@ def part_with(states: ClientStates, name: str = "s") -> HostPlan:
 
 
 def test_a_state_that_a_plan_uses_is_not_exchanged_for_a_smaller_one() -> None:
-    made = Counting()
-    made.states.add("null:0", ["s"], [LARGE])
-    made.states.pin(1, part_with(made.states))
+    built = Counting()
+    built.states.add("null:0", ["s"], [LARGE])
+    built.states.pin(1, part_with(built.states))
     with pytest.raises(DeviceError, match="expected states that no plan uses, got some of plan 1"):
-        made.states.add("null:0", ["other", "s"], [SMALL, SMALL])
-    assert [value.size for value in made.held()] == [64]
-    made.states.unpin(1)
-    made.states.add("null:0", ["s"], [SMALL])
-    assert [value.size for value in made.held()] == [2]
+        built.states.add("null:0", ["other", "s"], [SMALL, SMALL])
+    assert [value.size for value in built.held()] == [64]
+    built.states.unpin(1)
+    built.states.add("null:0", ["s"], [SMALL])
+    assert [value.size for value in built.held()] == [2]
 
 
 def test_a_plan_for_a_state_that_was_exchanged_before_it_was_pinned_is_refused() -> None:
-    made = Counting()
-    made.states.add("null:0", ["s"], [LARGE])
-    part = part_with(made.states)
-    made.states.add("null:0", ["s"], [SMALL])
+    built = Counting()
+    built.states.add("null:0", ["s"], [LARGE])
+    part = part_with(built.states)
+    built.states.add("null:0", ["s"], [SMALL])
     with pytest.raises(DeviceLost, match="expected a state 's', got none"):
-        made.states.pin(1, part)
-    made.states.remove("null:0", "s")
+        built.states.pin(1, part)
+    built.states.remove("null:0", "s")
     with pytest.raises(DeviceLost, match="expected a state 's', got none"):
-        part_with(made.states)
-    made.states.add("null:0", ["s"], [SMALL])
+        part_with(built.states)
+    built.states.add("null:0", ["s"], [SMALL])
     with pytest.raises(DeviceError, match=r"expected float32\[2\] for a state on null:0"):
-        made.states.pin(1, part_with(made.states))
-    made.states.close()
-    assert made.held() == [] and len(made.states) == 0
+        built.states.pin(1, part_with(built.states))
+    built.states.close()
+    assert built.held() == [] and len(built.states) == 0
 
 
 def test_a_state_that_is_removed_lives_as_long_as_a_plan_uses_it() -> None:
-    made = Counting()
-    made.states.add("null:0", ["s"], [LARGE])
+    built = Counting()
+    built.states.add("null:0", ["s"], [LARGE])
     for number in (1, 2):
-        made.states.pin(number, part_with(made.states))
-    made.states.remove("null:0", "s")
-    made.states.remove("null:0", "s")
-    for call in (made.states.read, lambda *at: made.states.write(*at, LARGE)):
+        built.states.pin(number, part_with(built.states))
+    built.states.remove("null:0", "s")
+    built.states.remove("null:0", "s")
+    for call in (built.states.read, lambda *at: built.states.write(*at, LARGE)):
         with pytest.raises(DeviceError, match="there is no state 's' on null:0"):
             call("null:0", "s")
     with pytest.raises(DeviceError, match="got some of plan 1"):
-        made.states.add("null:0", ["s"], [SMALL])
-    made.states.unpin(1)
-    assert len(made.held()) == 1
-    made.states.unpin(2)
-    assert made.held() == [] and len(made.states) == 0
+        built.states.add("null:0", ["s"], [SMALL])
+    built.states.unpin(1)
+    assert len(built.held()) == 1
+    built.states.unpin(2)
+    assert built.held() == [] and len(built.states) == 0
 
 
 def test_who_adds_a_state_waits_for_the_plan_that_is_being_retired() -> None:
-    made = Counting()
-    made.states.add("null:0", ["s"], [LARGE])
+    built = Counting()
+    built.states.add("null:0", ["s"], [LARGE])
     for number in (1, 2):
-        made.states.pin(number, part_with(made.states))
-        made.states.begin_unpin(number)
-        made.states.remove("null:0", "s")
-        thread = threading.Thread(target=made.states.add, args=("null:0", ["s"], [LARGE]))
+        built.states.pin(number, part_with(built.states))
+        built.states.begin_unpin(number)
+        built.states.remove("null:0", "s")
+        thread = threading.Thread(target=built.states.add, args=("null:0", ["s"], [LARGE]))
         thread.start()
         thread.join(0.02)
         assert thread.is_alive()
-        made.states.unpin(number)
+        built.states.unpin(number)
         thread.join(WAIT_S)
-        assert len(made.held()) == 1 and not thread.is_alive()
+        assert len(built.held()) == 1 and not thread.is_alive()
 
 
 def test_who_waits_hears_that_the_caller_is_gone() -> None:
-    made, heard = Counting(), list[str]()
-    made.states.add("null:0", ["s"], [LARGE])
-    made.states.pin(1, part_with(made.states))
-    made.states.begin_unpin(1)
+    built, heard = Counting(), list[str]()
+    built.states.add("null:0", ["s"], [LARGE])
+    built.states.pin(1, part_with(built.states))
+    built.states.begin_unpin(1)
 
     def add() -> None:
         try:
-            made.states.add("null:0", ["s"], [LARGE])
+            built.states.add("null:0", ["s"], [LARGE])
         except DeviceError as error:
             heard.append(str(error))
 
     thread = threading.Thread(target=add)
     thread.start()
-    made.states.stop()
+    built.states.stop()
     thread.join(WAIT_S)
     assert heard == ["[cluster] the driver has gone"]
-    made.states.close()
-    assert made.held() == []
+    built.states.close()
+    assert built.held() == []
 
 
 def test_a_name_that_comes_twice_is_refused_and_nothing_is_added() -> None:
-    made = Counting()
+    built = Counting()
     for names, arrays in ((["s", "s"], [LARGE, LARGE]), (["s"], []), ([], [LARGE])):
         with pytest.raises(DeviceError, match="each once"):
-            made.states.add("null:0", names, arrays)
+            built.states.add("null:0", names, arrays)
     with pytest.raises(DeviceError, match="there is no device 'null:9' here"):
-        made.states.add("null:9", ["s"], [LARGE])
-    assert made.held() == [] and len(made.states) == 0
+        built.states.add("null:9", ["s"], [LARGE])
+    assert built.held() == [] and len(built.states) == 0
 
 
-def test_states_of_more_bytes_than_the_device_has_free_are_refused_before_they_are_made() -> None:
-    made = Counting(memory_bytes=1 << 20)
+def test_states_of_more_bytes_than_the_device_has_free_are_refused_before_they_are_created() -> (
+    None
+):
+    built = Counting(memory_bytes=1 << 20)
     large = np.broadcast_to(np.float32(1), (1 << 40,))
     with pytest.raises(OutOfMemory, match="expected states of at most 1"):
-        made.states.add("null:0", ["s"], [large])
-    assert made.held() == [] and len(made.states) == 0
+        built.states.add("null:0", ["s"], [large])
+    assert built.held() == [] and len(built.states) == 0
 
 
 def test_a_failure_halfway_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Counting()
-    made.states.add("null:0", ["s"], [LARGE])
-    there, add = made.device.states, made.device.states.add
+    built = Counting()
+    built.states.add("null:0", ["s"], [LARGE])
+    there, add = built.device.states, built.device.states.add
 
     def halfway(items: list[tuple[object, NDArray]]) -> None:
         add(items[:1])
@@ -164,8 +166,8 @@ def test_a_failure_halfway_leaves_no_state(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(there, "add", halfway)
     with pytest.raises(OutOfMemory, match="no room"):
-        made.states.add("null:0", ["s", "t"], [LARGE, LARGE])
-    assert made.held() == [] and len(made.states) == 0
+        built.states.add("null:0", ["s", "t"], [LARGE, LARGE])
+    assert built.held() == [] and len(built.states) == 0
 
 
 @pytest.fixture

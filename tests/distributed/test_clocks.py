@@ -51,8 +51,8 @@ def test_the_bound_holds_for_clocks_that_drift_and_answers_that_wait(
         there, back = rng.exponential(1e-4, 2) + (rng.random(2) < 0.1) * rng.random(2)
         busy = rng.random() * (rng.random() < 0.5)
         came_s, left_s = now_s + there, now_s + there + busy
-        told = (7000 + each * (1 + pace) for each in (came_s, left_s))
-        clock.note(now_s, *told, left_s + back)
+        reported = (7000 + each * (1 + pace) for each in (came_s, left_s))
+        clock.note(now_s, *reported, left_s + back)
         at_s = left_s + back + 2 * rng.random()
         estimate = clock.estimate(at_s)
         errors.append(abs(estimate.to_local_s(7000 + at_s * (1 + pace)) - at_s))

@@ -47,7 +47,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.base_executor import CommitFailed, ExecutorClosed
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Topology
@@ -140,7 +140,7 @@ def test_a_transformer_over_hosts_gives_the_numbers_of_one_process(hosts: tuple[
     clock = vs.SimulatedClock()
     one: list[Device] = [vs.SimulatedDevice(s, clock) for s in plan.topology.devices[:-1]]
     both = [*one, CpuDevice(plan.topology.devices[-1])]
-    alone = Executor(plan, ExecutorContext(both, vs.Trace(), 30.0))
+    alone = PlanExecutor(plan, ExecutorContext(both, vs.Trace(), 30.0))
     expected = alone.run({n.id: feeds[n.name] for n in plan.graph.inputs}).outputs
     alone.close()
     with Cluster(spread(plan, hosts), null_devices(spread(plan, hosts))) as cluster:
@@ -157,7 +157,7 @@ def test_drivers_on_two_hosts_give_the_numbers_of_one_process(two_devices: list[
         pins = [("layer.0.*", one), ("layer.1.*", two)]
         plan = vs.plan_graph(graph, topology, overrides=pins, copies=2)
         feeds = feeds_of(plan)
-        alone = Executor(plan, ExecutorContext(opened.devices, vs.Trace(), 60.0))
+        alone = PlanExecutor(plan, ExecutorContext(opened.devices, vs.Trace(), 60.0))
         expected = alone.run({n.id: feeds[n.name] for n in graph.inputs}).outputs
         alone.close()
 
@@ -185,7 +185,7 @@ def test_values_go_straight_from_host_to_host() -> None:
         ]
 
 
-def test_runs_of_several_slots_go_on_beside_each_other() -> None:
+def test_runs_of_several_slots_go_on_side_by_side() -> None:
     plan = spread(make_plan(*chain([A, B, C, A]), copies=3), ("node1", "node2", ""))
     with Cluster(plan, null_devices(plan)) as cluster, ThreadPoolExecutor(6) as threads:
         asked = [threads.submit(cluster.run, {"x": X + i}) for i in range(24)]
@@ -300,13 +300,13 @@ def test_observers_see_values_of_other_hosts_and_may_stop_the_run() -> None:
     plan = spread(
         vs.plan_graph(graph, make_topology(2), overrides=[*placement.items()], observed=seen), TWO
     )
-    told: list[tuple[str, NDArray]] = []
+    reported: list[tuple[str, NDArray]] = []
     with Cluster(plan, null_devices(plan)) as cluster:
         feeds = {n.id: X for n in graph.inputs}
-        watch = {n: [lambda name, value: told.append((name, value))] for n in seen}
+        watch = {n: [lambda name, value: reported.append((name, value))] for n in seen}
         cluster.executor.run(feeds, watch)
-        assert [name for name, _ in told] == ["n0", "n1"]
-        assert_same([value for _, value in told], [X + 1, X + 2])
+        assert [name for name, _ in reported] == ["n0", "n1"]
+        assert_same([value for _, value in reported], [X + 1, X + 2])
         with pytest.raises(vs.RunCancelled):
             cluster.executor.run(feeds, {seen[1]: [lambda name, value: False]})
         assert np.array_equal(cluster.run({"x": X})[0], X + 3), "the slot is free again"
@@ -366,16 +366,16 @@ def test_a_host_that_is_lost_before_a_run_or_between_two_is_named() -> None:
 
 
 def test_a_host_that_says_nothing_is_out_of_use_after_the_time_allowed() -> None:
-    for said in ("ready", "done"):
+    for text in ("ready", "done"):
         plan = counting()
         with Cluster(plan, null_devices(plan)) as cluster:
-            cluster.hosts["node1"].mute = frozenset({said})
-            failure = DeviceTimeout if said == "ready" else CommitFailed
+            cluster.hosts["node1"].mute = frozenset({text})
+            failure = DeviceTimeout if text == "ready" else CommitFailed
             with pytest.raises(failure) as caught:
                 cluster.run({"x": X})
-            cause = caught.value.cause if said == "done" else caught.value
+            cause = caught.value.cause if text == "done" else caught.value
             assert isinstance(cause, DeviceTimeout) and cause.host == "node1"
-            assert cluster.executor.is_shut_down and cluster.state("s").any() == (said == "done")
+            assert cluster.executor.is_shut_down and cluster.state("s").any() == (text == "done")
             kinds = {type(fault) for fault in cluster.executor.take_faults()}
             assert kinds == {DeviceLost}  # not HostLost, of which nobody would see that it is back
 
@@ -478,7 +478,7 @@ def test_nothing_of_a_closed_cluster_is_left() -> None:
         cluster.run({"x": X})
 
 
-def test_memory_is_given_back_once_however_often_a_plan_is_closed() -> None:
+def test_memory_is_released_once_however_often_a_plan_is_closed() -> None:
     plan, recorder = spread(make_plan(*chain([A, B, C])), TWO), vs.Recorder()
     with Cluster(plan, null_devices(plan), trace=vs.Trace(sinks=[recorder])) as cluster:
         cluster.run({"x": X})
@@ -501,7 +501,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("kind", "call", "at"), FAULTS)
 @pytest.mark.parametrize("device", ["node1/null:0", "node2/null:1", "null:2"])
-def test_runs_beside_each_other_give_right_numbers_or_blame_the_device(
+def test_runs_side_by_side_give_right_numbers_or_blame_the_device(
     device: str, kind: str, call: str, at: int
 ) -> None:
     plan = spread(make_plan(*chain([A, B, C, A, B, C]), copies=3), (*TWO, ""))
@@ -527,8 +527,8 @@ def of(host: str, error: DeviceError) -> DeviceError:
     return error
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_first_cause_goes_before_its_echoes(turned: bool) -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_first_cause_goes_before_its_echoes(swapped: bool) -> None:
     chains: list[list[tuple[str, BaseException]]] = [
         [("node1", DeviceLost("gone")), ("node2", of("node1", HostLost("gone")))],
         [("node1", lost("node1")), ("node2", lost("node1")), ("", RunAborted())],
@@ -537,8 +537,8 @@ def test_the_first_cause_goes_before_its_echoes(turned: bool) -> None:
         [("", KeyboardInterrupt()), ("node1", RunAborted())],
         [("node1", vs.IndexOutOfRange("at")), ("node2", RunAborted()), ("", RunAborted())],
     ]
-    for told in chains:
+    for reported in chains:
         first_error = FirstError()
-        for host, error in told[::-1] if turned else told:
+        for host, error in reported[::-1] if swapped else reported:
             first_error.add(host, error)
-        assert first_error.cause() is told[0][1]
+        assert first_error.cause() is reported[0][1]

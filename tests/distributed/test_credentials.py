@@ -16,16 +16,16 @@ from vksched.distributed.wire.credentials import MAX_BYTES, Credentials
 
 
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
-    made = clusters.made()
-    made.save(tmp_path / "key")
-    assert Credentials.load(tmp_path / "key") == made
+    credentials = clusters.make_credentials()
+    credentials.save(tmp_path / "key")
+    assert Credentials.load(tmp_path / "key") == credentials
 
 
 @needs_posix
 def test_a_file_is_its_users_alone(tmp_path: Path) -> None:
     path, mask = tmp_path / "key", os.umask(0)
     try:
-        clusters.made().save(path)
+        clusters.make_credentials().save(path)
     finally:
         os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -37,15 +37,15 @@ def test_a_file_is_its_users_alone(tmp_path: Path) -> None:
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("old")
     with pytest.raises(VkschedError, match="expected a new file"):
-        clusters.made().save(tmp_path / "key")
+        clusters.make_credentials().save(tmp_path / "key")
     assert (tmp_path / "key").read_text() == "old"
     with pytest.raises(VkschedError, match="cannot write"):
-        clusters.made().save(tmp_path / "none" / "key")
+        clusters.make_credentials().save(tmp_path / "none" / "key")
 
 
 def broken() -> dict[str, str]:
     """Return texts that are no credentials."""
-    good = json.loads(clusters.made().text())
+    good = json.loads(clusters.make_credentials().text())
     return {
         "empty": "",
         "no json": "key",
@@ -58,7 +58,7 @@ def broken() -> dict[str, str]:
         "no certificate": json.dumps({**good, "certificate": "none"}),
         "no key": json.dumps({**good, "key": "none"}),
         "the key of another": json.dumps({**good, "key": clusters.others().key}),
-        "too long": clusters.made().text() + " " * MAX_BYTES,
+        "too long": clusters.make_credentials().text() + " " * MAX_BYTES,
     }
 
 
@@ -77,19 +77,19 @@ def test_what_is_no_credentials_says_so(tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    made = clusters.made()
-    assert made.secret.hex() not in repr(made)
-    assert repr(made.secret) not in repr(made)
-    assert "PRIVATE" not in repr(made)
-    assert made.secret != clusters.others().secret
+    credentials = clusters.make_credentials()
+    assert credentials.secret.hex() not in repr(credentials)
+    assert repr(credentials.secret) not in repr(credentials)
+    assert "PRIVATE" not in repr(credentials)
+    assert credentials.secret != clusters.others().secret
 
 
 def test_nothing_is_left_in_the_folder_of_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = clusters.made()
+    credentials = clusters.make_credentials()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made.context(server=True)
+    credentials.context(server=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,5 +109,5 @@ def test_no_file_ever_holds_a_private_key(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("tempfile.mkstemp", never)
     files = len(os.listdir("/dev/fd"))
     for server in (False, True):
-        assert clusters.made().context(server) is not None
+        assert clusters.make_credentials().context(server) is not None
     assert len(os.listdir("/dev/fd")) == files

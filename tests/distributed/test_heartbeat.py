@@ -19,7 +19,7 @@ from test_channel import Echo
 from vksched.common.user_warning import VkschedWarning
 from vksched.distributed.wire.channel import Channel
 from vksched.distributed.wire.heartbeat import PATIENCE, TICK_S, TIMEOUT_S, HeartbeatMonitor
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 
 WAIT_S = 60
 SILENT_TICKS = int(TIMEOUT_S / TICK_S) - 1
@@ -128,7 +128,7 @@ def send_some(ours: Stream) -> bool:
     try:
         with ours.lock:
             ours.send(bytes(1 << 20), until_s=time.monotonic() + 0.2)
-    except Closed:
+    except ConnectionClosed:
         return False
     return True
 

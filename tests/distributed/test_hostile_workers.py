@@ -29,7 +29,7 @@ from vksched.common.errors import (
     RunAborted,
     ShapeError,
 )
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.driver.first_error import FirstError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.wire.error_codec import error_of, fields_of
@@ -38,7 +38,7 @@ from vksched.distributed.wire.stats_codec import RemoteDeviceInfo
 from vksched.distributed.worker.client_states import ClientStates
 from vksched.distributed.worker.worker import PlanRunner
 from vksched.engine import compiled_graph, faults
-from vksched.engine.plan_builder import Preparing
+from vksched.engine.plan_builder import PlanBuilder
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock
@@ -52,18 +52,18 @@ X = np.ones((4, 4), np.float32)
 class Liar(PlanRunner):
     """Says of each run that it has failed, and why."""
 
-    said: DeviceError
+    error: DeviceError
     starts = 0
 
     def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
         type(self).starts += 1
-        self._driver.failed(run, self.said)
+        self._driver.failed(run, self.error)
 
 
 def of(kind: type[DeviceError], device: str = "", host: str = "") -> DeviceError:
-    made = kind("[x] so it says")
-    made.device, made.host = device, host
-    return made
+    built = kind("[x] so it says")
+    built.device, built.host = device, host
+    return built
 
 
 LIES = {
@@ -84,17 +84,17 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Clus
     monkeypatch.setattr(joining, "LOOK_S", 3600.0)  # who is out stays out
     for module in (client_module, session_module):  # links are measured quickly
         monkeypatch.setattr(module, "measure_link", lambda channel: Link(1e9, 1e-4))
-    about = clusters.made(), "plain", ["cpu"]
-    made = [
+    about = clusters.make_credentials(), "plain", ["cpu"]
+    built = [
         ClusterWorker(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name) for name in NAMES
     ]
-    yield made
-    for each in made:
+    yield built
+    for each in built:
         each.close()
 
 
 def scheduler(nodes: list[ClusterWorker]) -> vs.Scheduler:
-    cluster = vs.Cluster([node.address for node in nodes], clusters.made(), "plain")
+    cluster = vs.Cluster([node.address for node in nodes], clusters.make_credentials(), "plain")
     return vs.Scheduler([f"{name}/cpu" for name in NAMES], cluster=cluster)
 
 
@@ -115,9 +115,9 @@ def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
     nodes: list[ClusterWorker], lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def serve(node: ClusterWorker, trace: vs.Trace, timeout_s: float, *ports: Any) -> PlanRunner:
-        made = Lying(node._opened.devices, *ports, trace, timeout_s)
-        made.said = LIES[lie]
-        return made
+        built = Lying(node._opened.devices, *ports, trace, timeout_s)
+        built.error = LIES[lie]
+        return built
 
     class Lying(Liar):
         pass
@@ -147,18 +147,18 @@ def unnamed(session: session_module.Session, message: Message) -> session_module
     return {}, [json.dumps(["0" * 64]).encode()]
 
 
-@pytest.mark.parametrize("said", [PlanError, ShapeError, RunAborted, Wrong])
+@pytest.mark.parametrize("message", [PlanError, ShapeError, RunAborted, SchemaError])
 def test_a_node_that_refuses_each_part_is_out_of_use(
-    nodes: list[ClusterWorker], said: type[Exception], monkeypatch: pytest.MonkeyPatch
+    nodes: list[ClusterWorker], message: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(PlanRunner):
         def prepare(self, number: int, part: HostPlan, progress: Progress | None = None) -> None:
-            raise said("[x] so it says")
+            raise message("[x] so it says")
 
     def serve(*ports: Any) -> PlanRunner:
         return Refusing(nodes[1]._opened.devices, *ports, vs.Trace(), 60.0)
 
-    if said is Wrong:  # of the answer before
+    if message is SchemaError:  # of the answer before
         monkeypatch.setitem(session_module._DO, "missing", unnamed)
     else:
         object.__setattr__(nodes[1]._server._here, "serve", serve)
@@ -187,7 +187,7 @@ def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "device", "host"),
+    ("message", "device", "host"),
     [
         (of(OutOfMemory, "gpu:0"), "node1/gpu:0", ""),
         (of(OutOfMemory, "node1/gpu:0"), "node1/gpu:0", ""),
@@ -197,9 +197,9 @@ def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
         (of(DeviceError), "", ""),
     ],
 )
-def test_an_answer_blames_whoever_gives_it(said: DeviceError, device: str, host: str) -> None:
-    found = error_of(fields_of(said), "node1")
-    assert isinstance(found, type(said)) and isinstance(found, DeviceError)
+def test_an_answer_blames_whoever_gives_it(message: DeviceError, device: str, host: str) -> None:
+    found = error_of(fields_of(message), "node1")
+    assert isinstance(found, type(message)) and isinstance(found, DeviceError)
     assert (found.device, found.host) == (device, host)
 
 
@@ -215,12 +215,12 @@ def test_a_node_that_tells_no_more_of_a_device_is_lost(
         assert node.error is not None and "no longer reports cpu" in str(node.error)  # type: ignore[attr-defined]
 
 
-def as_other_kind(told: RemoteDeviceInfo) -> RemoteDeviceInfo:
-    return replace(told, spec=replace(told.spec, kind="null"))
+def as_other_kind(reported: RemoteDeviceInfo) -> RemoteDeviceInfo:
+    return replace(reported, spec=replace(reported.spec, kind="null"))
 
 
-def without_speed(told: RemoteDeviceInfo) -> RemoteDeviceInfo:
-    return replace(told, link=Link(0.0, 0.0))
+def without_speed(reported: RemoteDeviceInfo) -> RemoteDeviceInfo:
+    return replace(reported, link=Link(0.0, 0.0))
 
 
 @pytest.mark.parametrize("changed", [as_other_kind, without_speed])
@@ -246,7 +246,9 @@ def test_a_node_whose_devices_make_no_sense_any_more_is_lost(
 def test_a_node_that_measures_what_no_link_has_is_lost(
     nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    joined = vs.Cluster([node.address for node in nodes], clusters.made(), "plain").join()
+    joined = vs.Cluster(
+        [node.address for node in nodes], clusters.make_credentials(), "plain"
+    ).join()
     try:
         monkeypatch.setattr(session_module, "measure_link", lambda channel: Link(0.0, -1.0))
         with pytest.raises(HostLost, match="expected the speed of a link"):
@@ -259,7 +261,7 @@ def test_a_node_that_measures_what_no_link_has_is_lost(
 def test_a_state_of_another_type_is_not_taken_back(
     nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    joined = vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
+    joined = vs.Cluster([nodes[0].address], clusters.make_credentials(), "plain").join()
     try:
         (states,), key = [device.states for device in joined.devices], object()
         states.add([(key, X)])
@@ -278,33 +280,33 @@ def test_a_node_of_a_name_that_is_none_is_refused(
 ) -> None:
     monkeypatch.setitem(nodes[0]._server._listener._mine, "name", name)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="expected a worker with a name"):
-        vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
+        vs.Cluster([nodes[0].address], clusters.make_credentials(), "plain").join()
 
 
 def test_an_answer_that_nobody_waits_for_takes_no_memory(
     nodes: list[ClusterWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read and dropped, as who asked may have given up."""
-    cluster = vs.Cluster([nodes[0].address], clusters.made(), "plain")
-    made = list[int]()
+    cluster = vs.Cluster([nodes[0].address], clusters.make_credentials(), "plain")
+    built = list[int]()
     joined = cluster.join()
     try:
         (session,) = nodes[0]._server._sessions.values()
         (node,) = joined.hosts.values()
         empty = np.empty
         monkeypatch.setattr(
-            np, "empty", lambda size, *more: (made.append(size), empty(size, *more))[1]
+            np, "empty", lambda size, *more: (built.append(size), empty(size, *more))[1]
         )
         assert session._channel is not None
         text = json.dumps({"kind": "echo", "to": 1 << 40}).encode()
         session._channel._send(text, [np.zeros(3 << 20, np.uint8)])
         assert node.channel.ask("clock", {}).fields  # behind it
-        assert 3 << 20 not in made and not node.channel._open
+        assert 3 << 20 not in built and not node.channel._open
     finally:
         joined.close()
 
 
-def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_fails_without_end_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by devices that come back after each failure: a run, and the plan of one."""
     monkeypatch.setattr(compiled_graph, "MAX_FAILURES", 5)
     monkeypatch.setattr(faults.Faults, "record", lambda *about, **more: None)
@@ -317,7 +319,7 @@ def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPa
 
     with vs.Scheduler([SimulatedDevice(DeviceSpec("null:0", "null"), SimulatedClock())]) as sched:
         run = sched.compile(vs.input("x", X.shape) + 1.0)
-        for at, name in ((type(run._compiled._executor), "run"), (Preparing, "executor")):
+        for at, name in ((type(run._compiled._executor), "run"), (PlanBuilder, "executor")):
             with monkeypatch.context() as patch:
                 patch.setattr(at, name, fail)
                 with pytest.raises(DeviceLost) as caught:

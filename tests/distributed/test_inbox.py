@@ -9,7 +9,7 @@ import pytest
 
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.wire.messages import Message
 from vksched.distributed.worker.inbox import AHEAD, Inbox
@@ -21,9 +21,9 @@ RUN = RunKey(1, 0, 5)
 
 @pytest.fixture
 def inbox() -> Inbox:
-    made = Inbox()
-    made.expect(1, 2, {7: ("node1", TYPE), 8: ("node2", TensorType((0, 2), "int64"))})
-    return made
+    inbox = Inbox()
+    inbox.expect(1, 2, {7: ("node1", TYPE), 8: ("node2", TensorType((0, 2), "int64"))})
+    return inbox
 
 
 def send(inbox: Inbox, run: RunKey, number: float, value: int = 7, host: str = "node1") -> None:
@@ -110,16 +110,16 @@ def test_what_nobody_awaits_is_refused_before_memory_is_taken(inbox: Inbox) -> N
     wrong = [(RUN, 9, "node1"), (RUN, 7, "node2"), (RUN._replace(slot=2), 7, "node1")]
     wrong.append((RUN._replace(slot=-1), 7, "node1"))
     for run, value, host in wrong:
-        with pytest.raises(Wrong, match="nobody awaits"):
+        with pytest.raises(SchemaError, match="nobody awaits"):
             inbox.place(Message("value", {**run._asdict(), "node": value}), 24, host)
-    with pytest.raises(Wrong, match="expected 24 bytes"):
+    with pytest.raises(SchemaError, match="expected 24 bytes"):
         inbox.place(Message("value", {**RUN._asdict(), "node": 7}), 1 << 40, "node1")
 
 
 def test_nobody_fills_the_memory_with_runs_to_come(inbox: Inbox) -> None:
     for sequence_number in range(AHEAD):
         send(inbox, RUN._replace(sequence_number=sequence_number), 1)
-    with pytest.raises(Wrong, match="more than"):
+    with pytest.raises(SchemaError, match="more than"):
         send(inbox, RUN._replace(sequence_number=AHEAD), 1)
     send(inbox, RUN._replace(slot=1), 1)
 
@@ -149,7 +149,7 @@ def test_what_comes_after_the_end_is_dropped(inbox: Inbox) -> None:
     assert is_full_of(inbox.recv(RUN._replace(sequence_number=6), 7, "node1", WAIT_S), 2)
 
 
-def test_a_lost_host_is_told_to_who_waits_for_it_alone(inbox: Inbox) -> None:
+def test_a_lost_host_is_asked_to_who_waits_for_it_alone(inbox: Inbox) -> None:
     send(inbox, RUN._replace(slot=1), 4)
     lost = HostLost("gone")
     lost.host = "node1"
@@ -172,5 +172,5 @@ def test_values_of_a_plan_that_is_gone_are_dropped(inbox: Inbox) -> None:
     send(inbox, RUN, 1)
     inbox.abort(RUN)
     assert not inbox._runs
-    with pytest.raises(Wrong, match="which is not here"):
+    with pytest.raises(SchemaError, match="which is not here"):
         inbox.place(Message("value", {**RUN._asdict(), "node": 7}), 1 << 36, "node1")

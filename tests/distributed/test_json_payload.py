@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from vksched.common.schema import Whole, Wrong
+from vksched.common.schema import SchemaError, Whole
 from vksched.distributed.wire import json_payload
 from vksched.distributed.wire.json_payload import Budget, document_of, parsed_bytes
 
@@ -17,14 +17,14 @@ WAIT_S = 30.0
 
 def test_a_document_is_what_its_schema_says_or_refused() -> None:
     assert document_of(b'{"a":[1,2]}', dict[str, list[Whole]], "a table") == {"a": [1, 2]}
-    for text, said in (
+    for text, message in (
         (b"{", "no JSON"),
         (b"\xff\xfe", "no JSON"),
         (b"", "no JSON"),
         (b'{"a":["1"]}', "a whole number"),
         (b"[" * 100_000, "no JSON"),
     ):
-        with pytest.raises(Wrong, match=said):
+        with pytest.raises(SchemaError, match=message):
             document_of(text, dict[str, list[Whole]], "a table")
 
 
@@ -35,7 +35,7 @@ def test_lists_and_objects_are_counted_before_anything_is_parsed(
     monkeypatch.setattr(json_payload, "MAX_CONTAINERS", 1 << 16)
     tracemalloc.start()
     try:
-        with pytest.raises(Wrong, match="at most 65536 lists and objects in it, got 262146"):
+        with pytest.raises(SchemaError, match="at most 65536 lists and objects in it, got 262146"):
             document_of(text, list[list[Whole]], "it")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
@@ -48,11 +48,11 @@ def test_no_document_takes_much_more_memory_than_is_counted(piece: str) -> None:
     text = ("[" + piece * 20_000 + "0]").encode()
     tracemalloc.start()
     try:
-        made = json.loads(text)
+        built = json.loads(text)
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(made) == 20_001
+    assert len(built) == 20_001
     assert taken_bytes < 2 * parsed_bytes(text, "it")
 
 

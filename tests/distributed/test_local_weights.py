@@ -49,15 +49,15 @@ def holding(*folders: Path, cache: Path | None = None) -> WeightRegistry:
 
 
 def test_a_weight_is_read_where_the_end_of_its_path_is(file: Path, tmp_path: Path) -> None:
-    name, told = asked(file)
+    name, reported = asked(file)
     for folder in (tmp_path, tmp_path / "models", file.parent):
-        made = holding(tmp_path / "models" / "sub" / "..", folder)
-        assert made.missing(1, [told]) == []
-        found = made.require(1, name)
+        built = holding(tmp_path / "models" / "sub" / "..", folder)
+        assert built.missing(1, [reported]) == []
+        found = built.require(1, name)
         assert isinstance(found, LazyArray) and found.shape == (16, 16)
         want = np.fromfile(file, np.float32, 256, offset=4096)
         assert np.array_equal(found.materialize().reshape(-1), want, equal_nan=True)
-    assert holding().missing(1, [told]) == [name]
+    assert holding().missing(1, [reported]) == [name]
 
 
 def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -67,9 +67,9 @@ def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Gener
     held = pack_u32("q4_K", part, (4, 512))
     origin = origin_of(held)
     assert origin is not None and origin.blocks == "q4_K"
-    name, made = digest_of(held), holding(tmp_path)
-    assert made.missing(1, [{"hash": name, "file": file_document(origin)}]) == []
-    assert digest_of(made.require(1, name)) == name == digest_of(held.materialize())  # type: ignore[union-attr]
+    name, built = digest_of(held), holding(tmp_path)
+    assert built.missing(1, [{"hash": name, "file": file_document(origin)}]) == []
+    assert digest_of(built.require(1, name)) == name == digest_of(held.materialize())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_nothing_outside_the_folders_is_opened(file: Path, path: str) -> None:
     models = file.parent.parent
     (models / "link.bin").symlink_to(models.parent / "secret.bin")
     (models / "folder").symlink_to(models.parent)
-    name, told = asked(models.parent / "secret.bin", path=path)
+    name, reported = asked(models.parent / "secret.bin", path=path)
     assert asked(file)[0] == name, "it would be taken"
     opened = ModelFolders([models]).open(path, SIZE)
     if opened is not None:  # of the end of the path, which is here
         assert opened.file is not None and opened.file.path == str(file)
         return
-    assert holding(models).missing(1, [told]) == [name]
+    assert holding(models).missing(1, [reported]) == [name]
 
 
 @needs_posix
@@ -137,78 +137,78 @@ def test_a_pipe_a_folder_and_a_device_are_no_model_files(tmp_path: Path) -> None
     ],
 )
 def test_what_a_caller_tells_wrongly_is_asked_for(file: Path, changes: dict[str, Any]) -> None:
-    name, told = asked(file, **changes)
-    assert holding(file.parent).missing(1, [told]) == [name]
+    name, reported = asked(file, **changes)
+    assert holding(file.parent).missing(1, [reported]) == [name]
 
 
 @pytest.mark.parametrize("change", ["cut off", "written", "longer"])
 def test_a_file_that_is_not_the_same_is_not_used(file: Path, tmp_path: Path, change: str) -> None:
-    name, told = asked(file)
+    name, reported = asked(file)
     data = bytearray(file.read_bytes())
     data[4100] ^= change == "written"
     data += bytes(change == "longer")
     file.write_bytes(data[: -1 if change == "cut off" else None])
-    assert holding(file.parent).missing(1, [told]) == [name]
+    assert holding(file.parent).missing(1, [reported]) == [name]
 
 
 @needs_posix
 def test_a_file_that_changes_while_it_is_used_is_an_error_and_no_crash(file: Path) -> None:
-    name, told = asked(file)
-    made = holding(file.parent)
-    assert made.missing(1, [told]) == []
-    found = made.require(1, name)
+    name, reported = asked(file)
+    built = holding(file.parent)
+    assert built.missing(1, [reported]) == []
+    found = built.require(1, name)
     os.truncate(file, 4000)
     with pytest.raises(ModelFormatError, match="expected .* bytes, got 4000"):
         found.materialize()  # type: ignore[union-attr]
-    assert made.missing(2, [told]) == [], "what a plan holds is held"
-    made.forget(1)
-    made.forget(2)
-    assert made.missing(3, [told]) == [name]
+    assert built.missing(2, [reported]) == [], "what a plan holds is held"
+    built.forget(1)
+    built.forget(2)
+    assert built.missing(3, [reported]) == [name]
 
 
 def test_weights_go_with_the_last_plan_that_needs_them(tmp_path: Path) -> None:
-    made = holding(cache=None)
+    built = holding(cache=None)
     names = []
     for number in range(3):
         data: NDArray = np.full(8, number, np.uint8)
         names.append(hash_of([data]))
-        assert made.missing(number, [{"hash": names[-1]}]) == names[-1:]
-        made.add(number, names[-1], data)
+        assert built.missing(number, [{"hash": names[-1]}]) == names[-1:]
+        built.add(number, names[-1], data)
     both = [{"hash": name} for name in names[:2]]
-    assert made.missing(7, both) == []
-    made.forget(0)
-    assert made.missing(8, both) == [], "plan 7 holds them"
-    made.forget(7)
-    made.forget(8)
-    assert made.missing(9, both) == names[:1]
+    assert built.missing(7, both) == []
+    built.forget(0)
+    assert built.missing(8, both) == [], "plan 7 holds them"
+    built.forget(7)
+    built.forget(8)
+    assert built.missing(9, both) == names[:1]
     with pytest.raises(DeviceError, match="was not sent"):
-        made.require(9, names[0])
-    made.forget(1)
-    made.forget(2)
-    made.forget(9)
-    assert made._plans == {}
+        built.require(9, names[0])
+    built.forget(1)
+    built.forget(2)
+    built.forget(9)
+    assert built._plans == {}
 
 
 @pytest.mark.parametrize("end", ["forget", "close"])
-def test_what_is_found_for_a_plan_that_was_given_up_is_not_held(file: Path, end: str) -> None:
+def test_what_is_found_for_a_plan_that_was_abandoned_is_not_held(file: Path, end: str) -> None:
     read: list[str] = []
 
-    def given_up(held: Any) -> str:
-        made.close() if end == "close" else made.forget(1)
+    def refused(held: Any) -> str:
+        registry.close() if end == "close" else registry.forget(1)
         read.append(digest_of(held))
         return read[-1]
 
-    made = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), given_up)
+    registry = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), refused)
     first, other = asked(file), asked(file, start=8192)
     many = [{**other[1], "hash": f"{number:064x}"} for number in range(20)]
     with pytest.raises(DeviceError, match="a plan that needs some, got those of plan 1"):
-        made.missing(1, [first[1], *many])
-    assert made._plans == {} and len(read) <= 4, "one for each thread, and no more"
+        registry.missing(1, [first[1], *many])
+    assert registry._plans == {} and len(read) <= 4, "one for each thread, and no more"
     with pytest.raises(DeviceError, match="driver has gone|plan that needs some"):
-        made.add(1, hash_of([LITTLE]), LITTLE)
+        registry.add(1, hash_of([LITTLE]), LITTLE)
     if end == "close":
         with pytest.raises(DeviceError, match="driver has gone"):
-            made.missing(2, [first[1]])
+            registry.missing(2, [first[1]])
 
 
 @needs_linux
@@ -219,10 +219,10 @@ def test_a_file_of_many_paths_is_open_once(file: Path) -> None:
         counts.append(len(os.listdir("/proc/self/fd")))
         return digest_of(held)
 
-    made = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), counting)
-    told, before = asked(file)[1], len(os.listdir("/proc/self/fd"))
+    registry = WeightRegistry(WeightCache(None), ModelFolders([file.parent]), counting)
+    reported, before = asked(file)[1], len(os.listdir("/proc/self/fd"))
     many = [asked(file, path=f"{number}/{file.name}")[1] for number in range(200)]
     for number, each in enumerate(many):
         each["hash"] = f"{number:064x}"
-    assert made.missing(1, [told, *many]) == [each["hash"] for each in many]
+    assert registry.missing(1, [reported, *many]) == [each["hash"] for each in many]
     assert max(counts) < before + 100

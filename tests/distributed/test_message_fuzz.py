@@ -16,52 +16,52 @@ import clusters
 import pytest
 from conftest import vulkan_names
 from drawn_messages import drawn, say
-from hostile import Driver, Said, Watched, conversation
+from hostile import Driver, Message, Watched, conversation
 from selection import draws
 
 from vksched.cluster.worker_process import ClusterWorker
-from vksched.distributed.wire.stream import Closed
+from vksched.distributed.wire.stream import ConnectionClosed
 
 SESSIONS = 12
 """Of a seed."""
 SEEDS = draws(4, 400)
 HANGS_S = 20.0
-SPECS = Said("specs", {}, ask=True)
-REACH = Said("reach", {"host": "node2", "hosts": {"node2": ["127.0.0.1:1", "w"]}}, ask=True)
+SPECS = Message("specs", {}, ask=True)
+REACH = Message("reach", {"host": "node2", "hosts": {"node2": ["127.0.0.1:1", "w"]}}, ask=True)
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterWorker]:
-    about = clusters.made(), "plain", ["cpu"]
+    about = clusters.make_credentials(), "plain", ["cpu"]
     folder: Path = tmp_path_factory.mktemp("weights")
-    made = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=folder)
-    yield made
-    made.close()
+    worker = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=folder)
+    yield worker
+    worker.close()
 
 
 @pytest.fixture(scope="module")
-def said(node: ClusterWorker) -> list[Said]:
+def honest_messages(node: ClusterWorker) -> list[Message]:
     """What an honest driver says."""
     return [REACH, *conversation(node)]
 
 
 @pytest.fixture
 def watched(node: ClusterWorker) -> Iterator[Watched]:
-    made = Watched(node)
-    yield made
-    made.close()
+    built = Watched(node)
+    yield built
+    built.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_node_answers_or_ends_the_session_and_holds_nothing(
-    node: ClusterWorker, said: list[Said], watched: Watched, seed: int
+    node: ClusterWorker, honest_messages: list[Message], watched: Watched, seed: int
 ) -> None:
     rng, late = random.Random(seed), list[str]()
     for number in range(SESSIONS):
-        messages, begin_s = drawn(rng, said), time.monotonic()
+        messages, begin_s = drawn(rng, honest_messages), time.monotonic()
         driver = Driver(node.address)
         try:
-            with suppress(Closed):
+            with suppress(ConnectionClosed):
                 say(driver, messages, waits=number % 3 > 0)
                 driver.answer_to(SPECS)
         finally:
@@ -71,7 +71,9 @@ def test_a_node_answers_or_ends_the_session_and_holds_nothing(
     assert late == []
     assert watched.left() == []
     honest = Driver(node.address)
-    kinds = [honest.answer_to(each) for each in said[1:] if each.ask and each.kind != "read"]
+    kinds = [
+        honest.answer_to(each) for each in honest_messages[1:] if each.ask and each.kind != "read"
+    ]
     assert all(each is not None for each in kinds)
     honest.close()
     node.wait_until_free()
@@ -82,16 +84,16 @@ def test_a_node_answers_or_ends_the_session_and_holds_nothing(
 @pytest.mark.parametrize("device", vulkan_names()[-1:])
 def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) -> None:
     """As above, of states, weights and recordings of a Vulkan device."""
-    about = clusters.made(), "plain", [device]
+    about = clusters.make_credentials(), "plain", [device]
     node = ClusterWorker("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
-    rng, said = random.Random(seed), conversation(node, device)
+    rng, messages = random.Random(seed), conversation(node, device)
     watched = Watched(node)
     try:
         assert node._opened.devices[0].context.robust  # type: ignore[attr-defined]
         for number in range(SESSIONS if seed else 3):
             driver = Driver(node.address)
-            with suppress(Closed):
-                say(driver, drawn(rng, said), waits=number % 3 > 0)
+            with suppress(ConnectionClosed):
+                say(driver, drawn(rng, messages), waits=number % 3 > 0)
                 driver.answer_to(SPECS)
             driver.close()
         assert watched.left() == []
@@ -102,17 +104,20 @@ def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_peer_is_answered_or_sent_away(
-    node: ClusterWorker, said: list[Said], watched: Watched, seed: int
+    node: ClusterWorker, honest_messages: list[Message], watched: Watched, seed: int
 ) -> None:
     """Of a connection of another node only values and echoes are taken."""
     rng, driver = random.Random(seed), Driver(node.address)
-    say(driver, [each for each in said if each.kind in ("missing", "weight", "add", "prepare")])
-    plan = next(each.fields["plan"] for each in said if each.kind == "prepare")
+    say(
+        driver,
+        [each for each in honest_messages if each.kind in ("missing", "weight", "add", "prepare")],
+    )
+    plan = next(each.fields["plan"] for each in honest_messages if each.kind == "prepare")
     run = {"plan": plan, "slot": 0, "sequence_number": 0, "node": 0}
-    own = [Said("echo", {}, b"x", ask=True), Said("value", run, bytes(16)), *said]
+    own = [Message("echo", {}, b"x", ask=True), Message("value", run, bytes(16)), *honest_messages]
     for _ in range(SESSIONS):
         peer = Driver(node.address, "worker", "node2", driver=driver.name)
-        with suppress(Closed):
+        with suppress(ConnectionClosed):
             say(peer, drawn(rng, rng.sample(own, 4)))
         peer.close()
     assert driver.answer_to(SPECS) is not None

@@ -56,7 +56,7 @@ class Cluster:
     def __init__(
         self, folder: Path, kind: str = "tls", names: tuple[str, ...] = ("node1", "node2")
     ):
-        self.security, self.registry = Security(clusters.made(), kind), Registry()
+        self.security, self.registry = Security(clusters.make_credentials(), kind), Registry()
         self.walkers: dict[str, list[Walker]] = {name: [] for name in (*names, "other")}
         self.devices = {
             name: [
@@ -116,9 +116,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.close()
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
 
 
 class Heard:
@@ -134,15 +134,15 @@ class Heard:
 
 
 def run_once(cluster: Cluster, driver: HostPlan, run: RunKey, x: NDArray) -> list[NDArray]:
-    told = Heard()
+    heard = Heard()
     for name, part in cluster.parts.items():
         feeds = dict.fromkeys(part.inputs, x)
-        cluster.hosts[name].start(run, feeds, told)
+        cluster.hosts[name].start(run, feeds, heard)
     out = walk(driver, run, {}, cluster.nodes.transport)
     for name in cluster.parts:
         stats = cluster.hosts[name].finish(run, WAIT_S).stats
         assert (stats.run, stats.seconds) == (run.sequence_number, 0.5)
-    assert told.errors == []
+    assert heard.errors == []
     return out
 
 
@@ -210,18 +210,18 @@ def test_runs_of_several_slots_and_plans_do_not_wait_for_each_other(
         assert all(pool.map(work, [1, 1, 1, 2, 2, 2], [0, 1, 2] * 2))
 
 
-def test_a_failure_is_told_at_once_and_arrives_as_what_it_was(cluster: Cluster) -> None:
+def test_a_failure_is_reported_at_once_and_arrives_as_what_it_was(cluster: Cluster) -> None:
     plan = plan_of_two()
     cluster.prepare(plan)
     error = OutOfMemory("[x] no room")
     error.device = "node1/null:0"
     cluster.walkers["node1"][0].fails = error
-    told, run = Heard(), RunKey(1, 0, 0)
+    heard, run = Heard(), RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     for name, part in cluster.parts.items():
-        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
-    assert told.there.wait(WAIT_S)
-    assert told.errors[0].device == "node1/null:0"  # type: ignore[attr-defined]
+        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), heard)
+    assert heard.there.wait(WAIT_S)
+    assert heard.errors[0].device == "node1/null:0"  # type: ignore[attr-defined]
     cluster.hosts["node2"].abort(run)
     with pytest.raises(OutOfMemory, match="no room"):
         cluster.hosts["node1"].finish(run, WAIT_S)
@@ -229,7 +229,7 @@ def test_a_failure_is_told_at_once_and_arrives_as_what_it_was(cluster: Cluster) 
         cluster.hosts["node2"].finish(run, WAIT_S)
 
 
-def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
+def test_torn_states_are_reported_with_their_devices(cluster: Cluster) -> None:
     plan = plan_of_two()
     cluster.prepare(plan)
     cause = DeviceError("[x] half")
@@ -294,12 +294,12 @@ def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -
     driver = cluster.prepare(plan)
     for walker in cluster.walkers["node1"]:
         walker.hold.clear()
-    told, run = Heard(), RunKey(1, 0, 0)
+    heard, run = Heard(), RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     for name, part in cluster.parts.items():
-        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
+        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), heard)
     cluster.servers["node1"].close()
-    assert told.there.wait(WAIT_S)
+    assert heard.there.wait(WAIT_S)
     with pytest.raises(HostLost) as caught:
         cluster.hosts["node1"].finish(run, WAIT_S)
     assert caught.value.host == "node1"
@@ -411,11 +411,11 @@ def test_any_number_of_states_is_added_or_none(
     assert all(np.array_equal(states.read(key), array) for key, array in items[::499])
     add, calls = there.add, []
 
-    def full(given: list[tuple[object, NDArray]]) -> None:
-        calls.append(len(given))
+    def full(values: list[tuple[object, NDArray]]) -> None:
+        calls.append(len(values))
         if len(calls) > 1:
             raise OutOfMemory("[x] no room")
-        add(given)
+        add(values)
 
     monkeypatch.setattr(there, "add", full)
     with pytest.raises(OutOfMemory, match="no room"):
@@ -447,11 +447,11 @@ def test_what_devices_have_free_is_asked_again_where_it_may_have_changed(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "FRESH_S", 1e9)
-    told, tell = [], cluster.tell
+    reported, tell = [], cluster.tell
 
     def counting(name: str) -> list[RemoteDeviceInfo]:
-        told.append(name)
-        room = 1000 * len(told)
+        reported.append(name)
+        room = 1000 * len(reported)
         return [
             RemoteDeviceInfo(replace(each.spec, memory_bytes=room), each.link)
             for each in tell(name)
@@ -535,7 +535,7 @@ def test_a_session_holds_what_plans_and_states_need_and_no_more(cluster: Cluster
     assert not session._weights._plans and not session._plans and not len(session._states)
 
 
-def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
+def test_a_plan_that_is_abandoned_while_it_is_read_leaves_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (session,) = cluster.servers["node1"]._sessions.values()
@@ -563,11 +563,11 @@ def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) ->
 
 
 def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
-    plan, told = plan_of_two(), []
+    plan, reported = plan_of_two(), []
     parts = cut(spread(plan, ("node1", "node2")))
     node = cluster.hosts["node1"]
-    node.prepare(1, parts[1], lambda *said: told.append(said))
-    assert told == [("weights", 1, 2)]
+    node.prepare(1, parts[1], lambda *message: reported.append(message))
+    assert reported == [("weights", 1, 2)]
     cluster.walkers["node1"][0].fails = OutOfMemory("[x] no room")
     with pytest.raises(OutOfMemory, match="no room"):
         node.prepare(2, parts[1])
@@ -575,8 +575,8 @@ def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
         node.prepare(1, parts[1])
     cluster.walkers["node1"][0].fails = None
 
-    def stop(*said: object) -> None:
-        raise ZeroDivisionError(said)
+    def stop(*args: object) -> None:
+        raise ZeroDivisionError(args)
 
     with pytest.raises(ZeroDivisionError):
         node.prepare(4, parts[1], stop)

@@ -11,11 +11,11 @@ from vksched.distributed.driver.progress import MAX_KINDS, ProgressReporter
 WAIT_S = 60.0
 
 
-def test_the_newest_of_each_kind_is_told_and_nobody_waits() -> None:
-    begun, go_on, told = threading.Event(), threading.Event(), []
+def test_the_newest_of_each_kind_is_reported_and_nobody_waits() -> None:
+    begun, go_on, reported = threading.Event(), threading.Event(), []
 
     def slow(what: str, done: int, total: int) -> None:
-        told.append((what, done, total))
+        reported.append((what, done, total))
         begun.set()
         assert go_on.wait(WAIT_S)
 
@@ -26,27 +26,27 @@ def test_the_newest_of_each_kind_is_told_and_nobody_waits() -> None:
             reporter.put("weights", done, 9)  # returns, whatever the function does
         reporter.put("kernels", 1, 1)
         go_on.set()
-    assert told == [("weights", 1, 9), ("weights", 9, 9), ("kernels", 1, 1)]
+    assert reported == [("weights", 1, 9), ("weights", 9, 9), ("kernels", 1, 1)]
     reporter.put("weights", 0, 0)
-    assert len(told) == 3
+    assert len(reported) == 3
 
 
 def test_what_it_raises_ends_the_block_and_it_is_called_no_more() -> None:
-    told = []
+    reported = []
 
-    def fails(*said: object) -> None:
-        told.append(said)
+    def fails(*args: object) -> None:
+        reported.append(args)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), ProgressReporter(fails) as reporter:
         while not reporter._raised:
             reporter.put("weights", 1, 2)
         reporter.put("weights", 2, 2)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_an_error_of_the_block_is_that_error() -> None:
-    with pytest.raises(KeyError), ProgressReporter(lambda *said: 1 / 0) as reporter:  # type: ignore[arg-type]
+    with pytest.raises(KeyError), ProgressReporter(lambda *message: 1 / 0) as reporter:  # type: ignore[arg-type]
         reporter.put("weights", 1, 2)
         raise KeyError
     with ProgressReporter(None) as reporter:
@@ -54,12 +54,12 @@ def test_an_error_of_the_block_is_that_error() -> None:
 
 
 def test_news_of_more_kinds_than_there_are_does_not_pile_up() -> None:
-    told, go_on, begun = list[str](), threading.Event(), threading.Event()
+    reported, go_on, begun = list[str](), threading.Event(), threading.Event()
 
     def slowly(what: str, done: int, total: int) -> None:
         begun.set()
         assert go_on.wait(60)
-        told.append(what)
+        reported.append(what)
 
     with ProgressReporter(slowly) as reporter:
         reporter.put("first", 0, 1)
@@ -68,4 +68,4 @@ def test_news_of_more_kinds_than_there_are_does_not_pile_up() -> None:
             reporter.put(str(number), 0, 1)
         assert len(reporter._new) == MAX_KINDS
         go_on.set()
-    assert told == ["first", *map(str, range(MAX_KINDS))]
+    assert reported == ["first", *map(str, range(MAX_KINDS))]

@@ -10,7 +10,7 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import DTYPES, NDArray, TensorType
 from vksched.common.errors import DeviceError
-from vksched.common.schema import Wrong
+from vksched.common.schema import SchemaError
 from vksched.distributed.wire.array_codec import (
     memory,
     pack,
@@ -46,13 +46,13 @@ def whole(payload: list[NDArray | bytes], size: int) -> memoryview:
 
 
 def test_arrays_of_all_types_come_back_where_numpy_likes_them() -> None:
-    given = [np.arange(5).astype(dtype) for dtype in DTYPES]
-    given += [np.zeros((0, 3)), np.array(1.5, np.float16), np.arange(6.0).reshape(2, 3).T]
-    given += [np.broadcast_to(np.int64(7), (1000, 1000))]
-    fields, payload = pack(given)
+    inputs = [np.arange(5).astype(dtype) for dtype in DTYPES]
+    inputs += [np.zeros((0, 3)), np.array(1.5, np.float16), np.arange(6.0).reshape(2, 3).T]
+    inputs += [np.broadcast_to(np.int64(7), (1000, 1000))]
+    fields, payload = pack(inputs)
     size = packed_bytes(json.loads(json.dumps(fields)))
     assert size < 2000
-    for before, after in zip(given, unpack(fields, whole(payload, size)), strict=True):
+    for before, after in zip(inputs, unpack(fields, whole(payload, size)), strict=True):
         assert before.dtype == after.dtype and np.array_equal(before, after)
         assert after.ctypes.data % 64 == 0 or not after.size
 
@@ -67,7 +67,7 @@ def test_arrays_of_all_types_come_back_where_numpy_likes_them() -> None:
     ],
 )
 def test_what_is_no_array_is_refused(field: dict[str, object]) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         packed_bytes([field])
 
 
@@ -99,7 +99,7 @@ def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'["x"]'])
 def test_what_is_no_stats_is_refused(text: bytes) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         decode_run_stats(text)
     with pytest.raises(DeviceError, match="the devices of node1"):
         decode_devices(text if text != b"[]" else b"[1]", "node1")
@@ -109,12 +109,12 @@ def test_devices_come_back_with_the_names_of_their_host() -> None:
     card = DeviceSpec("vulkan:0", "null", memory_node="card", memory_bytes=5)
     specs = [card, DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
-    given = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
-    told = decode_devices(
-        encode_devices([RemoteDeviceInfo(device.spec, device.link) for device in given]), "node1"
+    inputs = [SimulatedDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
+    reported = decode_devices(
+        encode_devices([RemoteDeviceInfo(device.spec, device.link) for device in inputs]), "node1"
     )
-    assert [each.spec for each in told] == specs and [each.link for each in told] == links
-    renamed = with_host_name(told[0].spec, "node1")
+    assert [each.spec for each in reported] == specs and [each.link for each in reported] == links
+    renamed = with_host_name(reported[0].spec, "node1")
     assert renamed.name == "node1/vulkan:0"
     assert with_host_name(renamed, "") == renamed
 
@@ -173,7 +173,7 @@ def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> N
     ],
 )
 def test_events_that_are_none_of_a_run_are_refused(event: vs.Event) -> None:
-    with pytest.raises(Wrong):
+    with pytest.raises(SchemaError):
         _, rows = json.loads(encode_run_stats(STATS, EVENTS[:1]))
         rows[0][0], rows[0][-1] = event.name, dict(event.fields)
         decode_run_stats(json.dumps([json.loads(encode_run_stats(STATS))[0], rows]).encode())

@@ -21,7 +21,7 @@ from vksched.distributed.wire.credentials import Credentials
 from vksched.distributed.wire.handshake import exchange, hello, require_equal
 from vksched.distributed.wire.listener import ConnectionLimiter, Listener, network_of
 from vksched.distributed.wire.messages import Fields
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 from vksched.distributed.wire.tls import GREETING, Security, place_of, place_text
 from vksched.ops.lowering import native_kernels
 
@@ -36,7 +36,7 @@ class Door:
     def __init__(self, kind: str, mine: Fields = NODE) -> None:
         self.came: list[tuple[Stream, Fields]] = []
         self.there = threading.Semaphore(0)
-        self.security = Security(clusters.made(), kind)
+        self.security = Security(clusters.make_credentials(), kind)
         self.listener = Listener(LOOPBACK, self.security, mine, self.welcome)
         self.address = self.listener.address
 
@@ -61,12 +61,12 @@ class Door:
 
 @pytest.fixture(params=["tls", "plain"])
 def door(request: pytest.FixtureRequest) -> Iterator[Door]:
-    made = Door(request.param)
-    yield made
-    made.close()
+    door = Door(request.param)
+    yield door
+    door.close()
 
 
-def said(own: socket.socket) -> bytes:
+def reply_of(own: socket.socket) -> bytes:
     """Return all that a node says to a stranger, until it hangs up."""
     own.settimeout(WAIT_S)
     out = b""
@@ -80,7 +80,7 @@ def said(own: socket.socket) -> bytes:
 
 
 def hung_up(own: socket.socket) -> bool:
-    """Whether the node has hung up on a socket."""
+    """Return True if the node has hung up on a socket."""
     own.setblocking(False)
     try:
         while own.recv(4096):
@@ -117,7 +117,7 @@ def test_garbage_gets_nothing_but_random_bytes(door: Door, name: str) -> None:
     with suppress(OSError):  # it hangs up as soon as it has seen enough
         own.sendall(GARBAGE[name])
         own.shutdown(socket.SHUT_WR)
-    heard = said(own)
+    heard = reply_of(own)
     if door.security.kind == "plain":  # a greeting and random bytes, or nothing
         assert heard == b"" or (heard.startswith(GREETING) and len(heard) == len(GREETING) + 32)
     else:  # an alert of TLS
@@ -126,7 +126,7 @@ def test_garbage_gets_nothing_but_random_bytes(door: Door, name: str) -> None:
     assert len(door.came) == 1
 
 
-def test_what_was_said_once_is_no_proof_later() -> None:
+def test_what_was_reported_once_is_no_proof_later() -> None:
     """A recorded conversation, played again to a node, ends where the proof is checked."""
     door, record = Door("plain"), bytearray()
     sent = Stream.send
@@ -142,12 +142,12 @@ def test_what_was_said_once_is_no_proof_later() -> None:
     own = socket.create_connection(door.address, WAIT_S)
     with suppress(OSError):
         own.sendall(record)
-    assert len(said(own)) == len(GREETING) + 32
+    assert len(reply_of(own)) == len(GREETING) + 32
     assert len(door.came) == 1
     door.close()
 
 
-def test_a_proof_cannot_be_handed_back_to_who_made_it() -> None:
+def test_a_proof_cannot_be_handed_back_to_who_created_it() -> None:
     """A false node that returns the driver's own bytes does not know the secret."""
     false = socket.create_server(LOOPBACK)
 
@@ -160,29 +160,29 @@ def test_a_proof_cannot_be_handed_back_to_who_made_it() -> None:
     thread = threading.Thread(target=mirror)
     thread.start()
     with pytest.raises(DeviceError, match="same file"):
-        Security(clusters.made(), "plain").connect(false.getsockname(), WAIT_S)
+        Security(clusters.make_credentials(), "plain").connect(false.getsockname(), WAIT_S)
     thread.join()
     false.close()
 
 
 def without_certificate() -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    return made
+    built = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    built.check_hostname = False
+    built.verify_mode = ssl.CERT_NONE
+    return built
 
 
 def with_old_tls() -> ssl.SSLContext:
-    made = clusters.made().context(server=False)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.maximum_version = ssl.TLSVersion.TLSv1_2
-    return made
+    credentials = clusters.make_credentials().context(server=False)
+    credentials.minimum_version = ssl.TLSVersion.TLSv1_2
+    credentials.maximum_version = ssl.TLSVersion.TLSv1_2
+    return credentials
 
 
 def of_another_cluster() -> ssl.SSLContext:
-    made = clusters.others().context(server=False)
-    made.verify_mode = ssl.CERT_NONE
-    return made
+    built = clusters.others().context(server=False)
+    built.verify_mode = ssl.CERT_NONE
+    return built
 
 
 @pytest.mark.parametrize("context", [without_certificate, with_old_tls, of_another_cluster])
@@ -195,7 +195,7 @@ def test_tls_without_the_clusters_certificate_gets_nothing(
         own.settimeout(WAIT_S)
         with suppress(OSError), context().wrap_socket(own) as inside:
             inside.sendall(GREETING + bytes(64))
-            heard = said(inside)
+            heard = reply_of(inside)
         assert heard == b""
         assert door.let_in()
         assert len(door.came) == 1
@@ -204,8 +204,8 @@ def test_tls_without_the_clusters_certificate_gets_nothing(
 
 
 def test_the_certificate_without_the_secret_gets_nothing() -> None:
-    made = clusters.made()
-    half = Credentials(bytes(32), made.certificate, made.key)
+    credentials = clusters.make_credentials()
+    half = Credentials(bytes(32), credentials.certificate, credentials.key)
     door = Door("tls")
     try:
         with pytest.raises(DeviceError, match="credentials"):
@@ -219,9 +219,11 @@ def test_the_certificate_without_the_secret_gets_nothing() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("plain", "tls"), ("tls", "plain"), ("tls", "others"), ("plain", "others")]
 )
-def test_two_that_differ_are_told_to_use_the_same_file_and_security(ours: str, theirs: str) -> None:
+def test_two_that_differ_are_asked_to_use_the_same_file_and_security(
+    ours: str, theirs: str
+) -> None:
     door = Door(ours if theirs == "others" else theirs)
-    mine = Security(clusters.others() if theirs == "others" else clusters.made(), ours)
+    mine = Security(clusters.others() if theirs == "others" else clusters.make_credentials(), ours)
     try:
         with pytest.raises(DeviceError, match="same file and security"):
             mine.connect(door.address, WAIT_S)
@@ -240,7 +242,7 @@ def test_who_says_nothing_is_sent_away_and_keeps_nobody_out(
         with suppress(OSError):
             own.sendall(GREETING[:1])
     for own in slow:
-        said(own)  # ends, as the node hangs up
+        reply_of(own)  # ends, as the node hangs up
     monkeypatch.setattr(tls, "HANDSHAKE_S", WAIT_S)
     assert door.let_in()
     assert len(door.came) == 1
@@ -297,13 +299,13 @@ def test_an_address_with_many_strangers_takes_no_place_of_another(
     monkeypatch.setattr(listening, "PATIENT_S", 0.0)
     doors, ends = ConnectionLimiter(8), [socket.socketpair() for _ in range(22)]
     here, there = [each for each, _ in ends], [each for _, each in ends]
-    kept = [doors.take("10.0.0.2", here[0]), doors.take("10.0.0.3", here[1])]
+    stored = [doors.take("10.0.0.2", here[0]), doors.take("10.0.0.3", here[1])]
     many = [doors.take("10.0.0.1", own) for own in here[2:]]
-    assert doors.release("10.0.0.2", kept[0]) and doors.release("10.0.0.3", kept[1])
+    assert doors.release("10.0.0.2", stored[0]) and doors.release("10.0.0.3", stored[1])
     assert [doors.release("10.0.0.1", each) for each in many] == [False] * 14 + [True] * 6
     assert not doors.release("10.0.0.1", many[-1]) and not doors._by_address
     for own in there[2:16]:
-        assert said(own) == b""  # it was hung up
+        assert reply_of(own) == b""  # it was hung up
     for own in (*here, *there):
         own.close()
 
@@ -319,7 +321,7 @@ def test_one_byte_at_a_time_does_not_buy_more_time() -> None:
 
     thread = threading.Thread(target=drip)
     thread.start()
-    with pytest.raises(Closed, match="too long"):
+    with pytest.raises(ConnectionClosed, match="too long"):
         stream.receive_all(memoryview(bytearray(1 << 30)), until_s)
     ended.set()
     thread.join()
@@ -328,14 +330,16 @@ def test_one_byte_at_a_time_does_not_buy_more_time() -> None:
 
 
 @pytest.mark.parametrize("key", ["version", "shaders", "ops"])
-def test_another_version_is_told_of_at_the_caller_and_gets_no_further(door: Door, key: str) -> None:
+def test_another_version_is_reported_at_the_caller_and_gets_no_further(
+    door: Door, key: str
+) -> None:
     stream = door.security.connect(door.address, WAIT_S)
     other = {**DRIVER, key: "another"}
     theirs = exchange(stream, other)
     with pytest.raises(DeviceError, match="another here") as caught:
         require_equal(other, theirs, "node1")
     assert str(caught.value).count(" there") == 1
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         stream.receive(memoryview(bytearray(1)))
     stream.close()
     assert door.let_in()
@@ -351,7 +355,7 @@ def test_nodes_without_shaders_compare_how_words_hold_weights(
         require_equal(mine, hello("worker", "node1", "desk"), "node1")
 
 
-def test_all_that_differs_is_told_at_once() -> None:
+def test_all_that_differs_is_reported_at_once() -> None:
     with pytest.raises(DeviceError) as caught:
         require_equal(DRIVER, {**DRIVER, "version": "9", "shaders": "s", "ops": "o"}, "node1")
     assert str(caught.value).count(" there") == 3
@@ -372,7 +376,7 @@ def test_a_member_that_says_no_hello_gets_no_further(door: Door, text: bytes) ->
     stream = door.security.connect(door.address, WAIT_S)
     with stream.lock:
         stream.send(text)
-    with pytest.raises(Closed):
+    with pytest.raises(ConnectionClosed):
         while True:
             stream.receive(memoryview(bytearray(4096)))
     stream.close()
@@ -385,7 +389,7 @@ def test_nobody_there_says_how_to_start_a_node() -> None:
     address = free.getsockname()
     free.close()
     with pytest.raises(DeviceError, match="vksched worker --listen"):
-        Security(clusters.made()).connect(address, WAIT_S)
+        Security(clusters.make_credentials()).connect(address, WAIT_S)
 
 
 def test_an_address_that_is_taken_says_so() -> None:
@@ -404,4 +408,4 @@ def test_addresses_and_kinds_of_security_are_checked() -> None:
         with pytest.raises(VkschedError, match="HOST:PORT"):
             place_of(text)
     with pytest.raises(VkschedError, match="tls or plain"):
-        Security(clusters.made(), "none")
+        Security(clusters.make_credentials(), "none")

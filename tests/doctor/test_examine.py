@@ -127,9 +127,16 @@ def with_child(folder: Path, monkeypatch: pytest.MonkeyPatch, fatal: list[int], 
     monkeypatch.setattr(prove_kernels, "selected_cases", lambda every: [None] * 4)
 
 
-@pytest.mark.parametrize("end", ["import os; os.abort()", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("import os; os.abort()", "the driver ended the process with signal 6"),
+        ("time.sleep(60)", "the driver gave no answer for 2 s"),
+        ("raise ValueError('odd')", "the process ended with code 1: ValueError: odd"),
+    ],
+)
 def test_a_driver_that_ends_the_process_costs_one_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, message: str
 ) -> None:
     with_child(tmp_path, monkeypatch, [1, 2], end)
     monkeypatch.setattr(prove_kernels, "SILENT_S", 2.0)
@@ -137,18 +144,20 @@ def test_a_driver_that_ends_the_process_costs_one_case(
     proof = prove_kernels.prove("vulkan:0", False, seen.append)
     assert (proof.cases, proof.right, proof.on_cpu) == (4, 2, 0)
     assert [failure.case for failure in proof.failures] == ["1", "2"]
-    assert "the driver ended the process" in proof.failures[0].error
+    assert proof.failures[0].error == message
     assert len(seen) == 4
 
 
-def test_a_device_that_never_opens_is_given_up(
+def test_a_device_that_never_opens_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_child(tmp_path, monkeypatch, [], "pass")
     (tmp_path / "child.py").write_text("raise SystemExit(1)")
     proof = prove_kernels.prove("vulkan:0", False, lambda _: None)
     assert proof.right == 0
-    assert [failure.error for failure in proof.failures] == ["no case began"]
+    assert [failure.error for failure in proof.failures] == [
+        "the process ended with code 1: no message"
+    ]
 
 
 def test_each_op_has_a_case() -> None:

@@ -152,7 +152,7 @@ def test_an_error_comes_before_anything_is_opened() -> None:
         vs.Scheduler(cards(), config={"layer.0": {"devcies": []}})
 
 
-def test_a_device_that_is_not_there_is_told_when_compiling() -> None:
+def test_a_device_that_is_not_there_is_reported_when_compiling() -> None:
     loss, _, updates = model()
     config = {"layer.0": {"devices": ["vulkan:77"]}}
     with (

@@ -12,8 +12,8 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.common.errors import OutOfMemory
-from vksched.engine.plan_builder import Preparing
-from vksched.engine.replan import BAND, MARGIN, Drift, ReplanReason
+from vksched.engine.plan_builder import PlanBuilder
+from vksched.engine.replan import BAND, MARGIN, ReplanReason, ReplanTracker
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.executors.speed_tracker import HALF_S
@@ -50,7 +50,7 @@ class Stream:
         *speeds: float,
         output: vs.Tensor | None = None,
         submit_s: float = 1e-5,
-        **given: object,
+        **options: object,
     ) -> None:
         self.clock, self.seen = vs.SimulatedClock(), vs.Recorder()
         specs = [
@@ -64,7 +64,7 @@ class Stream:
             optimize=False,
             timeout_s=1e6,
             copies=1,
-            **given,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
         )
         self.run = self.sched.compile(branches() if output is None else output)
 
@@ -100,8 +100,10 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         after = stream.runs(15, 4.0)[-1]
         (known,) = {e.device for e in stream.again}
         assert known == A
-        told = stream.again[-1].fields
-        assert told["after_s"] < (1 - MARGIN) * told["before_s"] and told["ratio"] > BAND
+        reported = stream.again[-1].fields
+        assert (
+            reported["after_s"] < (1 - MARGIN) * reported["before_s"] and reported["ratio"] > BAND
+        )
         assert "planned again after run" in stream.run.plan.explain()
         # the plan that knew it, from the start
         knew = replace(before.topology.devices[0], flops_per_s=1e9 / 4, bytes_per_s=1e9 / 4)
@@ -122,7 +124,7 @@ def test_the_plan_moves_off_a_device_whose_ops_are_small(submit_s: float) -> Non
 
 
 @pytest.mark.parametrize("runs", [2, 3])
-def test_a_plan_is_not_made_again_by_the_first_runs_of_the_one_before(runs: int) -> None:
+def test_a_plan_is_not_rebuilt_by_the_first_runs_of_the_one_before(runs: int) -> None:
     stream = Stream(1e9, 9e8)
     with stream.sched:
         for _ in range(40):
@@ -165,7 +167,7 @@ def test_a_device_that_wavers_leaves_its_band_a_few_times_only() -> None:
         assert len(stream.again) <= 4
 
 
-def test_no_other_plan_is_made_where_none_is_faster() -> None:
+def test_no_other_plan_is_built_where_none_is_faster() -> None:
     stream = Stream(1e9, 1e7)
     with stream.sched:
         plan = stream.run.plan
@@ -185,9 +187,9 @@ def test_where_the_user_placed_everything_the_plan_stays() -> None:
         assert run.plan is plan
 
 
-@pytest.mark.parametrize("given", [{"policy": "priority"}, {"on_device_failure": "raise"}])
-def test_plans_that_may_not_change_do_not(given: dict[str, object]) -> None:
-    stream = Stream(1e9, 9e8, **given)
+@pytest.mark.parametrize("options", [{"policy": "priority"}, {"on_device_failure": "raise"}])
+def test_plans_that_may_not_change_do_not(options: dict[str, object]) -> None:
+    stream = Stream(1e9, 9e8, **options)
     with stream.sched:
         plan = stream.run.plan
         stream.runs(30, 4.0)
@@ -227,15 +229,15 @@ def test_states_keep_their_values() -> None:
 def test_where_planning_takes_as_long_as_many_runs_the_plan_changes_once_that_pays(
     plan_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, plan, planned = Stream(1e9, 9e8), Preparing.plan, 0
+    stream, plan, planned = Stream(1e9, 9e8), PlanBuilder.plan, 0
 
-    def slowly(self: Preparing, *given: Any) -> Plan:
+    def slowly(self: PlanBuilder, *args: Any) -> Plan:
         nonlocal planned
         planned += 1
         stream.clock.advance_to(stream.clock.now() + plan_s)
-        return plan(self, *given)
+        return plan(self, *args)
 
-    monkeypatch.setattr(Preparing, "plan", slowly)
+    monkeypatch.setattr(PlanBuilder, "plan", slowly)
     with stream.sched:
         stream.run = stream.sched.compile(branches())
         first = stream.runs(3, 1.0)[-1]
@@ -280,7 +282,7 @@ class Alone:
     def __init__(self, costs_s: float = 0.0) -> None:
         self.paces: dict[str, Mapping[str, float]] = {}
         self.graph, _ = vs.build_graph(branches())
-        self.drift = Drift(lambda name: self.paces.get(name, {}))
+        self.drift = ReplanTracker(lambda name: self.paces.get(name, {}))
         self.looks = 0
         # runs take what a test likes: what they would take on one device is no question here
         self.drift.alone.see = lambda stats: None  # type: ignore[method-assign]
@@ -418,21 +420,21 @@ def at_pace(pace: float) -> Topology:
 
 
 def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[object, Plan, Plan]:
-    """Returns what a look finds where the second device was slow, and is so no more: why to plan
-    again, and both plans. then: what the new plan is made for.
+    """Return the findings of a look after the second device has recovered: the reason to plan
+    again, and both plans. then: objective of the new plan.
     """
     graph, _ = vs.build_graph(branches(1, 8))
-    made: list[Plan] = []
+    built: list[Plan] = []
 
     def planned(where: Topology, wanted: str) -> Plan:
-        made.append(vs.plan_graph(graph, where, policy="auto", objective=wanted))
-        return made[-1]
+        built.append(vs.plan_graph(graph, where, policy="auto", objective=wanted))
+        return built[-1]
 
-    drift = Drift(lambda _: {})
+    drift = ReplanTracker(lambda _: {})
     drift.begin(planned(at_pace(50.0), objective), 0.0)
     drift.left, drift.runs = (B, pace / 50), runs
     again = drift.look(at_pace(pace), lambda where: planned(where, then))
-    old, new = made
+    old, new = built
     return again, replace(old, topology=at_pace(pace)), new
 
 
@@ -462,7 +464,7 @@ def test_what_a_change_costs_counts_as_time_of_runs() -> None:
     share = 1 - again.after / again.before
     graph, _ = vs.build_graph(branches(1, 8))
     for costs_s, taken in ((0.9, True), (1.1, False)):
-        drift = Drift(lambda _: {})
+        drift = ReplanTracker(lambda _: {})
         plan = vs.plan_graph(graph, at_pace(50.0), policy="auto", objective="energy")
         drift.begin(plan, costs_s * share * old.metrics.latency_s * 100)
         drift.left, drift.runs = (B, 0.04), 100
@@ -477,6 +479,8 @@ def test_bytes_do_not_depend_on_paces(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(1e9, 9e8, objective="memory")
     with stream.sched:
         plan = stream.run.plan
-        monkeypatch.setattr(Drift, "look", lambda *_: pytest.fail("planning would be in vain"))
+        monkeypatch.setattr(
+            ReplanTracker, "look", lambda *_: pytest.fail("planning would be in vain")
+        )
         stream.runs(30, 8.0)
         assert stream.run.plan is plan

@@ -129,8 +129,8 @@ def test_a_device_that_paused_is_used_again(policy: str, pause: int, count: int)
     clock = vs.SimulatedClock()
     paused, steady = null_devices(clock, 1e9, 7e8)
     assert isinstance(paused, vs.SimulatedDevice)
-    given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
-    with vs.Scheduler([paused, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
+    options = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
+    with vs.Scheduler([paused, steady], policy=policy, **options) as sched:  # type: ignore[arg-type]
         run = sched.compile(branches(count))
         took = list[float]()
         for number in range(60):
@@ -147,8 +147,8 @@ def test_a_device_that_stays_slow_is_probed_in_few_runs(policy: str) -> None:
     clock = vs.SimulatedClock()
     slow, steady = null_devices(clock, 1e9, 7e8)
     assert isinstance(slow, vs.SimulatedDevice)
-    given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
-    with vs.Scheduler([slow, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
+    options = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
+    with vs.Scheduler([slow, steady], policy=policy, **options) as sched:  # type: ignore[arg-type]
         run = sched.compile(branches(1))
         slow.slowdown = 8.0
         used = list[bool]()
@@ -294,10 +294,10 @@ def test_an_interrupt_before_a_submission_waits_for_those_before_it(
 
     def spied(self: SimulatedPreparedPlan, slot: int, split: int, timeout_s: float) -> None:
         wait(self, slot, split, timeout_s)
-        given = under_way.get(self, set())
-        if split in given:  # else its end was seen in the run before, and says nothing of this one
+        values = under_way.get(self, set())
+        if split in values:  # else its end was seen in the run before, and says nothing of this one
             end_s = self._intervals[slot][split][1]
-            given -= {each for each in given if self._intervals[slot][each][1] <= end_s}
+            values -= {each for each in values if self._intervals[slot][each][1] <= end_s}
 
     monkeypatch.setattr(SimulatedPreparedPlan, "submit", interrupted)
     monkeypatch.setattr(SimulatedPreparedPlan, "wait", spied)
@@ -373,9 +373,9 @@ def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> N
 
 def test_work_moves_off_a_real_device_that_is_slowed(two_devices: list[str]) -> None:
     slowed = ThrottledDevice(two_devices[0])
-    made: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731
+    built: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731
     with vs.Scheduler([slowed, two_devices[1]], policy="earliest-finish", optimize=False) as sched:
-        run = sched.compile(made())
+        run = sched.compile(built())
         wanted = calibration_samples(run)
         executor = run._compiled._executor
         assert isinstance(executor, DynamicExecutor)

@@ -20,7 +20,8 @@ from test_scheduler import error, numpy_result
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.engine.plan_builder import Preparing
+from vksched.engine.plan_builder import PlanBuilder
+from vksched.engine.request import Request
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice, CpuPreparedPlan
 from vksched.runtime.device import Device
@@ -63,16 +64,16 @@ def weights(names: Sequence[str]) -> tuple[vs.Tensor, dict[str, str]]:
 BUILDS: dict[str, Build] = {"chain": chain, "diamond": diamond, "weights": weights}
 
 
-class Kept(vs.FaultInjectionDevice):
+class LeftOpen(vs.FaultInjectionDevice):
     """Leaves the wrapped device open, for the next fault."""
 
     def close(self) -> None:
         return None
 
 
-def wrapped(devices: Sequence[Device], **faults: dict[str, Any]) -> list[Kept]:
+def wrapped(devices: Sequence[Device], **faults: dict[str, Any]) -> list[LeftOpen]:
     """The devices, those named (by number: d0, d1, ...) with a fault."""
-    return [Kept(d, **faults.get(f"d{i}", {"at": None})) for i, d in enumerate(devices)]
+    return [LeftOpen(d, **faults.get(f"d{i}", {"at": None})) for i, d in enumerate(devices)]
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +148,8 @@ def check_failover(build: Build, devices: list[Device], index: int, **fault: Any
 @pytest.mark.parametrize("graph", list(BUILDS))
 def test_every_kind_at_every_submission(graph: str, kind: str, count: int) -> None:
     build = BUILDS[graph]
-    for index, made in enumerate(submissions(build, simulated(count))):
-        for at in range(made):
+    for index, built in enumerate(submissions(build, simulated(count))):
+        for at in range(built):
             check_failover(build, simulated(count), index, kind=kind, at=at)
 
 
@@ -158,8 +159,8 @@ def test_every_kind_at_every_submission_on_vulkan(
     opened: list[Device], graph: str, kind: str
 ) -> None:
     build = BUILDS[graph]
-    for index, made in enumerate(submissions(build, opened)):
-        for at in range(made):
+    for index, built in enumerate(submissions(build, opened)):
+        for at in range(built):
             check_failover(build, opened, index, kind=kind, at=at)
 
 
@@ -265,7 +266,7 @@ def test_accepted_runs_are_carried_out_when_the_device_dies_while_closing() -> N
         close_to(future.result(0), X * i + 3)
 
 
-def test_a_warning_made_an_error_breaks_no_run() -> None:
+def test_a_warning_as_an_error_breaks_no_run() -> None:
     y, placement = chain(["null:0"])
     with vs.Scheduler(wrapped(simulated(1), d0={"at": 0})) as sched:
         run = sched.compile(y, placement)
@@ -293,7 +294,7 @@ def test_other_graphs_move_off_a_failed_device_without_a_word() -> None:
             sched.compile(y, {"op0": "null:9"})
 
 
-def test_a_failure_that_nested_runs_meet_is_told_once() -> None:
+def test_a_failure_that_nested_runs_meet_is_reported_once() -> None:
     y, placement = chain(["null:0", "null:1"])
     inner: list[Any] = []
 
@@ -360,20 +361,20 @@ def test_where_nothing_is_left_the_error_tells_of_the_fault() -> None:
 
 
 def test_an_error_without_a_fault_keeps_what_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: object) -> None:
+    def fail(*args: object) -> None:
         try:
             raise KeyError("where it began")
         except KeyError:
             raise vs.PlanError("[plan] what came of it")  # noqa: B904, as code of others may
 
-    monkeypatch.setattr(Preparing, "executor", fail)
+    monkeypatch.setattr(PlanBuilder, "executor", fail)
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.PlanError) as caught:
         sched.compile(vs.relu(vs.input("x", X.shape)))
     assert isinstance(caught.value.__context__, KeyError)
     assert not caught.value.__suppress_context__
 
 
-def test_weight_kept_on_a_dead_device_goes_elsewhere_with_a_note() -> None:
+def test_weight_retained_on_a_dead_device_goes_elsewhere_with_a_note() -> None:
     y, placement = weights(["null:0", "null:1"])
     with vs.Scheduler(wrapped(simulated(2), d0={"at": 0, "call": "prepare"})) as sched:
         with pytest.warns(vs.VkschedWarning, match="null:0 failed in preparing"):
@@ -427,7 +428,7 @@ def test_what_may_still_be_worked_on_is_freed_last() -> None:
         assert sorted(closed) == ["null:0", "null:1", "null:1"]
 
 
-class Impatient(Kept):
+class Impatient(LeftOpen):
     """Gives up on a submission at once, while it is still under way."""
 
     def prepare(
@@ -473,21 +474,22 @@ def test_memory_that_is_short_for_a_moment_makes_a_smaller_plan_on_the_same_devi
         assert sched.compile(y, placement).plan.copies == 3
 
 
-def test_the_smaller_plan_is_not_kept_for_a_later_program() -> None:
+def test_the_smaller_plan_is_not_retained_for_a_later_program() -> None:
     y, _ = chain(["null:0"])
     fault = {"at": 0, "kind": "memory", "call": "prepare", "times": 1}
     with vs.Scheduler(wrapped(simulated(1), d0=fault)) as sched:
         with pytest.warns(vs.VkschedWarning, match="null:0.*what is free now and one copy"):
             run = sched.compile(y)
-        assert (
-            "copies: 1 on each device" in run.plan.explain() and sched.graphs.keep(run.plan) is None
-        )
+        keep = sched._preparing.keep
+        plan = run.plan
+        assert "copies: 1 on each device" in plan.explain()
+        assert keep(plan, Request(plan.graph, (), {})) is None
         run.close()
         again = sched.compile(y)
-        assert sched.graphs.keep(again.plan) is not None
+        assert keep(again.plan, Request(again.plan.graph, (), {})) is not None
 
 
-def test_the_smaller_plan_is_made_for_what_is_free_then() -> None:
+def test_the_smaller_plan_is_built_for_what_is_free_then() -> None:
     class Shrinking(vs.FaultInjectionDevice):
         @property
         def spec(self) -> DeviceSpec:

@@ -76,7 +76,7 @@ def planned(built: vs.Graph, *specs: DeviceSpec, with_cpu: bool = False) -> tupl
 
 
 def contents(plan: Plan) -> list[Any]:
-    """Returns what a plan does, without the numbers of devices."""
+    """Return the steps of a plan, without the numbers of devices."""
     graph, specs = plan.graph, plan.topology.devices
     kernels = [
         (specs[split.device].name, node.op, call_of(specs[split.device], graph, node))
@@ -89,12 +89,12 @@ def contents(plan: Plan) -> list[Any]:
     return [graph.key, kernels, splits, memory, sizes, plan.copies, plan.final_waits]
 
 
-def made_again(plan: Plan) -> bool:
+def is_replanned(plan: Plan) -> bool:
     return any(note.startswith("passes: ") for note in plan.notes)
 
 
-def scheduler(*devices: vs.Device, **given: Any) -> vs.Scheduler:
-    return vs.Scheduler(devices, tune=False, timeout_s=1e6, **given)
+def scheduler(*devices: vs.Device, **options: Any) -> vs.Scheduler:
+    return vs.Scheduler(devices, tune=False, timeout_s=1e6, **options)
 
 
 def null(clock: vs.SimulatedClock, *specs: DeviceSpec) -> list[vs.SimulatedDevice]:
@@ -149,15 +149,15 @@ def test_a_plan_in_which_others_would_work_is_not_taken() -> None:
 
     found = plan_request(request, topology, plan)
     assert len(asked) == 2 and asked[1] is not request
-    assert found.graph is request.graph and not made_again(found)
+    assert found.graph is request.graph and not is_replanned(found)
 
 
 def test_devices_that_all_work_or_are_alike_cause_no_second_graph() -> None:
     graph, _ = vs.build_graph(gelu_layers())
     request, plan = planned(graph, FAST)
-    assert plan.graph is request.graph and not made_again(plan)
+    assert plan.graph is request.graph and not is_replanned(plan)
     request, plan = planned(graph, FAST, replace(FAST, name="twin"))
-    assert plan.graph is request.graph and not made_again(plan)
+    assert plan.graph is request.graph and not is_replanned(plan)
     topology = Topology((SLOW, FAST, CPU))
     assert request.for_devices(Topology((FAST, replace(FAST, name="twin"), CPU)), {0, 1}) is request
     slow = Request(graph, (), {})
@@ -167,7 +167,7 @@ def test_devices_that_all_work_or_are_alike_cause_no_second_graph() -> None:
 @GRAPH
 def test_results_and_observed_values_are_those_of_numpy(build: Callable[[], vs.Tensor]) -> None:
     output = build()
-    given, seen = feeds(output), dict[str, NDArray]()
+    values, seen = feeds(output), dict[str, NDArray]()
     watched = {"g1", "t1", "r0"} & {node.name for node in vs.build_graph(output)[0].nodes}
     with scheduler(*null(vs.SimulatedClock(), SLOW, FAST)) as sched:
         run = sched.compile(
@@ -175,10 +175,10 @@ def test_results_and_observed_values_are_those_of_numpy(build: Callable[[], vs.T
             observe=dict.fromkeys(watched, lambda name, value: seen.update({name: value})),
             placement={"w1": "fast"},
         )
-        assert made_again(run.plan) or build is windows
-        (want,) = numpy_outputs(run.plan.graph, given)
+        assert is_replanned(run.plan) or build is windows
+        (want,) = numpy_outputs(run.plan.graph, values)
         for _ in range(2):
-            np.testing.assert_allclose(run(**given), want, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(run(**values), want, rtol=1e-4, atol=1e-5)
         assert seen.keys() == watched
         report = run.report()
         assert {line.what for line in report.devices} == {"fast"}
@@ -191,18 +191,18 @@ def test_a_graph_runs_on_the_idle_device_when_the_other_is_lost(
 ) -> None:
     """In the version of that device, which the first plan was not made for."""
     output = build()
-    given, seen = feeds(output), list[str]()
+    values, seen = feeds(output), list[str]()
     watched = {"g1", "t1", "r0"} & {node.name for node in vs.build_graph(output)[0].nodes}
     slow, fast = null(vs.SimulatedClock(), SLOW, FAST)
     faulty = vs.FaultInjectionDevice(fast, at=None)
     observe = dict.fromkeys(watched, lambda name, value: seen.append(name))
     with scheduler(slow, faulty) as sched:
         run = sched.compile(output, observe=observe)
-        before, first = run.plan, run(**given)
+        before, first = run.plan, run(**values)
         faulty.at = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", vs.VkschedWarning)
-            second = run(**given)
+            second = run(**values)
         assert sched.failed_devices.keys() == {"fast"}
         after = run.plan
         assert {after.topology.devices[split.device].name for split in after.splits} == {"slow"}
@@ -225,9 +225,9 @@ def test_states_and_pins_stay_with_the_version_that_runs() -> None:
     with scheduler(*null(vs.SimulatedClock(), SLOW, FAST)) as sched:
         run = sched.compile(out, updates={state: state + out}, placement={out: "fast"})
         assert {run.plan.topology.devices[s.device].name for s in run.plan.splits} == {"fast"}
-        given = {"x": values(8, 64)}
+        feeds = {"x": values(8, 64)}
         total = np.zeros((8, 64), np.float32)
         for _ in range(3):
-            total = total + run(**given)
+            total = total + run(**feeds)
         np.testing.assert_allclose(sched.read(state), total, rtol=1e-5, atol=1e-5)
         assert run.report().devices

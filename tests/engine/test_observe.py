@@ -107,13 +107,13 @@ def test_errors_of_an_observer_reach_the_caller(devices: list[str]) -> None:
         ({3: print}, "tensors or name patterns"),
     ],
 )
-def test_what_cannot_be_observed_is_told(observe: Any, message: str) -> None:
+def test_what_cannot_be_observed_is_reported(observe: Any, message: str) -> None:
     y = vs.add(vs.input("x", X.shape), 1.0, name="y")
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.PlanError, match=message):
         sched.compile(y, observe=observe)
 
 
-def test_a_tensor_of_another_graph_is_told() -> None:
+def test_a_tensor_of_another_graph_is_reported() -> None:
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.PlanError, match="not part"):
         sched.compile(vs.relu(vs.input("x", 3)), observe={vs.exp(vs.input("z", 3)): print})
 
@@ -129,8 +129,8 @@ def test_random_graphs_show_what_numpy_computes(seed: int) -> None:
     topology = make_topology(3)
     placement = {n.name: topology.devices[int(rng.integers(0, 4))].name for n in graph.ops}
     seen: dict[str, np.ndarray[Any, Any]] = {}
-    given: dict[str, np.ndarray[Any, Any]] = {}
-    observe = {n.name: lambda name, value: given.__setitem__(name, value) for n in chosen}
+    values: dict[str, np.ndarray[Any, Any]] = {}
+    observe = {n.name: lambda name, value: values.__setitem__(name, value) for n in chosen}
     sched, _ = scheduler(3)
     with sched, vs.Scheduler(["cpu"]) as numpy:
         expected = numpy.compile(
@@ -139,6 +139,6 @@ def test_random_graphs_show_what_numpy_computes(seed: int) -> None:
         got = sched.compile(outputs, placement=placement, observe=observe)(**feeds)
     for a, b in zip(got, expected, strict=True):
         assert np.array_equal(a, b)
-    assert given.keys() == seen.keys() == {n.name for n in chosen}
-    for name, value in given.items():
+    assert values.keys() == seen.keys() == {n.name for n in chosen}
+    for name, value in values.items():
         assert np.array_equal(value, seen[name]), name

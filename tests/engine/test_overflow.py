@@ -21,7 +21,7 @@ def network() -> tuple[vs.Tensor, vs.Tensor]:
     return first, vs.matmul(first * first, ONES * 1e-7, name="second")
 
 
-def told(sched: vs.Scheduler, out: vs.Tensor, precision: str = "mixed") -> list[str]:
+def warnings_of(sched: vs.Scheduler, out: vs.Tensor, precision: str = "mixed") -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = sched.compile(out, precision=precision)
@@ -33,25 +33,25 @@ def told(sched: vs.Scheduler, out: vs.Tensor, precision: str = "mixed") -> list[
 
 @pytest.fixture
 def sched() -> vs.Scheduler:
-    with vs.Scheduler(["cpu"]) as made:
-        yield made  # type: ignore[misc]
+    with vs.Scheduler(["cpu"]) as sched:
+        yield sched  # type: ignore[misc]
 
 
-def test_results_that_are_not_finite_are_told_once(sched: vs.Scheduler) -> None:
-    (text,) = told(sched, network()[1])
+def test_results_that_are_not_finite_are_reported_once(sched: vs.Scheduler) -> None:
+    (text,) = warnings_of(sched, network()[1])
     assert "output has values that are not finite" in text and SWITCH in text
 
 
 def test_float32_is_not_looked_at(sched: vs.Scheduler) -> None:
-    assert told(sched, network()[1], "float32") == []
-    assert told(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES, "float32") == []
+    assert warnings_of(sched, network()[1], "float32") == []
+    assert warnings_of(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES, "float32") == []
 
 
 def test_the_switch_names_the_first_product(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "1")
-    (text,) = told(sched, network()[1])
+    (text,) = warnings_of(sched, network()[1])
     assert "second (matmul) overflows float16" in text and "5.76e+06, over 65504" in text
     assert 'precision={"second": "float32"}' in text
 
@@ -60,9 +60,9 @@ def test_a_product_is_found_that_results_do_not_show(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = vs.minimum(network()[1], 1.0)
-    assert told(sched, hidden) == []
+    assert warnings_of(sched, hidden) == []
     monkeypatch.setenv(SWITCH, "1")
-    (text,) = told(sched, hidden)
+    (text,) = warnings_of(sched, hidden)
     assert "second (matmul)" in text
 
 
@@ -71,8 +71,8 @@ def test_results_of_float16_overflow_too(
 ) -> None:
     monkeypatch.setenv(SWITCH, "1")
     out = vs.matmul(vs.input("x", LARGE.shape), ONES * 300, name="sums")
-    assert told(sched, out) == []
-    (text,) = told(sched, out, "float16")
+    assert warnings_of(sched, out) == []
+    (text,) = warnings_of(sched, out, "float16")
     assert "sums (matmul) overflows float16: its result is 720000, over 65504" in text
 
 
@@ -80,7 +80,7 @@ def test_what_was_infinite_before_is_no_overflow(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "1")
-    (text,) = told(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES)
+    (text,) = warnings_of(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES)
     assert "numpy finds no product that overflows" in text
 
 

@@ -52,15 +52,15 @@ def test_each_place_wins_over_the_one_before() -> None:
         first, out = network()
         assert set(words(sched.compile(out).plan).values()) == {"mixed"}
         assert set(words(sched.compile(out, precision="float16").plan).values()) == {"float16"}
-        made = words(sched.compile(out, precision={"one.*": "float32"}).plan)
-        assert made == {"one.first": "float32", "two.second": "mixed"}
-        made = words(sched.compile(out, precision={first: "float16", "*": "float32"}).plan)
-        assert made == {"one.first": "float16", "two.second": "float32"}
+        built = words(sched.compile(out, precision={"one.*": "float32"}).plan)
+        assert built == {"one.first": "float32", "two.second": "mixed"}
+        built = words(sched.compile(out, precision={first: "float16", "*": "float32"}).plan)
+        assert built == {"one.first": "float16", "two.second": "float32"}
     with vs.Scheduler(["cpu"], precision="mixed", config=config) as sched:
-        made = words(sched.compile(network()[1], precision="float16").plan)
-        assert made == {"one.first": "float16", "two.second": "float32"}
-        made = words(sched.compile(network()[1], precision={"*second": "float16"}).plan)
-        assert made == {"one.first": "mixed", "two.second": "float16"}
+        built = words(sched.compile(network()[1], precision="float16").plan)
+        assert built == {"one.first": "float16", "two.second": "float32"}
+        built = words(sched.compile(network()[1], precision={"*second": "float16"}).plan)
+        assert built == {"one.first": "mixed", "two.second": "float16"}
 
 
 def test_requests_of_two_words_are_two_graphs() -> None:
@@ -72,7 +72,7 @@ def test_requests_of_two_words_are_two_graphs() -> None:
         assert sched.compile(out, precision="float32").plan is plain.plan
 
 
-def test_numpy_rounds_what_it_is_told_to() -> None:
+def test_numpy_rounds_what_it_is_asked_to() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         _, out = network()
         for first, second in ((False, False), (True, False), (True, True)):
@@ -99,8 +99,8 @@ def test_parts_on_several_devices_keep_it() -> None:
     names, cards = null_devices(2)
     config = {"one": {"devices": ["null:0", "null:1"], "shard": {"weights": "columns"}}}
     with vs.Scheduler(cards, config=config, precision="mixed") as sched:
-        made = sched.compile(network()[1]).plan.graph
-    found = [precision_of(n.attrs) for n in made.nodes if n.op == "matmul"]
+        result = sched.compile(network()[1]).plan.graph
+    found = [precision_of(n.attrs) for n in result.nodes if n.op == "matmul"]
     assert len(found) > 2 and set(found) == {"mixed"}
 
 
@@ -122,7 +122,7 @@ def test_functions_take_a_word() -> None:
     assert np.abs(plain - mixed).max() > 1e-5
 
 
-def test_what_is_no_word_is_told() -> None:
+def test_what_is_no_word_is_reported() -> None:
     with pytest.raises(vs.PlanError, match='"bfloat16", "int8", got \'half\''):
         vs.Scheduler(["cpu"], precision="half")
     with pytest.raises(
@@ -131,7 +131,7 @@ def test_what_is_no_word_is_told() -> None:
         vs.Scheduler(["cpu"], config={"one": {"precision": "half"}})
     with vs.Scheduler(["cpu"]) as sched:
         _, out = network()
-        for given, match in (
+        for values, match in (
             ("half", "expected a precision"),
             (3, "a mode, or tensors or name patterns"),
             ({"one.*": "half"}, "expected a precision"),
@@ -139,7 +139,7 @@ def test_what_is_no_word_is_told() -> None:
             ({network()[1]: "mixed"}, "no part|not part"),
         ):
             with pytest.raises(vs.PlanError, match=match):
-                sched.compile(out, precision=given)  # type: ignore[arg-type]
+                sched.compile(out, precision=values)  # type: ignore[arg-type]
 
 
 def test_numpy_rounds_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,16 +151,16 @@ def test_numpy_rounds_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(split_program, "as_factor", count)
     rng = np.random.default_rng(0)
-    w, given = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (3, 40)))
-    x = vs.input("x", given.shape)
+    w, inputs = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (3, 40)))
+    x = vs.input("x", inputs.shape)
     shared = vs.weight(w)
     outs = [vs.matmul(x, shared), vs.matmul(vs.relu(x), shared)]
     with vs.Scheduler(["cpu"], precision="mixed") as sched:
         run = sched.compile(outs)
         assert seen == [w.shape]
-        first, second = run(x=given), run(x=given)
-    assert seen == [w.shape, *[given.shape] * 4]
-    for got, again, left in zip(first, second, (given, np.maximum(given, 0)), strict=True):
+        first, second = run(x=inputs), run(x=inputs)
+    assert seen == [w.shape, *[inputs.shape] * 4]
+    for got, again, left in zip(first, second, (inputs, np.maximum(inputs, 0)), strict=True):
         wanted = as_half(left).astype(np.float64) @ as_half(w)
         np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
         np.testing.assert_array_equal(got, again)

@@ -76,15 +76,15 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     device = like_a_card(name) if other else name
     if device is None:
         pytest.skip(f"{name} has no float16")
-    with vs.Scheduler([device], tune=False) as made:
-        yield made
+    with vs.Scheduler([device], tune=False) as sched:
+        yield sched
 
 
 def run(sched: vs.Scheduler, out: vs.Tensor, word: str) -> tuple[NDArray, vs.Plan]:
     compiled = sched.compile(out, precision=word)
     (node,) = compiled.plan.graph.inputs
-    given = np.random.default_rng(5).standard_normal(node.type.shape).astype(np.float32)
-    result = compiled(x=given)
+    values = np.random.default_rng(5).standard_normal(node.type.shape).astype(np.float32)
+    result = compiled(x=values)
     assert isinstance(result, np.ndarray)
     return result, compiled.plan
 
@@ -115,18 +115,18 @@ def gated(rows: int) -> vs.Tensor:
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_codes_of_8_bits(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By native programs and by numpy alike, near float32 but not as near as float32 is."""
-    y, given = gated(rows), {"x": RNG.standard_normal((rows, 256)).astype(np.float32)}
+    y, feeds = gated(rows), {"x": RNG.standard_normal((rows, 256)).astype(np.float32)}
     names = ["cpu", *vulkan_names()]
     with vs.Scheduler(names, tune=False) as sched:
-        expected = sched.compile(y, placement={"*": "cpu"})(**given)
+        expected = sched.compile(y, placement={"*": "cpu"})(**feeds)
         for name in names:
             run = sched.compile(y, placement={"*": name}, precision="int8")
-            error = np.abs(run(**given) - expected).max() / np.abs(expected).max()
+            error = np.abs(run(**feeds) - expected).max() / np.abs(expected).max()
             assert error < 2e-2, name
             if name == "cpu":
-                by_loops = run(**given)
+                by_loops = run(**feeds)
                 assert "precision: 3 int8" in run.plan.explain() and error > LEAST
     monkeypatch.setattr(native_kernels, "native", None)
     with vs.Scheduler(["cpu"], precision="int8") as sched:
-        by_numpy = sched.compile(y)(**given)
+        by_numpy = sched.compile(y)(**feeds)
     np.testing.assert_allclose(by_loops, by_numpy, atol=2e-3 * np.abs(expected).max())

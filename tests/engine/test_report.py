@@ -63,14 +63,14 @@ def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.CompiledGraph) -> 
 def test_a_report_is_two_tables_and_plain_data(run: vs.CompiledGraph) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report(advice=False)
-    expected, done, told = (table.splitlines() for table in str(report).split("\n\n"))
+    expected, done, reported = (table.splitlines() for table in str(report).split("\n\n"))
     assert expected[0].split() == ["predicted", "measured", "ratio", "known"]
     assert [line.split()[0] for line in expected[1:]] == ["run", A, "exp", B, "softmax"]
     assert expected[2].split()[-3:] == ["1.00", "0", "%"]
     assert done[0].split() == ["busy", "copying", "waiting", "idle"]
     assert [line.split()[0] for line in done[1:]] == [A, B, "cpu", "host"]
     assert done[3].split()[-4:] == ["4.11", "ms", "100", "%"]
-    assert told == [
+    assert reported == [
         "lower bound 2.62 ms: predicted at 1.05 times of it, measured at 1.57",
         f"{A} hands 64.0 KiB on to other devices",
     ]
@@ -151,13 +151,13 @@ def test_runs_of_an_older_plan_are_forgotten(run: vs.CompiledGraph) -> None:
     assert seconds_of(graphs, 1) == seconds_of(models, 1) == [6.0]
 
 
-def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.CompiledGraph) -> None:
-    for splits, kept in ((1, RUNS), (MAX_SPLITS // 3, 3), (MAX_SPLITS + 1, 1)):
+def test_so_many_runs_are_retained_and_of_large_plans_fewer(run: vs.CompiledGraph) -> None:
+    for splits, stored in ((1, RUNS), (MAX_SPLITS // 3, 3), (MAX_SPLITS + 1, 1)):
         graphs, models = GraphHistory(), RunHistory()
         for number in range(100):
             graphs.add(run.plan, stats_of(float(number), splits))
             models.add(model_run(run.plan, float(number), splits))
-        assert seconds_of(graphs) == seconds_of(models) == list(range(100 - kept, 100))
+        assert seconds_of(graphs) == seconds_of(models) == list(range(100 - stored, 100))
 
 
 def test_runs_that_compile_count_only_when_alone(run: vs.CompiledGraph) -> None:

@@ -22,7 +22,7 @@ def counters(sched: vs.Scheduler) -> list[Counters]:
     return [d.context.counters for d in sched.devices if hasattr(d, "context")]
 
 
-def made(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
+def created_objects(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
     """What has been created on each device."""
     return [(c.buffers, c.pipelines, c.recordings) for c in counters(sched)]
 
@@ -52,11 +52,11 @@ def test_the_same_graph_again_plans_and_allocates_nothing(
     with vs.Scheduler(devices) as sched:
         first = sched.compile(graph())
         expected = first(x=X)
-        before = made(sched)
+        before = created_objects(sched)
         again = sched.compile(graph())
         assert again.plan is first.plan and len(plans) == 1
         assert np.array_equal(again(x=X), expected)
-        assert made(sched) == before
+        assert created_objects(sched) == before
         assert again is not first, "each has its own end"
         first.close()
         with pytest.raises(vs.PlanError, match="closed"):
@@ -105,7 +105,7 @@ def test_zeros_of_both_signs_are_different_attributes() -> None:
             assert np.signbit(clipped).tolist() == [below]  # type: ignore[arg-type]
 
 
-def test_two_observers_of_one_graph_are_kept_apart() -> None:
+def test_two_observers_of_one_graph_are_separate() -> None:
     sched, _ = scheduler(1)
     y = vs.add(vs.input("x", X.shape), 1.0, name="y")
     seen: list[str] = []
@@ -146,10 +146,10 @@ def test_a_function_compiles_once_per_shape(devices: list[str], plans: list[int]
             x = np.random.default_rng(rows).standard_normal((rows, 4), dtype=np.float32)
             assert np.allclose(f(x=x), np.maximum(x @ W, 0), atol=1e-5)
         assert len(plans) == 3
-        before = made(sched)
+        before = created_objects(sched)
         future = f.submit(x=X)
         assert np.allclose(future.result(), np.maximum(X @ W, 0), atol=1e-5)
-        assert made(sched) == before and len(plans) == 3
+        assert created_objects(sched) == before and len(plans) == 3
         assert f(x=[[1.0, 2, 3, 4]]).shape == (1, 5)  # type: ignore[union-attr]
 
 
@@ -170,20 +170,20 @@ def test_a_function_forgets_the_shape_not_used_for_longest(plans: list[int]) -> 
 def test_a_new_shape_in_a_callback_leaves_the_runs_of_the_old_one() -> None:
     """They were accepted, so the graph is kept beyond its limit until they are done."""
     device = GatedDevice("null:0", vs.SimulatedClock())
-    made: list[Any] = []
+    built: list[Any] = []
     called = threading.Event()
     with vs.Scheduler([device], copies=1) as sched:
         f = sched.function(lambda x: vs.relu(x), limit=1)
         first = f.submit(x=np.zeros(3, np.float32))
 
         def another_shape(_: Future[Any]) -> None:
-            made.append(f(x=np.ones(7, np.float32)))
+            built.append(f(x=np.ones(7, np.float32)))
             called.set()
 
         first.add_done_callback(another_shape)
         rest = [f.submit(x=np.full(3, i, np.float32)) for i in range(3)]
         device.gate.set()
-        assert called.wait(LIMIT_S) and np.array_equal(made[0], np.ones(7))
+        assert called.wait(LIMIT_S) and np.array_equal(built[0], np.ones(7))
         for i, future in enumerate(rest):
             assert np.array_equal(future.result(LIMIT_S), np.full(3, i))
 
@@ -231,10 +231,10 @@ def test_reserve_plans_what_compile_carries_out(devices: list[str]) -> None:
     w = vs.weight(W, name="w")
     y = vs.relu(vs.input("x", (3, 4)) @ w)
     with vs.Scheduler(devices) as sched:
-        before = made(sched)
+        before = created_objects(sched)
         free = [getattr(d, "context", None) and d.context.free_bytes() for d in sched.devices]
         plan = sched.reserve(y)
-        assert made(sched) == before, "nothing is allocated"
+        assert created_objects(sched) == before, "nothing is allocated"
         assert free == [
             getattr(d, "context", None) and d.context.free_bytes() for d in sched.devices
         ]
@@ -260,22 +260,22 @@ def test_synchronize_waits_for_all_that_was_submitted(devices: list[str]) -> Non
 
 def test_synchronize_from_the_thread_of_a_run_is_refused() -> None:
     """It would wait for itself."""
-    told: list[str] = []
+    reported: list[str] = []
     y = vs.add(vs.input("x", X.shape), 1.0, name="y")
     with vs.Scheduler(["cpu"]) as sched:
 
         def inside(name: str, value: object) -> None:
             with pytest.raises(vs.PlanError, match="wait for itself") as error:
                 run.synchronize()
-            told.append(str(error.value))
+            reported.append(str(error.value))
 
         run = sched.compile(vs.relu(y), observe={y: inside})
         run.submit(x=X).result()
         run.synchronize()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_bounds_of_an_input_that_a_function_is_not_given_are_refused() -> None:
+def test_bounds_of_an_input_that_a_function_lacks_are_refused() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         near = sched.function(lambda ids: ids + 1, bounds={"idx": (0, 5)})
         with pytest.raises(vs.GraphError, match=r"bounds of inputs \['ids'\], got \['idx'\]"):
@@ -300,7 +300,7 @@ def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
 TWICE = "twice, once inside a wrapper such as FaultInjectionDevice"
 
 
-def test_a_device_twice_is_told_also_inside_a_wrapper() -> None:
+def test_a_device_twice_is_reported_also_inside_a_wrapper() -> None:
     device = null_devices(1)[1][0]
     wrapped = vs.FaultInjectionDevice(device, at=None)
     with pytest.raises(vs.DeviceError, match="null:0 is given twice$"):

@@ -75,7 +75,7 @@ def test_one_device_after_the_other() -> None:
     }
 
 
-def test_devices_beside_each_other() -> None:
+def test_devices_side_by_side() -> None:
     """in A | in B | B ends at 4 s | out A | out B: 6 s."""
     with scheduler(b_slower=2.0) as sched:
         x = vs.input("x", SHAPE)
@@ -89,7 +89,7 @@ def test_devices_beside_each_other() -> None:
     }
 
 
-def test_a_copy_beside_work_is_no_copying() -> None:
+def test_a_copy_next_to_work_is_no_copying() -> None:
     """in B | in A | out B at 3 s and in A at 4 s, while A works until 12 s | A | out A, twice."""
     with scheduler(a_slower=10.0) as sched:
         x = vs.input("x", SHAPE)
@@ -167,7 +167,9 @@ def test_shares_that_do_not_add_up_are_refused(wrong: tuple[float, ...]) -> None
         TimeBreakdown(A, 4.0, *wrong)
 
 
-def test_a_clock_that_says_more_than_the_run_took_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_says_more_than_the_run_took_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with scheduler() as sched:
         run = sched.compile(vs.exp(vs.input("x", SHAPE), name="first"), {"first": A})
         parts(run)
@@ -177,10 +179,10 @@ def test_a_clock_that_says_more_than_the_run_took_is_told(monkeypatch: pytest.Mo
             lambda *_: (50.0, 50.0),
         )
         found = parts(run)
-        told = run.report(runs=1)
+        reported = run.report(runs=1)
     assert found[A] == seconds(1, 2, 0, 0)  # no more than there was time for
-    assert told.devices[0].measured_s == 50.0
-    assert told.notes == (
+    assert reported.devices[0].measured_s == 50.0
+    assert reported.notes == (
         "null:0 says that it worked for 50 s of a run of 3 s: its clock is wrong, or its splits "
         "overlap",
     )

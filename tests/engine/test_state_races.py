@@ -225,7 +225,7 @@ def test_a_run_that_waits_for_its_turn_finds_its_device_out_of_use(
         assert device.calls["submit"] == asked
 
 
-def test_a_state_is_not_put_where_a_device_failed_since_the_plan_was_made(
+def test_a_state_is_not_put_where_a_device_failed_since_the_plan_was_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device, original = fragile(kind="sequence", times=1), StateTable.place
@@ -383,7 +383,9 @@ def restless() -> Iterator[None]:
 
 @BACKUP
 @pytest.mark.parametrize("seed", range(12))
-def test_every_update_counts_or_is_said_to_be_lost(restless: None, seed: int, backup: bool) -> None:
+def test_every_update_counts_or_is_reported_to_be_lost(
+    restless: None, seed: int, backup: bool
+) -> None:
     """Two graphs share a state, a third has none; one of all their submissions fails."""
     rng = random.Random(seed)
     device = fragile(kind=rng.choice(["sequence", "error"]), times=1)

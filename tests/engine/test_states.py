@@ -181,7 +181,7 @@ def test_two_graphs_share_a_state(devices: list[str]) -> None:
         assert (again() == -2).all(), "a state outlives the graphs that use it"
 
 
-def test_a_state_read_by_parts_and_given_out_as_views(devices: list[str]) -> None:
+def test_a_state_read_by_parts_and_returned_as_views(devices: list[str]) -> None:
     first = np.arange(64, dtype=np.float32).reshape(8, 8)
     held = vs.state(first, name="s")
     with vs.Scheduler(devices) as sched:
@@ -354,7 +354,7 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", list(BAD))
-def test_misuse_is_told(what: str) -> None:
+def test_misuse_is_reported(what: str) -> None:
     with pytest.raises(vs.VkschedError, match=r"\[\w+\]"):
         BAD[what]()
 
@@ -399,8 +399,8 @@ def test_a_state_lives_on_the_device_of_its_readers_with_the_same_results() -> N
             return got, sched.read(cache), home
 
     got, held, home = steps(null_devices(2)[1], {"late.*": "null:1"})
-    wanted, kept, _ = steps(null_devices(1)[1], {})
-    assert home == "null:1" and np.array_equal(held, kept)
+    wanted, stored, _ = steps(null_devices(1)[1], {})
+    assert home == "null:1" and np.array_equal(held, stored)
     assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 

@@ -72,7 +72,7 @@ def network() -> Graph:
 
 
 class Caches:
-    """A cache folder with a file of each kind, as it was written. folder: of all that is made."""
+    """A cache folder with a file of each kind, as it was written. folder: folder of all files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,19 +111,19 @@ class Caches:
         content, same = self._steps[path], rng.random() < 0.7
         if rng.random() < 0.2:
             at = rng.randrange(len(content))
-            made = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+            built = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
             how = f"byte {at}"
         else:
             document = graph_document.document_of(content)
             if same:
                 how, plan = mutate(rng, document.fields["plan"])
-                told = {**document.fields, "plan": plan}
+                reported = {**document.fields, "plan": plan}
             else:
-                how, told = mutate(rng, document.fields, frozenset(("plan",)))
-            made = graph_document.bytes_of(replace(document, fields=told))
+                how, reported = mutate(rng, document.fields, frozenset(("plan",)))
+            built = graph_document.bytes_of(replace(document, fields=reported))
         for each, old in self._steps.items():
-            each.write_bytes(made if each == path else old)
-        yield_told(f"steps: {how}")
+            each.write_bytes(built if each == path else old)
+        print_changed(f"steps: {how}")
         try:
             found = self.scores()
         except VkschedError:
@@ -139,7 +139,7 @@ class Caches:
         how, measured = mutate(rng, document["measured"])
         digest = layer_cost_cache._digest(measured)
         path.write_text(json.dumps({**document, "measured": measured, "digest": digest}))
-        yield_told(f"layers: {how}")
+        print_changed(f"layers: {how}")
         self.layers()
         return "refused" if path.with_suffix(".damaged").exists() else "ran well"
 
@@ -161,9 +161,9 @@ class Caches:
 
     def change_costs(self, rng: random.Random) -> str:
         store, path, document = self._costs
-        how, made = mutate(rng, document)
-        path.write_text(json.dumps(made))
-        yield_told(f"costs: {how}")
+        how, built = mutate(rng, document)
+        path.write_text(json.dumps(built))
+        print_changed(f"costs: {how}")
         found = store.load(CARD)
         if found is None:
             return "refused"
@@ -182,9 +182,9 @@ class Caches:
 
     def change_tuned(self, rng: random.Random) -> str:
         store, path, document = self._tuned
-        how, made = mutate(rng, document)
-        path.write_text(json.dumps(made))
-        yield_told(f"tuned: {how}")
+        how, built = mutate(rng, document)
+        path.write_text(json.dumps(built))
+        print_changed(f"tuned: {how}")
         found = store.load(CARD)
         limits = replace(DEVICE.limits, tuned=choices(found.values()))
         spec = replace(DEVICE, limits=limits)
@@ -192,7 +192,7 @@ class Caches:
         return "ran well" if found else "refused"
 
 
-def yield_told(text: str) -> None:
+def print_changed(text: str) -> None:
     print("changed", text, flush=True)
 
 

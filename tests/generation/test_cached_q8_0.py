@@ -30,7 +30,7 @@ MOST, LEAST = 10 * ROUNDED, ROUNDED / 10
 STEPS = ((8, 5), (1, 1), (8, 7), (1, 1), (1, 1))
 
 
-def made(name: str, folder: Path) -> tuple[language.Golden, LanguageModel]:
+def build_model(name: str, folder: Path) -> tuple[language.Golden, LanguageModel]:
     golden = language.load(name)
     write(golden, folder / "tiny.gguf")
     model = vs.load(folder / "tiny.gguf")
@@ -44,8 +44,8 @@ def by_gguf(rows: NDArray) -> NDArray:
     filled = np.zeros((*rows.shape[:-1], -(-columns // 32) * 32), np.float32)
     filled[..., :columns] = rows
     kind = gguf.GGMLQuantizationType.Q8_0
-    made = gguf.quants.dequantize(gguf.quants.quantize(filled, kind), kind)
-    return np.asarray(made)[..., :columns]
+    built = gguf.quants.dequantize(gguf.quants.quantize(filled, kind), kind)
+    return np.asarray(built)[..., :columns]
 
 
 def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, cache_type: str) -> NDArray:
@@ -56,9 +56,9 @@ def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray, cache_type
         runs[size] = sched.compile(step.logits, updates=step.updates)
     out, start = [], 0
     for size, count in STEPS:
-        given = np.zeros((1, size), np.int32)
-        given[0, :count] = ids[start : start + count]
-        out.append(runs[size](ids=given, start=start, count=count)[0])
+        values = np.zeros((1, size), np.int32)
+        values[0, :count] = ids[start : start + count]
+        out.append(runs[size](ids=values, start=start, count=count)[0])
         for state in cache.states.values() if cache_type == "gguf" else ():
             held = np.array(sched.read(state))
             held[:, :, start : start + size] = by_gguf(held[:, :, start : start + size])
@@ -71,12 +71,12 @@ def squared_error(got: NDArray, wanted: NDArray) -> float:
     return float(((got - wanted) ** 2).sum() / (wanted**2).sum())
 
 
-KEPT = [name for name in language.NAMES if name not in BESIDES]
+CACHED = [name for name in language.NAMES if name not in BESIDES]
 
 
-@pytest.mark.parametrize("name", spread(KEPT, 20))
+@pytest.mark.parametrize("name", spread(CACHED, 20))
 def test_logits_are_those_of_rows_that_gguf_rounds(name: str, tmp_path: Path) -> None:
-    golden, model = made(name, tmp_path)
+    golden, model = build_model(name, tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         got = in_steps(sched, model, golden.ids, "q8_0")
         np.testing.assert_allclose(got, in_steps(sched, model, golden.ids, "gguf"), **CLOSE)
@@ -86,7 +86,7 @@ def test_logits_are_those_of_rows_that_gguf_rounds(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
 def test_so_they_are_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
-    golden, model = made(name, tmp_path)
+    golden, model = build_model(name, tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         wanted = in_steps(sched, model, golden.ids, "gguf")
     got = in_steps(scheds[0], model, golden.ids, "q8_0")

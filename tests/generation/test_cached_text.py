@@ -32,7 +32,7 @@ KNOWN = {"state", "attention_with_kvcache", "dynamic_update_slice", "assign", "g
 TEXT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9]
 
 
-def made(folder: Path) -> tuple[LanguageModel, dict[str, NDArray]]:
+def build_model(folder: Path) -> tuple[LanguageModel, dict[str, NDArray]]:
     weights = write(TINY, folder / "tiny.gguf", np.random.default_rng(5))
     model = vs.load(folder / "tiny.gguf")
     assert isinstance(model, LanguageModel)
@@ -50,7 +50,7 @@ def ops_on_all_of(plan: Plan, length: int) -> set[str]:
 
 
 def test_the_last_layer_computes_the_row_of_the_last_token(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     step = model.step(model.cache(53), 8)
     graph, _ = vs.build_graph(step.logits, step.updates)
     rows = {
@@ -64,7 +64,7 @@ def test_the_last_layer_computes_the_row_of_the_last_token(tmp_path: Path) -> No
 def test_nothing_but_attention_goes_through_the_cache(
     cache_type: str, scheds: Scheds, tmp_path: Path
 ) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     cache = model.cache(53, cache_type)
     for tokens in (1, 8):
         step = model.step(cache, tokens)
@@ -100,8 +100,8 @@ def test_nor_does_anything_of_layers_that_pick_rows(
     assert not any(plan.graph.nodes[n].op == "assign" for s in plan.splits for n in s.nodes)
 
 
-def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+def test_keys_and_values_may_be_retained_as_float16(scheds: Scheds, tmp_path: Path) -> None:
+    model, weights = build_model(tmp_path)
     cache = model.cache(64, "f16")
     step = model.step(cache, 4)
     run = scheds[0].compile(step.logits, updates=step.updates)
@@ -120,15 +120,15 @@ def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) 
 
 
 def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         read = generator.Generator(sched, model, 64)
         read.prepare()
-        made_runs = dict(read._runs)
+        first_runs = dict(read._runs)
         assert len(generator.SIZES) <= 12
         for end in (1, 3, 12, 12, 9):
             read.prefill(TEXT[:end])
-        assert read._runs == made_runs
+        assert read._runs == first_runs
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
 def test_prepare_for_a_text_compiles_the_steps_that_read_it(
     tokens: int, sizes: list[int], tmp_path: Path
 ) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         read = generator.Generator(sched, model, 64)
         read.prepare(tokens)
@@ -158,7 +158,7 @@ def test_a_step_that_fails_tears_no_cache(
     index: int, kind: str, cache_type: str, tmp_path: Path
 ) -> None:
     """Whatever submission fails: all rows of the steps before, and none of this one."""
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     failed = lost = 0
     for at in range(12):
         devices = null_devices(2)[1]

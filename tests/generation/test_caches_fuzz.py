@@ -20,7 +20,7 @@ SCRIPT = str(Path(__file__).with_name("fuzz_caches.py"))
 @needs_linux
 @pytest.mark.scales
 @pytest.mark.timeout(1200)
-def test_mutants_of_kept_files_change_times_alone() -> None:
+def test_mutants_of_retained_files_change_times_alone() -> None:
     wrong, loaded, refused, ran = read_mutants(SCRIPT, SEED, 0, MUTANTS)
     assert not wrong, "\n".join(wrong)
     assert loaded + refused == MUTANTS

@@ -47,7 +47,7 @@ def tokens_of_file() -> dict[str, object]:
     return {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
 
 
-def made(folder: Path, seed: int = 0) -> tuple[LanguageModel, dict[str, NDArray]]:
+def build_model(folder: Path, seed: int = 0) -> tuple[LanguageModel, dict[str, NDArray]]:
     rng = np.random.default_rng(seed)
     weights = write(TINY, folder / "tiny.gguf", rng, tokens_of_file())
     model = vs.load(folder / "tiny.gguf")
@@ -69,7 +69,7 @@ def greedy(
 
 
 def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     chat = vs.Chat(scheds[0], model)
     assert chat.ctx == 64
     messages = [{"role": "user", "content": PROMPT}]
@@ -82,7 +82,7 @@ def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> Non
 
 
 def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         chat = sched.compile(model, {"blk.*": "cpu"}, ctx=20, cache_type="f16")
         assert isinstance(chat, vs.Chat) and chat.ctx == 20
@@ -112,7 +112,7 @@ class Counted(generator.Generator):
 
 
 def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         read = Counted(sched, model, 52)
         text = list(np.random.default_rng(3).integers(0, 256, 50))
@@ -133,7 +133,7 @@ def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path)
 
 
 def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         chat = vs.Chat(sched, model, ctx=12)
         answer = chat.generate(PROMPT, n=64, sampling=GREEDY)
@@ -160,7 +160,7 @@ def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.M
         return read(self, text)
 
     monkeypatch.setattr(generator.Generator, "prefill", slow)
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(1) as pool:
         chat = vs.Chat(sched, model)
         answer = chat.generate(PROMPT, 5, GREEDY)
@@ -173,7 +173,7 @@ def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         chat = vs.Chat(sched, model)
         first = chat.generate(PROMPT, sampling=GREEDY)
@@ -206,7 +206,7 @@ def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> N
 def test_a_chat_that_is_closed_gives_back_its_memory(
     two_devices: list[str], tmp_path: Path
 ) -> None:
-    (device,), (model, weights) = named_devices(two_devices[:1]), made(tmp_path)
+    (device,), (model, weights) = named_devices(two_devices[:1]), build_model(tmp_path)
     assert isinstance(device, VulkanDevice)
 
     def held_bytes() -> int:
@@ -227,7 +227,7 @@ def test_a_chat_that_is_closed_gives_back_its_memory(
 
 
 def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     script = iter("häh€".encode())
     monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script, 260))
     with vs.Scheduler(["cpu"]) as sched:
@@ -263,7 +263,7 @@ def answer_with(
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     wanted, counter, _ = answer_with(None, index, model, null_devices(2)[1])
     count = counter.calls["submit"]
     assert count > 3
@@ -276,7 +276,7 @@ def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
 
 
 def test_so_it_does_on_vulkan(two_devices: list[str], tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     wanted, counter, _ = answer_with(None, 0, model, named_devices(two_devices))
     at = counter.calls["submit"] // 2
     got, _, lost = answer_with(at, 0, model, named_devices(two_devices))

@@ -19,7 +19,7 @@ TEXT = [3, 7, 1, 50, 9]
 TINY = Tiny(kind="Q4_0", layers=2)
 
 
-def made(folder: Path) -> LanguageModel:
+def build_model(folder: Path) -> LanguageModel:
     write(TINY, folder / "tiny.gguf", np.random.default_rng(0))
     model = vs.load(folder / "tiny.gguf")
     assert isinstance(model, LanguageModel)
@@ -38,7 +38,7 @@ def words(reader: Generator) -> dict[str, set[str]]:
 
 
 def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
-    model, read = made(tmp_path), {}
+    model, read = build_model(tmp_path), {}
     for own, asked in ((SINGLE, AUTO), (SINGLE, None), (BYTES, None), (SINGLE, BYTES)):
         with vs.Scheduler(["cpu"], precision=own) as sched:
             reader = Generator(sched, model, 16, precision=asked)
@@ -51,7 +51,7 @@ def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
 
 
 def test_a_card_has_float32_whatever_its_scheduler_has(tmp_path: Path) -> None:
-    model, devices = made(tmp_path), null_devices(1)[1]
+    model, devices = build_model(tmp_path), null_devices(1)[1]
     with vs.Scheduler(devices, precision=BYTES) as sched:
         for asked, wanted in ((AUTO, SINGLE), (None, BYTES)):
             reader = Generator(sched, model, 16, precision=asked)
@@ -60,7 +60,7 @@ def test_a_card_has_float32_whatever_its_scheduler_has(tmp_path: Path) -> None:
 
 
 def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -> None:
-    model, devices = made(tmp_path), null_devices(1)[1]
+    model, devices = build_model(tmp_path), null_devices(1)[1]
     with warnings.catch_warnings(), vs.Scheduler(lost(devices)) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
         x = vs.input("x", (2,))
@@ -76,8 +76,8 @@ def lost(devices: list[Device]) -> list[Device]:
     return [vs.FaultInjectionDevice(devices[0], at=0, times=1), *devices[1:]]
 
 
-def test_layers_beside_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
-    model, devices = made(tmp_path), null_devices(1)[1]
+def test_layers_next_to_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
+    model, devices = build_model(tmp_path), null_devices(1)[1]
     card = devices[0].name
     with vs.Scheduler(devices) as sched:
         placement = {"*": card, "blk.1.*": "cpu"}
@@ -87,7 +87,7 @@ def test_layers_beside_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
 
 
 def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(tmp_path: Path) -> None:
-    model = made(tmp_path)
+    model = build_model(tmp_path)
 
     def read(devices: list[Device]) -> tuple[dict[str, set[str]], np.ndarray]:
         with warnings.catch_warnings(), vs.Scheduler(devices) as sched:

@@ -30,12 +30,12 @@ INNER = {"tokens": ValueType.STRING, "token_type": ValueType.INT32, "scores": Va
 WORDS = ("the", "a", "cafe", "unaffable", ",")
 
 
-def made(folder: Path) -> LanguageModel:
+def build_model(folder: Path) -> LanguageModel:
     """Return the encoder with a vocabulary of words."""
     golden = language.load("bert")
     size = golden.config["vocab_size"]
-    file, given = draft(golden), word_piece()
-    for key, value in given.items():
+    file, values = draft(golden), word_piece()
+    for key, value in values.items():
         name = key.removeprefix("tokenizer.ggml.")
         if isinstance(value, list):
             filler = {"tokens": "\u2581w{}", "token_type": 1, "scores": 0.0}[name]
@@ -65,7 +65,7 @@ def alone(sched: vs.Scheduler, model: LanguageModel, texts: list[str]) -> NDArra
 
 
 def test_vectors_are_those_of_each_text_alone(scheds: Scheds, tmp_path: Path) -> None:
-    model = made(tmp_path)
+    model = build_model(tmp_path)
     texts = texts_of(3, 20, 0, 14, 5, 1, 2, 4, 6, 7, 8, 3)
     embedder = vs.Embedder(scheds[0], model)
     assert (embedder.width, embedder.pooling, embedder.ctx) == (32, "mean", 64)
@@ -77,7 +77,7 @@ def test_vectors_are_those_of_each_text_alone(scheds: Scheds, tmp_path: Path) ->
 
 def test_few_graphs_serve_all_lengths(tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
-        embedder, compiled = vs.Embedder(sched, made(tmp_path), ctx=30), []
+        embedder, compiled = vs.Embedder(sched, build_model(tmp_path), ctx=30), []
         compile_one = sched.compile
 
         def counted(*args: object, **more: object) -> vs.CompiledGraph:
@@ -101,7 +101,7 @@ def test_few_graphs_serve_all_lengths(tmp_path: Path) -> None:
 
 def test_texts_fit(tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
-        embedder = vs.Embedder(sched, made(tmp_path), ctx=16)
+        embedder = vs.Embedder(sched, build_model(tmp_path), ctx=16)
         long = "the " * 20
         for wrong in ("the", ["the", 5]):
             with pytest.raises(DTypeError, match="expected a list of texts, got "):
@@ -121,15 +121,15 @@ def test_texts_fit(tmp_path: Path) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    model, texts = made(tmp_path), texts_of(4, 2)
-    file, given = str(tmp_path / "tiny.gguf"), [each for t in texts for each in ("--text", t)]
+    model, texts = build_model(tmp_path), texts_of(4, 2)
+    file, args = str(tmp_path / "tiny.gguf"), [each for t in texts for each in ("--text", t)]
     with vs.Scheduler(["cpu"]) as sched:
         wanted = vs.Embedder(sched, model, "last").embed(texts)
-    on_cpu = (*given, "--devices", "cpu", "--pooling", "last")
+    on_cpu = (*args, "--devices", "cpu", "--pooling", "last")
     code, out, _ = call(capsys, "embed", file, *on_cpu)
     assert code == 0
-    told = np.array([line.split() for line in out.splitlines()], np.float32)
-    np.testing.assert_allclose(told, wanted, rtol=1e-5)
+    reported = np.array([line.split() for line in out.splitlines()], np.float32)
+    np.testing.assert_allclose(reported, wanted, rtol=1e-5)
     code, out, _ = call(capsys, "embed", file, *on_cpu, "--json")
     report = json.loads(out)
     assert (report["pooling"], report["width"]) == ("last", 32)
@@ -154,10 +154,10 @@ APART = ("[MASK]", "pneumono")
 class Real(language.Golden):
     """A model with weights that are kept."""
 
-    kept: dict[str, NDArray] = field(default_factory=dict)
+    arrays: dict[str, NDArray] = field(default_factory=dict)
 
     def weights(self) -> dict[str, NDArray]:
-        return self.kept
+        return self.arrays
 
 
 def minilm(folder: Path) -> LanguageModel:
@@ -201,9 +201,9 @@ def vocabulary(words: list[str]) -> dict[str, object]:
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason="the model is not installed")
 def test_the_encoder_of_the_demo_gives_the_vectors_of_pytorch(tmp_path: Path) -> None:
     held, model = np.load(GOLDEN), minilm(tmp_path)
-    kept = [at for at, text in enumerate(held["texts"]) if not any(w in text for w in APART)]
-    assert len(kept) == len(held["texts"]) - 2 > 20
+    remaining = [at for at, text in enumerate(held["texts"]) if not any(w in text for w in APART)]
+    assert len(remaining) == len(held["texts"]) - 2 > 20
     with vs.Scheduler(["cpu"]) as sched:
         embedder = vs.Embedder(sched, model, ctx=256)
-        got = embedder.embed([str(held["texts"][at]) for at in kept], truncate=True)
-    np.testing.assert_allclose(got, held["embeddings"][kept], atol=1e-5)
+        got = embedder.embed([str(held["texts"][at]) for at in remaining], truncate=True)
+    np.testing.assert_allclose(got, held["embeddings"][remaining], atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 from conftest import Scheds
 from gguf_files import Draft, Type, ValueType
 from language.convert import draft
-from test_gguf_golden import CLOSE, made
+from test_gguf_golden import CLOSE, build_golden
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -37,14 +37,14 @@ def vectors(
     ids = np.full((len(texts), longest), 3, np.int32)
     for row, text in zip(ids, texts, strict=True):
         row[: len(text)] = text
-    given = vs.input("ids", ids.shape, "int32"), vs.input("counts", (len(texts),), "int32")
-    run = sched.compile(model.embeddings(*given, way))
+    inputs = vs.input("ids", ids.shape, "int32"), vs.input("counts", (len(texts),), "int32")
+    run = sched.compile(model.embeddings(*inputs, way))
     return np.asarray(run(ids=ids, counts=np.array([len(text) for text in texts], np.int32)))
 
 
 def compare(sched: vs.Scheduler, folder: Path) -> None:
     golden = language.load("bert")
-    model = made(golden, folder)
+    model = build_golden(golden, folder)
     for way in WAYS:
         wanted = by_numpy(golden.wanted, way)
         got = vectors(sched, model, [golden.ids[:7], golden.ids], way)
@@ -69,7 +69,7 @@ def test_so_they_do_on_devices(scheds: Scheds, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_a_decoder_makes_vectors_too(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
-    model = made(golden, tmp_path)
+    model = build_golden(golden, tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         vector = vectors(sched, model, [golden.ids, golden.ids[:4]], "last")[0]
     head = next(golden.weights()[key] for key in golden.tensors if "embed_tokens" in key)
@@ -94,13 +94,13 @@ NOMIC = {
 
 def nomic() -> tuple[Draft, dict[str, NDArray]]:
     """Return a file, and its weights in float64."""
-    made = Draft().with_key("general.architecture", ValueType.STRING, "nomic-bert")
+    built = Draft().with_key("general.architecture", ValueType.STRING, "nomic-bert")
     for key, value in NOMIC.items():
-        made = made.with_key(f"nomic-bert.{key}", ValueType.UINT32, value)
-    made = made.with_key("nomic-bert.attention.layer_norm_epsilon", ValueType.FLOAT32, 1e-5)
-    made = made.with_key("nomic-bert.attention.causal", ValueType.BOOL, False)
-    made = made.with_key("nomic-bert.rope.freq_base", ValueType.FLOAT32, 1000.0)
-    made = made.with_key("tokenizer.ggml.token_type_count", ValueType.UINT32, 2)
+        built = built.with_key(f"nomic-bert.{key}", ValueType.UINT32, value)
+    built = built.with_key("nomic-bert.attention.layer_norm_epsilon", ValueType.FLOAT32, 1e-5)
+    built = built.with_key("nomic-bert.attention.causal", ValueType.BOOL, False)
+    built = built.with_key("nomic-bert.rope.freq_base", ValueType.FLOAT32, 1000.0)
+    built = built.with_key("tokenizer.ggml.token_type_count", ValueType.UINT32, 2)
     shapes = {"token_embd.weight": (37, 32), "token_types.weight": (2, 32)}
     norms = ["token_embd_norm"]
     for layer in range(2):
@@ -114,8 +114,8 @@ def nomic() -> tuple[Draft, dict[str, NDArray]]:
         shapes |= {f"{name}.weight": (32,), f"{name}.bias": (32,)}
     weights = {name: language.values(name, shape) for name, shape in shapes.items()}
     for name, array in weights.items():
-        made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
-    return made, {name: array.astype(np.float64) for name, array in weights.items()}
+        built = built.with_tensor(name, array.shape, Type.F32, array.tobytes())
+    return built, {name: array.astype(np.float64) for name, array in weights.items()}
 
 
 def nomic_hidden(w: dict[str, NDArray], ids: NDArray) -> NDArray:
@@ -131,8 +131,8 @@ def nomic_hidden(w: dict[str, NDArray], ids: NDArray) -> NDArray:
         heads = []
         q, k, v = np.split(x @ w[f"{start}attn_qkv.weight"].T, 3, -1)
         for head in np.split(np.arange(32), 4):
-            turned = ((each[:, head[:4]] + 1j * each[:, head[4:]]) * spin for each in (q, k))
-            a, b = turned
+            rotated = ((each[:, head[:4]] + 1j * each[:, head[4:]]) * spin for each in (q, k))
+            a, b = rotated
             scores = np.exp((a @ b.conj().T).real / np.sqrt(8))
             heads.append(scores / scores.sum(-1, keepdims=True) @ v[:, head])
         seen = np.concatenate(heads, -1) @ w[f"{start}attn_output.weight"].T
@@ -144,11 +144,11 @@ def nomic_hidden(w: dict[str, NDArray], ids: NDArray) -> NDArray:
 
 
 def test_nomic_bert_equals_numpy() -> None:
-    made, weights = nomic()
-    told: list[tuple[str, int, int]] = []
-    model = vs.load(made.packed(), lambda *step: told.append(step))
+    built, weights = nomic()
+    reported: list[tuple[str, int, int]] = []
+    model = vs.load(built.packed(), lambda *step: reported.append(step))
     assert isinstance(model, LanguageModel)
-    assert told == [("load", model.file.file_bytes, model.file.file_bytes)]
+    assert reported == [("load", model.file.file_bytes, model.file.file_bytes)]
     texts = [np.arange(3, 14, dtype=np.int32), np.arange(30, 12, -2, dtype=np.int32)]
     wanted = [by_numpy(nomic_hidden(weights, text), "mean") for text in texts]
     with vs.Scheduler(["cpu"]) as sched:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 from gguf_models import Tiny, write
-from test_gguf_golden import made as golden
+from test_gguf_golden import build_golden as golden
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "graphs"
 
 
-def made(path: Path, tiny: Tiny = TINY, seed: int = 5) -> LanguageModel:
+def build_model(path: Path, tiny: Tiny = TINY, seed: int = 5) -> LanguageModel:
     write(tiny, path, np.random.default_rng(seed))
     return loaded(path)
 
@@ -75,9 +75,9 @@ def read(
     written = []
     step = LanguageModel.step
 
-    def counted(*given: Any) -> Any:
-        written.append(given)
-        return step(*given)
+    def counted(*args: Any) -> Any:
+        written.append(args)
+        return step(*args)
 
     with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
         patch.setattr(LanguageModel, "step", counted)
@@ -93,7 +93,7 @@ def read(
 def test_a_second_start_writes_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, cache_type: str
 ) -> None:
-    first, written = read(made(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
+    first, written = read(build_model(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
     assert written == 2 == len(list(folder.glob("*.graph")))
     second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, cache_type, device)
     assert written == 0 and np.array_equal(first, second)
@@ -118,10 +118,10 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
             logits = np.array(reader.prefill(TEXT))
             plans = [run.plan.verify() for run in reader._runs.values()]
             same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
-            told = [[encode_plan(plan)[key] for key in same] for plan in plans]
-            return told, logits, len(planned)
+            document = [[encode_plan(plan)[key] for key in same] for plan in plans]
+            return document, logits, len(planned)
 
-    made(tmp_path / "m.gguf")
+    build_model(tmp_path / "m.gguf")
     first, right, written = start()
     second, got, again = start()
     assert (written, again) == (2, 0) and second == first and np.array_equal(got, right)
@@ -130,11 +130,11 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     assert start(copies=2)[2] == 0, "the plan of the last start is kept"
 
 
-def test_where_no_plan_can_be_kept_the_graph_is_and_is_written_once(
+def test_where_no_plan_can_be_retained_the_graph_is_and_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.setattr("vksched.planner.plan_cache.ROOM", 1e12)
-    right, written = read(made(tmp_path / "m.gguf"), monkeypatch)
+    right, written = read(build_model(tmp_path / "m.gguf"), monkeypatch)
     files = {path: path.stat().st_ino for path in folder.glob("*.graph")}
     assert written == 2 == len(files)
     got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
@@ -182,7 +182,7 @@ PATCHES: dict[str, Change] = {
 
 
 def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made(tmp_path / "m.gguf")
+    model = build_model(tmp_path / "m.gguf")
 
     def key(
         model: LanguageModel = model,
@@ -199,8 +199,8 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
         key(cache_type="f16"),
         key(size=1),
         key(rewriting="otherwise"),
-        key(made(tmp_path / "equal bytes.gguf")),
-        key(made(tmp_path / "deeper.gguf", replace(TINY, layers=3))),
+        key(build_model(tmp_path / "equal bytes.gguf")),
+        key(build_model(tmp_path / "deeper.gguf", replace(TINY, layers=3))),
     ]
     changed = loaded(tmp_path / "m.gguf")
     changed.hyper = replace(changed.hyper, eps=1e-4)  # type: ignore[misc]
@@ -224,17 +224,17 @@ def schedulers() -> Iterator[dict[str, str | None]]:
         "rounded": (["cpu"], {"precision": "mixed"}),
         **({"card": (CARD, {})} if CARD else {}),
     }
-    told: dict[str, str | None] = {}
+    document: dict[str, str | None] = {}
     for kind, (devices, how) in kinds.items():
         with vs.Scheduler(devices, **how) as sched:
             assert sched.graphs.rewriting == sched.graphs.rewriting
-            told[kind] = sched.graphs.rewriting
-    yield told
+            document[kind] = sched.graphs.rewriting
+    yield document
 
 
 def test_schedulers_tell_how_they_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    with schedulers() as told:
-        assert None not in told.values() and len(set(told.values())) == len(told)
+    with schedulers() as document:
+        assert None not in document.values() and len(set(document.values())) == len(document)
     with vs.Scheduler(["cpu"], config={}) as sched:
         assert sched.graphs.rewriting is None
     if CARD:
@@ -253,9 +253,9 @@ def test_another_file_of_the_same_name_and_size_is_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed = replace(TINY, slowed=True)  # a tensor of it becomes part of the graph's constants
-    read(made(tmp_path / "m.gguf", slowed), monkeypatch)
+    read(build_model(tmp_path / "m.gguf", slowed), monkeypatch)
     size = (tmp_path / "m.gguf").stat().st_size
-    got, written = read(made(tmp_path / "m.gguf", slowed, seed=6), monkeypatch)
+    got, written = read(build_model(tmp_path / "m.gguf", slowed, seed=6), monkeypatch)
     assert (tmp_path / "m.gguf").stat().st_size == size and written == 2
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "another cache"))
     right, _ = read(loaded(tmp_path / "m.gguf"), monkeypatch)
@@ -275,11 +275,11 @@ def changed(content: bytes) -> bytes:
 
 def anew(content: bytes, *how: tuple[bytes, bytes]) -> bytes:
     """Whole, and of no use."""
-    _, told, constants = content.split(b"\n", 2)
+    _, document, constants = content.split(b"\n", 2)
     for old, new in how:
-        assert old in told
-        told = told.replace(old, new)
-    content = told + b"\n" + constants
+        assert old in document
+        document = document.replace(old, new)
+    content = document + b"\n" + constants
     return graph_document.digest_of(content) + b"\n" + content
 
 
@@ -328,7 +328,7 @@ def without_constants(content: bytes) -> bytes:
 def test_files_that_are_damaged_are_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
+    right, _ = read(build_model(tmp_path / "m.gguf"), monkeypatch)
     for file in folder.glob("*.graph"):
         content = file.read_bytes()
         file.write_bytes(damage(content))
@@ -346,59 +346,61 @@ def forged(file: Path, change: Callable[[Any], object]) -> None:
     """Changes what a file tells, and gives it the digest of that."""
     content = file.read_bytes()
     document = graph_document.document_of(content)
-    told = json.loads(json.dumps(document.fields))
-    change(told)
-    file.write_bytes(graph_document.bytes_of(replace(document, fields=told)))
+    reports = json.loads(json.dumps(document.fields))
+    change(reports)
+    file.write_bytes(graph_document.bytes_of(replace(document, fields=reports)))
 
 
-def node_of(told: Any, op: str) -> Any:
-    return next(node for node in told["nodes"] if node[0] == op)
+def node_of(document: Any, op: str) -> Any:
+    return next(node for node in document["nodes"] if node[0] == op)
 
 
-def over_another(told: Any) -> None:
+def over_another(document: Any) -> None:
     """Two results of a device that are needed at once in one place."""
-    for row in told["plan"]["locations"]:
+    for row in document["plan"]["locations"]:
         row[2][0] = row[2][1] = 0
 
 
-def another_order(told: Any) -> None:
-    told["plan"]["splits"][0]["nodes"].reverse()
+def another_order(document: Any) -> None:
+    document["plan"]["splits"][0]["nodes"].reverse()
 
 
-def attr_of_first_norm(told: Any) -> Any:
-    return told["attrs"][node_of(told, "rms_norm")[2]]
+def attr_of_first_norm(document: Any) -> Any:
+    return document["attrs"][node_of(document, "rms_norm")[2]]
 
 
 FORGED: dict[str, Callable[[Any], object]] = {
-    "of another key": lambda told: told.update(key="0" * 32),
-    "no key": lambda told: told.pop("key"),
-    "nodes left out of the plan": lambda told: told["plan"]["splits"][0]["nodes"].pop(),
+    "of another key": lambda document: document.update(key="0" * 32),
+    "no key": lambda document: document.pop("key"),
+    "nodes left out of the plan": lambda document: document["plan"]["splits"][0]["nodes"].pop(),
     "another order": another_order,
-    "a node that is not there": lambda told: told["plan"]["splits"][0]["nodes"].append(10**6),
-    "a device that is not there": lambda told: told["plan"]["splits"][0].update(device=7),
-    "another placement": lambda told: told["plan"]["placements"][-1].__setitem__(0, 1),
-    "a plan of words": lambda told: told["plan"].update(copies="many"),
-    "no plan at all": lambda told: told.update(plan={}),
-    "a result that is not there": lambda told: told["outputs"][0].__setitem__(1, -1),
-    "kept of nobody": lambda told: told.update(backed_up_states=[10**6]),
-    "merged of nobody": lambda told: told["aliases"].update(x=-5),
-    "an operand that comes later": lambda told: told["nodes"][-1][1].__setitem__(0, 10**6),
-    "an op of another name": lambda told: told["nodes"][-1].__setitem__(0, "os.system"),
-    "a type of no size": lambda told: told["types"][-1].__setitem__(0, [-1]),
-    "a weight for an op": lambda told: told["leaves"].append(
-        [len(told["nodes"]) - 1, "weight", [*told["leaves"][0][2]]]
+    "a node that is not there": lambda document: document["plan"]["splits"][0]["nodes"].append(
+        10**6
     ),
-    "a leaf of no node": lambda told: told["leaves"].append([-1, "constant", 0]),
-    "numbers as names": lambda told: told["nodes"][0].__setitem__(4, 5),
-    "an object as an attribute": lambda told: attr_of_first_norm(told).update(eps={}),
+    "a device that is not there": lambda document: document["plan"]["splits"][0].update(device=7),
+    "another placement": lambda document: document["plan"]["placements"][-1].__setitem__(0, 1),
+    "a plan of words": lambda document: document["plan"].update(copies="many"),
+    "no plan at all": lambda document: document.update(plan={}),
+    "a result that is not there": lambda document: document["outputs"][0].__setitem__(1, -1),
+    "kept of nobody": lambda document: document.update(backed_up_states=[10**6]),
+    "merged of nobody": lambda document: document["aliases"].update(x=-5),
+    "an operand that comes later": lambda document: document["nodes"][-1][1].__setitem__(0, 10**6),
+    "an op of another name": lambda document: document["nodes"][-1].__setitem__(0, "os.system"),
+    "a type of no size": lambda document: document["types"][-1].__setitem__(0, [-1]),
+    "a weight for an op": lambda document: document["leaves"].append(
+        [len(document["nodes"]) - 1, "weight", [*document["leaves"][0][2]]]
+    ),
+    "a leaf of no node": lambda document: document["leaves"].append([-1, "constant", 0]),
+    "numbers as names": lambda document: document["nodes"][0].__setitem__(4, 5),
+    "an object as an attribute": lambda document: attr_of_first_norm(document).update(eps={}),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_files_that_were_made_to_mislead_are_set_aside(
+def test_files_that_were_built_to_mislead_are_set_aside(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
+    right, _ = read(build_model(tmp_path / "m.gguf"), monkeypatch)
     files = {path: path.read_bytes() for path in folder.glob("*.graph")}
     for file in files:
         forged(file, FORGED[name])
@@ -414,7 +416,7 @@ def test_files_that_were_made_to_mislead_are_set_aside(
 def test_places_on_a_device_are_verified(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch, "f16", device)
+    right, _ = read(build_model(tmp_path / "m.gguf"), monkeypatch, "f16", device)
     for file in folder.glob("*.graph"):
         forged(file, over_another)
     with pytest.warns(VkschedWarning, match="is set aside"):
@@ -426,12 +428,12 @@ def test_the_file_of_another_model_does_not_pass_for_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """Both have weights of the same names and sizes, and other constants."""
-    read(made(tmp_path / "a.gguf", replace(TINY, slowed=True)), monkeypatch)
+    read(build_model(tmp_path / "a.gguf", replace(TINY, slowed=True)), monkeypatch)
     others = {path.read_bytes() for path in folder.glob("*.graph")}
     for path in folder.glob("*.graph"):
         path.unlink()
     tiny = replace(TINY, slowed=True)
-    right, _ = read(made(tmp_path / "b.gguf", tiny, seed=6), monkeypatch)
+    right, _ = read(build_model(tmp_path / "b.gguf", tiny, seed=6), monkeypatch)
     for path in folder.glob("*.graph"):
         path.write_bytes(others.pop())
     with pytest.warns(VkschedWarning, match="it has another key"):
@@ -445,10 +447,10 @@ def test_the_file_of_another_model_does_not_pass_for_this_one(
 @pytest.mark.parametrize(
     "how", ["few layers", "no folder", "in memory", "a folder in its way", "code that has changed"]
 )
-def test_nothing_is_kept(
+def test_nothing_is_retained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
 ) -> None:
-    model = made(tmp_path / "m.gguf")
+    model = build_model(tmp_path / "m.gguf")
     assert (tmp_path / "m.gguf").stat().st_size > MIN_MAPPED_BYTES
     if how == "few layers":
         monkeypatch.setattr(deferred_step, "MIN_LAYERS", 3)
@@ -468,8 +470,8 @@ def test_nothing_is_kept(
 
 
 @pytest.mark.parametrize("how", ["placed", "several devices", "a config"])
-def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: str) -> None:
-    model = made(tmp_path / "m.gguf")
+def test_only_steps_of_one_device_are_retained(tmp_path: Path, folder: Path, how: str) -> None:
+    model = build_model(tmp_path / "m.gguf")
     devices = CARD * 2 if how == "several devices" else ["cpu"]
     if not devices:
         pytest.skip("no Vulkan device")
@@ -481,12 +483,12 @@ def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: st
 
 def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_document, "MAX_BYTES", 100)
-    model = made(tmp_path / "m.gguf")
+    model = build_model(tmp_path / "m.gguf")
     cache = model.cache(32)
     step = model.step(cache, 1)
     graph = build_graph(step.logits, step.updates)[0]
     assert encode_graph(graph, StepLeaves(model, cache)) is None
-    other = made(tmp_path / "other.gguf")
+    other = build_model(tmp_path / "other.gguf")
     monkeypatch.setattr(graph_document, "MAX_BYTES", 1 << 20)
     assert encode_graph(graph, StepLeaves(model, cache)) is not None
     assert encode_graph(graph, StepLeaves(other, cache)) is None, (
@@ -497,29 +499,29 @@ def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_a_plan_is_kept_with_the_code_that_made_it(
+def test_a_plan_is_retained_with_the_code_that_built_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     def file() -> CachedGraph:
         return CachedGraph(hash_of(step_key(model, cache, 1), ""), leaves)
 
-    model = made(tmp_path / "m.gguf")
+    model = build_model(tmp_path / "m.gguf")
     cache = model.cache(32)
     leaves = StepLeaves(model, cache)
     step = model.step(cache, 1)
     file().write(build_graph(step.logits, step.updates)[0], None)
     read_file = file()
-    kept = read_file.read()
-    assert kept is not None
+    stored = read_file.read()
+    assert stored is not None
     code = disk_cache.loaded_code()
     monkeypatch.setattr(graph_cache, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
-    read_file.write(kept.graph, None)
+    read_file.write(stored.graph, None)
     assert file().read() is None, "the file that made the plan is another one"
 
 
 def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(graph_cache, "MAX_FILES", 2)
-    model = made(tmp_path / "m.gguf")
+    model = build_model(tmp_path / "m.gguf")
     cache = model.cache(32)
     for size in (1, 2, 4):
         step = model.step(cache, size)
@@ -546,5 +548,5 @@ def test_a_folder_without_locks_keeps_nothing(
         raise NotImplementedError("no locks here")
 
     monkeypatch.setattr("filelock.FileLock.__enter__", refused)
-    assert read(made(tmp_path / "m.gguf"), monkeypatch)[1] == 2
+    assert read(build_model(tmp_path / "m.gguf"), monkeypatch)[1] == 2
     assert not list(folder.glob("*.graph"))

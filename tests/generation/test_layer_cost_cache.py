@@ -22,7 +22,7 @@ import vksched as vs
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.generation.layer_placement.layer_cost_cache import cache_key, cached_or_measured
-from vksched.generation.layer_placement.layer_costs import Measured
+from vksched.generation.layer_placement.layer_costs import LayerCosts
 from vksched.importers.gguf.model import LanguageModel
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import code_files, is_code, loaded_code
@@ -42,21 +42,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> LanguageModel:
-    return made(tmp_path / "tiny.gguf")
+    return build_model(tmp_path / "tiny.gguf")
 
 
-def made(path: Path, tiny: Tiny = TINY) -> LanguageModel:
+def build_model(path: Path, tiny: Tiny = TINY) -> LanguageModel:
     write(tiny, path, np.random.default_rng(0))
     model = vs.load(path)
     assert isinstance(model, LanguageModel)
     return model
 
 
-def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> Measured:
-    """Returns what layers take. measures: whether they are measured, and not read."""
+def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> LayerCosts:
+    """Return the costs of layers. measures: True if they are measured, and not read."""
     about, calls = (model, model.cache(64), SIZES, topology), []
 
-    def measure() -> Measured:
+    def measure() -> LayerCosts:
         calls.append(1)
         return place_layers._measured(*about)
 
@@ -75,9 +75,9 @@ def test_second_start_reads_what_the_first_one_measured(model: LanguageModel, fo
     assert len(list(folder.glob("*.json"))) == 1
 
 
-def test_experts_are_kept(tmp_path: Path) -> None:
+def test_experts_are_retained(tmp_path: Path) -> None:
     import language
-    from test_gguf_golden import made as golden
+    from test_gguf_golden import build_golden as golden
 
     model = golden(language.load("qwen3moe"), tmp_path)
     first = asked(model)
@@ -109,16 +109,16 @@ def test_all_that_decides_is_another_key(
         first, *others = TOPOLOGY.devices
         return replace(TOPOLOGY, devices=(replace(first, **changes), *others))
 
-    again = made(tmp_path / "again.gguf")
+    again = build_model(tmp_path / "again.gguf")
     assert key() == key(again) == key(topology=with_card(memory_bytes=1 << 20))
     others = [
         key(length=32),
         key(cache_type="f16"),
         key(sizes=(1, 8)),
-        key(made(tmp_path / "deeper.gguf", replace(TINY, layers=4))),
-        key(made(tmp_path / "typed.gguf", replace(TINY, kind="Q8_0"))),
-        key(made(tmp_path / "biased.gguf", replace(TINY, biases=True))),
-        key(made(tmp_path / "based.gguf", replace(TINY, base=500.0))),
+        key(build_model(tmp_path / "deeper.gguf", replace(TINY, layers=4))),
+        key(build_model(tmp_path / "typed.gguf", replace(TINY, kind="Q8_0"))),
+        key(build_model(tmp_path / "biased.gguf", replace(TINY, biases=True))),
+        key(build_model(tmp_path / "based.gguf", replace(TINY, base=500.0))),
         key(topology=with_card(bytes_per_s=1e9)),
         key(topology=with_card(limits=replace(TOPOLOGY.devices[0].limits, storage_buffers=4))),
         key(topology=with_card(disabled_reason="it is lost")),
@@ -154,14 +154,14 @@ def test_code_that_is_loaded_is_known_until_it_changes(monkeypatch: pytest.Monke
     assert not is_code([("gone.py", 1, 1)])
 
 
-def test_native_modules_beside_the_package_are_no_part_of_it(
+def test_native_modules_next_to_the_package_are_no_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)
-    beside = ModuleType("vksched_native.cpu_kernels")
-    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}cpu_kernels.so"
+    others = ModuleType("vksched_native.cpu_kernels")
+    others.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}cpu_kernels.so"
     before = loaded_code()
-    monkeypatch.setitem(sys.modules, beside.__name__, beside)
+    monkeypatch.setitem(sys.modules, others.__name__, others)
     assert before is not None and loaded_code() == before
 
 
@@ -218,25 +218,25 @@ def forged(text: str, change: Callable[[Any], object]) -> str:
     return json.dumps({**data, "digest": layer_cost_cache._digest(data["measured"])})
 
 
-def first(told: Any) -> Any:
-    return told["layers"][0]
+def first(document: Any) -> Any:
+    return document["layers"][0]
 
 
 FORGED: dict[str, Callable[[Any], object]] = {
-    "words": lambda told: first(told).update(cache_bytes="many"),
-    "bytes below none": lambda told: first(told)["weights"].update(w=-(1 << 40)),
-    "no time at all": lambda told: first(told).update(write_s=[math.nan] * 3),
-    "times of other devices": lambda told: first(told).update(read_s=[1.0]),
-    "endless times": lambda told: told["range_s"][0].__setitem__(0, math.inf),
-    "no layers": lambda told: told.update(layers=[]),
-    "more than layers have": lambda told: first(told).update(own=1),
-    "no experts": lambda told: first(told).update(experts={"size_bytes": 1}),
-    "tokens of a part": lambda told: told.update(tokens="8"),
+    "words": lambda document: first(document).update(cache_bytes="many"),
+    "bytes below none": lambda document: first(document)["weights"].update(w=-(1 << 40)),
+    "no time at all": lambda document: first(document).update(write_s=[math.nan] * 3),
+    "times of other devices": lambda document: first(document).update(read_s=[1.0]),
+    "endless times": lambda document: document["range_s"][0].__setitem__(0, math.inf),
+    "no layers": lambda document: document.update(layers=[]),
+    "more than layers have": lambda document: first(document).update(own=1),
+    "no experts": lambda document: first(document).update(experts={"size_bytes": 1}),
+    "tokens of a part": lambda document: document.update(tokens="8"),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_files_that_were_made_to_mislead_are_set_aside(
+def test_files_that_were_built_to_mislead_are_set_aside(
     name: str, model: LanguageModel, folder: Path
 ) -> None:
     right = asked(model)
@@ -278,7 +278,7 @@ def test_no_folder_at_all(model: LanguageModel, monkeypatch: pytest.MonkeyPatch)
     assert asked(model) == asked(model)
 
 
-def test_small_models_are_not_kept(
+def test_small_models_are_not_retained(
     model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layer_cost_cache, "MIN_LAYERS", 4)
@@ -288,7 +288,7 @@ def test_small_models_are_not_kept(
 
 def test_several_at_once(model: LanguageModel, folder: Path) -> None:
     measured = place_layers._measured(model, model.cache(64), SIZES, TOPOLOGY)
-    found: list[Measured] = []
+    found: list[LayerCosts] = []
 
     def start() -> None:
         about = model, model.cache(64), SIZES, TOPOLOGY

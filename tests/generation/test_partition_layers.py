@@ -39,7 +39,7 @@ def where(partition: LayerPartition) -> str:
 def seconds_of(
     layers: Sequence[Layer], places: Sequence[DeviceBudget], devices: Sequence[int]
 ) -> float | None:
-    """Returns what one way takes, written out; None where it has no room."""
+    """Return the time of one partition, written out; None if it does not fit."""
     host, total, loads = len(places) - 1, 0.0, dict.fromkeys(devices, 0.0)
     runs = [(d, list(run)) for d, run in itertools.groupby(range(len(layers)), devices.__getitem__)]
     gpus = [d for d, _ in runs if d != host]

@@ -8,7 +8,7 @@ from pathlib import Path
 import language
 import numpy as np
 import pytest
-from test_gguf_golden import CLOSE, made
+from test_gguf_golden import CLOSE, build_golden
 from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
@@ -40,7 +40,7 @@ def with_room(size_bytes: float, count: int = 1) -> list[DeviceSpec]:
 @pytest.mark.parametrize("name", ["gemma2", "gpt2", "phi3", "qwen2moe", "qwen3moe"])
 def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
-    model = made(golden, tmp_path)
+    model = build_golden(golden, tmp_path)
     whole = lay_out(model, model.cache(32), SIZES, Topology((*cards(64), CPU)))
     shared = whole.measured.shared_bytes  # one card is too small even if all experts are elsewhere
     specs = with_room(shared + 0.65 * (room_bytes(whole) - shared), 2)
@@ -54,7 +54,7 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
 
 def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = language.load("qwen3moe")
-    model = made(golden, tmp_path)
+    model = build_golden(golden, tmp_path)
     whole = lay_out(model, model.cache(32), SIZES, Topology((*cards(64), CPU)))
     experts = [layer.experts.size_bytes if layer.experts else 0 for layer in whole.layers]
     assert experts[0] == experts[-1] == 0 and min(experts[1:-1]) > 0
@@ -79,5 +79,5 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read = Generator(sched, model, 32)
         read.prefill([int(token) for token in golden.ids[:8]])
         assert read.layers == {"null:0": len(experts) - 2} and read.away == 1
-    told = Forecaster(model, 32, SIZES).forecast(Topology((*specs, slow)))
-    assert told is not None and [held.away for held in told.held] == [1]
+    reported = Forecaster(model, 32, SIZES).forecast(Topology((*specs, slow)))
+    assert reported is not None and [held.away for held in reported.held] == [1]

@@ -30,7 +30,7 @@ TINY = Tiny(layers=4, vocabulary=261)
 """Layers of 2.2 MiB, 0.1 MiB of keys and values, 0.3 MiB each for embedding and output."""
 
 
-def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
+def build_model(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
     tokens = {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
     weights = write(tiny, folder / "tiny.gguf", np.random.default_rng(0), tokens)
     model = vs.load(folder / "tiny.gguf")
@@ -59,7 +59,7 @@ def devices_of(*specs: DeviceSpec) -> list[Device]:
 
 
 def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     assert where(layout(model, *cards(40, 40))) == "000000"
     slow, fast = cards(40, 40)
     assert where(layout(model, slow, replace(fast, bytes_per_s=4e10))) == "111111"
@@ -72,7 +72,7 @@ def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
 
 
 def test_a_device_that_cannot_run_the_model_keeps_it_from_no_other(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     unable, able = cards(40, 40)
     unable = replace(unable, max_buffer_bytes=1 << 16)
     assert where(layout(model, unable, able)) == "111111"
@@ -83,7 +83,7 @@ def test_a_device_that_cannot_run_the_model_keeps_it_from_no_other(tmp_path: Pat
 
 
 def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     specs = cards(7, 7)
     cache = model.cache(64)
     found = lay_out(model, cache, SIZES, Topology((*specs, CPU)))
@@ -110,7 +110,7 @@ def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -
 
 
 def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     cache = model.cache(64)
     found = lay_out(model, cache, SIZES, Topology((*cards(7, 7), CPU)))
     with vs.Scheduler(devices_of(*cards(7, 7))) as sched:
@@ -123,7 +123,7 @@ def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None
         if copy.source != HOST
     ]
     assert [n.type.shape for n in transfer].count((1, 1, TINY.width)) == 1
-    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1) for n in transfer)
+    assert all(n.type.size in (TINY.width, TINY.rotary_size // 2, 1) for n in transfer)
     assert sum(n.type.device_bytes for n in transfer) < 1300
 
 
@@ -131,7 +131,7 @@ def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None
 def test_an_answer_survives_each_device_of_an_automatic_placement(
     index: int, tmp_path: Path
 ) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     specs = cards(7, 7)
     wanted, counter, _ = answer_with(None, index, model, devices_of(*specs), placed=False)
     assert wanted == greedy(weights, model.tokenizer.encode(PROMPT, bos=True), 6, TINY)
@@ -151,10 +151,10 @@ def test_a_device_without_memory_gets_no_layers_any_more(
     call: str, at: int, others: bool, tmp_path: Path
 ) -> None:
     """Its keys and values are there, and the next step has no memory beside them."""
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     full, *rest = devices_of(*cards(*[40] * (1 + others)))
     full = vs.FaultInjectionDevice(full, at, "memory", call)
-    with vs.Scheduler([full, *rest]) as sched, pytest.warns(vs.VkschedWarning) as told:
+    with vs.Scheduler([full, *rest]) as sched, pytest.warns(vs.VkschedWarning) as caught:
         chat = vs.Chat(sched, model)
         answer = chat.generate(PROMPT, 6, GREEDY)
         list(answer)
@@ -162,7 +162,7 @@ def test_a_device_without_memory_gets_no_layers_any_more(
         assert not sched.failed_devices
     text = model.tokenizer.encode(PROMPT, bos=True)
     assert list(answer.tokens) == greedy(weights, text, 6, TINY)
-    assert any("null:0 gets no more layers" in str(warning.message) for warning in told)
+    assert any("null:0 gets no more layers" in str(warning.message) for warning in caught)
     full = vs.FaultInjectionDevice(devices_of(*cards(40))[0], at, "memory", call)
     with warnings.catch_warnings(), vs.Scheduler([full]) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
@@ -172,7 +172,7 @@ def test_a_device_without_memory_gets_no_layers_any_more(
 
 
 def test_a_chat_that_was_closed_asks_a_device_for_memory_again(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     full = vs.FaultInjectionDevice(devices_of(*cards(40))[0], 1, "memory", "prepare", times=2)
     with vs.Scheduler([full]) as sched:
         chat = vs.Chat(sched, model)
@@ -188,7 +188,7 @@ def test_a_chat_that_was_closed_asks_a_device_for_memory_again(tmp_path: Path) -
 
 
 def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     fast, slow = cards(7, 7, bytes_per_s=1e12), cards(0, 0, 40, bytes_per_s=1e9)
     devices = devices_of(*fast, *slow[2:])
     devices[1] = lost = vs.FaultInjectionDevice(devices[1], at=None, times=1)

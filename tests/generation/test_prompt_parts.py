@@ -24,7 +24,7 @@ pytestmark = pytest.mark.one_set
 TINY = Tiny(layers=2, vocabulary=61)
 
 
-def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
+def build_model(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
     weights = write(tiny, folder / "tiny.gguf", np.random.default_rng(0))
     model = vs.load(folder / "tiny.gguf")
     assert isinstance(model, LanguageModel)
@@ -32,7 +32,7 @@ def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDAr
 
 
 def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     text = np.random.default_rng(1).integers(0, 61, (1, 32)).astype(np.int32)
     wanted = logits_of(TINY, weights, text[0])
     cache = model.cache(40)
@@ -52,7 +52,7 @@ def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> N
 def test_one_card_reads_long_texts_in_wide_steps(
     card: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, weights = made(tmp_path)
+    model, weights = build_model(tmp_path)
     steps: list[tuple[int, int]] = []
     compiled = Generator._compiled
 
@@ -74,7 +74,7 @@ def test_one_card_reads_long_texts_in_wide_steps(
 
 def test_what_is_a_card(tmp_path: Path) -> None:
     """Drivers on the CPU are none; numpy is none."""
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     for name in ("cpu", *vulkan_names()):
         with vs.Scheduler([name]) as sched:
             hardware = name != "cpu" and not sched.topology.devices[0].limits.software
@@ -82,7 +82,7 @@ def test_what_is_a_card(tmp_path: Path) -> None:
 
 
 def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     cache, held = model.cache(48), []
     for parts in (1, 3):
         step = model.step(cache, 24, parts)
@@ -106,7 +106,7 @@ def cards(
 
 
 def prompt_s(model: LanguageModel, count: int, parts: int) -> float:
-    """Returns what a prompt takes on as many cards, on the clock that they share."""
+    """Return the seconds of a prompt on as many cards, on the clock that they share."""
     clock, devices = cards(count, 64)
     layers = {f"blk.{i}.*": f"null:{count * (i + 1) // 10}" for i in range(9)}
     placement = {"*": "null:0", "output*": f"null:{count - 1}", **layers}
@@ -121,7 +121,7 @@ def prompt_s(model: LanguageModel, count: int, parts: int) -> float:
 
 
 def test_two_devices_read_a_long_prompt_1_8_times_as_fast(tmp_path: Path) -> None:
-    model, _ = made(tmp_path, small(layers=9))
+    model, _ = build_model(tmp_path, small(layers=9))
     assert prompt_s(model, 1, 16) > 1.8 * prompt_s(model, 2, 16)
     assert prompt_s(model, 1, 4) > 1.5 * prompt_s(model, 2, 4)
     whole_s = prompt_s(model, 1, 1)
@@ -142,7 +142,7 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(generator, "SIZES", (1, 8))
     monkeypatch.setattr(partition_layers, "WRITTEN", 1)  # prompts count for more
     tiny = small(layers=3)
-    model, weights = made(tmp_path, tiny)
+    model, weights = build_model(tmp_path, tiny)
     text = list(np.random.default_rng(2).integers(0, 61, 150))
 
     def check(devices: list[vs.SimulatedDevice], *sizes: int) -> None:

@@ -28,7 +28,7 @@ def test_draws_have_the_probabilities_of_the_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "kept"),
+    ("sampling", "stored"),
     [
         (Sampling(1, top_k=2, top_p=1, min_p=0), [0, 1]),
         (Sampling(1, top_k=0, top_p=0.79, min_p=0), [0, 1]),
@@ -39,13 +39,13 @@ def test_draws_have_the_probabilities_of_the_scores() -> None:
         (Sampling(100, top_k=3, top_p=0.6, min_p=0), [0, 1]),
     ],
 )
-def test_filters_keep_the_likely_tokens(sampling: Sampling, kept: list[int]) -> None:
-    assert np.flatnonzero(drawn(sampling, 400)).tolist() == kept
+def test_filters_keep_the_likely_tokens(sampling: Sampling, stored: list[int]) -> None:
+    assert np.flatnonzero(drawn(sampling, 400)).tolist() == stored
 
 
-def test_of_equal_scores_the_first_are_kept() -> None:
+def test_of_equal_scores_the_first_are_retained() -> None:
     scores = np.array([2.0, 5.0, 2.0, -np.inf, 5.0, 2.0])
-    for top_k, kept in (
+    for top_k, stored in (
         (1, [1]),
         (2, [1, 4]),
         (3, [0, 1, 4]),
@@ -54,7 +54,7 @@ def test_of_equal_scores_the_first_are_kept() -> None:
     ):
         sampling = Sampling(1, top_k=top_k, top_p=1, min_p=1e-3)
         found = {sampling.choose(scores, [0] * place) for place in range(400)}
-        assert sorted(found) == kept
+        assert sorted(found) == stored
 
 
 def sorted_filters(logits: list[float], top_k: int, top_p: float, min_p: float) -> set[int]:

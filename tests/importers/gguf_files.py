@@ -26,14 +26,14 @@ def string(text: str | bytes, length: int | None = None) -> bytes:
     return struct.pack("<Q", len(raw) if length is None else length) + raw
 
 
-def value(kind: ValueType, given: object, inner: ValueType | None = None) -> bytes:
-    """Return a value without its type. inner: of the elements of an array."""
+def value(kind: ValueType, data: object, inner: ValueType | None = None) -> bytes:
+    """Return a value without its type. inner: type of the elements of an array."""
     if kind == ValueType.STRING:
-        return string(given)  # type: ignore[arg-type]
+        return string(data)  # type: ignore[arg-type]
     if kind != ValueType.ARRAY:
-        return struct.pack(f"<{CODES[kind]}", given)
-    assert inner is not None and isinstance(given, Sequence)
-    return array(inner, len(given), b"".join(value(inner, each) for each in given))
+        return struct.pack(f"<{CODES[kind]}", data)
+    assert inner is not None and isinstance(data, Sequence)
+    return array(inner, len(data), b"".join(value(inner, each) for each in data))
 
 
 def array(inner: int, count: int, content: bytes) -> bytes:
@@ -88,11 +88,9 @@ class Draft:
         head += b"".join(each.packed() for each in (*self.keys, *self.infos))
         return head + bytes(-len(head) % self.alignment) + self.data
 
-    def with_key(
-        self, name: str, kind: int, given: object, inner: ValueType | None = None
-    ) -> Draft:
+    def with_key(self, name: str, kind: int, data: object, inner: ValueType | None = None) -> Draft:
         """Return this file with one more key."""
-        raw = value(ValueType(kind), given, inner)
+        raw = value(ValueType(kind), data, inner)
         return replace(self, keys=(*self.keys, Key(name, kind, raw)))
 
     def with_tensor(self, name: str, shape: tuple[int, ...], kind: Type, raw: bytes) -> Draft:

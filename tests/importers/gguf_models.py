@@ -30,7 +30,7 @@ class Tiny:
     tied: bool = False
     biases: bool = False
     head_norms: bool = False
-    turned: int = 32
+    rotary_size: int = 32
     slowed: bool = False
     linear: float = 1.0
     base: float = 10000.0
@@ -47,7 +47,7 @@ class Tiny:
         if not self.tied:
             out["output.weight"] = (self.vocabulary, self.width)
         if self.slowed:
-            out["rope_freqs.weight"] = (self.turned // 2,)
+            out["rope_freqs.weight"] = (self.rotary_size // 2,)
         for layer in range(self.layers):
             sizes = {
                 "attn_norm": (self.width,),
@@ -84,7 +84,7 @@ def write(
     writer.add_feed_forward_length(tiny.inner)
     writer.add_layer_norm_rms_eps(tiny.eps)
     writer.add_rope_freq_base(tiny.base)
-    writer.add_rope_dimension_count(tiny.turned)
+    writer.add_rope_dimension_count(tiny.rotary_size)
     writer.add_vocab_size(tiny.vocabulary)
     if tiny.linear != 1:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -135,7 +135,7 @@ def _quantised(array: NDArray, kind: Type, rng: np.random.Generator) -> tuple[ND
 
 
 def logits_of(tiny: Tiny, weights: dict[str, NDArray], ids: NDArray) -> NDArray:
-    """Returns what follows each of some tokens: the network written out for one text."""
+    """Return the logits after each token: the network written out for one text."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = w["token_embd.weight"][ids]
     for layer in range(tiny.layers):
@@ -163,7 +163,7 @@ def _attention(tiny: Tiny, of: dict[str, NDArray], x: NDArray, slowed: NDArray |
         part = part.reshape(length, heads, tiny.head_size)
         if tiny.head_norms and which != "v":
             part = _normed(tiny, part, of[f"attn_{which}_norm.weight"])
-        parts.append(part if which == "v" else _turned(tiny, part, slowed))
+        parts.append(part if which == "v" else _rotated(tiny, part, slowed))
     q, k, v = parts
     out = np.zeros((length, tiny.heads, tiny.head_size))
     for head in range(tiny.heads):
@@ -175,9 +175,9 @@ def _attention(tiny: Tiny, of: dict[str, NDArray], x: NDArray, slowed: NDArray |
     return np.asarray(out.reshape(length, -1) @ of["attn_output.weight"].T)
 
 
-def _turned(tiny: Tiny, x: NDArray, slowed: NDArray | None) -> NDArray:
+def _rotated(tiny: Tiny, x: NDArray, slowed: NDArray | None) -> NDArray:
     """Pairs of each head as complex numbers, times exp(i angle)."""
-    half = tiny.turned // 2
+    half = tiny.rotary_size // 2
     rates = tiny.base ** (-np.arange(half) / half) / tiny.linear
     if slowed is not None:
         rates = rates / slowed

@@ -23,7 +23,7 @@ from vksched.importers.onnx.nodes.allow_list import (
     find_uncompared,
     is_compared,
 )
-from vksched.importers.onnx.nodes.cpu_node import CpuNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import CpuNode, EvaluatorRefused
 from vksched.importers.onnx.rules import find_rule
 
 ort = pytest.importorskip("onnxruntime")
@@ -49,7 +49,7 @@ OPS = [(d, op) for d, ops in COMPARED.items() for op in sorted(ops - SEQUENCES -
 
 
 def evaluated(call: Call) -> list[Any]:
-    """Returns what the evaluator makes of a call."""
+    """Return the results of a call in the evaluator."""
     versions = {"": 20, ML: call.opset} if call.domain == ML else {"": call.opset}
     return CpuNode(call.model().graph.node[0], versions)(call.inputs)
 
@@ -61,7 +61,7 @@ def compare(call: Call) -> bool:
         return False
     try:
         found = evaluated(call)
-    except Refused:
+    except EvaluatorRefused:
         return False
     for i, (got, want) in enumerate(zip(found, known[1], strict=True)):
         wrong = difference(call, np.asarray(got), want)
@@ -162,8 +162,8 @@ def model_of(node: NodeProto, opset: int = 17) -> Any:
 
 def test_an_op_that_was_not_compared_is_an_error_at_import() -> None:
     model = model_of(helper.make_node("LpPool", ["x"], ["y"], "pool", kernel_shape=[2, 2], p=0))
-    said = r"LpPool node 'pool': .*not used for LpPool: its results differ.*; try to"
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+    text = r"LpPool node 'pool': .*not used for LpPool: its results differ.*; try to"
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=text):
         sched.compile(vs.load(model))
 
 
@@ -178,7 +178,7 @@ def test_functions_of_the_model_are_looked_into() -> None:
     call = helper.make_node("G", ["x"], ["y"], domain="mine")
     found = find_uncompared([call], [function, outer])
     assert found is not None and found.op_type == "GRU"
-    with pytest.raises(Refused, match="its GRU node 'd': not used for GRU"):
+    with pytest.raises(EvaluatorRefused, match="its GRU node 'd': not used for GRU"):
         CpuNode(call, {"": 17, "mine": 1}, [function, outer])
 
 

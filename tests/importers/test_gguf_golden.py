@@ -28,7 +28,7 @@ Placement = dict[str, str] | None
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-def made(golden: language.Golden, folder: Path) -> LanguageModel:
+def build_golden(golden: language.Golden, folder: Path) -> LanguageModel:
     path = folder / "tiny.gguf"
     write(golden, path)
     model = vs.load(path)
@@ -57,16 +57,16 @@ def in_steps(
     out = np.full((len(ids), model.hyper.vocabulary), np.nan, np.float32)
     start = 0
     for size, count in ((8, 5), (1, 1), (8, 7), *((1, 1),) * (len(ids) - 13)):
-        given = np.zeros((1, size), np.int32)
-        given[0, :count] = ids[start : start + count]
+        values = np.zeros((1, size), np.int32)
+        values[0, :count] = ids[start : start + count]
         start += count
-        out[start - 1] = runs[size](ids=given, start=start - count, count=count)[0]
+        out[start - 1] = runs[size](ids=values, start=start - count, count=count)[0]
     return out
 
 
 def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement = None) -> None:
     golden = language.load(name)
-    model = made(golden, folder)
+    model = build_golden(golden, folder)
     assert golden.wanted.std() > 0.5
     np.testing.assert_allclose(whole(sched, model, golden.ids, placement), golden.wanted, **CLOSE)
     ends = in_steps(sched, model, golden.ids, placement)
@@ -125,18 +125,18 @@ def test_so_they_do_with_layers_on_two_devices(two_devices: list[str], tmp_path:
 def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     gates, factors = np.float32([-20, 1, 20, 9]), np.float32([2, 9, -9, 0.5])
     assert GPT_OSS.gating is not None
-    made = GPT_OSS.gating(vs.input("gate", (4,)), vs.input("up", (4,)))
+    built = GPT_OSS.gating(vs.input("gate", (4,)), vs.input("up", (4,)))
     with vs.Scheduler(["cpu"]) as sched:
-        got = sched.compile(made)(gate=gates, up=factors)
-    kept = np.float32([-20, 1, 7, 7])
-    gate = kept / (1 + np.exp(-1.702 * kept))
+        got = sched.compile(built)(gate=gates, up=factors)
+    stored = np.float32([-20, 1, 7, 7])
+    gate = stored / (1 + np.exp(-1.702 * stored))
     np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2"])
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
-    model = made(golden, tmp_path)
+    model = build_golden(golden, tmp_path)
     cache, at = model.cache(23), 0
     with vs.Scheduler(["cpu"]) as sched:
         for tokens, parts, count in ((4, 2, 3), (12, 3, 11), (4, 4, 4)):

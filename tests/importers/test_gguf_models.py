@@ -23,14 +23,14 @@ pytestmark = pytest.mark.one_set
 
 LLAMA = Tiny()
 QWEN2 = Tiny("qwen2", biases=True)
-QWEN3 = Tiny("qwen3", head_norms=True, tied=True, head_size=64, turned=64)
+QWEN3 = Tiny("qwen3", head_norms=True, tied=True, head_size=64, rotary_size=64)
 MODELS = {
     "llama F32": LLAMA,
     "llama F16 tied": Tiny(kind="F16", tied=True),
     "llama Q8_0": Tiny(kind="Q8_0"),
     "llama Q4_K, Llama 3.1's positions": Tiny(kind="Q4_K", slowed=True, base=500000.0),
-    "llama, few turned, linear": Tiny(turned=16, linear=4.0, kv_heads=8),
-    "llama, wide heads": Tiny(heads=4, kv_heads=1, head_size=96, turned=96, layers=1),
+    "llama, few turned, linear": Tiny(rotary_size=16, linear=4.0, kv_heads=8),
+    "llama, wide heads": Tiny(heads=4, kv_heads=1, head_size=96, rotary_size=96, layers=1),
     "llama with biases": Tiny(biases=True, layers=1),
     "qwen2 F32": QWEN2,
     "qwen2 Q5_0": replace(QWEN2, kind="Q5_0"),
@@ -46,7 +46,7 @@ def loaded(path: Path) -> LanguageModel:
     return model
 
 
-def made(tiny: Tiny, folder: Path, seed: int = 0) -> LanguageModel:
+def build_model(tiny: Tiny, folder: Path, seed: int = 0) -> LanguageModel:
     path = folder / "tiny.gguf"
     write(tiny, path, np.random.default_rng(seed))
     return loaded(path)
@@ -80,10 +80,10 @@ def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_K"])
 def test_weights_take_what_the_file_takes(kind: str, scheds: Scheds, tmp_path: Path) -> None:
     tiny = replace(QWEN3, kind=kind, vocabulary=2003)
-    model, length = made(tiny, tmp_path), 3
+    model, length = build_model(tiny, tmp_path), 3
     run = scheds[0].compile(model.logits(vs.input("ids", (1, length), "int32")))
     held = sum(memory.weight_bytes for memory in run.plan.memory)
-    angles = 2 * length * tiny.turned // 2 * 4
+    angles = 2 * length * tiny.rotary_size // 2 * 4
     assert model.parameter_bytes <= held - angles <= 1.01 * model.parameter_bytes
 
 
@@ -103,9 +103,9 @@ def test_a_text_may_be_read_in_steps(tiny: Tiny, scheds: Scheds, tmp_path: Path)
     runs = {n: scheds[0].compile(s.logits, updates=s.updates) for n, s in steps.items()}
 
     def read(run: vs.CompiledGraph, tokens: int, start: int, count: int) -> None:
-        given = np.full((1, tokens), 60, np.int32)  # what is no token of the text changes nothing
-        given[0, :count] = ids[start : start + count]
-        got = run(ids=given, start=np.int32(start), count=np.int32(count))
+        values = np.full((1, tokens), 60, np.int32)  # what is no token of the text changes nothing
+        values[0, :count] = ids[start : start + count]
+        got = run(ids=values, start=np.int32(start), count=np.int32(count))
         assert got.shape == (1, tiny.vocabulary)
         np.testing.assert_allclose(got[0], wanted[start + count - 1], rtol=1e-4, atol=1e-4)
 
@@ -120,7 +120,7 @@ def test_a_text_may_be_read_in_steps(tiny: Tiny, scheds: Scheds, tmp_path: Path)
 
 
 def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
-    model = made(replace(LLAMA, kind="Q8_0"), tmp_path)
+    model = build_model(replace(LLAMA, kind="Q8_0"), tmp_path)
     with vs.name_scope("llm"):
         graphs = [vs.build_graph(model.logits(vs.input("ids", (1, n), "int32")))[0] for n in (3, 4)]
     weights = [[n for n in g.nodes if n.op == "weight"] for g in graphs]
@@ -130,7 +130,7 @@ def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
 
 
 def test_graphs_of_several_threads_share_weights(tmp_path: Path) -> None:
-    model = made(replace(LLAMA, kind="Q8_0"), tmp_path)
+    model = build_model(replace(LLAMA, kind="Q8_0"), tmp_path)
     together = threading.Barrier(4)
 
     def write_one(n: int) -> vs.Tensor:
@@ -144,7 +144,7 @@ def test_graphs_of_several_threads_share_weights(tmp_path: Path) -> None:
 
 
 def test_a_model_tells_its_sizes(tmp_path: Path) -> None:
-    model = made(replace(QWEN3, kind="Q8_0"), tmp_path)
+    model = build_model(replace(QWEN3, kind="Q8_0"), tmp_path)
     hyper = model.hyper
     assert (model.name, model.architecture) == ("tiny", "qwen3")
     assert (hyper.layers, hyper.width, hyper.vocabulary, hyper.context) == (2, 256, 61, 64)
@@ -157,11 +157,11 @@ def test_a_model_tells_its_sizes(tmp_path: Path) -> None:
 # What is refused
 
 
-def changed(draft: Draft, name: str, kind: ValueType | None, given: object = None) -> Draft:
+def changed(draft: Draft, name: str, kind: ValueType | None, argument: object = None) -> Draft:
     """Return a file with another value of a key, or without it."""
-    kept = replace(draft, keys=tuple(key for key in draft.keys if key.name != name))
+    stored = replace(draft, keys=tuple(key for key in draft.keys if key.name != name))
     inner = ValueType.INT32 if kind == ValueType.ARRAY else None
-    return kept if kind is None else kept.with_key(name, kind, given, inner)
+    return stored if kind is None else stored.with_key(name, kind, argument, inner)
 
 
 def sized(architecture: str = "llama") -> Draft:
@@ -185,13 +185,13 @@ def hyper_of(draft: Draft) -> object:
 
 
 def test_a_window_may_be_wider_than_the_context() -> None:
-    for given, window in ((0, 0), (63, 63), ((1 << 31) - 1, 64)):
-        draft = changed(sized(), "llama.attention.sliding_window", ValueType.UINT32, given)
+    for values, window in ((0, 0), (63, 63), ((1 << 31) - 1, 64)):
+        draft = changed(sized(), "llama.attention.sliding_window", ValueType.UINT32, values)
         assert hyper_of(draft).window == window  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "windowed"),
+    ("kind", "argument", "windowed"),
     [
         (ValueType.UINT32, 2, (True, False)),
         (ValueType.UINT32, 0, (True, True)),
@@ -201,9 +201,9 @@ def test_a_window_may_be_wider_than_the_context() -> None:
     ],
 )
 def test_files_say_which_layers_have_a_window(
-    kind: ValueType | None, given: object, windowed: tuple[bool, ...]
+    kind: ValueType | None, argument: object, windowed: tuple[bool, ...]
 ) -> None:
-    draft = changed(sized(), "llama.attention.sliding_window_pattern", kind, given)
+    draft = changed(sized(), "llama.attention.sliding_window_pattern", kind, argument)
     assert hyper_of(draft).windowed == windowed  # type: ignore[attr-defined]
 
 
@@ -230,7 +230,7 @@ def test_numbers_of_layers_are_no_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "given", "parts"),
+    ("name", "kind", "argument", "parts"),
     [
         ("general.architecture", None, None, ("'general.architecture'", "got None")),
         ("llama.block_count", None, None, ("key 'llama.block_count'", "architecture 'llama'")),
@@ -262,10 +262,10 @@ def test_numbers_of_layers_are_no_texts() -> None:
     ],
 )
 def test_wrong_keys_are_named(
-    name: str, kind: ValueType | None, given: object, parts: tuple[str, ...]
+    name: str, kind: ValueType | None, argument: object, parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelFormatError) as caught:
-        hyper_of(changed(sized(), name, kind, given))
+        hyper_of(changed(sized(), name, kind, argument))
     for part in ("[gguf] ", *parts):
         assert part in str(caught.value)
 
@@ -293,7 +293,7 @@ def refused(model: LanguageModel, *parts: str) -> None:
 def test_tensors_that_are_missing_or_unknown_are_named(
     tiny: Tiny, parts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    refused(made(tiny, tmp_path), *parts)
+    refused(build_model(tiny, tmp_path), *parts)
 
 
 def test_speeds_of_pairs_are_over_0(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_factors_of_positions_are_in_float32(name: str, changes: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "given", "parts"),
+    ("name", "kind", "argument", "parts"),
     [
         ("llama.expert_count", ValueType.UINT32, 8, ("'llama.expert_used_count'", "got none")),
         ("llama.rope.scaling.type", ValueType.STRING, "dynamic", ("yarn, longrope", "'dynamic'")),
@@ -335,15 +335,15 @@ def test_factors_of_positions_are_in_float32(name: str, changes: tuple[str, ...]
     ],
 )
 def test_what_an_architecture_does_not_know_is_refused(
-    name: str, kind: ValueType, given: object, parts: tuple[str, ...]
+    name: str, kind: ValueType, argument: object, parts: tuple[str, ...]
 ) -> None:
-    model = vs.load(changed(small_model(), name, kind, given).packed())
+    model = vs.load(changed(small_model(), name, kind, argument).packed())
     assert isinstance(model, LanguageModel)
     refused(model, *parts)
 
 
 def test_ids_are_a_batch_of_tokens(tmp_path: Path) -> None:
-    model = made(LLAMA, tmp_path)
+    model = build_model(LLAMA, tmp_path)
     for shape, dtype in (((4,), "int32"), ((1, 65), "int32"), ((1, 4), "float32")):
         with pytest.raises(ShapeError, match=r"ids \(b, n\) of int32, n at most 64"):
             model.logits(vs.input("ids", shape, dtype))

@@ -23,7 +23,7 @@ from vksched.importers.gguf.read.cursor import Cursor
 from vksched.importers.gguf.read.limits import MAX_RANK
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf
 from vksched.importers.gguf.read.metadata import MANY
-from vksched.importers.gguf.read.texts import Texts
+from vksched.importers.gguf.read.texts import LazyStrings
 from vksched.ops.lowering import native_kernels
 
 ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
@@ -31,9 +31,9 @@ ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
 
 def refused(source: object, *parts: str) -> None:
     """Assert that reading fails with a message that has all the parts."""
-    given = source.packed() if isinstance(source, Draft) else source
+    values = source.packed() if isinstance(source, Draft) else source
     with pytest.raises(ModelFormatError) as caught:
-        read_gguf(given)  # type: ignore[arg-type]
+        read_gguf(values)  # type: ignore[arg-type]
     for text in ("[gguf] ", *parts):
         assert text in str(caught.value)
 
@@ -73,31 +73,31 @@ def of_texts(texts: Sequence[str | bytes], count: int | None = None) -> Draft:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_many_texts_are_made_when_they_are_asked_for(
+def test_many_texts_are_built_when_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
     texts = (*many(30 * MANY), "\udcc3")
-    made: list[int] = []
+    built: list[int] = []
     packed = of_texts([*texts[:-1], b"\xc3"]).packed()
     (tmp_path / "m.gguf").write_bytes(packed)
     decode = Cursor.texts
 
     def counted(cursor: Cursor, count: int, what: str) -> list[str]:
-        made.append(count)
+        built.append(count)
         return decode(cursor, count, what)
 
     monkeypatch.setattr(Cursor, "texts", counted)
     file = read_gguf(tmp_path / "m.gguf" if mapped else packed)
     found = file.metadata["tokens"]
     assert isinstance(
-        found, Texts if hasattr(native_kernels.native, "skip_gguf_strings") else tuple
+        found, LazyStrings if hasattr(native_kernels.native, "skip_gguf_strings") else tuple
     )
     assert len(found) == len(texts) and file.metadata["last"] == 7
-    assert not made or isinstance(found, tuple)
+    assert not built or isinstance(found, tuple)
     assert found == texts and texts == found and hash(found) == hash(texts)
     assert (found[0], found[-1], found[1:3]) == ("", "\udcc3", texts[1:3])
     assert [*found] == [*texts] and found.index("ü7") == 7 and "ü7" in found and "x" not in found
-    assert found != texts[1:] and repr(found) == repr(texts) and made == [len(texts)]
+    assert found != texts[1:] and repr(found) == repr(texts) and built == [len(texts)]
 
 
 def test_many_texts_that_are_not_all_there() -> None:
@@ -238,7 +238,7 @@ def test_what_the_packages_writer_wrote_is_read(tmp_path: Path) -> None:
         (part(0, 1, 5, ["a"]), ("expected 5 tensors", "got 1")),
     ],
 )
-def test_wrong_files_are_told_what_is_wrong(draft: Draft, parts: tuple[str, ...]) -> None:
+def test_wrong_files_are_reported_with_what_is_wrong(draft: Draft, parts: tuple[str, ...]) -> None:
     refused(draft, *parts)
 
 
@@ -292,10 +292,10 @@ def three() -> list[Draft]:
     return [part(0, 3, 4, ["a", "b"]), part(1, 3, 4, ["c"]), part(2, 3, 4, ["d"])]
 
 
-@pytest.mark.parametrize("given", [0, 1, 2])
-def test_a_model_in_parts_is_read_by_any_of_them(given: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("values", [0, 1, 2])
+def test_a_model_in_parts_is_read_by_any_of_them(values: int, tmp_path: Path) -> None:
     paths = write_parts(tmp_path, three(), "a-00001-of-00009")
-    file: GgufFile = read_gguf(paths[given])
+    file: GgufFile = read_gguf(paths[values])
     assert list(file.tensors) == ["a", "b", "c", "d"]
     assert [t.to_numpy()[0] for t in file.tensors.values()] == [0, 0, 1, 2]
     assert file.metadata["general.architecture"] == "llama"
@@ -318,7 +318,7 @@ def with_last(*drafts: Draft) -> Callable[[Path], Path]:
 
 
 @pytest.mark.parametrize(
-    ("made", "parts"),
+    ("built", "parts"),
     [
         (renamed, ("a name such as model-00001-of-00003.gguf", "'model.gguf'")),
         (absent, ("m-00002-of-00003.gguf", "expected a model file")),
@@ -332,6 +332,6 @@ def with_last(*drafts: Draft) -> Callable[[Path], Path]:
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused(
-    made: Callable[[Path], Path], parts: tuple[str, ...], tmp_path: Path
+    built: Callable[[Path], Path], parts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    refused(made(tmp_path), *parts)
+    refused(built(tmp_path), *parts)

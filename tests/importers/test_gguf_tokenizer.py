@@ -170,10 +170,10 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_wrong_metadata_are_errors_that_name_the_key(name: str) -> None:
-    values, told = HOSTILE[name]
+    values, reported = HOSTILE[name]
     with pytest.raises(ModelFormatError, match=r"\[gguf\] expected") as caught:
         Tokenizer(values).decode([0, 1])
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize("merges", [["he l", "h e", "Ġ he"], ["h e", "he l", "h e", "Ġ he"]])
@@ -209,7 +209,7 @@ ENDLESS = {A: A << 10 | A}
 
 
 @pytest.mark.parametrize(
-    ("entries", "texts", "told"),
+    ("entries", "texts", "message"),
     [
         (REPLACED, b"b" * (4 << 20) + b"\0", "4096 bytes"),
         (REPLACED, b"b" * 4096 + b"\0", "64 bytes for each byte"),
@@ -217,12 +217,12 @@ ENDLESS = {A: A << 10 | A}
     ],
 )
 def test_a_table_of_characters_makes_no_more_than_tables_do(
-    entries: dict[int, int], texts: bytes, told: str
+    entries: dict[int, int], texts: bytes, message: str
 ) -> None:
     tokenizer = with_table(entries, texts)
     tracemalloc.start()
     try:
-        with pytest.raises(ModelFormatError, match=told):
+        with pytest.raises(ModelFormatError, match=message):
             tokenizer.encode("a" * 50_000)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

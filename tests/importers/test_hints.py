@@ -33,11 +33,11 @@ class _Takes:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    def __call__(self, **given: Any) -> Any:
-        return self._call(**dict.fromkeys(given, X[0]))
+    def __call__(self, **options: Any) -> Any:
+        return self._call(**dict.fromkeys(options, X[0]))
 
-    def run(self, names: None, given: dict[str, Any]) -> Any:
-        return self._call(names, dict.fromkeys(given, X[0]))
+    def run(self, names: None, values: dict[str, Any]) -> Any:
+        return self._call(names, dict.fromkeys(values, X[0]))
 
 
 def hint_of(error: BaseException) -> str:
@@ -77,7 +77,10 @@ def test_the_hint_of_a_graph_runs() -> None:
         with pytest.raises(vs.GraphError) as caught:
             run(X)
         np.testing.assert_array_equal(
-            eval(hint_of(caught.value), {"run": lambda **given: run(**dict.fromkeys(given, X))}), X
+            eval(
+                hint_of(caught.value), {"run": lambda **options: run(**dict.fromkeys(options, X))}
+            ),
+            X,
         )
         with pytest.raises(vs.DTypeError) as wrong:
             run(**{"a.b": X.astype(np.float64)})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto
 
-from vksched.importers.onnx.nodes.cpu_node import CpuNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import CpuNode, EvaluatorRefused
 
 
 def external(depth: int) -> NodeProto:
@@ -33,5 +33,5 @@ def test_a_file_of_the_working_folder_is_not_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("k.bin").write_bytes(np.float32([4, 5]).tobytes())
-    with pytest.raises(Refused, match="within the node, got one with external data"):
+    with pytest.raises(EvaluatorRefused, match="within the node, got one with external data"):
         CpuNode(external(depth), {"": 18})

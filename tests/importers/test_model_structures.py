@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from models import FOLDER, NAMES, dimensions, example_inputs, make_model
-from models.structure import KEPT_ELEMENTS, fill_of, same_structure, tensors
+from models.structure import STORED_ELEMENTS, fill_of, same_structure, tensors
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -53,21 +53,21 @@ def test_a_structure_is_small_and_names_no_place(name: str) -> None:
     for place in (b"site-packages", b"/home/", b"/tmp/"):
         assert place not in data
     model = onnx.load_from_string(data)
-    large = [t for _, t in tensors(model) if t.data_type == 1 and np.prod(t.dims) > KEPT_ELEMENTS]
+    large = [t for _, t in tensors(model) if t.data_type == 1 and np.prod(t.dims) > STORED_ELEMENTS]
     assert sum(fill_of(t) is not None for t in large) >= len(large) - 1
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all structures exported anew, where torch is that of the committed ones."""
-    made_by = onnx.load(FOLDER / "resnet18.onnx").producer_version
+    producer = onnx.load(FOLDER / "resnet18.onnx").producer_version
     for needed in ("torch", "torchvision", "transformers"):
         try:
             version = importlib.metadata.version(needed)
         except importlib.metadata.PackageNotFoundError:
             pytest.skip(f"no {needed} here")
-        if needed == "torch" and version.split("+")[0] != made_by.split("+")[0]:
-            pytest.skip(f"the structures are of torch {made_by}, here is {version}")
+        if needed == "torch" and version.split("+")[0] != producer.split("+")[0]:
+            pytest.skip(f"the structures are of torch {producer}, here is {version}")
     folder = tmp_path_factory.mktemp("exported")
     script = FOLDER.parent / "export.py"
     command = [sys.executable, str(script), "--output", str(folder)]
@@ -79,5 +79,5 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(600)
 def test_pytorch_exports_the_same_structures_again(exported: Path) -> None:
     for name in NAMES:
-        again, kept = (onnx.load(folder / f"{name}.onnx") for folder in (exported, FOLDER))
-        assert same_structure(again, kept), name
+        again, stored = (onnx.load(folder / f"{name}.onnx") for folder in (exported, FOLDER))
+        assert same_structure(again, stored), name

@@ -83,10 +83,10 @@ FEEDS = {
 
 
 def model() -> bytes:
-    made = parser.parse_model(TEXT)
+    model = parser.parse_model(TEXT)
     for name, array in {**WEIGHTS, **REST}.items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return bytes(made.SerializeToString())
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return bytes(model.SerializeToString())
 
 
 def run(devices: list[str], optimize: bool = True) -> tuple[dict[str, Any], Plan]:
@@ -209,15 +209,15 @@ def test_four_bits_take_a_byte() -> None:
             "w", onnx.TensorProto.INT4, (20, 20), RNG.integers(-8, 7, 400).tolist()
         )
     )
-    made = parser.parse_model(
+    model = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[3, 20] x) => (float[3, 20] y)'
         "{ d = DequantizeLinear (w, s)\n y = MatMul (x, d) }"
     )
-    made.graph.initializer.append(numpy_helper.from_array(four, "w"))
-    made.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "s"))
+    model.graph.initializer.append(numpy_helper.from_array(four, "w"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "s"))
     x = RNG.random((3, 20), np.float32)
     with vs.Scheduler(["cpu"]) as sched:
-        ready = sched.compile(vs.load(made.SerializeToString()))
+        ready = sched.compile(vs.load(model.SerializeToString()))
         np.testing.assert_allclose(
             ready(x=x)["y"], x @ (four.astype(np.float32) / 2), rtol=1e-5, atol=1e-5
         )

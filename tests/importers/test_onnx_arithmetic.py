@@ -27,8 +27,8 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     if request.param != "cpu" and request.param not in {d.name for d in vs.devices()}:
         pytest.skip("no such device")
     names = ["cpu"] if request.param == "cpu" else [request.param, "cpu"]
-    with vs.Scheduler(names) as made:
-        yield made
+    with vs.Scheduler(names) as sched:
+        yield sched
 
 
 def model(
@@ -72,8 +72,8 @@ def run(
     """Return the first result of one node. host: whether the reference evaluator is to run it."""
     proto = model(op, list(inputs), version, domain, known, results, **attrs)
     compiled = sched.compile(vs.load(proto))
-    given = {f"x{i}": x for i, x in enumerate(inputs) if i not in known}
-    found = compiled(**given)["y0"]
+    feeds = {f"x{i}": x for i, x in enumerate(inputs) if i not in known}
+    found = compiled(**feeds)["y0"]
     ops = [node.op for plan in compiled.plans for node in plan.graph.ops]
     assert any(name.startswith("onnx.") for name in ops) == host, ops
     return found
@@ -297,8 +297,8 @@ def test_quantised_products_take_vectors(
     sched: vs.Scheduler, a: tuple[int, ...], b: tuple[int, ...]
 ) -> None:
     left, right = RNG.integers(0, 255, a), RNG.integers(0, 255, b)
-    given = left.astype(U8), scalar(0.25), scalar(3, U8)
-    given += right.astype(U8), scalar(0.5), scalar(5, U8)
-    got = run(sched, "QLinearMatMul", *given, scalar(64.0), scalar(7, U8), version=17)
+    inputs = left.astype(U8), scalar(0.25), scalar(3, U8)
+    inputs += right.astype(U8), scalar(0.5), scalar(5, U8)
+    got = run(sched, "QLinearMatMul", *inputs, scalar(64.0), scalar(7, U8), version=17)
     want = np.clip(np.rint((left - 3) @ (right - 5) / 512) + 7, 0, 255)
     np.testing.assert_array_equal(got, want)

@@ -37,8 +37,8 @@ def parse(text: str, opset: int = 17) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
 
 
-def lowered(model: onnx.ModelProto, **given: np.ndarray) -> object:
-    return vs.load(model).lower(given)
+def lowered(model: onnx.ModelProto, **options: np.ndarray) -> object:
+    return vs.load(model).lower(options)
 
 
 def text_of(first: str, following: str, count: int, kind: str = "int64[?]") -> onnx.ModelProto:
@@ -69,12 +69,12 @@ def test_what_a_chain_of_nodes_makes_is_bounded(name: str, traced: None) -> None
         model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.STRING
     before = tracemalloc.get_traced_memory()[0]
     with pytest.warns(VkschedWarning, match="VKSCHED_FOLD_MIB=8"):
-        made = lowered(model, x=np.ones(1, np.float32))
+        built = lowered(model, x=np.ones(1, np.float32))
     held, most = (each - before for each in tracemalloc.get_traced_memory())
-    assert made is not None and held < 3 * LIMIT_BYTES and most < 12 * LIMIT_BYTES
+    assert built is not None and held < 3 * LIMIT_BYTES and most < 12 * LIMIT_BYTES
 
 
-def test_what_is_not_made_before_is_computed_in_each_run() -> None:
+def test_what_is_not_built_before_is_computed_in_each_run() -> None:
     text = """g (int64[1] x) => (int64[?] y) { n = Constant <value = int64[1] {200000}> ()
       a = ConstantOfShape <value = int64[1] {7}> (n)
       b = Neg(a)
@@ -131,8 +131,8 @@ def test_shapes_are_computed_though_nothing_is_left() -> None:
       t = Gather(s, two)
       y = Reshape(x, t) }"""
     with pytest.warns(VkschedWarning, match="MiB"):
-        made = vs.load(parse(text)).lower({"x": np.ones((2, 3), np.float32)})
-    assert made.then is None and made.step is None  # type: ignore[attr-defined]
+        model = vs.load(parse(text)).lower({"x": np.ones((2, 3), np.float32)})
+    assert model.then is None and model.step is None  # type: ignore[attr-defined]
 
 
 def test_a_model_that_is_lowered_for_many_shapes_keeps_its_budget() -> None:
@@ -159,9 +159,9 @@ def test_a_larger_file_may_make_more_and_a_variable_says_how_much(
 
 
 def test_arrays_count_as_long_as_they_are_held_and_once() -> None:
-    budget, array, given = Budget(0), np.zeros(3 * MIB, np.uint8), np.zeros(8 * MIB, np.uint8)
-    budget.leave_out([given[1:]])
-    for each in (array, array[5:], given, given.reshape(2, -1)):
+    budget, array, values = Budget(0), np.zeros(3 * MIB, np.uint8), np.zeros(8 * MIB, np.uint8)
+    budget.leave_out([values[1:]])
+    for each in (array, array[5:], values, values.reshape(2, -1)):
         budget.hold(each)
     assert budget.has_room(MIB)
     with pytest.warns(VkschedWarning):

@@ -67,7 +67,7 @@ def run(model: bytes, device: str = "cpu", **feeds: Any) -> list[Any]:
 
 
 def judged(model: bytes, **feeds: Any) -> list[Any]:
-    """Returns what onnxruntime gives."""
+    """Return the results of onnxruntime."""
     ort = pytest.importorskip("onnxruntime")
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     found: list[Any] = session.run(None, feeds)
@@ -177,14 +177,14 @@ def test_dict_vectorizer(key: int, value: int) -> None:
     model = model_of([vectorizer], [map_info("x", key, value)], [tensor_info("y", value, None)])
     other: Any = "z" if key == T.STRING else 99
     first, second, third = KEYS[key]
-    for given in ({second: one, other: two}, {third: one, first: two}, {}):
-        (found,) = run(model, x=given)
+    for values in ({second: one, other: two}, {third: one, first: two}, {}):
+        (found,) = run(model, x=values)
         empty = "" if dtype is object else 0
-        wanted = np.array([[given.get(word, empty) for word in KEYS[key]]], dtype)
+        wanted = np.array([[values.get(word, empty) for word in KEYS[key]]], dtype)
         assert found.dtype == wanted.dtype
         np.testing.assert_array_equal(found, wanted)
-        if given and value == T.FLOAT:  # of others onnxruntime takes none from Python
-            np.testing.assert_array_equal(found, judged(model, x=given)[0])
+        if values and value == T.FLOAT:  # of others onnxruntime takes none from Python
+            np.testing.assert_array_equal(found, judged(model, x=values)[0])
     with vksched.onnxruntime.InferenceSession(model, providers=["cpu"]) as session:
         names = {T.STRING: "string", T.INT64: "int64", T.FLOAT: "float", T.DOUBLE: "double"}
         assert session.get_inputs()[0].type == f"map({names[key]},tensor({names[value]}))"
@@ -195,15 +195,15 @@ def test_dict_vectorizer(key: int, value: int) -> None:
 @pytest.mark.parametrize("texts", [False, True])
 def test_cast_map(cast: str, form: dict[str, Any], texts: bool) -> None:
     kind = {"TO_FLOAT": T.FLOAT, "TO_INT64": T.INT64, "TO_STRING": T.STRING}[cast]
-    given: dict[int, Any] = {3: 1.75, 0: -2.5, 7: 1e6}
+    feeds: dict[int, Any] = {3: 1.75, 0: -2.5, 7: 1e6}
     if texts:
-        given = {3: "12", 0: " -35e1x", 7: "+7"}
+        feeds = {3: "12", 0: " -35e1x", 7: "+7"}
     caster = node("CastMap", ["x"], ["y"], cast_to=cast, **form)
     info = map_info("x", T.INT64, T.STRING if texts else T.FLOAT)
     model = model_of([caster], [info], [tensor_info("y", kind, None)])
-    (found,) = run(model, x=given)
+    (found,) = run(model, x=feeds)
     if not texts:
-        (wanted,) = judged(model, x=given)
+        (wanted,) = judged(model, x=feeds)
     else:  # onnxruntime takes none from Python: as its source has it
         row = {"TO_FLOAT": [-350.0, 12.0, 7.0], "TO_INT64": [-35, 12, 7]}.get(
             cast, [" -35e1x", "12", "+7"]
@@ -217,19 +217,19 @@ def test_cast_map(cast: str, form: dict[str, Any], texts: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("argument", "message"),
     [
         ([1.0], "expected a dict for input 'x', got list"),
         ({"a": "b"}, "cannot be converted"),
         ({1: 2.0}, "expected strings in the map for input 'x'"),
     ],
 )
-def test_what_is_no_map_is_refused(given: Any, said: str) -> None:
+def test_what_is_no_map_is_refused(argument: Any, message: str) -> None:
     vectorizer = node("DictVectorizer", ["x"], ["y"], string_vocabulary=["a"])
     info = map_info("x", T.STRING, T.FLOAT)
     model = model_of([vectorizer], [info], [tensor_info("y", T.FLOAT, None)])
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(DTypeError, match=said):
-        sched.compile(vs.load(io.BytesIO(model).getvalue()))(x=given)
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(DTypeError, match=message):
+        sched.compile(vs.load(io.BytesIO(model).getvalue()))(x=argument)
 
 
 def test_the_command_line_shows_and_saves_maps(tmp_path: Path) -> None:
@@ -237,10 +237,10 @@ def test_the_command_line_shows_and_saves_maps(tmp_path: Path) -> None:
 
     from vksched.cli import main
 
-    file, given, out = tmp_path / "m.onnx", tmp_path / "x.npy", tmp_path / "out"
+    file, values, out = tmp_path / "m.onnx", tmp_path / "x.npy", tmp_path / "out"
     file.write_bytes(linear_classifier([0, 1, 2]))
-    np.save(given, X)
-    options = ["run", str(file), "--devices", "cpu", "--input", f"x={given}", "--output-dir"]
+    np.save(values, X)
+    options = ["run", str(file), "--devices", "cpu", "--input", f"x={values}", "--output-dir"]
     result = CliRunner().invoke(main, [*options, str(out)])
     assert result.exit_code == 0, result.output
     np.testing.assert_allclose(np.load(out / "probabilities.values.npy"), P, rtol=1e-5)
@@ -253,13 +253,13 @@ def test_the_command_line_shows_and_saves_maps(tmp_path: Path) -> None:
 def svm(**attrs: Any) -> bytes:
     rng = np.random.default_rng(1)
     vectors, coefficients = rng.standard_normal((6, 3)), rng.standard_normal((2, 6))
-    made = node(
+    built = node(
         "SVMClassifier", ["x"], ["label", "p"], kernel_type="RBF", kernel_params=[0.5, 0.0, 3.0],
         support_vectors=vectors.ravel().tolist(), coefficients=coefficients.ravel().tolist(),
         vectors_per_class=[2, 2, 2], rho=[0.1, 0.2, -0.1], classlabels_ints=[0, 1, 2], **attrs,
     )  # fmt: skip
     outputs = [tensor_info("label", T.INT64, None), tensor_info("p", T.FLOAT, None)]
-    return model_of([made], [tensor_info("x", T.FLOAT, [None, 3])], outputs)
+    return model_of([built], [tensor_info("x", T.FLOAT, [None, 3])], outputs)
 
 
 ROWS = np.array(
@@ -328,18 +328,18 @@ def test_many_support_vectors_are_compared_in_pieces(monkeypatch: pytest.MonkeyP
 def test_near_support_vectors_distances_are_exact() -> None:
     """By products instead of differences nothing of them would be left."""
     far = np.array([[1e4, -1e4, 1e4]], np.float32)
-    made = node(
+    built = node(
         "SVMRegressor", ["x"], ["y"], kernel_type="RBF", kernel_params=[1.0, 0.0, 0.0],
         support_vectors=far.ravel().tolist(), coefficients=[1.0], n_supports=1, rho=[0.0],
     )  # fmt: skip
     info = tensor_info("x", T.FLOAT, [None, 3])
-    model = model_of([made], [info], [tensor_info("y", T.FLOAT, None)])
+    model = model_of([built], [info], [tensor_info("y", T.FLOAT, None)])
     near = far + np.array([[0.5, 0, 0], [0, 0.25, 0]], np.float32)
     np.testing.assert_allclose(run(model, x=near)[0][:, 0], np.exp([-0.25, -0.0625]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {
@@ -358,13 +358,13 @@ def test_near_support_vectors_distances_are_exact() -> None:
         ({"post_transform": "SOFT"}, "post_transform 'SOFT'"),
     ],
 )
-def test_attributes_that_do_not_fit(change: dict[str, Any], said: str) -> None:
+def test_attributes_that_do_not_fit(change: dict[str, Any], message: str) -> None:
     model = onnx.load_model_from_string(svm())
-    made = model.graph.node[0]
-    kept = [a for a in made.attribute if a.name not in change]
-    del made.attribute[:]
-    made.attribute.extend([*kept, *(helper.make_attribute(k, v) for k, v in change.items())])
-    with pytest.raises(ModelFormatError, match=f"SVMClassifier node.*{said}"):
+    built = model.graph.node[0]
+    remaining = [a for a in built.attribute if a.name not in change]
+    del built.attribute[:]
+    built.attribute.extend([*remaining, *(helper.make_attribute(k, v) for k, v in change.items())])
+    with pytest.raises(ModelFormatError, match=f"SVMClassifier node.*{message}"):
         run(model.SerializeToString(), x=ROWS)
 
 

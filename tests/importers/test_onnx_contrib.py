@@ -29,7 +29,7 @@ def node_model(
     **attrs: Any,
 ) -> ModelProto:
     """One node. fixed: operands that are initializers."""
-    given = [(i, f"x{i}", a) for i, a in enumerate(inputs) if a is not None]
+    operands = [(i, f"x{i}", a) for i, a in enumerate(inputs) if a is not None]
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(results)]
     graph = helper.make_graph(
@@ -43,11 +43,11 @@ def node_model(
                 else helper.np_dtype_to_tensor_dtype(a.dtype),
                 a.shape,
             )
-            for i, name, a in given
+            for i, name, a in operands
             if i not in fixed
         ],
         [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(a, name) for i, name, a in given if i in fixed],
+        [numpy_helper.from_array(a, name) for i, name, a in operands if i in fixed],
     )
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(d, 1) for d in (MICROSOFT, NCHWC)]
@@ -140,9 +140,12 @@ TOKENS: list[tuple[NDArray, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("case", TOKENS, ids=lambda c: str(list(c[1].values())))
 def test_tokens_equal_onnxruntime(case: tuple[NDArray, dict[str, Any]]) -> None:
-    given, attrs = case
+    values, attrs = case
     attrs = {"mark": 0, "mincharnum": 1, "pad_value": "#", **attrs}
-    (got,), (want,) = run("Tokenizer", given, **attrs), by_onnxruntime("Tokenizer", given, **attrs)
+    (got,), (want,) = (
+        run("Tokenizer", values, **attrs),
+        by_onnxruntime("Tokenizer", values, **attrs),
+    )
     assert got.shape == want.shape and got.tolist() == want.tolist()
 
 
@@ -208,8 +211,8 @@ def test_experts_of_4_bits(kind: str) -> None:
         chosen = np.argsort(-router[row])[:2]
         weights = np.exp(router[row, chosen].astype(np.float32))
         for expert, weight in zip(chosen, weights / weights.sum(), strict=True):
-            made = layers[0][expert] @ each
-            want[row] += weight * (layers[1][expert] @ (made / (1 + np.exp(-made))))
+            built = layers[0][expert] @ each
+            want[row] += weight * (layers[1][expert] @ (built / (1 + np.exp(-built))))
     tolerance = (1e-5 if kind == "float32" else 1e-2) * np.abs(want).max()
     np.testing.assert_allclose(y, want, atol=tolerance)
 

@@ -20,8 +20,8 @@ HEAD = '<ir_version: 9, opset_import: ["" : 17, "l" : 1]>\n'
 
 @pytest.fixture(scope="module")
 def sched() -> Iterator[vs.Scheduler]:
-    with vs.Scheduler(["cpu"]) as made:
-        yield made
+    with vs.Scheduler(["cpu"]) as sched:
+        yield sched
 
 
 def results(sched: vs.Scheduler, text: str, **feeds: Any) -> tuple[dict[str, Any], list[str]]:

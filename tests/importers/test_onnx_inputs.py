@@ -26,7 +26,7 @@ def model(*dims: int | str | None, op: str = "Relu") -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def onnxruntime_accepts(made: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> bool | None:
+def onnxruntime_accepts(built: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> bool | None:
     """Return whether the real onnxruntime runs a model with such an input; None without it."""
     try:
         import onnxruntime as ort
@@ -37,7 +37,7 @@ def onnxruntime_accepts(made: Any, shape: tuple[int, ...], sizes: dict[str, int]
     for name, size in sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     session = ort.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        built.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     try:
         return session.run(None, {"x": np.ones(shape, np.float32)})[0].shape == shape
@@ -75,9 +75,9 @@ CASES: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, int], bool]] = [
 def test_shapes_fit_as_in_onnxruntime(
     dims: tuple[Any, ...], shape: tuple[int, ...], sizes: dict[str, int], fits: bool
 ) -> None:
-    made = model(*dims)
-    assert onnxruntime_accepts(made, shape, sizes) in (fits, None)
-    loaded = vs.load(made).with_sizes(sizes)
+    built = model(*dims)
+    assert onnxruntime_accepts(built, shape, sizes) in (fits, None)
+    loaded = vs.load(built).with_sizes(sizes)
     x = np.ones(shape, np.float32)
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(loaded)
@@ -88,7 +88,7 @@ def test_shapes_fit_as_in_onnxruntime(
             run(x=x)
 
 
-def test_a_session_shows_and_keeps_the_sizes_that_it_was_given() -> None:
+def test_a_session_shows_and_keeps_the_sizes_that_it_was_passed() -> None:
     options = vs.onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("n", 2)
     data = model("n", "m", -1).SerializeToString()
@@ -110,14 +110,14 @@ def test_a_condition_and_a_count_may_have_dimensions_of_1(shape: tuple[int, ...]
         { l = Identity(k)
           d = Add(s, s) }>
     }"""
-    made = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     feeds = {"c": np.ones(shape, bool), "n": np.full(shape, 2), "x": np.array([1, -2], "f")}
     with vs.Scheduler(["cpu"]) as sched:
-        found = sched.compile(vs.load(made))(**feeds)
+        found = sched.compile(vs.load(model))(**feeds)
     np.testing.assert_array_equal(found["y"], [-1, 2])
     np.testing.assert_array_equal(found["z"], [4, -8])
     ort = pytest.importorskip("onnxruntime")
-    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for name, wanted in zip(("y", "z"), session.run(None, feeds), strict=True):
         np.testing.assert_array_equal(found[name], wanted)
 
@@ -125,6 +125,6 @@ def test_a_condition_and_a_count_may_have_dimensions_of_1(shape: tuple[int, ...]
 def test_a_name_of_two_sizes_says_nothing_of_other_inputs() -> None:
     text = "g (float[n,m] a, float[n,m] b, float[m,m] c) => (float[n,m] y) { y = Relu(a) }"
     loaded = vs.load(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'))
-    given = {"a": np.ones((2, 3), np.float32), "c": np.ones((3, 4), np.float32)}
-    found = choose_shapes(loaded, given, {}, {})
+    feeds = {"a": np.ones((2, 3), np.float32), "c": np.ones((3, 4), np.float32)}
+    found = choose_shapes(loaded, feeds, {}, {})
     assert found.shapes["b"] == (2, 1) and found.assumed == ["m"]

@@ -22,8 +22,8 @@ X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 @pytest.fixture(scope="module", params=list(DEVICE_SETS)[:2])
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
-    with vs.Scheduler(DEVICE_SETS[request.param]) as made:
-        yield made
+    with vs.Scheduler(DEVICE_SETS[request.param]) as sched:
+        yield sched
 
 
 def result(sched: vs.Scheduler, text: str, opset: int, **feeds: Any) -> Any:
@@ -94,7 +94,7 @@ def test_split_into_parts_of_which_the_last_is_smaller(sched: vs.Scheduler) -> N
 
 
 @pytest.mark.parametrize(
-    "shape, given, wanted",
+    "shape, values, wanted",
     [
         ((0, 3, 4), (0, -1), (0, 12)),
         ((2, 0, 4), (0, 0, 2, -1), (2, 0, 2, 2)),
@@ -103,12 +103,12 @@ def test_split_into_parts_of_which_the_last_is_smaller(sched: vs.Scheduler) -> N
     ],
 )
 def test_reshape_of_nothing(
-    sched: vs.Scheduler, shape: tuple[int, ...], given: tuple[int, ...], wanted: tuple[int, ...]
+    sched: vs.Scheduler, shape: tuple[int, ...], values: tuple[int, ...], wanted: tuple[int, ...]
 ) -> None:
-    sizes = ", ".join(map(str, given))
+    sizes = ", ".join(map(str, values))
     dims, out = (",".join("?" * len(s)) for s in (shape, wanted))
     text = f"""g (float[{dims}] x) => (float[{out}] y) {{
-      s = Constant<value = int64[{len(given)}] {{{sizes}}}>()
+      s = Constant<value = int64[{len(values)}] {{{sizes}}}>()
       y = Reshape(x, s) }}"""
     assert result(sched, text, 14, x=np.zeros(shape, np.float32)).shape == wanted
 
@@ -147,7 +147,7 @@ def test_reverse_sequence_of_both_layouts(sched: vs.Scheduler) -> None:
         np.testing.assert_array_equal(result(sched, text, 17, x=x, n=lengths), expected)
 
 
-def test_large_results_of_numbers_alone_are_made_on_the_device(sched: vs.Scheduler) -> None:
+def test_large_results_of_numbers_alone_are_built_on_the_device(sched: vs.Scheduler) -> None:
     text = """g (int64[2] s) => (float[?,?] y) {
       y = ConstantOfShape<value = float[1] {1.5}>(s) }"""
     found = result(sched, text, 17, s=np.array([300, 301]))

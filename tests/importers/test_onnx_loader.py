@@ -101,8 +101,8 @@ def test_every_source_reads_the_same(source: type, tmp_path: Path) -> None:
     model = weighted()
     onnx.save(model, tmp_path / "m.onnx")
     data = model.SerializeToString()
-    given = {str: str(tmp_path / "m.onnx"), Path: tmp_path / "m.onnx", onnx.ModelProto: model}
-    loaded = read_onnx(given.get(source) or source(data))
+    feeds = {str: str(tmp_path / "m.onnx"), Path: tmp_path / "m.onnx", onnx.ModelProto: model}
+    loaded = read_onnx(feeds.get(source) or source(data))
     assert list(loaded.initializers) == ["w", "b"]
     assert loaded.file_bytes == len(data)
     assert model == onnx.ModelProto.FromString(data)  # the caller's stays as it was
@@ -115,13 +115,13 @@ def test_every_element_type_equals_the_onnx_helper(kind: int) -> None:
     name = TensorProto.DataType.Name(kind)
     low, high = -2 if name.startswith("INT") else 0, 2 if name == "INT2" else 4
     if kind == TensorProto.STRING:
-        given = [np.array([["a", "bb"], ["", "ü"]], object)]
+        inputs = [np.array([["a", "bb"], ["", "ü"]], object)]
     else:
-        given = [
+        inputs = [
             rng.integers(low, high, shape).astype(np.float32).astype(dtype)
             for shape in ((3, 5), (), (0, 4), (1030, 5))
         ]
-    for array in given:
+    for array in inputs:
         raw = numpy_helper.from_array(array, "w")
         protos = [raw]
         if kind != TensorProto.STRING:
@@ -172,7 +172,7 @@ def from_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "./w.bin", "ü w.bin"])
 @pytest.mark.parametrize("lead", [0, 3, 70_000])
-def test_external_data_is_found_beside_the_model(
+def test_external_data_is_found_next_to_the_model(
     location: str, lead: int, from_folders: bool, tmp_path: Path
 ) -> None:
     want = np.random.default_rng(1).random((64, 128), np.float32)
@@ -866,13 +866,13 @@ def test_a_failed_load_leaves_nothing(tmp_path: Path) -> None:
     model = weighted(1024)
     model.graph.node[1].op_type = "Rely"
     onnx.save(model, tmp_path / "m.onnx")
-    kept = []
+    stored = []
     for _ in range(3):
         with pytest.raises(ModelFormatError) as caught:
             read_onnx(tmp_path / "m.onnx")
-        kept.append(caught.value)
+        stored.append(caught.value)
     assert maps_of(tmp_path) == 0  # even while the errors are there
-    assert kept and os.listdir(tmp_path) == ["m.onnx"]
+    assert stored and os.listdir(tmp_path) == ["m.onnx"]
 
 
 @pytest.mark.parametrize("use", ["vksched.load(b'')", "import vksched.onnx_backend"])

@@ -21,10 +21,10 @@ def test_a_shape_that_depends_on_data_cuts_the_model() -> None:
     )
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(model)
-        for given in ([3, 1, 3], [4, 4, 4], [5, 5, 5]):
-            found = run(x=np.array(given))
-            np.testing.assert_array_equal(found["y"], np.unique(given))
-            np.testing.assert_array_equal(found["z"], np.unique(given))
+        for values in ([3, 1, 3], [4, 4, 4], [5, 5, 5]):
+            found = run(x=np.array(values))
+            np.testing.assert_array_equal(found["y"], np.unique(values))
+            np.testing.assert_array_equal(found["z"], np.unique(values))
         assert len(run.segments) == 3  # one before, one for each number of results
 
 

@@ -129,8 +129,8 @@ ROWS = [
         label="sizes",
     ),
     *(
-        Case("MultiHeadAttention", given, {"num_heads": H, **attrs}, wanted, label=label)
-        for label, given, attrs, wanted in (
+        Case("MultiHeadAttention", values, {"num_heads": H, **attrs}, wanted, label=label)
+        for label, values, attrs, wanted in (
             ("plain", [rand(B, S, W), rand(B, 4, W), rand(B, 4, W)], {}, "y"),
             ("bias", [rand(B, S, W), rand(B, 4, W), rand(B, 4, W), rand(3 * W)], {}, "y"),
             (
@@ -158,8 +158,8 @@ ROWS = [
         )
     ),
     *(
-        Case("RotaryEmbedding", given, attrs, label=label)
-        for label, given, attrs in (
+        Case("RotaryEmbedding", values, attrs, label=label)
+        for label, values, attrs in (
             (
                 "all",
                 [rand(B, S, W), np.array([[0, 1, 2], [3, 4, 5]]), rand(9, D // 2), rand(9, D // 2)],
@@ -189,7 +189,7 @@ def grouped(
     more: tuple[Any, ...] = (),
     packed: bool = False,
 ) -> OneNode:
-    """lengths: of each batch with the new keys. room: keys that the buffers hold."""
+    """lengths: keys of each batch, with the new ones. room: keys that the buffers hold."""
     batch, total = len(lengths), max(lengths)
     qkv = [rand(batch, new, 2 * W), rand(batch, new, W), rand(batch, new, W)]
     if packed:
@@ -227,14 +227,14 @@ def blocks(label: str, bits: int, zeros: str) -> OneNode:
     count = -(-depth // block)
     packed = RNG.integers(0, 256, (columns, count, block * bits // 8), dtype=np.uint8)
     scales = rand(columns, count)
-    given = {
+    feeds = {
         "": None,
         "packed": RNG.integers(0, 256, (columns, -(-count * bits // 8)), dtype=np.uint8),
         "float": rand(columns, count) + 8,
     }[zeros]
     return Case(
         "MatMulNBits",
-        [rand(2, depth), packed, scales, given, None, rand(columns)],
+        [rand(2, depth), packed, scales, feeds, None, rand(columns)],
         {"K": depth, "N": columns, "bits": bits, "block_size": block},
         fixed=(1, 2, 3, 5),
         label=f"{label} {zeros}",

@@ -22,8 +22,8 @@ def frames() -> np.ndarray:
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("onesided", [None, 0, 1])
 def test_stft(parts: bool, onesided: int | None) -> None:
-    given = {} if onesided is None else {"onesided": onesided}
-    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], **given)
+    feeds = {} if onesided is None else {"onesided": onesided}
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], **feeds)
     shape = [2, 50, 1] if parts else [2, 50]
     graph = helper.make_graph(
         [node],

@@ -31,8 +31,8 @@ TINY = np.finfo(np.float32).tiny
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     if request.param != "cpu" and request.param not in {d.name for d in vs.devices()}:
         pytest.skip("no such device")
-    with vs.Scheduler([request.param]) as made:
-        yield made
+    with vs.Scheduler([request.param]) as sched:
+        yield sched
 
 
 def model_of(op: str, outputs: Sequence[str], features: int, version: int = 3, **attrs: Any) -> Any:
@@ -69,10 +69,10 @@ HOLDS = {"BRANCH_LEQ": np.less_equal, "BRANCH_LT": np.less, "BRANCH_GTE": np.gre
 def test_a_branch_at_its_threshold(sched: vs.Scheduler, mode: str, missing: int | None) -> None:
     for threshold in (0.1, -3.0, 0.0, 1e30, INF):
         at = np.float32(threshold)
-        beside = [np.nextafter(at, np.float32(s), dtype=np.float32) for s in (-INF, INF)]
+        others = [np.nextafter(at, np.float32(s), dtype=np.float32) for s in (-INF, INF)]
         if not threshold:  # devices may take subnormals for 0
-            beside = [-TINY, TINY]
-        x = np.array([at, *beside, -at, 0.0, -0.0, NAN, INF, -INF, 1.0], np.float32)[:, None]
+            others = [-TINY, TINY]
+        x = np.array([at, *others, -at, 0.0, -0.0, NAN, INF, -INF, 1.0], np.float32)[:, None]
         with np.errstate(invalid="ignore"):
             wanted = HOLDS[mode](x, at)
         if missing:
@@ -124,8 +124,8 @@ def test_membership(sched: vs.Scheduler, count: int, missing: bool) -> None:
 def test_a_set_is_as_deep_as_a_search_in_it() -> None:
     members = np.array([*range(1000), NAN])
     names = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
-    given = dict(zip(names, ([0], [0], [1], [1], [1]), strict=True))
-    columns = {f"nodes_{name}": value for name, value in given.items()}
+    feeds = dict(zip(names, ([0], [0], [1], [1], [1]), strict=True))
+    columns = {f"nodes_{name}": value for name, value in feeds.items()}
     columns |= {"nodes_missing_value_tracks_true": [], "leaf_targetids": [0, 0], "tree_roots": [0]}
     modes, splits, weights = np.array([6], np.uint8), np.zeros(1), np.ones(2)
     assert from_tensors(columns, modes, splits, weights, members).depth == 10
@@ -165,13 +165,13 @@ def test_deep_trees() -> None:
 @pytest.mark.parametrize("is_circle", [False, True])
 def test_trees_without_end_are_refused(is_circle: bool) -> None:
     model = chain(3, target=0) if is_circle else chain(MAX_DEPTH + 1)
-    said = f"TreeEnsembleRegressor node 'y': expected trees of at most {MAX_DEPTH} levels"
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+    text = f"TreeEnsembleRegressor node 'y': expected trees of at most {MAX_DEPTH} levels"
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=text):
         sched.compile(vs.load(model))(x=np.zeros((1, 1), np.float32))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"nodes_modes": ["BRANCH_NE", "LEAF", "LEAF"]}, "expected modes of"),
         ({"nodes_truenodeids": [9, 0, 0]}, "expected a node 9 in tree 0, got none"),
@@ -183,26 +183,26 @@ def test_trees_without_end_are_refused(is_circle: bool) -> None:
         ({"target_weights": []}, "expected as many trees, nodes, targets and weights"),
     ],
 )
-def test_attributes_that_describe_no_trees(change: dict[str, Any], said: str) -> None:
+def test_attributes_that_describe_no_trees(change: dict[str, Any], message: str) -> None:
     model = stump("BRANCH_LT", 0.0)
     node = model.graph.node[0]
-    kept = [a for a in node.attribute if a.name not in change]
+    remaining = [a for a in node.attribute if a.name not in change]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(remaining)
     types = dict.fromkeys(change, helper.AttributeProto.INTS)
     types |= dict.fromkeys(("nodes_values", "target_weights"), helper.AttributeProto.FLOATS)
     types["nodes_modes"] = helper.AttributeProto.STRINGS
     for name, value in change.items():
         node.attribute.append(helper.make_attribute(name, value, attr_type=types[name]))
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=message):
         sched.compile(vs.load(model))(x=np.zeros((1, 1), np.float32))
 
 
 def test_far_too_many_targets() -> None:
     model = stump("BRANCH_LT", 0.0)
     next(a for a in model.graph.node[0].attribute if a.name == "n_targets").i = 1 << 20
-    said = "with 1048576 targets"
-    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+    text = "with 1048576 targets"
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=text):
         sched.compile(vs.load(model))(x=np.zeros((2, 1), np.float32))
 
 

@@ -47,9 +47,9 @@ SWELLING = {
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
-    made = Renderer(memory_bytes=128 << 20)
-    yield made
-    made.close()
+    renderer = Renderer(memory_bytes=128 << 20)
+    yield renderer
+    renderer.close()
 
 
 @contextmanager
@@ -321,14 +321,14 @@ def test_drawn_templates_end_within_the_limits() -> None:
     most = 160 << 20
     renderer, random = Renderer(memory_bytes=most), Random(5 if THOROUGH else 4)
     ends = {"text": 0, "error": 0}
-    given = {"messages": USER * 3, "tools": None, "bos_token": "<s>"}
+    feeds = {"messages": USER * 3, "tools": None, "bos_token": "<s>"}
     hostile = [*QUADRATIC.values(), *SWELLING.values()] if THOROUGH else []
     for _ in range(4000 if THOROUGH else 250):
         source = hostile.pop() if hostile else template(random)
         begin = time.monotonic()
         try:
             with hurried(renderer):
-                renderer.render(source, given)
+                renderer.render(source, feeds)
             ends["text"] += 1
         except ModelFormatError as error:
             assert str(error).startswith("[chat template"), source

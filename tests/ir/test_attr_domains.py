@@ -11,18 +11,18 @@ import vksched as vs
 from vksched.common.dtypes import MAX_ELEMENTS, TensorType
 from vksched.common.errors import DTypeError, GraphError, ShapeError, VkschedError
 from vksched.ir.attr_domains import (
-    Asked,
+    AttrCall,
     Axes,
     Axis,
     Dims,
     Domain,
-    Each,
     Flag,
+    Float,
+    Int,
     Nullable,
     Optional,
-    Real,
+    TupleOf,
     Value,
-    Whole,
     as_many_as,
     dtype_of,
     one_of,
@@ -37,7 +37,7 @@ from vksched.ops.elementwise.program_domains import Constants, Epilogue, Instrs
 from vksched.testing.op_table import CASES, PRECISE
 
 CUBE = TensorType((2, 3, 4))
-ASKED = Asked("op", (CUBE, TensorType((5,), "int32")), Attrs({"axes": (0, 1)}))
+ASKED = AttrCall("op", (CUBE, TensorType((5,), "int32")), Attrs({"axes": (0, 1)}))
 STEP: AttrValue = ("add", (0, 1), ())
 NAN, INF = math.nan, math.inf
 
@@ -46,9 +46,9 @@ NAN, INF = math.nan, math.inf
     ("domain", "inside", "outside"),
     [
         (Flag(), [True, False], [0, 1, None, "True", (True,)]),
-        (Whole(-1, 3), [-1, 0, 3], [-2, 4, True, 1.0, None, "1", (1,), 1 << 70]),
-        (Real(), [0, -1, 0.5, -3e38], [NAN, INF, -INF, 1e39, True, "0", None, 1 << 200]),
-        (Real(0.0), [0.0, 2], [-1e-30, -1]),
+        (Int(-1, 3), [-1, 0, 3], [-2, 4, True, 1.0, None, "1", (1,), 1 << 70]),
+        (Float(), [0, -1, 0.5, -3e38], [NAN, INF, -INF, 1e39, True, "0", None, 1 << 200]),
+        (Float(0.0), [0.0, 2], [-1e-30, -1]),
         (one_of("add", 2), ["add", 2], ["mul", 2.0, "", True, None]),
         (dtype_of(), ["float32", "int64"], ["int8", "object", 4, None]),
         (Axis(), [0, 2], [-1, 3, True, 1.0, None]),
@@ -63,9 +63,9 @@ NAN, INF = math.nan, math.inf
         (Dims(low=-1), [(-1, 2)], [(-2, 2)]),
         (wholes(1, 9, rank_of()), [(1, 2, 9)], [(1, 2), (0, 1, 2), (1, 2, 10), 1, (1, 2, True)]),
         (wholes(0, 9, as_many_as("axes")), [(1, 2)], [(1,), (1, 2, 3)]),
-        (Each(Flag(), least=1, most=2), [(True,), (True, False)], [(), (1,), (True,) * 3]),
-        (Nullable(Whole(0)), [None, 0], [-1, "None"]),
-        (Optional(Whole(0)), [0], [-1, None]),
+        (TupleOf(Flag(), least=1, most=2), [(True,), (True, False)], [(), (1,), (True,) * 3]),
+        (Nullable(Int(0)), [None, 0], [-1, "None"]),
+        (Optional(Int(0)), [0], [-1, None]),
         (Value(), [0, 1.5, NAN, INF, -3e38], [True, "x", None, 1e39, 1 << 200]),
         (Value(has_nan=False), [INF], [NAN]),
         (Instrs(), [(STEP,), (STEP, ("cast", (0,), (("to", "bool"),)))], [(), STEP, ((), ()), "x"]),
@@ -106,8 +106,8 @@ def test_values_of_an_element_type(
     dtype: str, inside: list[AttrValue], outside: list[AttrValue]
 ) -> None:
     for asked in (
-        Asked("op", (TensorType((1,), dtype),), Attrs()),
-        Asked("op", (), Attrs({"dtype": dtype})),
+        AttrCall("op", (TensorType((1,), dtype),), Attrs()),
+        AttrCall("op", (), Attrs({"dtype": dtype})),
     ):
         assert [v for v in inside if Value().expected(v, asked)] == []
         assert [v for v in outside if not Value().expected(v, asked)] == []

@@ -56,11 +56,11 @@ def test_draws_change_attributes_and_operands() -> None:
     rng, seen = random.Random(0), set[str]()
     bases = [each for _, own in fuzzed_attrs.bases_of(("conv", "reduce_sum")) for each in own]
     for _ in range(2000):
-        made = stranger(rng, bases)
-        base = next(b for b in bases if b.op == made.op)
-        seen.add("missing" if base.attrs.keys() - made.attrs.keys() else "")
-        seen.add("extra" if made.attrs.keys() - base.attrs.keys() else "")
-        for value in made.attrs.values():
+        built = stranger(rng, bases)
+        base = next(b for b in bases if b.op == built.op)
+        seen.add("missing" if base.attrs.keys() - built.attrs.keys() else "")
+        seen.add("extra" if built.attrs.keys() - base.attrs.keys() else "")
+        for value in built.attrs.values():
             flat = value if isinstance(value, tuple) else (value,)
             seen.update(type(each).__name__ for each in flat)
             seen.update("negative" for each in flat if isinstance(each, int) and each < 0)

@@ -32,18 +32,18 @@ def test_what_is_written_otherwise_differs(one: object, other: object) -> None:
     assert repr(Attrs({"a": one})["a"]) == repr(one)  # type: ignore[dict-item]
 
 
-def test_nothing_is_kept_that_nobody_has() -> None:
-    made = Attrs({"only": "here"})
-    assert str(made) in attrs._known
-    del made
+def test_nothing_is_retained_that_nobody_has() -> None:
+    built = Attrs({"only": "here"})
+    assert str(built) in attrs._known
+    del built
     gc.collect()
     assert "only='here'" not in attrs._known
 
 
 def test_threads_make_the_same_ones() -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda n: Attrs({"thread": n % 10}), range(2000)))
-    assert len({id(each) for each in made}) == 10
+        built = list(pool.map(lambda n: Attrs({"thread": n % 10}), range(2000)))
+    assert len({id(each) for each in built}) == 10
 
 
 @pytest.mark.parametrize("name", ["axes=(0,), keepdims", "", "a b", "a,b", "0"])

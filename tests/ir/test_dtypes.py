@@ -62,14 +62,14 @@ def test_float16_runs_on_the_device_and_rounds_once_per_op(sched: vs.Scheduler) 
     assert np.array_equal(got[4], FP16 > 0.5)
 
 
-def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None:
+def test_float16_takes_half_the_memory_and_what_a_node_needs_next_to_it() -> None:
     x = vs.input("x", (1000, 7), "float16")
     plan = make_plan(vs.relu(x, name="y"), topology=make_topology(1))
     words = 3500
     assert plan.graph.nodes[node_id(plan, "y")].type.words == words
     assert plan.locations[0, node_id(plan, "y")].words == words
-    beside = plan.locations[0, scratch_of(node_id(plan, "y"))]
-    assert beside.words >= 2 * 7000 and sum(plan.memory[0].upload_pages) < words + 64
+    others = plan.locations[0, scratch_of(node_id(plan, "y"))]
+    assert others.words >= 2 * 7000 and sum(plan.memory[0].upload_pages) < words + 64
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -87,8 +87,8 @@ def test_float16_rows_of_even_length_are_moved_as_words(sched: vs.Scheduler, wid
     got, plan = run_on(sched, [tensor for tensor, _ in parts], x=values)
     assert devices_used(plan) == {first_device(sched)}
     assert all(np.array_equal(a, b) for a, (_, b) in zip(got, parts, strict=True))
-    beside = {value for _, value in plan.locations if value < 0}
-    assert bool(beside) == (width == 7 and first_device(sched) != "cpu")
+    others = {value for _, value in plan.locations if value < 0}
+    assert bool(others) == (width == 7 and first_device(sched) != "cpu")
 
 
 def test_what_conversion_moves_is_part_of_the_estimate() -> None:
@@ -226,33 +226,33 @@ def test_every_value_lies_within_its_bounds() -> None:
     """Bounds are promises: computed values must keep them."""
     a = vs.input("a", (50,), "int64", bounds=(-7, 9))
     b = vs.input("b", (50,), "int64", bounds=(2, 5))
-    made = [a + b, a - b, a * b, -a, vs.abs(a), vs.div(a, b), vs.maximum(a, b), vs.minimum(a, b)]
-    made += [vs.where(a > b, a, b), vs.reduce_sum(a), vs.concat([a, b]), vs.gather(a, [1, 2])]
-    made += [
+    built = [a + b, a - b, a * b, -a, vs.abs(a), vs.div(a, b), vs.maximum(a, b), vs.minimum(a, b)]
+    built += [vs.where(a > b, a, b), vs.reduce_sum(a), vs.concat([a, b]), vs.gather(a, [1, 2])]
+    built += [
         vs.cast(a > b, "int64"),
         vs.reduce_max(a),
         vs.relu(a),
         vs.cast(vs.cast(a, "int32"), int),
     ]
-    made += [vs.fmod(a, b), vs.floor_divide(a, b), vs.remainder(a, b), vs.square(a), vs.sign(a)]
-    made += [vs.clip(a, -3, 4), vs.clip(a, low=11), vs.clip(a, high=-20), vs.bitwise_invert(a)]
-    made += [vs.bitwise_and(a, b), vs.bitwise_or(a, b), vs.bitwise_xor(b, b + 4)]
-    made += [vs.bitwise_right_shift(a, b), vs.floor(a), vs.round(b), vs.positive(a)]
+    built += [vs.fmod(a, b), vs.floor_divide(a, b), vs.remainder(a, b), vs.square(a), vs.sign(a)]
+    built += [vs.clip(a, -3, 4), vs.clip(a, low=11), vs.clip(a, high=-20), vs.bitwise_invert(a)]
+    built += [vs.bitwise_and(a, b), vs.bitwise_or(a, b), vs.bitwise_xor(b, b + 4)]
+    built += [vs.bitwise_right_shift(a, b), vs.floor(a), vs.round(b), vs.positive(a)]
     square = vs.input("m", (4, 4), "int64", bounds=(-3, 3))
-    made += [square @ square, vs.pow(a, vs.weight(np.array([0, 1, 2, 3, 4] * 10))), a % b]
-    made += [vs.reduce_prod(square, 0), vs.cumprod(square, 1), vs.bitwise_left_shift(a, b)]
+    built += [square @ square, vs.pow(a, vs.weight(np.array([0, 1, 2, 3, 4] * 10))), a % b]
+    built += [vs.reduce_prod(square, 0), vs.cumprod(square, 1), vs.bitwise_left_shift(a, b)]
     pixels = vs.reshape(square, (1, 1, 4, 4))
-    made += [vs.conv(pixels, pixels[:, :, :2, :3]), vs.conv_transpose(pixels, pixels[:, :, :2])]
-    made += [vs.einsum("ij,kj->ik", square, square)]
-    graph, ids = vs.build_graph(made)
+    built += [vs.conv(pixels, pixels[:, :, :2, :3]), vs.conv_transpose(pixels, pixels[:, :, :2])]
+    built += [vs.einsum("ij,kj->ik", square, square)]
+    graph, ids = vs.build_graph(built)
     feeds = {
         "m": RNG.integers(-3, 4, (4, 4)),
         "a": RNG.integers(-7, 10, 50),
         "b": RNG.integers(2, 6, 50),
     }
     with vs.Scheduler(["cpu"]) as cpu:
-        results = cpu.compile(made)(**feeds)
-    for tensor, value in zip(made, results, strict=True):
+        results = cpu.compile(built)(**feeds)
+    for tensor, value in zip(built, results, strict=True):
         bounds = graph.bounds[ids[tensor]]
         assert bounds is not None and fits(bounds), tensor
         assert fits((int(value.min()), int(value.max())), bounds), tensor
@@ -314,29 +314,29 @@ def test_floats_of_a_list_mask_take_the_type_of_what_they_mask() -> None:
     assert vs.attention(x, x, x, [0.0, -np.inf]).inputs[3].dtype == "float16"
 
 
-def test_attention_takes_float16_beside_float32(devices: list[str]) -> None:
+def test_attention_takes_float16_next_to_float32(devices: list[str]) -> None:
     rng = np.random.default_rng(7)
     q, k, v = (rng.standard_normal((1, 2, 5, 8)).astype(np.float32) for _ in range(3))
-    kept = k.astype(np.float16), v.astype(np.float16)
-    wide = [vs.constant(x.astype(np.float32)) for x in kept]
-    fp16 = [vs.constant(x) for x in kept]
-    made = vs.attention(q, *fp16, causal=True), vs.attention(q, *wide, causal=True)
+    stored = k.astype(np.float16), v.astype(np.float16)
+    wide = [vs.constant(x.astype(np.float32)) for x in stored]
+    fp16 = [vs.constant(x) for x in stored]
+    built = vs.attention(q, *fp16, causal=True), vs.attention(q, *wide, causal=True)
     again = (
         vs.attention(q, *fp16, kv_len=3, k_new=fp16[0], v_new=fp16[1]),
         vs.attention(*(q, *wide), kv_len=3, k_new=wide[0], v_new=wide[1]),
     )
-    assert {each.dtype for each in (*made, *again)} == {"float32"}
+    assert {each.dtype for each in (*built, *again)} == {"float32"}
     with vs.Scheduler(devices) as sched:
-        one, other, kept_one, kept_other = sched.compile([*made, *again])()
+        one, other, stored_one, stored_other = sched.compile([*built, *again])()
     np.testing.assert_allclose(one, other, 1e-5, 1e-6)
-    np.testing.assert_allclose(kept_one, kept_other, 1e-5, 1e-6)
+    np.testing.assert_allclose(stored_one, stored_other, 1e-5, 1e-6)
 
 
 def test_functions_on_float16_keep_their_type_and_name() -> None:
     x, m = vs.input("x", (2, 3), "float16"), vs.input("m", (3, 4), "float16")
-    for made in (
+    for built in (
         *(vs.gemm(x, m, name="n"), vs.gemm(x, m, alpha=3e5, name="n")),
         *(vs.lp_normalize(x, name="n"), vs.reduce_l2(x, name="n"), vs.instance_norm(x, name="n")),
         vs.instance_norm(x, [1.0, 2.0, 3.0], name="n"),
     ):
-        assert (made.name, made.dtype) == ("n", "float16")
+        assert (built.name, built.dtype) == ("n", "float16")

@@ -57,18 +57,18 @@ def test_sums_of_mixed_are_not_bounded_by_float16() -> None:
 
 
 def test_float16_rounds_the_result_too() -> None:
-    made = product(HALF, floats(7, 30), floats(30, 5, seed=1))
-    np.testing.assert_array_equal(made, made.astype(np.float16))
-    assert made.dtype == np.float32
+    built = product(HALF, floats(7, 30), floats(30, 5, seed=1))
+    np.testing.assert_array_equal(built, built.astype(np.float16))
+    assert built.dtype == np.float32
 
 
 def test_bfloat16_rounds_operands_to_the_even_one_of_two() -> None:
     a = f32(1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3e38, 1e-40, 0).reshape(6, 1)
-    made = product(BRAIN, a, np.ones((1, 1), np.float32))[:, 0]
+    built = product(BRAIN, a, np.ones((1, 1), np.float32))[:, 0]
     near = [1, 1 + 2**-6, 1 + 2**-7, -3e38, 1e-40]
-    np.testing.assert_allclose(made[:5], near, rtol=2**-8, atol=2**-134)
-    np.testing.assert_array_equal(made[:3], np.array(near[:3], np.float32))
-    np.testing.assert_array_equal(as_bfloat16(made), made)
+    np.testing.assert_allclose(built[:5], near, rtol=2**-8, atol=2**-134)
+    np.testing.assert_array_equal(built[:3], np.array(near[:3], np.float32))
+    np.testing.assert_array_equal(as_bfloat16(built), built)
     assert product(BRAIN, *(np.full((1, 1), 1e18, np.float32),) * 2)[0, 0] > 9e35  # no overflow
     for wild in (np.inf, -np.inf, np.nan, np.array([0xFFFFFFFF], np.uint32).view(np.float32)[0]):
         np.testing.assert_array_equal(as_bfloat16(f32(wild)), f32(wild))

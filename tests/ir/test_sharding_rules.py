@@ -70,20 +70,22 @@ def results(case: OpSample, factor: Factor, sizes: list[int]) -> Iterator[NDArra
         changed = factor.attrs(begin, size) if factor.units else {}
         attrs = Attrs({**case.attrs, **changed})
         arrays = operands(case, factor, begin, begin + size, part)
-        given = tuple(TensorType(a.shape, t.dtype) for a, t in zip(arrays, case.types, strict=True))
-        made = np.asarray(op.reference(tuple(arrays), attrs))
-        assert infer(op, given, attrs).shape == made.shape
-        yield made
+        inputs = tuple(
+            TensorType(a.shape, t.dtype) for a, t in zip(arrays, case.types, strict=True)
+        )
+        built = np.asarray(op.reference(tuple(arrays), attrs))
+        assert infer(op, inputs, attrs).shape == built.shape
+        yield built
         begin += size
 
 
-def together(factor: Factor, made: list[NDArray], sizes: list[int]) -> NDArray:
+def together(factor: Factor, built: list[NDArray], sizes: list[int]) -> NDArray:
     if isinstance(factor.result, int):
-        return np.concatenate(made, factor.result)
+        return np.concatenate(built, factor.result)
     if factor.result is PARTIAL_MEAN and factor.units:
         total = sum(sizes)
-        return np.sum([m * np.float32(s / total) for m, s in zip(made, sizes, strict=True)], 0)
-    return np.sum(made, axis=0, dtype=made[0].dtype)
+        return np.sum([m * np.float32(s / total) for m, s in zip(built, sizes, strict=True)], 0)
+    return np.sum(built, axis=0, dtype=built[0].dtype)
 
 
 def check_samples(case: OpSample, factor: Factor, parts: int) -> None:
@@ -102,7 +104,7 @@ def check_samples(case: OpSample, factor: Factor, parts: int) -> None:
 
 
 def is_telling(case: OpSample, factor: Factor) -> bool:
-    """Whether a sum of terms can be told from the whole: of infinities it cannot."""
+    """Return True if a sum of terms differs from the whole: with infinities it does not."""
     if isinstance(factor.result, int):
         return True
     return all(a.dtype.kind != "f" or bool((np.abs(a) < 1e4).all()) for a in case.inputs)
@@ -137,8 +139,8 @@ def test_an_op_has_one_rule() -> None:
 
 def factors(op: str, *shapes: tuple[int, ...], **attrs: object) -> set[tuple[object, object, int]]:
     types = tuple(TensorType(shape) for shape in shapes)
-    made = Attrs(attrs)  # type: ignore[arg-type]
-    call = Sharded(types, infer(get_op(op), types, made), made)
+    built = Attrs(attrs)  # type: ignore[arg-type]
+    call = Sharded(types, infer(get_op(op), types, built), built)
     return {(f.operands, f.result, f.units) for f in factors_of(op, call)}
 
 

@@ -42,9 +42,9 @@ def model(op: str) -> bytes:
     weights = [numpy_helper.from_array(value, f"w{i}") for i, value in enumerate(others)]
     results = ["y", "mean", "variance"] if op == "BatchNormalization" else ["y"]
     node = helper.make_node(op, ["x", *(w.name for w in weights)], results, **attributes)
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 3, 5))
-    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
-    graph = helper.make_graph([node], "g", [given], made, weights)
+    graph_input = helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 3, 5))
+    built = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
+    graph = helper.make_graph([node], "g", [graph_input], built, weights)
     opsets = [helper.make_opsetid("", 18)]
     whole = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     return bytes(whole.SerializeToString())

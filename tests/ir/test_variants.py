@@ -21,7 +21,7 @@ from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
-from vksched.topology.tuned_variants import Choices, size_class_key
+from vksched.topology.tuned_variants import TunedVariants, size_class_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
@@ -46,14 +46,14 @@ def call_of(m: int, k: int, n: int, limits: Limits = SOFTWARE, dtype: str = FLOA
 
 
 def tuned(call: Call, variant: str) -> Limits:
-    return replace(call.limits, tuned=Choices({call_key("matmul", call): variant}))
+    return replace(call.limits, tuned=TunedVariants({call_key("matmul", call): variant}))
 
 
 def shaders(call: Call) -> set[str]:
     return {dispatch.shader for dispatch in lower(MATMUL, call).dispatches}
 
 
-def test_the_best_guess_runs_where_nothing_else_is_said() -> None:
+def test_the_best_guess_runs_where_nothing_else_is_reported() -> None:
     call = call_of(8, 16, 32)
     choice = choice_of(MATMUL, call)
     assert (choice.variant, choice.why) == (choice.of[0], STATIC)
@@ -75,8 +75,8 @@ def test_a_card_can_run_all_that_it_may_choose() -> None:
 def test_every_variant_is_another_lowering(limits: Limits, dtype: str) -> None:
     call = call_of(8, 16, 32, limits, dtype)
     names = variants_of(MATMUL, call)
-    made = [lower(MATMUL, replace(call, variant=name)) for name in names]
-    assert len(names) > 1 and all(a != b for a, b in zip(made, made[1:], strict=False))
+    built = [lower(MATMUL, replace(call, variant=name)) for name in names]
+    assert len(names) > 1 and all(a != b for a, b in zip(built, built[1:], strict=False))
 
 
 def test_tuned_choice_wins_over_the_guess_and_the_callers_over_both() -> None:
@@ -97,7 +97,7 @@ def test_like_sizes_share_a_choice_where_they_agree() -> None:
     near, far = call_of(8, 20, 32, limits), call_of(8, 16, 64, limits)
     assert choice_of(MATMUL, near).why == LIKE and choice_of(MATMUL, far).why == STATIC
     other = {call_key("matmul", call_of(8, 12, 32)): FIRST}
-    torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
+    torn = call_of(8, 20, 32, replace(limits, tuned=TunedVariants({**limits.tuned, **other})))
     assert choice_of(MATMUL, torn).why == STATIC
     assert size_class_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
 
@@ -113,7 +113,7 @@ def test_coopmats_of_smaller_calls_serve_larger_ones() -> None:
 
     def choices(*of: int) -> Limits:
         measured = {call_key("matmul", square(side)): sides[side] for side in of}
-        return replace(card, tuned=Choices(measured))
+        return replace(card, tuned=TunedVariants(measured))
 
     for side, of, variant, why in (
         (256, (64,), sides[64], SMALLER),
@@ -163,9 +163,9 @@ def test_plan_tells_which_variant_runs_and_why() -> None:
     plan = make_plan(outputs, {}, Topology((found, rest)))
     line = f"  variant: {SECOND}, tuned of {NAMES}"
     assert line in plan.explain("product").splitlines()
-    told = plan.node_as_dict("product")
-    assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
-    assert told["variants"] == [FIRST, SECOND, *OTHERS]
+    data = plan.node_as_dict("product")
+    assert (data["variant"], data["why_variant"]) == (SECOND, TUNED)
+    assert data["variants"] == [FIRST, SECOND, *OTHERS]
     on_cpu = make_plan(outputs, {"product": "cpu"}, Topology((spec, rest)))
     assert "variant" not in on_cpu.explain("product")
 
@@ -197,9 +197,7 @@ LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared
         (4095, LARGE_GPU, "tiled 32x64"),
     ],
 )
-def test_gpus_are_given_the_largest_tiles_that_fill_them(
-    size: int, limits: Limits, guess: str
-) -> None:
+def test_gpus_get_the_largest_tiles_that_fill_them(size: int, limits: Limits, guess: str) -> None:
     call = call_of(size, size, size, limits)
     names = variants_of(MATMUL, call)
     assert names[0] == guess
@@ -211,12 +209,12 @@ def test_gpus_are_given_the_largest_tiles_that_fill_them(
 
 
 def test_vec4_tiles_pack_what_is_not_in_vec4() -> None:
-    def made(n: int) -> list[str]:
+    def names_of(n: int) -> list[str]:
         call = replace(call_of(64, 64, n, GPU), variant="vec4 64x64")
         return [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
 
-    assert made(64) == ["matmul_vec4_float32"]
-    assert made(65) == ["matmul_pack", "matmul_vec4_float32"]
+    assert names_of(64) == ["matmul_vec4_float32"]
+    assert names_of(65) == ["matmul_pack", "matmul_vec4_float32"]
     whole = call_of(64, 64, 64, GPU, INT32)
     assert variants_of(MATMUL, whole) == ("tiled 32x64",)
 
@@ -231,14 +229,14 @@ def test_eight_lanes_need_integers_of_64_bits() -> None:
 def test_wide_tiles_of_a_row_are_for_lines_along_n() -> None:
     names = variants_of(MATMUL, call_of(1, 16, 1024))
     assert {"gemv_cpu 1x512", "gemv_cpu 1x32"} <= {*names}
-    turned = Call(
+    call = Call(
         (TensorType((1, 16)), TensorType((1024, 16))),
         TensorType((1, 1024)),
         Attrs({"transpose_a": False, "transpose_b": True}),
         SOFTWARE,
     )
-    assert "gemv_cpu 1x512" not in variants_of(MATMUL, turned)
-    assert variants_of(MATMUL, turned)[0] == "gemv_cpu 1x32"
+    assert "gemv_cpu 1x512" not in variants_of(MATMUL, call)
+    assert variants_of(MATMUL, call)[0] == "gemv_cpu 1x32"
 
 
 @pytest.mark.parametrize(

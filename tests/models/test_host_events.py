@@ -27,20 +27,20 @@ MANY = np.arange(40, dtype=np.float32) % 20
 @pytest.fixture
 def gpu() -> Iterator[vs.Scheduler]:
     """A scheduler with a device, so that what the host does is worth a word."""
-    with null_scheduler(True) as made:
-        yield made
+    with null_scheduler(True) as sched:
+        yield sched
 
 
 def test_a_step_is_warned_of_once_per_kind_at_the_line_that_runs(gpu: vs.Scheduler) -> None:
     run = gpu.compile(vs.load(parse(TEXT)))
-    with pytest.warns(vs.VkschedWarning) as said:
+    with pytest.warns(vs.VkschedWarning) as caught:
         np.testing.assert_array_equal(run(x=MANY)["y"], np.exp(-MANY[19::-1]))
-    assert [str(w.message) for w in said] == [
+    assert [str(w.message) for w in caught] == [
         "[fallback] the host runs Unique (node 'u') on the CPU, because no vksched op expresses "
         "Unique; the graph is split there, and the second segment is compiled once its input "
         "shapes are known; try print(run.explain())"
     ]
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__
     run(x=MANY[:30])  # warnings are errors here
     gpu.compile(vs.load(parse(TEXT)))(x=MANY)
 
@@ -65,8 +65,8 @@ def test_on_numpy_alone_nothing_is_warned_of_and_steps_are_events() -> None:
         sched.compile(vs.load(parse(TEXT)))(x=MANY)
         (step,) = recorder.select("host_op", "cpu")
         before, after = recorder.select("run")
-        told = step.fields["op"], step.fields["node"], step.fields["cause"]
-        assert told == ("onnx.Unique", "u", "no vksched op expresses Unique")
+        reported = step.fields["op"], step.fields["node"], step.fields["cause"]
+        assert reported == ("onnx.Unique", "u", "no vksched op expresses Unique")
         assert before.end_s <= step.start_s <= step.end_s <= after.start_s
         sched.compile(vs.load(parse(LOOP)))(x=MANY[:3], n=np.array(2))
         assert recorder.select("host_op") == [step]

@@ -26,8 +26,8 @@ DEVICES = [list(DEVICE_SETS)[0], *list(DEVICE_SETS)[1:2]]
 
 @pytest.fixture(scope="module", params=DEVICES)
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
-    with vs.Scheduler(DEVICE_SETS[request.param]) as made:
-        yield made
+    with vs.Scheduler(DEVICE_SETS[request.param]) as sched:
+        yield sched
 
 
 def check(sched: vs.Scheduler, text: str, opset: int = 17, **feeds: Any) -> list[str]:
@@ -109,8 +109,8 @@ LOOP = "g (float[3] x%s) => (float[3] y, float[p,3] z) { k = Abs(x)\n t = Neg(x)
 @pytest.mark.parametrize("known", [True, False])
 def test_loops_by_count(sched: vs.Scheduler, turns: int, known: bool) -> None:
     body = BODY % "c2 = Identity(c)"
-    given = "" if known else ", int64 m"
-    text = LOOP % (given, f"m = Constant<value_int={turns}>()" if known else "")
+    declared = "" if known else ", int64 m"
+    text = LOOP % (declared, f"m = Constant<value_int={turns}>()" if known else "")
     text += f"y, z = Loop(m, , x) <{body}> }}"
     feeds = {} if known else {"m": np.array(turns)}
     assert check(sched, text, x=X, **feeds) == ([] if known else ["Loop"])

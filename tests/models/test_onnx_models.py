@@ -122,10 +122,10 @@ def assert_equal(name: str, found: Arrays, wanted: Arrays) -> None:
         assert error <= QUANTISED.get(name, TOLERANCE), f"{key}: {error:.2e}"
 
 
-def flops(made: tuple[Plan, ...]) -> Counter[str]:
+def flops(plans: tuple[Plan, ...]) -> Counter[str]:
     """The floating-point work of plans by device, from the ops' own rules; views do none."""
     out: Counter[str] = Counter()
-    for plan in made:
+    for plan in plans:
         nodes = plan.graph.nodes
         for split in plan.splits:
             for node in (nodes[n] for n in split.nodes):
@@ -136,11 +136,11 @@ def flops(made: tuple[Plan, ...]) -> Counter[str]:
     return out
 
 
-def assert_work_on_devices(made: tuple[Plan, ...]) -> None:
+def assert_work_on_devices(plans: tuple[Plan, ...]) -> None:
     """Nor is a node left to the reference evaluator, whose work no rule knows."""
-    left = {node.op for plan in made for node in plan.graph.ops if get_op(node.op).opaque}
+    left = {node.op for plan in plans for node in plan.graph.ops if get_op(node.op).opaque}
     assert not left
-    work = flops(made)
+    work = flops(plans)
     assert work["cpu"] <= (1 - WORK_ON_DEVICE) * work.total(), dict(work)
 
 
@@ -152,9 +152,9 @@ def spread(names: tuple[str, ...], devices: list[str]) -> dict[str, str]:
 @pytest.mark.parametrize("name", some_of(NAMES, 3))
 def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> None:
     _, wanted = bench.reference(name)
-    found, made = bench.alone(name)
+    found, built = bench.alone(name)
     assert_equal(name, found, wanted)
-    assert_work_on_devices(made)
+    assert_work_on_devices(built)
 
 
 @pytest.mark.each_value
@@ -186,12 +186,16 @@ def test_a_second_call_makes_nothing(
     inputs, wanted = bench.reference(name)
     run = sched.compile(bench.load(name))
     run(**inputs)
-    before, planned, segments = test_reuse.made(sched), len(plans), run.segments
+    before, planned, segments = test_reuse.created_objects(sched), len(plans), run.segments
     monkeypatch.setattr("vksched.models.program.FrameLowering", None)  # nothing is lowered, either
     for seed in (0, 1):
         found = run(**example_inputs(name, seed))
         assert seed or assert_equal(name, found, wanted) is None
-    assert test_reuse.made(sched) == before and len(plans) == planned and run.segments == segments
+    assert (
+        test_reuse.created_objects(sched) == before
+        and len(plans) == planned
+        and run.segments == segments
+    )
     run.close()
 
 

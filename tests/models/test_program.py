@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import DEVICE_SETS
-from test_reuse import made
+from test_reuse import created_objects
 
 import vksched as vs
-from vksched.engine.graph_registry import Graphs
+from vksched.engine.graph_registry import GraphRegistry
 from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")
@@ -34,8 +34,8 @@ def parse(text: str, opset: int = 17) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def sched() -> Iterator[vs.Scheduler]:
-    with vs.Scheduler(["cpu"]) as made_one:
-        yield made_one
+    with vs.Scheduler(["cpu"]) as sched:
+        yield sched
 
 
 def ids(count: int) -> np.ndarray[Any, Any]:
@@ -58,11 +58,11 @@ def test_a_second_call_lowers_plans_and_allocates_nothing(
     with vs.Scheduler(DEVICE_SETS[name]) as sched:
         run = sched.compile(vs.load(parse(loop)))
         first = run(x=X, k=ids(2), n=np.array(3))
-        before, segments = made(sched), run.segments
+        before, segments = created_objects(sched), run.segments
         monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
         monkeypatch.setattr("vksched.planner.planner.plan_graph", None)
         again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
-        assert made(sched) == before and set(run.segments) == set(segments)
+        assert created_objects(sched) == before and set(run.segments) == set(segments)
         np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
         np.testing.assert_array_equal(again["z"], 2 * (X + 4 * np.maximum(X, 0)))
         np.testing.assert_array_equal(again["u"], ids(2) + 5)
@@ -79,7 +79,7 @@ def test_what_was_not_used_for_longest_is_dropped(sched: vs.Scheduler) -> None:
 
 
 @pytest.mark.parametrize("kind", ["segments", "turns"])
-def test_all_that_one_run_uses_is_kept_for_the_next(
+def test_all_that_one_run_uses_is_retained_for_the_next(
     kind: str, sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "segments":
@@ -99,10 +99,10 @@ def test_all_that_one_run_uses_is_kept_for_the_next(
     monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
     np.testing.assert_array_equal(run(t0=X, **more)["t5"], first)
     monkeypatch.undo()
-    kept = len(run.plans)
+    stored = len(run.plans)
     for count in range(4, 8):
         run(t0=np.arange(count, dtype=np.float32), **more)
-    assert 5 <= len(run.plans) == kept  # but no more than one run needs
+    assert 5 <= len(run.plans) == stored  # but no more than one run needs
     run.close()
 
 
@@ -119,13 +119,13 @@ def test_shapes_leave_nothing_in_the_model(sched: vs.Scheduler) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.full(1, 0.5, np.float32), "w"))
     loaded = vs.load(model)
     run = sched.compile(loaded, limit=1)
-    kept = []
+    stored = []
     for count in (300, 301, 302):
         x = np.zeros(count, np.float32)
         np.testing.assert_array_equal(run(x=x)["y"], np.arange(count) / 2)
         context = loaded.context
-        kept.append((len(context._tensors), len(context._folded), len(context._shared)))
-    assert kept[0] == kept[1] == kept[2]
+        stored.append((len(context._tensors), len(context._folded), len(context._shared)))
+    assert stored[0] == stored[1] == stored[2]
     run.close()
 
 
@@ -214,7 +214,7 @@ def test_results_may_be_written_to(sched: vs.Scheduler) -> None:
     run.close()
 
 
-def test_what_is_made_of_an_input_follows_it(sched: vs.Scheduler) -> None:
+def test_what_is_built_of_an_input_follows_it(sched: vs.Scheduler) -> None:
     blocks = np.full((2, 1, 8), 0x11, np.uint8)
     scales = np.ones(2, np.float32)
     values = [("a", 1, [1, 16]), ("b", 2, [2, 1, 8]), ("s", 1, [2])]
@@ -462,17 +462,17 @@ def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Sc
     assert closed.wait(60) and not run.segments
 
 
-def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_retained_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
     run(x=X)
-    compile_it = Graphs.compile
+    compile_it = GraphRegistry.compile
 
-    def short(graphs: Graphs, *given: Any, **named: Any) -> Any:
+    def short(graphs: GraphRegistry, *args: Any, **named: Any) -> Any:
         if run.segments:
             raise vs.OutOfMemory("no room beside another graph")
-        return compile_it(graphs, *given, **named)
+        return compile_it(graphs, *args, **named)
 
-    monkeypatch.setattr(Graphs, "compile", short)
+    monkeypatch.setattr(GraphRegistry, "compile", short)
     np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])
     assert len(run.segments) == 1
     run.close()
@@ -509,34 +509,34 @@ def test_a_host_node_that_fails_is_named(sched: vs.Scheduler) -> None:
     ],
     ids=["a node of the graph", "between segments"],
 )
-def test_operands_that_do_not_fit_are_told_by_the_rule_first(
+def test_operands_that_do_not_fit_are_reported_by_the_rule_first(
     sched: vs.Scheduler, body: str, ours: str, theirs: str
 ) -> None:
     text = f"g (float[n,c,8,8] x, float[9,2,k,k] w) => (float[?,?,?,?] y) {{ y = {body} }}"
     run = sched.compile(vs.load(parse(text)))
-    given = np.ones((4, 8, 8, 8), np.float32), np.ones((9, 2, 3, 3), np.float32)
+    inputs = np.ones((4, 8, 8, 8), np.float32), np.ones((9, 2, 3, 3), np.float32)
     with pytest.raises(vs.ModelFormatError, match=rf"node 'y': .*{ours}.*evaluator: .*{theirs}"):
-        run(x=given[0], w=given[1])
+        run(x=inputs[0], w=inputs[1])
     run.close()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("y = Reshape(x, k)", r"Reshape.*\[reshape\] "),
         ("c = ConstantOfShape(k)\n y = Add(x, c)", "ConstantOfShape.*negative"),
         ("r = Range(zero, one, zero)\n y = Add(x, r)", "Range.*step"),
     ],
 )
-def test_elements_that_do_not_fit_are_told_with_the_node(
-    sched: vs.Scheduler, text: str, said: str
+def test_elements_that_do_not_fit_are_reported_with_the_node(
+    sched: vs.Scheduler, text: str, message: str
 ) -> None:
     model = parse(f"g (float[n] x, int64[m] k) => (float[?] y) {{ {text} }}")
-    given = {"zero": np.float32(0), "one": np.float32(1)}
-    arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in given.items()]
+    feeds = {"zero": np.float32(0), "one": np.float32(1)}
+    arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in feeds.items()]
     model.graph.initializer.extend(arrays)
     run = sched.compile(vs.load(model))
-    with pytest.raises(vs.ModelFormatError, match=said) as caught:
+    with pytest.raises(vs.ModelFormatError, match=message) as caught:
         run(x=X, k=np.array([-2, 2]))
     assert "\n" not in str(caught.value)
     run.close()
@@ -566,7 +566,7 @@ def test_what_inference_says_wrongly_is_found_out_once(
     run.close()
 
 
-def test_what_inference_says_wrongly_is_found_out_in_stages_kept_from_before(
+def test_what_inference_says_wrongly_is_found_out_in_stages_retained_from_before(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vksched.importers.onnx.lower.model_context import ModelContext

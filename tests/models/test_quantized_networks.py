@@ -58,35 +58,35 @@ class Written:
 
 def network() -> onnx.ModelProto:
     """Codes made of floats as they come, a product, convolutions, codes back to floats."""
-    made = Written()
-    made.put("scale", np.float32(0.5))
-    made.put("zero", np.uint8(100))
-    made.put("matrix", made.rng.integers(0, 255, (SIDE, SIDE)).astype(np.uint8))
-    made.put("middle", np.uint8(128))
-    made.add("DynamicQuantizeLinear", ["x"], ["codes", "of_x", "zero_of_x"])
-    made.add("MatMulInteger", ["codes", "matrix", "zero_of_x", "middle"], ["sums"])
-    made.add("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT)
-    made.add("Mul", ["floats", "of_x"], ["scaled"])
-    made.add("QuantizeLinear", ["scaled", "scale", "zero"], ["first"])
+    written = Written()
+    written.put("scale", np.float32(0.5))
+    written.put("zero", np.uint8(100))
+    written.put("matrix", written.rng.integers(0, 255, (SIDE, SIDE)).astype(np.uint8))
+    written.put("middle", np.uint8(128))
+    written.add("DynamicQuantizeLinear", ["x"], ["codes", "of_x", "zero_of_x"])
+    written.add("MatMulInteger", ["codes", "matrix", "zero_of_x", "middle"], ["sums"])
+    written.add("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT)
+    written.add("Mul", ["floats", "of_x"], ["scaled"])
+    written.add("QuantizeLinear", ["scaled", "scale", "zero"], ["first"])
     last = "first"
     for number in range(len(LAYERS)):
-        last = made.convolution(number, last)
-    made.put("wide", made.rng.integers(0, 255, (4, 8, 1, 1)).astype(np.uint8))
-    made.add("ConvInteger", [last, "wide", "zero"], ["raw"])
-    made.add("DequantizeLinear", [last, "scale", "zero"], ["values"])
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, (IMAGES, 8, SIDE, SIDE))
+        last = written.convolution(number, last)
+    written.put("wide", written.rng.integers(0, 255, (4, 8, 1, 1)).astype(np.uint8))
+    written.add("ConvInteger", [last, "wide", "zero"], ["raw"])
+    written.add("DequantizeLinear", [last, "scale", "zero"], ["values"])
+    graph_input = helper.make_tensor_value_info("x", TensorProto.FLOAT, (IMAGES, 8, SIDE, SIDE))
     results = [
         helper.make_tensor_value_info(name, kind, None)
         for name, kind in (("raw", TensorProto.INT32), ("values", TensorProto.FLOAT))
     ]
-    graph = helper.make_graph(made.nodes, "quantized", [given], results, made.known)
+    graph = helper.make_graph(written.nodes, "quantized", [graph_input], results, written.known)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture(params=["cpu", *vulkan_names()])
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
-    with vs.Scheduler([request.param], tune=False) as made:
-        yield made
+    with vs.Scheduler([request.param], tune=False) as sched:
+        yield sched
 
 
 @pytest.mark.parametrize("word", ["float32", "float16", "bfloat16"])

@@ -26,8 +26,8 @@ def model() -> Model:
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])]
     weights = [numpy_helper.from_array(a, n) for n, a in (("fc.weight", W), ("fc.bias", B))]
     graph = helper.make_graph(nodes, "small", inputs, outputs, weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return vs.load(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return vs.load(model)
 
 
 def formula(w: NDArray, b: NDArray) -> NDArray:
@@ -84,26 +84,26 @@ def scaled(*more: NodeProto, **weights: NDArray) -> Model:
 def test_constants_are_trainable_by_their_own_names_alone() -> None:
     two = numpy_helper.from_array(np.asarray(2, np.float32))
     constant = helper.make_node("Constant", [], ["p[0]"], value=two)
-    made = scaled(constant, helper.make_node("Pow", ["s", "p[0]"], ["y"]))
-    assert sorted(made.tensors(trainable="*").params) == ["w"]
-    assert sorted(made.tensors(trainable=["p[0]"]).params) == ["p[0]"]
+    built = scaled(constant, helper.make_node("Pow", ["s", "p[0]"], ["y"]))
+    assert sorted(built.tensors(trainable="*").params) == ["w"]
+    assert sorted(built.tensors(trainable=["p[0]"]).params) == ["p[0]"]
 
 
 def test_what_shapes_depend_on_is_not_trainable() -> None:
     scales = np.asarray([1, 2], np.float32)
-    made = scaled(helper.make_node("Resize", ["s", "", "scales"], ["y"], name="up"), scales=scales)
+    built = scaled(helper.make_node("Resize", ["s", "", "scales"], ["y"], name="up"), scales=scales)
     for pattern in ("*", "w", ["*", "w"]):
-        got = made.tensors(trainable=pattern)
+        got = built.tensors(trainable=pattern)
         assert sorted(got.params) == ["w"] and got.outputs["y"].shape == (1, 6)
     for named in ("scales", ["*", "scales"], ["w", "sc*"]):
         with pytest.raises(vs.GraphError, match="Resize node 'up' needs 'scales' for a shape"):
-            made.tensors(trainable=named)
+            built.tensors(trainable=named)
     with pytest.raises(vs.GraphError, match="as trainable, got None"):
-        made.tensors(trainable=None)  # type: ignore[arg-type]
+        built.tensors(trainable=None)  # type: ignore[arg-type]
 
 
 def test_what_shapes_are_computed_from_is_not_trainable() -> None:
-    made = scaled(
+    built = scaled(
         helper.make_node("Mul", ["scales", "twice"], ["all"]),
         helper.make_node("Resize", ["s", "", "all"], ["r"], name="up"),
         helper.make_node("Resize", ["r", "", "again"], ["u"], name="more"),
@@ -113,10 +113,10 @@ def test_what_shapes_are_computed_from_is_not_trainable() -> None:
         again=np.asarray([1, 2], np.float32),
         gain=np.asarray(3, np.float32),
     )
-    got = made.tensors(trainable="*")
+    got = built.tensors(trainable="*")
     assert sorted(got.params) == ["gain", "w"] and got.outputs["y"].shape == (1, 12)
     with pytest.raises(vs.GraphError, match="'up' needs 'twice' for a shape"):
-        made.tensors(trainable=["gain", "twice"])
+        built.tensors(trainable=["gain", "twice"])
 
 
 def test_a_model_of_stages_is_refused() -> None:
@@ -124,6 +124,6 @@ def test_a_model_of_stages_is_refused() -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, [1, None])]
     graph = helper.make_graph(nodes, "segments", inputs, outputs)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(vs.UnsupportedOp, match=r"single graph|one graph"):
-        vs.load(made).tensors()
+        vs.load(model).tensors()

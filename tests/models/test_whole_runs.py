@@ -10,7 +10,7 @@ from test_program import parse
 
 import vksched as vs
 from vksched.common.errors import DTypeError, PlanError
-from vksched.models.compiled_model import CompiledModel, Direct
+from vksched.models.compiled_model import CompiledModel, DirectRun
 
 ONE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Exp(x) }"
 TWICE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Identity(y) }"
@@ -23,13 +23,13 @@ X = np.array([1.0, 2.0, 3.0], np.float32)
 def direct(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Notes each run that goes directly."""
     seen: list[object] = []
-    run = Direct.run
+    run = DirectRun.run
 
-    def noted(self: Direct, *given: object) -> object:
+    def noted(self: DirectRun, *args: object) -> object:
         seen.append(self.segment)
-        return run(self, *given)  # type: ignore[arg-type]
+        return run(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Direct, "run", noted)
+    monkeypatch.setattr(DirectRun, "run", noted)
     return seen
 
 
@@ -64,11 +64,11 @@ def test_results_that_share_memory_do_not(text: str, direct: list[object]) -> No
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(text)))
         for _ in range(3):
-            given = X.copy()
-            found = run(x=given)
+            values = X.copy()
+            found = run(x=values)
             found["z"][...] = 7
             np.testing.assert_array_equal(found["y"], -X)
-            np.testing.assert_array_equal(given, X)
+            np.testing.assert_array_equal(values, X)
     assert not direct
 
 
@@ -80,7 +80,7 @@ def test_what_int64_hold_decides_the_graph(direct: list[object]) -> None:
     assert not direct
 
 
-def test_a_graph_that_was_dropped_and_made_again_is_gone_to_directly(direct: list[object]) -> None:
+def test_a_graph_that_was_dropped_and_rebuilt_is_gone_to_directly(direct: list[object]) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(ONE)), limit=1)
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_graph_that_was_dropped_and_made_again_is_gone_to_directly(direct: lis
     assert len(later) == 2 and first not in later
 
 
-def test_a_graph_that_others_close_is_made_again() -> None:
+def test_a_graph_that_others_close_is_rebuilt() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(ONE)), limit=1)
 
@@ -113,13 +113,13 @@ def test_a_run_that_another_thread_closes_before_it_begins_makes_no_graph(
         run = sched.compile(vs.load(parse(ONE)))
         for _ in range(2):
             check(run, X)
-        direct = Direct.run
+        direct = DirectRun.run
 
-        def closed_first(self: Direct, *given: object) -> object:
+        def closed_first(self: DirectRun, *args: object) -> object:
             run.close()
-            return direct(self, *given)  # type: ignore[arg-type]
+            return direct(self, *args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Direct, "run", closed_first)
+        monkeypatch.setattr(DirectRun, "run", closed_first)
         with pytest.raises(PlanError, match="closed"):
             run(x=X)
         assert not run.segments

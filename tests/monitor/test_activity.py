@@ -79,10 +79,10 @@ def test_a_rate_counts_the_tick_that_is_not_over_as_long_as_it_is() -> None:
 
 
 def test_runs_are_counted_with_what_they_move() -> None:
-    made = make_plan(vs.exp(vs.input("x", (4, 4))))
+    plan = make_plan(vs.exp(vs.input("x", (4, 4))))
     activity = Activity(vs.SimulatedClock(), ["null:0", "null:1", CPU])
     for number in range(3):
-        activity.ran(made, stats(number, float(number), number + 0.5))
+        activity.ran(plan, stats(number, float(number), number + 0.5))
     activity.drain()
     device = activity.devices[A]
     assert (activity.runs, activity.run_s) == (3, 1.5)
@@ -92,21 +92,21 @@ def test_runs_are_counted_with_what_they_move() -> None:
 
 
 def test_a_list_that_nobody_drains_stays_bounded() -> None:
-    made = make_plan(vs.exp(vs.input("x", (4, 4))))
+    plan = make_plan(vs.exp(vs.input("x", (4, 4))))
     activity = Activity(vs.SimulatedClock(), ["null:0", "null:1", CPU])
     for number in range(3 * PENDING + 5):
-        activity.ran(made, stats(number, number * 1e-3, number * 1e-3 + 5e-4))
+        activity.ran(plan, stats(number, number * 1e-3, number * 1e-3 + 5e-4))
         assert len(activity._pending) < PENDING
     activity.drain()
     assert activity.runs == 3 * PENDING + 5
 
 
-def test_no_plan_is_kept_alive() -> None:
-    made = make_plan(vs.exp(vs.input("x", (4, 4))))
+def test_no_plan_is_retained_alive() -> None:
+    plan = make_plan(vs.exp(vs.input("x", (4, 4))))
     activity = Activity(vs.SimulatedClock(), ["null:0", "null:1", CPU])
-    activity.ran(made, stats(0, 0.0, 1.0))
+    activity.ran(plan, stats(0, 0.0, 1.0))
     activity.drain()
-    seen = weakref.ref(made)
-    del made
+    seen = weakref.ref(plan)
+    del plan
     gc.collect()
     assert seen() is None

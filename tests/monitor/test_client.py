@@ -119,16 +119,16 @@ def test_all_processes_of_the_user_are_found_as_they_appear(runtime_home: Path) 
         with working(runtime_home, ["cpu"]) as second:
             client.look_for_new()
             read_until(client, lambda: len(client.processes()) == 2)
-            told = {p.pid: p for p in client.processes()}
-            assert told.keys() == {first.pid, second.pid}
-            assert all(p.schedulers[0].runs > 0 for p in told.values())
+            reported = {p.pid: p for p in client.processes()}
+            assert reported.keys() == {first.pid, second.pid}
+            assert all(p.schedulers[0].runs > 0 for p in reported.values())
             only = Client(second.pid)
             assert [p.pid for p in only.wait_for_all(10)] == [second.pid]
             only.close()
     client.close()
 
 
-def test_a_stranger_in_the_folder_is_told_of_as_a_problem(runtime_home: Path) -> None:
+def test_a_stranger_in_the_folder_is_reported_as_a_problem(runtime_home: Path) -> None:
     with sending(11) as send:
         os.chmod(runtime_home / "vksched" / "11.sock", 0o666)
         client = Client()

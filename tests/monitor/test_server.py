@@ -30,7 +30,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 
 @contextlib.contextmanager
-def told(sched: vs.Scheduler) -> Iterator[vs.CompiledGraph]:
+def monitored_run(sched: vs.Scheduler) -> Iterator[vs.CompiledGraph]:
     with sched:
         yield sched.compile(steps(source(), ["a", "b"])[-1])
 
@@ -58,9 +58,9 @@ def one(client: Client) -> ProcessNow:
 
 def test_the_socket_is_there_as_long_as_a_scheduler_is(runtime_home: Path) -> None:
     assert not mine(runtime_home).exists()
-    with told(monitored()):
+    with monitored_run(monitored()):
         assert stat.S_IMODE(os.lstat(mine(runtime_home)).st_mode) == 0o600
-        with told(monitored()):
+        with monitored_run(monitored()):
             assert mine(runtime_home).exists()
         assert mine(runtime_home).exists()
     assert not mine(runtime_home).exists()
@@ -68,19 +68,23 @@ def test_the_socket_is_there_as_long_as_a_scheduler_is(runtime_home: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("variable", "given", "on"),
+    ("variable", "argument", "on"),
     [("1", None, True), ("0", None, False), ("", None, False), ("1", False, False)],
 )
-def test_the_variable_counts_where_nothing_is_said(
-    runtime_home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, given: bool | None, on: bool
+def test_the_variable_counts_where_nothing_is_reported(
+    runtime_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    argument: bool | None,
+    on: bool,
 ) -> None:
     monkeypatch.setenv("VKSCHED_MONITOR", variable)
-    with vs.Scheduler(["cpu"], monitor=given):
+    with vs.Scheduler(["cpu"], monitor=argument):
         assert mine(runtime_home).exists() is on
 
 
-def test_several_schedulers_are_told_of_each_by_itself(runtime_home: Path) -> None:
-    with told(monitored()) as run, told(monitored()):
+def test_several_schedulers_are_reported_each_by_itself(runtime_home: Path) -> None:
+    with monitored_run(monitored()) as run, monitored_run(monitored()):
         for _ in range(3):
             run(x=X)
         client = Client(os.getpid())
@@ -96,7 +100,7 @@ def test_a_client_that_never_reads_misses_lines_and_is_cut_off(
 ) -> None:
     monkeypatch.setattr(server, "TICK_S", 0.01)
     monkeypatch.setattr(server, "STUCK_S", 0.5)
-    with told(monitored()) as run, socket_dir.connect(mine(runtime_home)) as stuck:
+    with monitored_run(monitored()) as run, socket_dir.connect(mine(runtime_home)) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         served = server._server
         assert served is not None
@@ -113,12 +117,12 @@ def test_a_client_that_never_reads_misses_lines_and_is_cut_off(
 
 
 def test_a_client_that_talks_is_cut_off(runtime_home: Path) -> None:
-    with told(monitored()) as run:
-        for said in (b"{}\n", b"x" * 100_000, b"\0"):
+    with monitored_run(monitored()) as run:
+        for text in (b"{}\n", b"x" * 100_000, b"\0"):
             with socket_dir.connect(mine(runtime_home)) as talking:
                 first_line(talking)
                 with contextlib.suppress(OSError):
-                    talking.sendall(said)
+                    talking.sendall(text)
                 with contextlib.suppress(ConnectionResetError):
                     while talking.recv(1 << 16):
                         pass
@@ -128,8 +132,8 @@ def test_a_client_that_talks_is_cut_off(runtime_home: Path) -> None:
         client.close()
 
 
-def test_more_clients_than_there_is_room_for_are_turned_away(runtime_home: Path) -> None:
-    with told(monitored()), contextlib.ExitStack() as stack:
+def test_more_clients_than_there_is_room_for_are_rejected(runtime_home: Path) -> None:
+    with monitored_run(monitored()), contextlib.ExitStack() as stack:
         there = [
             stack.enter_context(socket_dir.connect(mine(runtime_home)))
             for _ in range(server.CLIENTS)
@@ -153,7 +157,7 @@ def test_clients_that_come_and_go_leave_no_files_open(runtime_home: Path) -> Non
     files = Path("/proc/self/fd")
     if not files.exists():
         pytest.skip("only Linux tells which files are open")
-    with told(monitored()):
+    with monitored_run(monitored()):
         served = server._server
         assert served is not None
         with socket_dir.connect(mine(runtime_home)) as own:
@@ -177,7 +181,7 @@ def test_a_process_without_files_left_asks_once_a_tick_and_goes_on(
         calls.append(1)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    with told(monitored()):
+    with monitored_run(monitored()):
         served = server._server
         assert served is not None
         tick = served._tick
@@ -191,7 +195,7 @@ def test_a_process_without_files_left_asks_once_a_tick_and_goes_on(
             first_line(own)
 
 
-def test_a_scheduler_that_opens_as_the_last_one_closes_is_told_of(
+def test_a_scheduler_that_opens_as_the_last_one_closes_is_reported(
     runtime_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket of the new one has the same name: the old one may not be removed after it."""
@@ -210,7 +214,7 @@ def test_a_scheduler_that_opens_as_the_last_one_closes_is_told_of(
     thread = opened[0]
     assert isinstance(thread, threading.Thread)
     thread.join()
-    with told(opened[1]) as run:  # type: ignore[arg-type]
+    with monitored_run(opened[1]) as run:  # type: ignore[arg-type]
         run(x=X)
         client = Client(os.getpid())
         assert one(client).schedulers[0].runs == 1
@@ -220,32 +224,32 @@ def test_a_scheduler_that_opens_as_the_last_one_closes_is_told_of(
 def test_a_server_that_ended_is_followed_by_another(
     runtime_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with told(monitored()) as run:
+    with monitored_run(monitored()) as run:
         run(x=X)
         served = server._server
         assert served is not None
         monkeypatch.setattr(served, "_tick", lambda _: 1 / 0)
         with pytest.warns(vs.VkschedWarning, match=r"^\[monitor\] it ended: ZeroDivisionError"):
             served._thread.join(10)
-        with told(monitored()):
+        with monitored_run(monitored()):
             client = Client(os.getpid())
             assert [each.runs for each in one(client).schedulers] == [1, 0]
             client.close()
 
 
-def test_where_no_socket_can_be_made_a_warning_says_so_and_runs_go_on(runtime_home: Path) -> None:
+def test_where_no_socket_can_be_opened_a_warning_says_so_and_runs_go_on(runtime_home: Path) -> None:
     (runtime_home / "vksched").mkdir()
     (runtime_home / "vksched").chmod(0o755)
     with pytest.warns(vs.VkschedWarning, match=r"^\[monitor\] the scheduler is not monitored: "):
         sched = monitored()
-    with told(sched) as run:
+    with monitored_run(sched) as run:
         run(x=X)
 
 
 def test_a_look_that_fails_breaks_neither_runs_nor_other_schedulers(
     runtime_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with told(monitored()) as run, told(monitored()) as other:
+    with monitored_run(monitored()) as run, monitored_run(monitored()) as other:
         served = server._server
         assert served is not None
         monkeypatch.setattr(served.watches[0], "look", lambda: 1 / 0)

@@ -162,7 +162,7 @@ def test_names_follow_the_conventions() -> None:
 
 def test_a_library_that_fails_breaks_no_run() -> None:
     class Broken:
-        def add(self, *given: object) -> None:
+        def add(self, *args: object) -> None:
             raise RuntimeError("full")
 
         record = set = add

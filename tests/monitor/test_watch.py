@@ -37,11 +37,11 @@ def test_runs_and_bytes_are_those_of_the_stats(names: list[str]) -> None:
         run = sched.compile(steps(source(), ["a", "b"])[-1])
         for _ in range(5):
             run(x=X)
-        stats, told = run.stats, look(watch)
+        stats, reported = run.stats, look(watch)
         assert stats is not None
-        assert (told.runs, told.graphs, told.running, told.waiting) == (5, 1, 0, 0)
-        assert [d.name for d in told.devices] == [d.name for d in sched.devices]
-        worked = [d for d in told.devices if d.runs]
+        assert (reported.runs, reported.graphs, reported.running, reported.waiting) == (5, 1, 0, 0)
+        assert [d.name for d in reported.devices] == [d.name for d in sched.devices]
+        worked = [d for d in reported.devices if d.runs]
         assert {d.name for d in worked} == set(stats.device_seconds)
         if worked[0].kind == "vulkan":
             assert worked[0].copied_bytes == 5 * (stats.input_bytes + stats.output_bytes)
@@ -51,7 +51,7 @@ def test_runs_and_bytes_are_those_of_the_stats(names: list[str]) -> None:
             assert worked[0].copied_bytes == 0
             assert (worked[0].memory_own_bytes or 1) > 0
         assert worked[0].busy_s > 0
-        assert all(0 <= d.busy <= 1 and not d.queue and not d.now for d in told.devices)
+        assert all(0 <= d.busy <= 1 and not d.queue and not d.now for d in reported.devices)
 
 
 def test_busy_seconds_are_those_of_null_devices() -> None:
@@ -68,17 +68,19 @@ def test_busy_seconds_are_those_of_null_devices() -> None:
             assert run.stats is not None
             for name, each in run.stats.device_seconds.items():
                 seconds[name] = seconds.get(name, 0.0) + each
-        told = look(watch)
-        assert told.simulated
-        assert {d.name: d.busy_s for d in told.devices if d.runs} == pytest.approx(seconds)
-        transfer = {d.name: d.copied_bytes // 4 for d in told.devices if d.runs}
+        reported = look(watch)
+        assert reported.simulated
+        assert {d.name: d.busy_s for d in reported.devices if d.runs} == pytest.approx(seconds)
+        transfer = {d.name: d.copied_bytes // 4 for d in reported.devices if d.runs}
         size = X.nbytes
         assert transfer == {A: 2 * size, B: 2 * size}
-        assert all(d.memory_total_bytes is None for d in told.devices[:2]), "nothing is invented"
+        assert all(d.memory_total_bytes is None for d in reported.devices[:2]), (
+            "nothing is invented"
+        )
 
 
 @pytest.mark.parametrize("policy", ["priority", "earliest-finish"])
-def test_what_a_device_works_on_is_told_while_it_does(policy: str) -> None:
+def test_what_a_device_works_on_is_reported_while_it_does(policy: str) -> None:
     names = vulkan_names()[:1] or ["cpu"]
     seen: list[SchedulerNow] = []
 
@@ -95,15 +97,15 @@ def test_what_a_device_works_on_is_told_while_it_does(policy: str) -> None:
         while not all(f.done() for f in futures):
             seen.append(look(watch))
             time.sleep(0.001)
-        told = look(watch)
-        assert told.running == told.waiting == 0
+        reported = look(watch)
+        assert reported.running == reported.waiting == 0
     at_work = [d for each in seen for d in each.devices if d.now]
     assert at_work and all(d.queue >= 1 and "matmul" in d.now for d in at_work)
     assert max(each.running + each.waiting for each in seen) > 1
     assert max(d.busy for each in seen for d in each.devices) > 0.05
 
 
-def test_faults_and_devices_out_of_use_are_told() -> None:
+def test_faults_and_devices_out_of_use_are_reported() -> None:
     name = (vulkan_names() or ["cpu"])[0]
     if name == "cpu":
         pytest.skip("no Vulkan device here")
@@ -114,14 +116,14 @@ def test_faults_and_devices_out_of_use_are_told() -> None:
         run = sched.compile(steps(source(), ["a", "b"])[-1], {"*": name})
         for _ in range(5):
             run(x=X)
-        told = look(watch)
-        assert told.runs == 5
-        first, cpu = told.devices
+        reported = look(watch)
+        assert reported.runs == 5
+        first, cpu = reported.devices
         assert first.faults == 1 and first.problem
         assert cpu.faults == 0 and cpu.runs >= 3
 
 
-def test_a_scheduler_is_not_kept_alive() -> None:
+def test_a_scheduler_is_not_retained_alive() -> None:
     sched = vs.Scheduler(["cpu"])
     watch, seen = watch_of(sched), weakref.ref(sched)
     sched.close()

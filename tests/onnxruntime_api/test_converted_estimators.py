@@ -216,8 +216,8 @@ def test_transformers(name: str, device: str) -> None:
 def test_encoded_texts(device: str) -> None:
     x = np.array([["a", "u"], ["b", "v"], ["a", "w"], ["c", "u"]], object)
     encoder = preprocessing.OneHotEncoder(handle_unknown="ignore")
-    made = pipeline.make_pipeline(encoder, linear_model.LogisticRegression()).fit(x, [0, 1, 1, 0])
-    check(converted(made, x), x, device)
+    built = pipeline.make_pipeline(encoder, linear_model.LogisticRegression()).fit(x, [0, 1, 1, 0])
+    check(converted(built, x), x, device)
 
 
 @pytest.mark.parametrize("target", ["two", "three", "values"])

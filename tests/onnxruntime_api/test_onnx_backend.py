@@ -48,24 +48,24 @@ def all_cases() -> dict[str, cases.BackendCase]:
     key = hashlib.sha256(repr(versions).encode()).hexdigest()[:16]
     path = cases.ROOT / "build" / "tests" / f"onnx_cases-{key}.pickle"
     if path.exists():
-        kept: dict[str, cases.BackendCase] = pickle.loads(path.read_bytes())
-        return kept
-    made = cases.load_cases()
+        stored: dict[str, cases.BackendCase] = pickle.loads(path.read_bytes())
+        return stored
+    built = cases.load_cases()
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob("onnx_cases-*.pickle"):
         old.unlink(missing_ok=True)
     own = path.with_suffix(f".{os.getpid()}")
-    own.write_bytes(pickle.dumps(made))
+    own.write_bytes(pickle.dumps(built))
     own.replace(path)
-    return made
+    return built
 
 
 @pytest.fixture(scope="session")
 def runners() -> Iterator[dict[str, cases.CaseRunner]]:
     """One scheduler for each set of devices."""
-    made = {name: cases.CaseRunner(devices) for name, devices in SETS.items()}
-    yield made
-    for runner in made.values():
+    built = {name: cases.CaseRunner(devices) for name, devices in SETS.items()}
+    yield built
+    for runner in built.values():
         runner.close()
 
 
@@ -181,7 +181,7 @@ def test_a_prepared_model_takes_inputs_in_all_forms(device: str) -> None:
         rep.run(X)
 
 
-def test_a_placement_is_kept() -> None:
+def test_a_placement_is_retained() -> None:
     if "vulkan:0" not in DEVICES:
         pytest.skip("no Vulkan device here")
     with onnx_backend.prepare(make_model(), "vulkan:0", placement={"z*": "cpu"}) as rep:
@@ -189,7 +189,7 @@ def test_a_placement_is_kept() -> None:
         assert "override" in rep.model_run.plan.explain()
 
 
-def test_a_precision_is_kept() -> None:
+def test_a_precision_is_retained() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[2, 3] x, float[3, 2] w) => (float[2, 2] y) { y = MatMul(x, w) }"""
     model = onnx.parser.parse_model(text)
@@ -262,7 +262,7 @@ def test_onnx_s_own_runner_drives_it() -> None:
     assert result.testsRun > len(result.skipped) and result.wasSuccessful()
 
 
-def test_types_of_bfloat16_are_told() -> None:
+def test_types_of_bfloat16_are_reported() -> None:
     import ml_dtypes
 
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)

@@ -45,10 +45,10 @@ def model() -> bytes:
 
 @pytest.fixture(scope="module")
 def session(ort: ModuleType, model: bytes) -> Any:
-    given = ort.SessionOptions()
-    given.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    given.intra_op_num_threads = 2
-    return ort.InferenceSession(model, given, providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.intra_op_num_threads = 2
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 FEED = {
@@ -94,13 +94,13 @@ def test_runs_give_outputs_in_the_order_asked(session: Any) -> None:
 def test_bad_feeds_are_refused(session: Any) -> None:
     with pytest.raises(ValueError, match="ids"):
         session.run(None, {"x": FEED["x"]})
-    for names, feed, said in (
+    for names, feed, text in (
         (["nothing"], FEED, "nothing"),
         (None, {**FEED, "more": FEED["x"]}, "more"),
         (None, {**FEED, "x": FEED["x"].astype(np.float64)}, "float"),
         (None, {**FEED, "x": FEED["x"][:, :2]}, "3"),
     ):
-        with pytest.raises(Exception, match=said):
+        with pytest.raises(Exception, match=text):
             session.run(names, feed)
 
 
@@ -135,15 +135,15 @@ def test_bindings(ort: ModuleType, session: Any) -> None:
 
 
 def test_a_run_in_the_background_calls_back(session: Any) -> None:
-    told, done = [], threading.Event()
+    reported, done = [], threading.Event()
 
     def callback(results: Any, data: Any, error: str) -> None:
-        told.append((results, data, error))
+        reported.append((results, data, error))
         done.set()
 
     session.run_async(["y"], FEED, callback, "mine")
     assert done.wait(60)
-    ((results, data, error),) = told
+    ((results, data, error),) = reported
     np.testing.assert_array_equal(results[0], np.maximum(FEED["x"] + 1.5, 0))
     assert (data, error) == ("mine", "")
 
@@ -161,10 +161,10 @@ def test_a_file_and_what_is_none(ort: ModuleType, model: bytes, tmp_path: Path) 
 
 
 def test_profiling_writes_a_trace(ort: ModuleType, model: bytes, tmp_path: Path) -> None:
-    given = ort.SessionOptions()
-    given.enable_profiling = True
-    given.profile_file_prefix = str(tmp_path / "profile")
-    session = ort.InferenceSession(model, given, providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     session.run(None, FEED)
     path = session.end_profiling()
     assert path.startswith(str(tmp_path / "profile"))
@@ -210,8 +210,8 @@ def software(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_gpu_provider_stands_for_the_vulkan_devices(software: str, model: bytes) -> None:
     with vs.InferenceSession(model, providers=["CUDAExecutionProvider"]) as session:
         assert session.get_providers() == ["VulkanExecutionProvider", "CPUExecutionProvider"]
-        said = session.get_provider_options()["VulkanExecutionProvider"]
-        assert software in said["devices"] and said["stands_for"] == "CUDAExecutionProvider"
+        text = session.get_provider_options()["VulkanExecutionProvider"]
+        assert software in text["devices"] and text["stands_for"] == "CUDAExecutionProvider"
         y = session.run(["y"], FEED)[0]
     np.testing.assert_array_equal(y, np.maximum(FEED["x"] + 1.5, 0))
     assert vksched.onnxruntime.get_device() == "GPU"
@@ -237,24 +237,24 @@ def test_a_closed_session_says_so(model: bytes) -> None:
         session.run(None, FEED)
 
 
-def test_free_dimensions_that_are_given_a_size_are_compiled_at_once() -> None:
+def test_free_dimensions_that_get_a_size_are_compiled_at_once() -> None:
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n,3] x) => (float[n,3] y) '
         "{ y = Relu(x) }"
     )
-    given = vksched.onnxruntime.SessionOptions()
-    given.add_free_dimension_override_by_name("n", 4)
-    with vs.InferenceSession(model.SerializeToString(), given, ["cpu"]) as session:
+    options = vksched.onnxruntime.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 4)
+    with vs.InferenceSession(model.SerializeToString(), options, ["cpu"]) as session:
         assert session.get_inputs()[0].shape == [4, 3]
         assert len(session.model_run.plans) == 1
 
 
-def test_a_missing_device_is_told_at_the_line_of_the_caller(
+def test_a_missing_device_is_reported_at_the_line_of_the_caller(
     model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VKSCHED_NO_VULKAN", raising=False)
     monkeypatch.setattr(device_probe, "_warned", False)
     monkeypatch.setattr(driver_probe, "ask_drivers", lambda: driver_probe.Answer(()))
-    with pytest.warns(vs.VkschedWarning, match="everything runs on numpy") as said:
+    with pytest.warns(vs.VkschedWarning, match="everything runs on numpy") as caught:
         vs.InferenceSession(model).close()
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__

@@ -22,7 +22,7 @@ CPU = ["CPUExecutionProvider"]
 X = np.ones((2, 3), np.float32)
 
 
-def made(text: str, **replaced: str) -> bytes:
+def model_bytes(text: str, **replaced: str) -> bytes:
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g ' + text)
     for name, value in replaced.items():
         setattr(model.graph.node[0], name, value)
@@ -37,7 +37,7 @@ RELU = "(float[n,3] x) => (float[n,3] y) { y = Relu(x) }"
     [
         ("none.onnx", "NoSuchFile"),
         (b"junk", "InvalidProtobuf"),
-        (made(RELU, op_type="Reluu"), "InvalidGraph"),
+        (model_bytes(RELU, op_type="Reluu"), "InvalidGraph"),
     ],
 )
 def test_what_is_no_model(ort: ModuleType, source: Any, kind: str) -> None:
@@ -47,12 +47,12 @@ def test_what_is_no_model(ort: ModuleType, source: Any, kind: str) -> None:
     if ort is vksched.onnxruntime:
         assert isinstance(caught.value, vs.ModelFormatError)
     with pytest.raises(TypeError):
-        ort.InferenceSession(made(RELU), "options")
+        ort.InferenceSession(model_bytes(RELU), "options")
 
 
 def test_what_does_not_fit_a_model(ort: ModuleType) -> None:
     errors = ort.capi.onnxruntime_pybind11_state
-    session = ort.InferenceSession(made(RELU), providers=CPU)
+    session = ort.InferenceSession(model_bytes(RELU), providers=CPU)
     with pytest.raises(ValueError, match="x"):
         session.run(None, {})
     for names, feed in (
@@ -67,7 +67,7 @@ def test_what_does_not_fit_a_model(ort: ModuleType) -> None:
 
 
 def test_what_fails_in_a_run(ort: ModuleType) -> None:
-    model = made("(float[n,3] x, float[k] z) => (float[n,3] y) { y = Add(x, z) }")
+    model = model_bytes("(float[n,3] x, float[k] z) => (float[n,3] y) { y = Add(x, z) }")
     session = ort.InferenceSession(model, providers=CPU)
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail):
         session.run(None, {"x": X, "z": X[:, 0]})
@@ -92,7 +92,7 @@ def test_an_error_keeps_what_it_says() -> None:
 
 
 def test_a_closed_session_fails() -> None:
-    session = vs.InferenceSession(made(RELU), providers=CPU)
+    session = vs.InferenceSession(model_bytes(RELU), providers=CPU)
     session.close()
     with pytest.raises(state.Fail, match="closed"):
         session.run(None, {"x": X})

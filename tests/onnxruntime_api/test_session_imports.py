@@ -53,15 +53,15 @@ print(type(session).__module__, sys.path[0], os.getcwd() in sys.path)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program, the same as a module, and a model."""
-    made = tmp_path_factory.mktemp("program")
-    (made / "program.py").write_text(PROGRAM)
-    (made / "package").mkdir()
-    (made / "package" / "__init__.py").write_text("")
-    (made / "package" / "__main__.py").write_text(PROGRAM)
+    built = tmp_path_factory.mktemp("program")
+    (built / "program.py").write_text(PROGRAM)
+    (built / "package").mkdir()
+    (built / "package" / "__init__.py").write_text("")
+    (built / "package" / "__main__.py").write_text(PROGRAM)
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n,3] x) => (float[n,3] y) '
     model = parser.parse_model(text + "{ y = Relu(x) }")
-    (made / "model.onnx").write_bytes(model.SerializeToString())
-    return made
+    (built / "model.onnx").write_bytes(model.SerializeToString())
+    return built
 
 
 def python(
@@ -96,13 +96,13 @@ def test_a_module_runs_unchanged(folder: Path) -> None:
     assert "__main__ ['model.onnx', '--vulkan'] [[0.0, 0.5, 2.0]]" in done.stdout
 
 
-def test_what_cannot_run_is_told(folder: Path) -> None:
-    for args, said in (
+def test_what_cannot_run_is_reported(folder: Path) -> None:
+    for args, text in (
         (("none.py",), "expected a program, got no file at 'none.py'"),
         (("--vulkan", "gpu9", "program.py"), "expected providers of onnxruntime"),
     ):
         done = python("-m", "vksched.onnxruntime", *args, cwd=folder)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr
 
 
 def test_onnxruntime_itself_came_first(tmp_path: Path) -> None:

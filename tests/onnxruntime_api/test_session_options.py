@@ -24,7 +24,7 @@ X = np.ones((2, 3), np.float32)
 RELU = "(float[n,3] x) => (float[n,3] y) { y = Relu(x) }"
 
 
-def made(text: str) -> bytes:
+def model_bytes(text: str) -> bytes:
     model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g ' + text)
     return bytes(model.SerializeToString())
 
@@ -39,23 +39,23 @@ def test_options_are_strict(ort: ModuleType) -> None:
         options.log_severity_level = np.int64(3)
         options.logid = "mine"
         assert (options.log_severity_level, options.logid) == (3, "mine")
-    given = ort.SessionOptions()
-    given.enable_profiling = 1
-    assert given.enable_profiling is True
-    given.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    assert given.execution_mode == 1 and given.execution_mode.name == "ORT_PARALLEL"
+    values = ort.SessionOptions()
+    values.enable_profiling = 1
+    assert values.enable_profiling is True
+    values.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    assert values.execution_mode == 1 and values.execution_mode.name == "ORT_PARALLEL"
     with pytest.raises(TypeError):
-        given.execution_mode = "parallel"
+        values.execution_mode = "parallel"
 
 
 def test_entries(ort: ModuleType) -> None:
-    given = ort.SessionOptions()
-    given.add_session_config_entry("mlas.a", "1")
-    assert given.get_session_config_entry("mlas.a") == "1"
+    options = ort.SessionOptions()
+    options.add_session_config_entry("mlas.a", "1")
+    assert options.get_session_config_entry("mlas.a") == "1"
     with pytest.raises(RuntimeError, match="other"):
-        given.get_session_config_entry("other")
+        options.get_session_config_entry("other")
     with pytest.raises(TypeError):
-        given.add_session_config_entry("mlas.a", 1)
+        options.add_session_config_entry("mlas.a", 1)
     once = ort.RunOptions()
     once.add_run_config_entry("qnn.a", "b")
     assert once.get_run_config_entry("qnn.a") == "b"
@@ -64,19 +64,19 @@ def test_entries(ort: ModuleType) -> None:
 
 
 def test_providers_of_options(ort: ModuleType) -> None:
-    given = ort.SessionOptions()
-    assert not given.has_providers()
-    given.add_provider_for_devices(ort.get_ep_devices()[-1:], {})
-    assert given.has_providers()
-    session = ort.InferenceSession(made(RELU), given)
+    options = ort.SessionOptions()
+    assert not options.has_providers()
+    options.add_provider_for_devices(ort.get_ep_devices()[-1:], {})
+    assert options.has_providers()
+    session = ort.InferenceSession(model_bytes(RELU), options)
     assert session.get_providers() == CPU
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
     named = ort.SessionOptions()
     named.add_provider("CPUExecutionProvider", {})
-    assert ort.InferenceSession(made(RELU), named).get_providers() == CPU
+    assert ort.InferenceSession(model_bytes(RELU), named).get_providers() == CPU
     policy = ort.SessionOptions()
     policy.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU)
-    assert ort.InferenceSession(made(RELU), policy).get_providers() == CPU
+    assert ort.InferenceSession(model_bytes(RELU), policy).get_providers() == CPU
 
 
 ENTRIES = {  # entries, and whether they are told
@@ -96,9 +96,9 @@ ENTRIES = {  # entries, and whether they are told
 }
 
 
-@pytest.mark.parametrize(("entry", "told"), ENTRIES.items(), ids=lambda value: str(value))
-def test_an_entry_whose_effect_would_be_missed_is_told_once(
-    entry: tuple[str, str], told: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("entry", "is_reported"), ENTRIES.items(), ids=lambda value: str(value))
+def test_an_entry_whose_effect_would_be_missed_is_reported_once(
+    entry: tuple[str, str], is_reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warn_once, "_warned", set())
     with warnings.catch_warnings(record=True) as caught:
@@ -108,7 +108,7 @@ def test_an_entry_whose_effect_would_be_missed_is_told_once(
     texts = [
         f"the entry {entry[0]!r} of SessionOptions has no effect" in str(w.message) for w in caught
     ]
-    assert texts == [True] * told
+    assert texts == [True] * is_reported
 
 
 def test_entries_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,9 @@ def test_entries_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def apart(tmp_path: Path) -> tuple[bytes, Path]:
     """The bytes of a model, and the folder of its external data."""
     model = onnx.load_model_from_string(
-        made("(float[n,3] x) => (float[n,2] y) <float[3,2] w = {0,1,2,3,4,5}> { y = MatMul(x, w) }")
+        model_bytes(
+            "(float[n,3] x) => (float[n,2] y) <float[3,2] w = {0,1,2,3,4,5}> { y = MatMul(x, w) }"
+        )
     )
     (weight,) = model.graph.initializer
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight), "w"))
@@ -182,7 +184,7 @@ def test_external_data_of_bytes_without_a_folder(
 
 
 def test_a_run_is_terminated(ort: ModuleType) -> None:
-    session = ort.InferenceSession(made(RELU), providers=CPU)
+    session = ort.InferenceSession(model_bytes(RELU), providers=CPU)
     once = ort.RunOptions()
     np.testing.assert_array_equal(session.run(None, {"x": X}, once)[0], X)
     once.terminate = True
@@ -204,24 +206,26 @@ def test_a_load_is_cancelled(ort: ModuleType) -> None:
     options = ort.SessionOptions()
     options.set_load_cancellation_flag(True)
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.ModelLoadCanceled):
-        ort.InferenceSession(made(RELU), options, providers=CPU)
+        ort.InferenceSession(model_bytes(RELU), options, providers=CPU)
     options.set_load_cancellation_flag(False)
-    ort.InferenceSession(made(RELU), options, providers=CPU)
+    ort.InferenceSession(model_bytes(RELU), options, providers=CPU)
 
 
-def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_session_would_ignore_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warn_once, "_warned", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        vs.InferenceSession(made(RELU), providers=CPU, disabled_optimizers=["a"], enable_fallback=0)
+        vs.InferenceSession(
+            model_bytes(RELU), providers=CPU, disabled_optimizers=["a"], enable_fallback=0
+        )
     with pytest.warns(vs.VkschedWarning, match="argument 'provider' of InferenceSession has no"):
-        vs.InferenceSession(made(RELU), providers=CPU, provider=CPU)
+        vs.InferenceSession(model_bytes(RELU), providers=CPU, provider=CPU)
     with pytest.warns(vs.VkschedWarning, match="'arena' of CPUExecutionProvider has no effect"):
-        vs.InferenceSession(made(RELU), providers=[(CPU[0], {"arena": "1"})])
+        vs.InferenceSession(model_bytes(RELU), providers=[(CPU[0], {"arena": "1"})])
     options = vksched.onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("m", 2)
     with pytest.warns(vs.VkschedWarning, match="the dimension 'm', which no input has, has no"):
-        vs.InferenceSession(made(RELU), options, providers=CPU)
+        vs.InferenceSession(model_bytes(RELU), options, providers=CPU)
     for provider in (
         ("VulkanExecutionProvider", {"objectiv": "memory"}),
         ("cpu", {"policy": "auto"}),
@@ -229,11 +233,11 @@ def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(
             state.InvalidArgument, match="expected options of .*, got 'objectiv|got 'policy'"
         ):
-            vs.InferenceSession(made(RELU), providers=[provider])
+            vs.InferenceSession(model_bytes(RELU), providers=[provider])
 
 
 def test_types_of_devices_are_known_ones(ort: ModuleType) -> None:
-    session = ort.InferenceSession(made(RELU), providers=CPU)
+    session = ort.InferenceSession(model_bytes(RELU), providers=CPU)
     for wrong in (
         lambda: ort.OrtValue.ortvalue_from_numpy(X, "weird"),
         lambda: ort.OrtValue.ortvalue_from_shape_and_type([2], np.float32, "weird"),
@@ -244,7 +248,7 @@ def test_types_of_devices_are_known_ones(ort: ModuleType) -> None:
 
 
 def test_pickling_says_what_to_send(ort: ModuleType) -> None:
-    session = ort.InferenceSession(made(RELU), providers=CPU)
+    session = ort.InferenceSession(model_bytes(RELU), providers=CPU)
     with pytest.raises(TypeError, match="InferenceSession"):
         pickle.dumps(session)
     with pytest.raises(TypeError, match="InferenceSession"):
@@ -253,10 +257,10 @@ def test_pickling_says_what_to_send(ort: ModuleType) -> None:
 
 def test_what_holds_devices_is_not_pickled() -> None:
     with vs.Scheduler(["cpu"]) as sched:
-        model = sched.compile(vs.load(made(RELU)))
+        model = sched.compile(vs.load(model_bytes(RELU)))
         x = vs.input("x", (2, 3))
         function = sched.function(lambda x: vs.relu(x))
-        with vs.InferenceSession(made(RELU), providers=CPU) as session:
+        with vs.InferenceSession(model_bytes(RELU), providers=CPU) as session:
             for thing, hint in (
                 (sched, "make one in each process"),
                 (sched.compile(vs.relu(x)), "compile it in each process"),
@@ -268,21 +272,21 @@ def test_what_holds_devices_is_not_pickled() -> None:
                     pickle.dumps(thing)
 
 
-def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_without_effect_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warn_once, "_warned", set())
-    given = vksched.onnxruntime.SessionOptions()
-    given.enable_mem_pattern = False
+    options = vksched.onnxruntime.SessionOptions()
+    options.enable_mem_pattern = False
     with pytest.warns(vs.VkschedWarning, match="optimized_model_filepath has no effect"):
-        given.optimized_model_filepath = "other.onnx"
-    given.optimized_model_filepath = "another.onnx"
+        options.optimized_model_filepath = "other.onnx"
+    options.optimized_model_filepath = "another.onnx"
     with pytest.warns(vs.VkschedWarning, match="set_seed has no effect"):
         vksched.onnxruntime.set_seed(3)
     with pytest.warns(vs.VkschedWarning, match="set_default_logger_callback has no effect"):
         vksched.onnxruntime.set_default_logger_callback(print)
     for refused in (
-        lambda: given.add_external_initializers(["w"], [1]),
-        lambda: given.add_initializer("w", 1),
-        lambda: given.register_custom_ops_library("none.so"),
+        lambda: options.add_external_initializers(["w"], [1]),
+        lambda: options.add_initializer("w", 1),
+        lambda: options.register_custom_ops_library("none.so"),
     ):
         with pytest.raises(vs.UnsupportedOp) as caught:
             refused()

@@ -108,7 +108,7 @@ def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
 def test_a_session_stays_what_it_is_where_it_cannot_move(
     relu: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object, **more: object) -> None:
+    def full(*args: object, **more: object) -> None:
         raise vs.OutOfMemory("[compile] no room")
 
     with vs.InferenceSession(relu, providers=[CPU]) as session:
@@ -136,7 +136,7 @@ def test_a_session_moves_to_another_device(software: str, relu: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "providers", "devices", "shown"),
+    ("message", "providers", "devices", "shown"),
     [
         ("", [CPU], ("cpu",), ()),
         ("", [CUDA, CPU], DEFAULT, ()),
@@ -149,13 +149,13 @@ def test_a_session_moves_to_another_device(software: str, relu: bytes) -> None:
     ],
 )
 def test_what_the_user_sends_to_vulkan(
-    said: str,
+    message: str,
     providers: list[str],
     devices: tuple[str, ...] | None,
     shown: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(SWITCH, said)
+    monkeypatch.setenv(SWITCH, message)
     chosen = choose_devices(providers)
     assert (chosen.devices, chosen.shown) == (devices, shown)
 

@@ -62,10 +62,10 @@ def test_functions_take_the_same_arguments() -> None:
     for owner in ("InferenceSession", "IOBinding", "OrtValue", "OrtDevice"):
         known, ours = getattr(theirs, owner), getattr(vksched.onnxruntime, owner)
         for name in public(ours) & public(known):
-            wanted, given = getattr(known, name), getattr(ours, name)
-            if not inspect.isfunction(given) or not inspect.isfunction(wanted):
+            wanted, actual = getattr(known, name), getattr(ours, name)
+            if not inspect.isfunction(actual) or not inspect.isfunction(wanted):
                 continue
-            names = inspect.signature(given).parameters
+            names = inspect.signature(actual).parameters
             missing = [p for p in inspect.signature(wanted).parameters if p not in names]
             assert not missing, f"{owner}.{name} lacks {missing}"
 

@@ -93,7 +93,7 @@ def test_torch_shares_memory_both_ways(ort: ModuleType) -> None:
 
 def test_a_tensor_elsewhere_says_what_to_do() -> None:
     class Elsewhere:
-        def __dlpack__(self, **given: Any) -> Any:
+        def __dlpack__(self, **options: Any) -> Any:
             raise BufferError("not in host memory")
 
         def __dlpack_device__(self) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from vksched.testing.op_cases.linalg.matmul import CASES, FP16
 from vksched.testing.op_cases.linalg.quantized_linear import OF_MANY_ROWS, linear
 from vksched.testing.op_cases.op_sample import Mismatch, OpSample, floats
 from vksched.topology.limits import Limits
-from vksched.topology.tuned_variants import Choices
+from vksched.topology.tuned_variants import TunedVariants
 from vksched.tuning.autotuner import identity_of
 from vksched.tuning.tunable_calls import calls_of, shader_hash
 from vksched.tuning.variant_cache import TuningResult, VariantCache
@@ -64,7 +64,7 @@ CARD = Limits(
     ),
 )
 LARGE, SMALL = "coopmat 16x16x16 128x128", "coopmat 16x16x16 64x64"
-KEPT = [f"{LARGE} untransposed", f"{SMALL} untransposed"]
+UNTRANSPOSED = [f"{LARGE} untransposed", f"{SMALL} untransposed"]
 TALL = "coopmat 16x16x16 128x64"
 OF_INT8 = ["coopmat 16x16x32 128x128", "coopmat 16x16x32 64x64"]
 
@@ -94,7 +94,7 @@ def test_coopmats_come_last_so_that_none_is_used_unmeasured() -> None:
 
 def test_a_measured_coopmat_is_used_there_and_for_like_sizes() -> None:
     call = call_of(512, 512, 512)
-    tuned = Choices({cache_key(MATMUL, call): LARGE})
+    tuned = TunedVariants({cache_key(MATMUL, call): LARGE})
     for m in (512, 500):
         here = call_of(m, 512, 512, replace(CARD, tuned=tuned))
         (dispatch,) = lower(MATMUL, here).dispatches
@@ -105,7 +105,7 @@ def test_a_measured_coopmat_is_used_there_and_for_like_sizes() -> None:
 
 def test_only_what_may_be_rounded_meets_coopmats() -> None:
     own = [LARGE, SMALL]
-    assert coopmats_of(call_of(64, 64, 64)) == [*KEPT, *own]
+    assert coopmats_of(call_of(64, 64, 64)) == [*UNTRANSPOSED, *own]
     for word, coopmats in (("", []), ("mixed", own), ("float16", own)):
         assert coopmats_of(call_of(64, 64, 64, dtype=FLOAT32, word=word)) == coopmats
 
@@ -142,15 +142,15 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
     along = replace(plain, inputs=(plain.inputs[0],) * 2, attrs=Attrs(attrs))
     assert coopmats_of(along) == [LARGE, SMALL]
     for call, variant, shader in (
-        (plain, KEPT[0], "matmul_coopmat_aligned_float16"),
+        (plain, UNTRANSPOSED[0], "matmul_coopmat_aligned_float16"),
         (plain, LARGE, "matmul_coopmat_float16"),
         (along, LARGE, "matmul_coopmat_aligned_float16"),
-        (call_of(256, 60, 256), KEPT[0], "matmul_coopmat_float16"),
-        (call_of(256, 64, 252), KEPT[0], "matmul_coopmat_float16"),
+        (call_of(256, 60, 256), UNTRANSPOSED[0], "matmul_coopmat_float16"),
+        (call_of(256, 64, 252), UNTRANSPOSED[0], "matmul_coopmat_float16"),
     ):
         (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
         assert dispatch.shader == shader
-        assert dict(dispatch.constants).get("UNTRANSPOSED", 0) == (variant in KEPT)
+        assert dict(dispatch.constants).get("UNTRANSPOSED", 0) == (variant in UNTRANSPOSED)
 
 
 @pytest.mark.parametrize("word", ["", "mixed"])
@@ -176,7 +176,7 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
     assert guess == "dequantize" and all(name.startswith("dequantize coopmat ") for name in others)
 
 
-def test_what_is_read_as_float32_is_turned() -> None:
+def test_what_is_read_as_float32_is_transposed() -> None:
     """To keep it brings nothing there, and takes more registers than some cards have."""
     sizes = (256, 64, 256), (256, 62, 256), (256, 64, 254), (256, 2 * PART_K, 256)
     for (m, k, n), dtype in ((sizes[0], FLOAT32), *((each, FLOAT16) for each in sizes[1:])):
@@ -207,7 +207,7 @@ def test_amd_has_coopmats_for_subgroups_of_both_sizes() -> None:
             assert coopmat.subgroup == (64 if " of 64" in name else 32)
             assert dict(coopmat.constants)["LOCAL_X"] == 4 * coopmat.subgroup
     intel = replace(CARD, subgroup_sizes=(8, 16, 32), subgroup_size=32)
-    assert coopmats_of(call_of(256, 256, 256, intel)) == [KEPT[1], SMALL]
+    assert coopmats_of(call_of(256, 256, 256, intel)) == [UNTRANSPOSED[1], SMALL]
 
 
 def test_sizes_that_are_no_multiple_of_vec4_are_packed_first() -> None:
@@ -383,8 +383,8 @@ def of_floats() -> tuple[vs.Tensor, NDArray, NDArray]:
 def of_codes() -> tuple[vs.Tensor, NDArray, NDArray]:
     a, b = int8_values(48, 70), int8_values(70, 48, signed=True)
     words = vs.constant(pack_int8(b.astype(np.int8)))
-    given = vs.input("a", a.shape, "int32")
-    product = vs.matmul_integer(given, words, 48, 7, -3, name="product")
+    placeholder = vs.input("a", a.shape, "int32")
+    product = vs.matmul_integer(placeholder, words, 48, 7, -3, name="product")
     return product, a, (a - 7) @ (b + 3)
 
 

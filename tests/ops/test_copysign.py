@@ -48,8 +48,8 @@ def test_the_last_elements_are_as_right_as_the_first(devices: list[str], size: i
 def test_a_sign_behind_other_ops(devices: list[str]) -> None:
     """In a chain the result goes on in registers, with a choice behind it."""
     a, b = (words.view(np.float32) for words in pairs())
-    kept = np.isfinite(a) & ~np.isnan(b) & (np.abs(a) > 1e-30)
-    a, b = a[kept][:-1], b[kept][:-1]
+    selected = np.isfinite(a) & ~np.isnan(b) & (np.abs(a) > 1e-30)
+    a, b = a[selected][:-1], b[selected][:-1]
     x, y = vs.input("x", a.shape), vs.input("y", b.shape)
     with vs.Scheduler(devices) as sched:
         got = sched.compile(vs.where(vs.less(x, y), vs.copysign(x, y), vs.neg(x)))(x=a, y=b)

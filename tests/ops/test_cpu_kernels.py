@@ -25,7 +25,7 @@ from vksched.ops.elementwise import UNARY
 from vksched.ops.linalg import matmul_blocks
 from vksched.ops.lowering import blas
 from vksched.runtime.cpu.evaluate import CpuWeights
-from vksched.runtime.cpu.helper_backoff import Pauses
+from vksched.runtime.cpu.helper_backoff import HelperBackoff
 from vksched.runtime.cpu.worker_pool import MIN_PIECE_BYTES, Buffers, Workers
 from vksched.testing.kernel_runner import check
 from vksched.testing.op_cases.op_sample import OpSample
@@ -120,8 +120,12 @@ def test_attention_of_all_heads_is_exact_for_scores_of_any_size(
     q, k, v = (rng.standard_normal(size).astype(np.float32) for size in sizes)
     q *= spread
     v *= np.float32(size)
-    told = vs.attention(*map(vs.constant, (q, k, v)), scale=1.0, **keywords)
-    declared, attrs, out = all_ops()[told.op], Attrs(told.attrs), np.empty(told.shape, np.float32)
+    reported = vs.attention(*map(vs.constant, (q, k, v)), scale=1.0, **keywords)
+    declared, attrs, out = (
+        all_ops()[reported.op],
+        Attrs(reported.attrs),
+        np.empty(reported.shape, np.float32),
+    )
     assert declared.cpu is not None
     declared.cpu.compute((q, k, v), attrs, out)
     wide = tuple(x.astype(np.float64) for x in (q, k, v))
@@ -132,8 +136,8 @@ def test_attention_of_all_heads_is_exact_for_scores_of_any_size(
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
 def test_norms_of_long_rows_keep_their_digits(op: str) -> None:
     x = (np.random.default_rng(0).standard_normal((1, 1 << 20))).astype(np.float32)
-    told = getattr(vs, op)(vs.constant(x))
-    declared, attrs, out = all_ops()[op], Attrs(told.attrs), np.empty_like(x)
+    reported = getattr(vs, op)(vs.constant(x))
+    declared, attrs, out = all_ops()[op], Attrs(reported.attrs), np.empty_like(x)
     assert declared.cpu is not None
     declared.cpu.compute((x,), attrs, out)
     wanted = np.asarray(declared.reference((x.astype(np.float64),), attrs))
@@ -160,7 +164,7 @@ def test_an_error_on_any_thread_reaches_the_caller_when_all_have_ended(workers: 
 
 def test_pieces_are_shared_by_threads() -> None:
     meet = threading.Barrier(3, timeout=30)  # broken where fewer threads come
-    pool = Workers("test", 3, Pauses())
+    pool = Workers("test", 3, HelperBackoff())
     try:
         pool.each(lambda _: meet.wait(), ((i,) for i in range(6)))
     finally:
@@ -179,7 +183,7 @@ def test_pieces_are_done_by_who_is_there_when_the_interpreter_ends(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    pool = Workers("test", 3, Pauses())
+    pool = Workers("test", 3, HelperBackoff())
     try:
         pool.each(done.append, ((i,) for i in range(64)))
     finally:
@@ -204,7 +208,7 @@ def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
         inside.remove(number)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
-    pool = Workers("test", 2, Pauses())
+    pool = Workers("test", 2, HelperBackoff())
     with pytest.raises(KeyboardInterrupt):
         pool.each(piece, ((i,) for i in range(64)))
     assert not inside
@@ -232,15 +236,15 @@ def test_results_do_not_change_with_later_runs() -> None:
     x = vs.input("x", (64, 1024))
     doubled = vs.add(x, x, name="doubled")
     total = vs.reduce_sum(vs.exp(vs.transpose(doubled)), axis=0)
-    kept: list[NDArray] = []
+    stored: list[NDArray] = []
     rng = np.random.default_rng(0)
     feeds = [rng.standard_normal((64, 1024)).astype(np.float32) for _ in range(4)]
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(
-            [doubled, total], observe={doubled: lambda name, value: kept.append(value)}
+            [doubled, total], observe={doubled: lambda name, value: stored.append(value)}
         )
         results = [run(x=feed) for feed in feeds]
-    for feed, (twice, sums), seen in zip(feeds, results, kept, strict=True):
+    for feed, (twice, sums), seen in zip(feeds, results, stored, strict=True):
         np.testing.assert_array_equal(twice, 2 * feed)
         np.testing.assert_array_equal(seen, 2 * feed)
         np.testing.assert_allclose(sums, np.exp(2.0 * feed).sum(axis=1), rtol=1e-5)
@@ -285,7 +289,7 @@ def test_errors_of_cpu_kernels_name_the_node() -> None:
 @pytest.mark.parametrize(("m", "k", "n"), [(3, 0, 4), (3, 5, 0), (0, 5, 4)])
 def test_products_of_a_batch_may_be_empty(m: int, k: int, n: int) -> None:
     a, b = vs.input("a", (2, m, k)), vs.input("b", (k, n))
-    given = {"a": np.ones((2, m, k), np.float32), "b": np.ones((k, n), np.float32)}
+    feeds = {"a": np.ones((2, m, k), np.float32), "b": np.ones((k, n), np.float32)}
     with vs.Scheduler(["cpu"]) as sched:
-        found = sched.compile(vs.matmul(a, b))(**given)
+        found = sched.compile(vs.matmul(a, b))(**feeds)
     assert np.array_equal(found, np.zeros((2, m, n), np.float32))

@@ -40,6 +40,6 @@ def test_one_that_is_no_number_wins(at: int) -> None:
     x = np.arange(41, dtype=np.float32)
     x[at] = np.nan
     with vs.Scheduler(["cpu"]) as sched:
-        given = vs.input("x", x.shape)
-        found = sched.compile((vs.reduce_max(given, 0), vs.reduce_min(given, 0)))(x=x)
+        placeholder = vs.input("x", x.shape)
+        found = sched.compile((vs.reduce_max(placeholder, 0), vs.reduce_min(placeholder, 0)))(x=x)
     assert np.isnan(found).all()

@@ -96,5 +96,9 @@ def test_threads_repack_as_one_does() -> None:
 def test_blocks_may_be_any_bytes() -> None:
     raw = blocks("q5_0", 3, 96)
     expected = repack("q5_0", raw, (3, 96))
-    for given in (raw.tobytes(), memoryview(raw.tobytes()), raw.reshape(3, -1)[:, :].view(np.int8)):
-        assert np.array_equal(repack("q5_0", given, (3, 96)), expected)
+    for values in (
+        raw.tobytes(),
+        memoryview(raw.tobytes()),
+        raw.reshape(3, -1)[:, :].view(np.int8),
+    ):
+        assert np.array_equal(repack("q5_0", values, (3, 96)), expected)

@@ -46,8 +46,8 @@ def test_functions_run_on_the_least_device(case: FunctionSample, least: vs.Sched
         vs.input(f"x{i}", x.shape, d)
         for i, (x, d) in enumerate(zip(case.inputs, dtypes, strict=True))
     ]
-    made = case.build(*inputs)
-    outputs = [made] if isinstance(made, vs.Tensor) else list(made)
+    built = case.build(*inputs)
+    outputs = [built] if isinstance(built, vs.Tensor) else list(built)
     run = least.compile(outputs)
     used = {n.name for n in run.plan.graph.inputs}
     feeds = {f"x{i}": x for i, x in enumerate(case.inputs) if f"x{i}" in used}

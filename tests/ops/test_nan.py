@@ -32,8 +32,8 @@ def test_nan_stays(device: str, kind: str) -> None:
     """NaN of both signs, alone and behind another op, in one kernel with it."""
     x = floats(16)
     x[[3, 9]] = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32)
-    given = vs.input("x", x.shape)
-    outputs = OPS[kind](given), OPS[kind](given * 3.0)
+    placeholder = vs.input("x", x.shape)
+    outputs = OPS[kind](placeholder), OPS[kind](placeholder * 3.0)
     with vs.Scheduler([device]) as sched:
         alone, behind = sched.compile(outputs)(x=x)
     found = np.isnan(x.reshape(4, 4)).any({"largest": 1, "least": 0}.get(kind, ()))

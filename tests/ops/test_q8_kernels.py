@@ -42,12 +42,14 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 
 def case_of(
-    name: str, m: int, blocks: int, n: int, more: dict[str, AttrValue], *beside: object
+    name: str, m: int, blocks: int, n: int, more: dict[str, AttrValue], *others: object
 ) -> OpSample:
     k = blocks * FORMATS[name].step
     attrs = {"format": name, PRECISION: BYTES, **more}
-    given = floats(m, k), words(name, n, k), *beside
-    return OpSample("quantized_linear", given, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2)  # type: ignore[arg-type]
+    inputs = floats(m, k), words(name, n, k), *others
+    return OpSample(
+        "quantized_linear", inputs, attrs, f"{name} {m}", nmse=AS_NUMPY, of_largest=1e-2
+    )  # type: ignore[arg-type]
 
 
 def variant_of(case: OpSample, limits: Limits) -> str:
@@ -82,8 +84,8 @@ def test_what_is_not_finite_is_not_hidden(runner: Runner) -> None:
     wild = replace(case, inputs=(x, *case.inputs[1:]))
     got = runner.run_lowered(wild, lowering_of(wild, own, variant_of(wild, own)))
     assert np.isnan(got[:2]).all() and not got[2].any()
-    kept = wild.expected()[3:]
-    np.testing.assert_allclose(got[3:], kept, atol=1e-2 * np.abs(kept).max())
+    stored = wild.expected()[3:]
+    np.testing.assert_allclose(got[3:], stored, atol=1e-2 * np.abs(stored).max())
 
 
 def test_they_come_first_where_they_are_fast() -> None:

@@ -104,9 +104,9 @@ def test_the_second_stage_waits_for_the_first() -> None:
 
 def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() -> None:
     def choices(shape: tuple[int, int], **more: int | tuple[int, int, int]) -> tuple[str, ...]:
-        x, turned = TensorType(shape, "float32"), TensorType(shape[::-1], "float32")
+        x, transposed = TensorType(shape, "float32"), TensorType(shape[::-1], "float32")
         limits = replace(SOFTWARE, max_buffer_bytes=1 << 32, **more)  # type: ignore[arg-type]
-        return transpose_tiled.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
+        return transpose_tiled.variants(Call((x,), transposed, Attrs({"axes": (1, 0)}), limits))
 
     assert (
         choices((64, 64)) == choices((4, 1 << 24)) == (transpose_tiled.TILED, transpose_tiled.LINES)

@@ -18,20 +18,20 @@ def evaluate(y: Any, **feeds: Any) -> Any:
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 RNN = ((2, 1, 3), (1, 4, 3), (1, 4, 4))
-MADE = r"constants of at most 2\^28 elements"
+TOO_LARGE = r"constants of at most 2\^28 elements"
 
 
 def x(dtype: str = "float32") -> vs.Tensor:
     return vs.input("x", (4, 6), dtype)
 
 
-def attend(**given: Any) -> vs.Tensor:
-    shape = (1, 4, 6) if "num_heads" in given else (1, 2, 4, 6)
-    return vs.attention(*(vs.input(n, shape) for n in "qkv"), **given)
+def attend(**options: Any) -> vs.Tensor:
+    shape = (1, 4, 6) if "num_heads" in options else (1, 2, 4, 6)
+    return vs.attention(*(vs.input(n, shape) for n in "qkv"), **options)
 
 
-def recur(**given: Any) -> tuple[vs.Tensor, vs.Tensor]:
-    return vs.rnn(*(vs.input(n, s) for n, s in zip("xwr", RNN, strict=True)), **given)
+def recur(**options: Any) -> tuple[vs.Tensor, vs.Tensor]:
+    return vs.rnn(*(vs.input(n, s) for n, s in zip("xwr", RNN, strict=True)), **options)
 
 
 @pytest.mark.parametrize("one", [np.int64, np.int32, np.uint8], ids=["int64", "int32", "uint8"])
@@ -134,15 +134,15 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: recur(direction=["forward"]), vs.ShapeError, "expected one of forward"),
         (lambda: recur(activations=[None]), vs.ShapeError, "or a function, got None"),
         (lambda: vs.affine_grid(np.zeros((1, 2, 3), "f4"), (1, 1, -2, 2)), vs.ShapeError, "sizes"),
-        (lambda: vs.resize(x(), [2**40, 6]), vs.ShapeError, MADE),
-        (lambda: vs.resize(x(), [2**40, 6], mode="linear"), vs.ShapeError, MADE),
-        (lambda: vs.pad(x(), 2**40, "edge"), vs.ShapeError, MADE),
-        (lambda: vs.repeat(x(), [2**40, 1, 1, 1], 0), vs.ShapeError, MADE),
-        (lambda: vs.rotary_cache(2**40, 4), vs.ShapeError, MADE),
+        (lambda: vs.resize(x(), [2**40, 6]), vs.ShapeError, TOO_LARGE),
+        (lambda: vs.resize(x(), [2**40, 6], mode="linear"), vs.ShapeError, TOO_LARGE),
+        (lambda: vs.pad(x(), 2**40, "edge"), vs.ShapeError, TOO_LARGE),
+        (lambda: vs.repeat(x(), [2**40, 1, 1, 1], 0), vs.ShapeError, TOO_LARGE),
+        (lambda: vs.rotary_cache(2**40, 4), vs.ShapeError, TOO_LARGE),
         (
             lambda: vs.affine_grid(np.zeros((1, 2, 3), "f4"), (1, 1, 2**20, 2**20)),
             vs.ShapeError,
-            MADE,
+            TOO_LARGE,
         ),
         (lambda: np.asarray(x()), vs.VkschedError, "no value before it runs"),
         (lambda: vs.weight([1.0], name=5), vs.VkschedError, "expected a name, got 5"),  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def test_a_bool_is_no_number_as_it_comes_from_identity(build: Callable[[], objec
         build()
 
 
-def test_bools_are_fine_beside_bools() -> None:
+def test_bools_are_fine_next_to_bools() -> None:
     positive = x() > 2
     assert np.array_equal(evaluate(vs.equal(positive, False), x=X), X <= 2)
     assert np.array_equal(evaluate(vs.where(positive, positive, True), x=X), np.ones_like(X, bool))
@@ -243,7 +243,7 @@ def test_more_integers_and_axes_are_as_numpys() -> None:
     assert vs.resize(x(), scales=[1e-8, 1], mode="linear", antialias=True).shape == (0, 6)
 
 
-def test_scalars_and_sequences_take_the_type_beside_them() -> None:
+def test_scalars_and_sequences_take_the_type_next_to_them() -> None:
     row = [1, 2, 3, 4, 5, 6]
     assert np.array_equal(evaluate(x() + row, x=X), X + np.array(row, np.float32))
     assert np.array_equal(evaluate(x() * np.int64(3), x=X), X * 3)

@@ -24,7 +24,7 @@ from vksched.ops.quantized import weight_repack
 from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, pack_u32, repack
 from vksched.ops.quantized.weight_repack import WeightRepackThread
 from vksched.storage.lazy_array import LazyArray, as_array
-from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
+from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, UnchangedFile, content_of
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
@@ -38,7 +38,7 @@ def file_of(folder: Path, content: bytes) -> ModelFile:
     path.write_bytes(content)
     file = os.open(path, FLAGS)
     try:
-        unchanged = Unchanged(file, str(path), "[test] file")
+        unchanged = UnchangedFile(file, str(path), "[test] file")
         return ModelFile(content_of(file, str(path), "[test] file", True), unchanged)
     finally:
         os.close(file)
@@ -73,8 +73,8 @@ def refused(start: int, out: NDArray) -> None:
 def test_words_are_there_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_repack, "BATCH_BYTES", 1 << 14)
     found = list(lazy_arrays_of(tmp_path, PACKED, files=2))
-    made = WeightRepackThread([lazy for _, _, lazy in found])
-    made.wait()
+    thread = WeightRepackThread([lazy for _, _, lazy in found])
+    thread.wait()
     for name, raw, lazy in found:
         monkeypatch.setattr(lazy, "_make", refused)
         words = as_array(lazy)
@@ -83,28 +83,28 @@ def test_words_are_there_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @native
-def test_nothing_is_kept_when_it_is_closed(tmp_path: Path) -> None:
+def test_nothing_is_retained_when_it_is_closed(tmp_path: Path) -> None:
     ((_, _, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
-    made = WeightRepackThread([lazy])
-    made.wait()
-    kept = weakref.ref(as_array(lazy))
-    assert kept() is not None
-    made.close()
+    thread = WeightRepackThread([lazy])
+    thread.wait()
+    stored = weakref.ref(as_array(lazy))
+    assert stored() is not None
+    thread.close()
     gc.collect()
-    assert kept() is None
+    assert stored() is None
     assert as_array(lazy).size  # made anew
 
 
 @native
-def test_nothing_is_made_when_the_interpreter_ends(
+def test_nothing_is_created_when_the_interpreter_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ((_, _, lazy),) = lazy_arrays_of(tmp_path, ["q8_0"])
     ended = SimpleNamespace(is_alive=lambda: False)
     with monkeypatch.context() as patch:
         patch.setattr(threading, "main_thread", lambda: ended)
-        made = WeightRepackThread([lazy])
-        made.wait()
+        thread = WeightRepackThread([lazy])
+        thread.wait()
     assert lazy.begin(nobody)
     lazy.end(False)
 
@@ -115,8 +115,8 @@ def test_who_has_words_keeps_them_and_who_needs_them_waits(tmp_path: Path) -> No
     mine = as_array(first)
     assert not first.begin(nobody) and second.begin(nobody) and not second.begin(nobody)
     second.end(False)
-    made = WeightRepackThread([first, second])
-    made.wait()
+    thread = WeightRepackThread([first, second])
+    thread.wait()
     assert as_array(first) is mine
 
 
@@ -129,8 +129,8 @@ def test_file_that_is_not_whole(how: str, tmp_path: Path) -> None:
         os.truncate(path, 5000)
     later = path.stat().st_mtime_ns + 10**9
     os.utime(path, ns=(later, later))
-    made = WeightRepackThread([lazy for _, _, lazy in found])
-    made.wait()
+    thread = WeightRepackThread([lazy for _, _, lazy in found])
+    thread.wait()
     for _, _, lazy in found:
         with pytest.raises(vs.ModelFormatError, match=r"0\.bin"):
             as_array(lazy)
@@ -156,8 +156,8 @@ def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
 
     native_repacking = native_kernels.repack_job
     monkeypatch.setattr(native_kernels, "repack_job", Failing)
-    made = WeightRepackThread([lazy])
-    made.wait()
+    thread = WeightRepackThread([lazy])
+    thread.wait()
     assert ended == [False], "helpers have nothing to do from then on"
     assert np.array_equal(as_array(lazy), repack(name, raw, (len(raw), 512)))
 
@@ -260,9 +260,9 @@ def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
 
 def test_what_is_in_no_file_is_left_alone() -> None:
     lazy = pack_u32("q8_0", blocks("q8_0", 4, 64), (4, 64))
-    made = WeightRepackThread([lazy, np.zeros((3, 4), np.uint32)])
-    made.wait()
-    made.close()
+    thread = WeightRepackThread([lazy, np.zeros((3, 4), np.uint32)])
+    thread.wait()
+    thread.close()
     assert isinstance(lazy, LazyArray) and lazy.begin(nobody)
     lazy.end(False)
 
@@ -296,8 +296,8 @@ def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Pat
     assert isinstance(model, LanguageModel)
     with vs.Scheduler(["cpu"]) as sched:
         reader = Generator(sched, model, 16)
-        made = reader._background_task
-        assert isinstance(made, WeightRepackThread)
+        built = reader._background_task
+        assert isinstance(built, WeightRepackThread)
         reader.forget()
-        made.wait()
-        assert made._closed and not made._held_buffers and reader._background_task is None
+        built.wait()
+        assert built._closed and not built._held_buffers and reader._background_task is None

@@ -173,17 +173,17 @@ def test_links_and_devices_stay(tmp_path: Path) -> None:
     assert latest.is_symlink() and (tmp_path / "step.7").is_file() and pipe.is_fifo()
 
 
-def test_names_that_no_file_can_have_are_told(tmp_path: Path) -> None:
-    kept, a = vs.state(np.ones(3, np.float32), "__metadata__"), vs.state(np.ones(3, np.float32))
+def test_names_that_no_file_can_have_are_reported(tmp_path: Path) -> None:
+    stored, a = vs.state(np.ones(3, np.float32), "__metadata__"), vs.state(np.ones(3, np.float32))
     with vs.Scheduler(["cpu"]) as sched:
         with pytest.raises(vs.GraphError, match="another name than '__metadata__'"):
-            vs.optim.save(tmp_path / "file", sched, kept)
+            vs.optim.save(tmp_path / "file", sched, stored)
         vs.optim.save(tmp_path / ("n" * 250), sched, a)
         with pytest.raises(vs.GraphError, match="expected states, got None"):
             vs.optim.save(tmp_path / "file", sched, None)  # type: ignore[arg-type]
 
 
-def test_paths_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+def test_paths_that_no_file_can_have_are_reported(tmp_path: Path) -> None:
     a = vs.state(np.ones(3, np.float32), "a")
     with vs.Scheduler(["cpu"]) as sched:
         with pytest.raises(FileNotFoundError, match="there is no .*none"):

@@ -24,8 +24,8 @@ def test_deviations_are_those_of_the_shape() -> None:
     g = vs.init.glorot_uniform((300, 200), name="g")
     end = np.sqrt(6 / 500)
     assert 0.99 * end < g.max() <= end and -end <= g.min() < -0.99 * end
-    given = vs.init.kaiming_normal((200, 300), 1.0, name="x", fans=(200, 300))
-    assert abs(given.std() * np.sqrt(200) - 1) < 0.02
+    tensor = vs.init.kaiming_normal((200, 300), 1.0, name="x", fans=(200, 300))
+    assert abs(tensor.std() * np.sqrt(200) - 1) < 0.02
 
 
 def test_errors_say_what_was_expected() -> None:

@@ -85,12 +85,12 @@ def test_positions_that_are_ignored_do_not_count() -> None:
 def test_a_class_that_is_not_there_is_an_error_that_names_the_loss(wrong: int) -> None:
     target = CLASSES.copy()
     target[2] = wrong
-    for given in (target, vs.input("t", (5,), "int32")):
-        loss = vs.losses.cross_entropy(X, given)
+    for labels in (target, vs.input("t", (5,), "int32")):
+        loss = vs.losses.cross_entropy(X, labels)
         with vs.Scheduler(["cpu"]) as sched:
             run = sched.compile(loss)
             with pytest.raises(vs.IndexOutOfRange, match="cross_entropy"):
-                run(**({} if given is target else {"t": target}))
+                run(**({} if labels is target else {"t": target}))
 
 
 def test_large_logits_stay_finite() -> None:

@@ -130,18 +130,18 @@ def test_rates_rise_and_fall() -> None:
 
 
 def test_a_rate_may_be_an_input_or_follow_the_steps() -> None:
-    given = vs.input("lr", ())
-    for lr in (given, vs.optim.constant(0.1, 2)):
+    placeholder = vs.input("lr", ())
+    for lr in (placeholder, vs.optim.constant(0.1, 2)):
         p, g = vs.state(np.ones(3, np.float32), "p"), vs.input("g", (3,))
         with vs.Scheduler(["cpu"]) as sched:
             run = sched.compile(vs.reduce_sum(g), updates=vs.optim.sgd(p, g, lr))
             for step in range(2):
-                rate = {"lr": np.float32(0.05 * (step + 1))} if lr is given else {}
+                rate = {"lr": np.float32(0.05 * (step + 1))} if lr is placeholder else {}
                 run(g=np.ones(3, np.float32), **rate)
             np.testing.assert_allclose(sched.read(p), 1 - 0.05 - 0.1, rtol=1e-6)
 
 
-def test_gradients_are_made_shorter_together() -> None:
+def test_gradients_are_shortened_together() -> None:
     a, b = vs.input("a", (2,)), vs.input("b", (2,))
     values = {"a": np.asarray([3, 0], np.float32), "b": np.asarray([0, 4], np.float32)}
     with vs.Scheduler(["cpu"]) as sched:

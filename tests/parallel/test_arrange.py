@@ -52,13 +52,13 @@ def test_gradients_are_those_of_the_whole_batch(schedule: str) -> None:
     feeds, loss, params = plain_mlp(24, 32, stages)
     grads = vs.grad(loss, params)
     config = pipeline(stages, devices, schedule)
-    graph, made = applied(config, {"loss": loss, **grads})
-    wanted, got = evaluate(graph, feeds), evaluate(made.graph, feeds)
-    for (name, old), (_, new) in zip(graph.outputs, made.graph.outputs, strict=True):
+    graph, built = applied(config, {"loss": loss, **grads})
+    wanted, got = evaluate(graph, feeds), evaluate(built.graph, feeds)
+    for (name, old), (_, new) in zip(graph.outputs, built.graph.outputs, strict=True):
         scale = np.abs(wanted[old]).max()
         np.testing.assert_allclose(got[new], wanted[old], 1e-5, 1e-5 * scale, err_msg=name)
-    assert made.notes[0].startswith("pipeline: ")
-    relus = [n for n in made.graph.nodes if n.op == "relu"]
+    assert built.notes[0].startswith("pipeline: ")
+    relus = [n for n in built.graph.nodes if n.op == "relu"]
     assert len(relus) == 4 * stages
     assert {n.type.shape[0] for n in relus} == {6}
 
@@ -68,9 +68,9 @@ def test_each_device_keeps_the_order_of_the_schedule(schedule: str) -> None:
     # the forward and backward passes of stages, as a plan has them in its splits
     stages, devices = SCHEDULES[schedule]
     _, loss, updates = mlp(24, 32, stages)
-    _, made = applied(pipeline(stages, devices, schedule), loss, updates)
+    _, built = applied(pipeline(stages, devices, schedule), loss, updates)
     plan = plan_graph(
-        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+        built.graph, TOPOLOGY, overrides=built.overrides, pipeline_order=built.pipeline_order
     )
     makers: dict[str, PipelineSchedule] = {
         "gpipe": gpipe(2, 4),
@@ -85,7 +85,7 @@ def test_each_device_keeps_the_order_of_the_schedule(schedule: str) -> None:
         for split in plan.splits:
             if split.device != device:
                 continue
-            for node in (made.graph.nodes[i] for i in split.nodes):
+            for node in (built.graph.nodes[i] for i in split.nodes):
                 if node.op not in ("relu", "where") or not node.name.startswith("layer."):
                     continue
                 stage, batch = node.name.split(".")[1], node.name.rpartition("~")[2]
@@ -97,8 +97,8 @@ def test_devices_that_the_pipeline_overrules_warn() -> None:
     _, loss, updates = mlp(24, 32, 2)
     config = pipeline(2, ["g0", "g1"], "gpipe")
     for device, warned in (("g0", False), ("g2", True)):
-        _, made = applied({**config, "layer.0": {"devices": [device]}}, loss, updates)
-        assert ("devices of layer.0 have no effect" in made.warnings.get("layer.0", "")) == warned
+        _, built = applied({**config, "layer.0": {"devices": [device]}}, loss, updates)
+        assert ("devices of layer.0 have no effect" in built.warnings.get("layer.0", "")) == warned
 
 
 def test_a_pipeline_without_training() -> None:
@@ -107,16 +107,16 @@ def test_a_pipeline_without_training() -> None:
     for i in range(2):
         with vs.signal(f"layer.{i}"):
             h = vs.softmax(vs.relu(h @ vs.weight(random(i, 32, 32) / 4, "w")))
-    made = check(pipeline(2, ["g0", "g1"], "1f1b"), {"x": random(5, 8, 32)}, h)
-    assert "gpipe" in made.notes[0]
+    built = check(pipeline(2, ["g0", "g1"], "1f1b"), {"x": random(5, 8, 32)}, h)
+    assert "gpipe" in built.notes[0]
 
 
 def test_stages_that_are_cut_themselves() -> None:
     feeds, loss, updates = mlp(24, 32, 2)
     config = pipeline(2, ["g0", "g2"], "1f1b")
     config["layer.0"] = {"devices": ["g0", "g1"], "shard": {"weights": "columns"}}
-    made = check(config, feeds, loss, updates)
-    where = {made.graph.nodes[i].name: device for i, device in made.overrides}
+    built = check(config, feeds, loss, updates)
+    where = {built.graph.nodes[i].name: device for i, device in built.overrides}
     assert {where[n] for n in where if n.startswith("layer.0.relu")} == {"g0", "g1"}
     assert {where[n] for n in where if n.startswith("layer.1.relu")} == {"g2"}
 
@@ -126,8 +126,8 @@ def test_devices_of_sections_serve_stages() -> None:
     config = pipeline(2, [], "gpipe")
     del config["pipeline"]["devices"]
     config |= {"layer.0": {"devices": ["g2"]}, "layer.1": {"devices": ["g1"]}}
-    _, made = applied(config, loss, updates)
-    where = {made.graph.nodes[i].name: device for i, device in made.overrides}
+    _, built = applied(config, loss, updates)
+    where = {built.graph.nodes[i].name: device for i, device in built.overrides}
     assert where["layer.0.relu~3"] == "g2"
     assert where["layer.1.relu~0"] == "g1"
 
@@ -136,11 +136,11 @@ def test_devices_of_sections_serve_stages() -> None:
 def test_parameters_and_moments_live_with_their_stage(schedule: str) -> None:
     """A device without a stage has none of them, though it is the first one."""
     _, loss, updates = mlp(24, 32, 2)
-    _, made = applied(pipeline(2, ["g1", "g2"], schedule), loss, updates)
+    _, built = applied(pipeline(2, ["g1", "g2"], schedule), loss, updates)
     plan = plan_graph(
-        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+        built.graph, TOPOLOGY, overrides=built.overrides, pipeline_order=built.pipeline_order
     )
-    homes = {n.name: plan.device_of(n.name) for n in made.graph.nodes if n.op == "state"}
+    homes = {n.name: plan.device_of(n.name) for n in built.graph.nodes if n.op == "state"}
     assert homes.pop("adamw.steps") in ("g1", "g2")
     assert len(homes) == 18
     assert all(home == ("g1", "g2")["layer.1." in name] for name, home in homes.items())
@@ -199,8 +199,8 @@ def test_a_node_that_mixes_examples_is_named() -> None:
 def test_stages_that_are_not_there_warn() -> None:
     feeds, loss, updates = mlp(8, 16, 1)
     config = pipeline(2, ["g0", "g1"], "gpipe")
-    made = check(config, feeds, loss, updates)  # layer.1 is missing
-    assert list(made.warnings) == ["layer.1"]
+    built = check(config, feeds, loss, updates)  # layer.1 is missing
+    assert list(built.warnings) == ["layer.1"]
 
 
 EQUAL = PhaseTimes(1.0, 1.0, 1.0)
@@ -241,9 +241,9 @@ def test_drawn_pipelines_change_no_result(
         if shard is not None:
             config[f"layer.{i}"] = {"devices": ["g0", "g1"], "shard": shard}
     try:
-        made = check(config, feeds, loss, updates)
+        built = check(config, feeds, loss, updates)
     except vs.PlanError as error:
         refused = ("which cannot be cut so", "expected an even number", "try devices: [a, b]")
         assert any(part in str(error) for part in refused), error
         return
-    assert made.notes[0].startswith("pipeline: ")
+    assert built.notes[0].startswith("pipeline: ")

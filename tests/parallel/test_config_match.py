@@ -42,7 +42,7 @@ def test_patterns() -> None:
     assert found(config, *names) == ["layer.*.mlp", "layer.[01]", None]
 
 
-def test_what_matches_nothing_is_told_with_the_nearest_name() -> None:
+def test_what_matches_nothing_is_reported_with_the_nearest_name() -> None:
     config = read_config(
         {
             "encoder.O": {},
@@ -51,14 +51,14 @@ def test_what_matches_nothing_is_told_with_the_nearest_name() -> None:
             "pipeline": {"stages": ["encoder.0", "haed"], "microbatches": 1},
         }
     )
-    told = unmatched(["encoder.0.h", "head.y"], config)
-    assert list(told) == ["encoder.O", "haed"]
-    assert list(told.values()) == [
+    reported = unmatched(["encoder.0.h", "head.y"], config)
+    assert list(reported) == ["encoder.O", "haed"]
+    assert list(reported.values()) == [
         "config: encoder.O matches nothing in this graph; the nearest name is encoder.0",
         "config: haed matches nothing in this graph; the nearest name is head",
     ]
 
 
 def test_a_graph_without_signals() -> None:
-    (told,) = unmatched(["h"], read_config({"head": {}})).values()
-    assert told.endswith("head matches nothing in this graph; no value here has a signal")
+    (reported,) = unmatched(["h"], read_config({"head": {}})).values()
+    assert reported.endswith("head matches nothing in this graph; no value here has a signal")

@@ -133,14 +133,14 @@ def test_a_file_becomes_values(tmp_path: Path) -> None:
 
 
 def test_a_dict_says_the_same(tmp_path: Path) -> None:
-    given = as_numbers(plain(GOOD))
-    found, wanted = read_config(given), config_of(GOOD, tmp_path)
+    values = as_numbers(plain(GOOD))
+    found, wanted = read_config(values), config_of(GOOD, tmp_path)
     assert [s.shard for s in found.sections.values()] == [s.shard for s in wanted.sections.values()]
     assert list(found.sections) == list(wanted.sections)
 
 
 @pytest.mark.parametrize("case", [*BAD, *BAD_LINKS])
-def test_what_is_wrong_is_told(case: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(case: str, tmp_path: Path) -> None:
     text, message = (BAD | BAD_LINKS)[case]
     with pytest.raises(vs.PlanError) as caught:
         config_of(text, tmp_path)
@@ -215,8 +215,8 @@ def test_dicts_that_are_no_configs() -> None:
     for wrong in (3, None, b"train.yaml", ["a"]):
         with pytest.raises(vs.PlanError, match="expected a file name or a dict"):
             read_config(wrong)  # type: ignore[arg-type]
-    given = {"a": {"devices": ("x", "y"), "shard": {"axis": np.int64(0), "ratio": (3, 1)}}}
-    assert read_config(given).sections["a"].shard == Shard(axis=0, ratio=(3, 1))
+    feeds = {"a": {"devices": ("x", "y"), "shard": {"axis": np.int64(0), "ratio": (3, 1)}}}
+    assert read_config(feeds).sections["a"].shard == Shard(axis=0, ratio=(3, 1))
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_a_batch_that_is_not_the_first_axis(flat: bool, batches: int) -> None:
     feeds, loss, params = recurrent(flat)
     outputs = {"loss": loss, "h": params.pop("h"), **vs.grad(loss, params)}
     updates = vs.optim.sgd(params, vs.grad(loss, params), lr=0.1)
-    made = check(config(batches, 1), feeds, outputs, updates)
-    tanhs = [n for n in made.graph.nodes if n.op == "tanh"]
+    built = check(config(batches, 1), feeds, outputs, updates)
+    tanhs = [n for n in built.graph.nodes if n.op == "tanh"]
     assert {n.type.size for n in tanhs} == {TIME * BATCH * WIDTH // batches}
 
 

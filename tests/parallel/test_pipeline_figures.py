@@ -25,7 +25,7 @@ from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 
 WIDTH, ROWS = 16, 64
-MADE = {
+SCHEDULES = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "zb-h1": zb_h1,
@@ -86,7 +86,7 @@ def test_devices_are_idle_as_the_formulas_say(schedule: str, devices: int, batch
     product_s = 2 * ROWS * WIDTH**2 / 1e9
     # a B that is no I and W hands its gradient on before it goes on with that of its weight
     early = devices - 1 if schedule in ("gpipe", "1f1b", "interleaved") else 0
-    wanted = simulate(MADE[schedule](devices, batches)).makespan_s - early
+    wanted = simulate(SCHEDULES[schedule](devices, batches)).makespan_s - early
     assert took == pytest.approx(wanted * product_s, rel=0.03)
 
 

@@ -18,7 +18,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.graph_builder import BuildResult
-from vksched.parallel.apply_config import Applied, apply_config
+from vksched.parallel.apply_config import AppliedConfig, apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.simulation.simulate_plan import simulate
@@ -47,12 +47,14 @@ class Costs:
         spec = TOPOLOGY.devices[TOPOLOGY.index(device)]
         return node_seconds(spec, graph, graph.nodes[node])
 
-    def run_seconds(self, made: BuildResult) -> float:
-        plan = plan_graph(made.graph, TOPOLOGY, overrides=tuple(made.pinned_devices.items()))
+    def run_seconds(self, built: BuildResult) -> float:
+        plan = plan_graph(built.graph, TOPOLOGY, overrides=tuple(built.pinned_devices.items()))
         return simulate(plan).seconds
 
 
-def applied(config: Mapping[str, Any], outputs: Any, updates: Any = None) -> tuple[Graph, Applied]:
+def applied(
+    config: Mapping[str, Any], outputs: Any, updates: Any = None
+) -> tuple[Graph, AppliedConfig]:
     """The graph as written, and what the config makes of it."""
     graph, _ = build_graph(outputs, updates)
     return graph, apply_config(graph, read_config(dict(config)), TOPOLOGY, Costs())
@@ -66,20 +68,20 @@ def close(got: NDArray, wanted: NDArray, name: str) -> None:
 
 def check(
     config: Mapping[str, Any], feeds: Mapping[str, NDArray], outputs: Any, updates: Any = None
-) -> Applied:
+) -> AppliedConfig:
     """Compare outputs and next states with those of the graph as written."""
-    graph, made = applied(config, outputs, updates)
-    wanted, got = evaluate(graph, feeds), evaluate(made.graph, feeds)
-    for (name, old), (_, new) in zip(graph.outputs, made.graph.outputs, strict=True):
+    graph, built = applied(config, outputs, updates)
+    wanted, got = evaluate(graph, feeds), evaluate(built.graph, feeds)
+    for (name, old), (_, new) in zip(graph.outputs, built.graph.outputs, strict=True):
         close(got[new], wanted[old], name)
-    was, now = next_states(graph, wanted), next_states(made.graph, got)
+    was, now = next_states(graph, wanted), next_states(built.graph, got)
     assert was.keys() == now.keys()
     for key, value in was.items():
         close(now[key], value, key.name)
     plan_graph(
-        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+        built.graph, TOPOLOGY, overrides=built.overrides, pipeline_order=built.pipeline_order
     )  # verified
-    return made
+    return built
 
 
 def random(seed: int, *shape: int) -> NDArray:
@@ -110,16 +112,16 @@ def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Ten
     return feeds, loss, vs.optim.adamw(params, vs.grad(loss, params), lr=1e-3)
 
 
-def copied(made: Applied) -> Counter[str]:
+def copied(built: AppliedConfig) -> Counter[str]:
     """Count the bytes that each device hands on, by a plan of the sharded graph."""
-    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides)
+    plan = plan_graph(built.graph, TOPOLOGY, overrides=built.overrides)
     names = [d.name for d in TOPOLOGY.devices]
     out: Counter[str] = Counter()
     for split in plan.splits:
         for copy in split.uploads:
             if copy.source != HOST:
                 source = names[plan.splits[copy.source].device]
-                out[source] += made.graph.nodes[copy.node].type.device_bytes
+                out[source] += built.graph.nodes[copy.node].type.device_bytes
     return out
 
 
@@ -154,9 +156,9 @@ def test_a_step_by_unequal_parts() -> None:
     feeds, loss, updates = mlp(48, 64, 2)
     shard = {"axis": 0, "ratio": "3:1"}
     config = {f"layer.{i}": {"devices": TWO, "shard": shard} for i in range(2)}
-    made = check(config, feeds, loss, updates)
-    places = dict(made.overrides)
-    relus = [n for n in made.graph.nodes if n.op == "relu" and n.name.startswith("layer.0.")]
+    built = check(config, feeds, loss, updates)
+    places = dict(built.overrides)
+    relus = [n for n in built.graph.nodes if n.op == "relu" and n.name.startswith("layer.0.")]
     rows = {places[n.id]: n.type.shape[0] for n in relus}
     assert rows == {"g0": 36, "g1": 12}
 
@@ -165,10 +167,10 @@ def test_data_parallel_adds_up_like_a_ring() -> None:
     # 2 (n - 1) / n of the bytes of all gradients for each device: their sum, and the new weights
     feeds, loss, updates = mlp(1536, 96, 2)
     config = {f"layer.{i}": {"devices": THREE, "shard": {"axis": 0}} for i in range(2)}
-    made = check(config, feeds, loss, updates)
+    built = check(config, feeds, loss, updates)
     weights = 2 * (2 * 96 * 192) * 4
     wanted = 2 * (3 - 1) / 3 * weights
-    for device, got in copied(made).items():
+    for device, got in copied(built).items():
         if device in THREE:
             assert wanted <= got <= 1.03 * wanted, device
 
@@ -187,10 +189,10 @@ def test_heads_stay_whole() -> None:
         back = vs.reshape(vs.transpose(mixed, (0, 2, 1, 3)), (batch, length, width))
         out = back @ vs.weight(random(5, width, width) / 8, "o")
     config = {"attention": {"devices": TWO, "shard": {"weights": "columns"}}}
-    made = check(config, {"x": random(7, batch, length, width)}, out)
-    found = [n.type.shape for n in made.graph.nodes if n.op == "attention"]
+    built = check(config, {"x": random(7, batch, length, width)}, out)
+    found = [n.type.shape for n in built.graph.nodes if n.op == "attention"]
     assert found == [(batch, heads // 2, length, each)] * 2
-    assert Counter(n.op for n in made.graph.nodes)["concat"] <= 1
+    assert Counter(n.op for n in built.graph.nodes)["concat"] <= 1
 
 
 def test_experts_by_device() -> None:
@@ -200,8 +202,8 @@ def test_experts_by_device() -> None:
         h = vs.relu(x @ vs.weight(random(0, 4, 48, 64), "up"))
         y = h @ vs.weight(random(1, 4, 64, 48), "down")
     config = {"experts": {"devices": TWO, "shard": {"axis": 0}}}
-    made = check(config, {"x": random(2, 4, 32, 48)}, y)
-    weights = [n.type.shape[0] for n in made.graph.nodes if n.op == "weight"]
+    built = check(config, {"x": random(2, 4, 32, 48)}, y)
+    weights = [n.type.shape[0] for n in built.graph.nodes if n.op == "weight"]
     assert weights == [2, 2, 2, 2]
 
 
@@ -212,8 +214,8 @@ def test_a_sequence_by_blocks() -> None:
         out = vs.attention(q, k, v) * 2.0
     config = {"mix": {"devices": TWO, "shard": {"axis": 2}}}
     feeds = {name: random(i, 1, 2, 64, 16) for i, name in enumerate("qkv")}
-    made = check(config, feeds, out)
-    assert [n.type.shape[2] for n in made.graph.nodes if n.op == "attention"] == [32, 32]
+    built = check(config, feeds, out)
+    assert [n.type.shape[2] for n in built.graph.nodes if n.op == "attention"] == [32, 32]
 
 
 def test_a_state_of_a_section_lives_on_its_device() -> None:
@@ -222,8 +224,8 @@ def test_a_state_of_a_section_lives_on_its_device() -> None:
     with vs.signal("s"):
         y = vs.relu(x) * scale
     total = vs.reduce_sum(y, (0,))
-    made = check({"s": {"devices": ["g1"]}}, {"x": random(1, 8, 16)}, total, {scale: total})
-    plan = plan_graph(made.graph, TOPOLOGY, overrides=made.overrides)
+    built = check({"s": {"devices": ["g1"]}}, {"x": random(1, 8, 16)}, total, {scale: total})
+    plan = plan_graph(built.graph, TOPOLOGY, overrides=built.overrides)
     assert plan.device_of("scale") == "g1" and not plan.transfer_bytes
 
 
@@ -257,12 +259,12 @@ def test_unequal_devices_share_as_they_can(kind: str) -> None:
         y = h @ vs.weight(random(1, 4096, 1024), "down")
     shard = {"axis": 0} if kind == "data" else {"weights": "columns"}
     config = {"layer": {"devices": TWO, "shard": shard | {"ratio": "auto"}}}
-    graph, made = applied(config, vs.reduce_sum(y))
+    graph, built = applied(config, vs.reduce_sum(y))
     work: Counter[str] = Counter()
-    places = dict(made.overrides)
-    for node in made.graph.nodes:
+    places = dict(built.overrides)
+    for node in built.graph.nodes:
         if node.op == "matmul":
-            work[places[node.id]] += Costs().seconds(made.graph, node.id, places[node.id])
+            work[places[node.id]] += Costs().seconds(built.graph, node.id, places[node.id])
     alone = sum(Costs().seconds(graph, n.id, "g0") for n in graph.nodes if n.op == "matmul")
     assert max(work.values()) <= 1.1 * 0.75 * alone
 
@@ -270,13 +272,13 @@ def test_unequal_devices_share_as_they_can(kind: str) -> None:
 def test_auto_on_one_device_is_nothing() -> None:
     feeds, loss, updates = mlp(8, 16, 1)
     one = {"layer.0": {"devices": ["g0"], "shard": "auto"}}
-    made = check(one, feeds, loss, updates)
+    built = check(one, feeds, loss, updates)
     graph, _ = build_graph(loss, updates)
-    assert len(made.graph.nodes) == len(graph.nodes)
+    assert len(built.graph.nodes) == len(graph.nodes)
 
 
 def test_auto_leaves_small_work_alone_and_cuts_large_work() -> None:
-    def made(width: int) -> int:
+    def node_count(width: int) -> int:
         x = vs.input("x", (width, width))
         with vs.signal("a"):
             y = x @ vs.weight(np.ones((width, width), np.float32), "w")
@@ -284,8 +286,8 @@ def test_auto_leaves_small_work_alone_and_cuts_large_work() -> None:
         assert found.notes[0].startswith("shard: auto of a: ")
         return sum(n.op == "matmul" for n in found.graph.nodes)
 
-    assert made(8) == 2
-    assert made(4096) > 2
+    assert node_count(8) == 2
+    assert node_count(4096) > 2
 
 
 @pytest.mark.parametrize(
@@ -322,15 +324,15 @@ def test_a_shard_that_cuts_nothing_warns() -> None:
     with vs.signal("a"):
         y = vs.cumsum(x, 1)
     for shard, warned in (({"axis": 1}, True), ({"weights": "rows"}, True), ({"axis": 0}, False)):
-        _, made = applied({"a": {"devices": TWO, "shard": shard}}, y)
-        assert ("the shard of a cuts nothing" in made.warnings.get("a", "")) == warned
+        _, built = applied({"a": {"devices": TWO, "shard": shard}}, y)
+        assert ("the shard of a cuts nothing" in built.warnings.get("a", "")) == warned
 
 
 def test_names_that_match_nothing_warn() -> None:
     feeds, loss, updates = mlp(8, 16, 1)
-    made = check({"layers.0": {"devices": ["g1"]}}, feeds, loss, updates)
-    assert "nearest name is layer.0" in made.warnings["layers.0"]
-    assert not made.overrides
+    built = check({"layers.0": {"devices": ["g1"]}}, feeds, loss, updates)
+    assert "nearest name is layer.0" in built.warnings["layers.0"]
+    assert not built.overrides
 
 
 OPS = ("relu", "matmul", "linear", "softmax", "transpose", "residual", "norm", "sum")

@@ -20,11 +20,11 @@ def test_a_device_hands_on_before_it_goes_on() -> None:
         "first": {"devices": ["g0"]},
         "layer": {"devices": TWO, "shard": {"weights": "columns"}},
     }
-    _, made = applied(config, y)
+    _, built = applied(config, y)
     plan = plan_graph(
-        made.graph, TOPOLOGY, overrides=made.overrides, pipeline_order=made.pipeline_order
+        built.graph, TOPOLOGY, overrides=built.overrides, pipeline_order=built.pipeline_order
     )
-    ops = [[made.graph.nodes[n].op for n in split.nodes] for split in plan.splits]
+    ops = [[built.graph.nodes[n].op for n in split.nodes] for split in plan.splits]
     (norm,) = (of for of in ops if "layer_norm" in of)
     assert norm == ["layer_norm"]
     assert sum("matmul" in of for of in ops) == 2
@@ -34,5 +34,5 @@ def test_what_does_not_cross_has_no_steps() -> None:
     x = vs.input("x", (64, 64))
     with vs.signal("layer"):
         y = vs.relu(x @ vs.weight(random(1, 64, 64), "w"))
-    _, made = applied({"layer": {"devices": ["g0"]}}, y)
-    assert not made.pipeline_order
+    _, built = applied({"layer": {"devices": ["g0"]}}, y)
+    assert not built.pipeline_order

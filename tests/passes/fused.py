@@ -23,7 +23,7 @@ def ops_of(graph: Graph) -> list[str]:
     return [node.op for node in graph.ops]
 
 
-def assert_names_kept(before: Graph, after: Graph) -> None:
+def assert_names_survive(before: Graph, after: Graph) -> None:
     """Every name of a graph is found in what passes make of it."""
     names = {node.name for node in after.nodes}
     assert {n.name for n in before.nodes} <= names | after.aliases.keys()
@@ -33,7 +33,7 @@ def optimized(outputs: vs.Tensor | Sequence[vs.Tensor], **constraints: object) -
     """The graph that passes leave, with the results and names that it had before."""
     before = vs.build_graph(outputs)[0]
     after = optimize(before, RewriteConstraints(**constraints))  # type: ignore[arg-type]
-    assert_names_kept(before, after)
+    assert_names_survive(before, after)
     rng = np.random.default_rng(3)
     feeds: dict[str, NDArray] = {
         n.name: np.asarray(rng.standard_normal(n.type.shape) * 3, n.type.dtype)

@@ -75,9 +75,9 @@ def test_an_activation_is_part_of_the_product(
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_residual_and_its_activation_are_part_of_a_convolution(stride: int) -> None:
     w = vs.weight(values(8, 8, 3, 3))
-    made = vs.conv(x_of(1, 8, 24, 24), w, vs.weight(values(8)), stride=stride, padding=1)
-    other = x_of(*made.shape, name="other")
-    graph = fused(vs.relu(other + made), memory_bytes=1 << 30)
+    output = vs.conv(x_of(1, 8, 24, 24), w, vs.weight(values(8)), stride=stride, padding=1)
+    other = x_of(*output.shape, name="other")
+    graph = fused(vs.relu(other + output), memory_bytes=1 << 30)
     assert ops_of(graph) == ["winograd_conv" if stride == 1 else "conv"]
 
 
@@ -187,8 +187,8 @@ def test_a_linked_module_holds_what_its_epilogue_calls(name: str, tmp_path: Path
         ShaderProgram((("gelu_float32", (0,)),)),
         ShaderProgram((("add_float32", (0, 1)), ("mul_float32", (7, 6))), (3,)),
     ):
-        made = link(spirv, steps)
-        after = take_apart(made)
+        built = link(spirv, steps)
+        after = take_apart(built)
         reads = (
             "residual_buffer" in before.ids
             and any(1 in at for _, at in steps.calls)
@@ -200,7 +200,7 @@ def test_a_linked_module_holds_what_its_epilogue_calls(name: str, tmp_path: Path
         assert (gone in after.functions) == (
             steps.calls[:1] == (("gelu_float32", (0,)),) and gone > 0
         )
-        assert_valid(made, tmp_path)
+        assert_valid(built, tmp_path)
 
 
 # -- on devices ----------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ def drawn(rng: np.random.Generator) -> vs.Tensor:
 @pytest.mark.parametrize("seed", range(4))
 def test_random_layers_give_what_the_ops_give(seed: int, dtype: str, scheds: Scheds) -> None:
     rng = np.random.default_rng(seed)
-    made = drawn(rng)
-    made = vs.cast(made, dtype)
-    with_passes, without = (sched.compile(made) for sched in scheds)
+    built = drawn(rng)
+    built = vs.cast(built, dtype)
+    with_passes, without = (sched.compile(built) for sched in scheds)
     feeds = {n.name: values(*n.type.shape, seed=9) for n in without.plan.graph.inputs}
     np.testing.assert_allclose(with_passes(**feeds), without(**feeds), 2e-3, 2e-4)
     with_passes.close(), without.close()
@@ -252,8 +252,8 @@ def test_random_layers_give_what_the_ops_give(seed: int, dtype: str, scheds: Sch
 def test_special_values_come_out_as_of_the_ops_alone(
     write: Callable[[vs.Tensor], vs.Tensor], scheds: Scheds
 ) -> None:
-    made = write(vs.matmul(x_of(8, 1), vs.constant(np.ones((1, 8), np.float32))))
-    with_passes, without = (sched.compile(made) for sched in scheds)
+    built = write(vs.matmul(x_of(8, 1), vs.constant(np.ones((1, 8), np.float32))))
+    with_passes, without = (sched.compile(built) for sched in scheds)
     got, wanted = (run(x=SPECIAL.reshape(8, 1)) for run in (with_passes, without))
     assert_same_values(got, wanted)
     with_passes.close(), without.close()

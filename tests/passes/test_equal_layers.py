@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from selection import examples, spread
-from test_gguf_golden import made as made_model
+from test_gguf_golden import build_golden
 
 import vksched as vs
 from vksched import passes
@@ -45,19 +45,19 @@ def whole(graph: Graph, constraints: RewriteConstraints, monkeypatch: pytest.Mon
 def check_same(
     graph: Graph, constraints: RewriteConstraints, monkeypatch: pytest.MonkeyPatch
 ) -> Graph:
-    """Returns what passes make, which is the same either way, down to ids, names and owners."""
-    made, wanted = optimize(graph, constraints), whole(graph, constraints, monkeypatch)
-    assert list(map(str, made.nodes)) == list(map(str, wanted.nodes))
-    assert made.nodes == wanted.nodes
-    assert (made.outputs, made.backed_up_states) == (wanted.outputs, wanted.backed_up_states)
-    assert dict(made.aliases) == dict(wanted.aliases)
-    for got, expected in ((made.data, wanted.data), (made.initial, wanted.initial)):
+    """Return the graph after passes; it is equal either way, down to ids, names and owners."""
+    built, wanted = optimize(graph, constraints), whole(graph, constraints, monkeypatch)
+    assert list(map(str, built.nodes)) == list(map(str, wanted.nodes))
+    assert built.nodes == wanted.nodes
+    assert (built.outputs, built.backed_up_states) == (wanted.outputs, wanted.backed_up_states)
+    assert dict(built.aliases) == dict(wanted.aliases)
+    for got, expected in ((built.data, wanted.data), (built.initial, wanted.initial)):
         assert got.keys() == expected.keys()
         for node_id, held in got.items():
             other = expected[node_id]
             assert held is other or np.array_equal(np.asarray(held), np.asarray(other))
-    assert made.key == wanted.key
-    return made
+    assert built.key == wanted.key
+    return built
 
 
 # -- language models -------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _longer(value: Any, layers: int) -> Any:
 def test_architectures_come_out_as_they_were(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = deep(made_model(language.load(name), tmp_path))
+    model = deep(build_golden(language.load(name), tmp_path))
     if model.hyper.layers != DEPTH or not model.hyper.causal:
         pytest.skip("no decoder of layers")
     cache = model.cache(16)
@@ -103,7 +103,7 @@ def test_architectures_come_out_as_they_were(
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gpt2", "qwen3moe"])
 def test_most_layers_are_left_out(name: str, tmp_path: Path) -> None:
-    model = deep(made_model(language.load(name), tmp_path))
+    model = deep(build_golden(language.load(name), tmp_path))
     step = model.step(model.cache(16), 1)
     graph, _ = build_graph(step.logits, step.updates)
     short = collapse_repeated_layers(graph, RewriteConstraints())
@@ -126,11 +126,11 @@ def plain(number: int, x: Tensor) -> Tensor:
 
 def stacked(layer: Layer, depth: int = DEPTH) -> dict[int, Tensor]:
     """Return the results of layers behind each other."""
-    x, made = vs.input("x", (3, 4)), {}
+    x, built = vs.input("x", (3, 4)), {}
     for number in range(depth):
         with vs.name_scope(f"net.{number}"):
-            made[number] = x = layer(number, x)
-    return made
+            built[number] = x = layer(number, x)
+    return built
 
 
 def graph_of(outputs: Mapping[str, Tensor]) -> Graph:
@@ -142,8 +142,8 @@ def test_layers_by_hand(constraints: RewriteConstraints, monkeypatch: pytest.Mon
     graph = graph_of({"y": vs.softmax(stacked(plain)[DEPTH - 1])})
     short = collapse_repeated_layers(graph, constraints)
     assert short is not None and len(short.left_out) == DEPTH - 5  # the first reads the input
-    made = check_same(graph, constraints, monkeypatch)
-    assert "net.5.mul" in made.aliases  # by 1: gone, and still known
+    built = check_same(graph, constraints, monkeypatch)
+    assert "net.5.mul" in built.aliases  # by 1: gone, and still known
 
 
 def test_too_few_layers_are_not_worth_it() -> None:
@@ -196,12 +196,12 @@ def test_names_of_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layer_that_somebody_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = stacked(plain)
+    built = stacked(plain)
     for graph in (
-        graph_of({"y": made[DEPTH - 1], "inner": made[5]}),
-        graph_of({"y": made[DEPTH - 1] + made[5]}),
-        graph_of({"y": made[DEPTH - 1] + made[DEPTH - 2]}),
-        graph_of({"y": made[DEPTH - 1] + made[2]}),
+        graph_of({"y": built[DEPTH - 1], "inner": built[5]}),
+        graph_of({"y": built[DEPTH - 1] + built[5]}),
+        graph_of({"y": built[DEPTH - 1] + built[DEPTH - 2]}),
+        graph_of({"y": built[DEPTH - 1] + built[2]}),
     ):
         check_same(graph, RewriteConstraints(), monkeypatch)
 
@@ -223,7 +223,7 @@ def test_values_that_are_observed_or_placed(monkeypatch: pytest.MonkeyPatch) -> 
         check_same(graph, constraints, monkeypatch)
 
 
-def test_layers_that_share_what_the_first_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_share_what_the_first_one_built(monkeypatch: pytest.MonkeyPatch) -> None:
     t = vs.input("t", (3, 4))
 
     def layer(number: int, x: Tensor) -> Tensor:
@@ -242,23 +242,23 @@ def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyP
             x = vs.relu(vs.conv(x, w, padding=1))
     graph = graph_of({"y": x})
     assert collapse_repeated_layers(graph, CONSTRAINTS["vulkan"]) is not None
-    made = check_same(graph, CONSTRAINTS["vulkan"], monkeypatch)
-    assert any("winograd" in node.op for node in made.nodes)
+    built = check_same(graph, CONSTRAINTS["vulkan"], monkeypatch)
+    assert any("winograd" in node.op for node in built.nodes)
 
 
 def test_states_of_layers_keep_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     x, updates = vs.input("x", (3, 4)), {}
     for number in range(DEPTH):
         with vs.name_scope(f"net.{number}"):
-            kept = vs.state(np.full((3, 4), number, np.float32), "kept", backup=number == 0)
-            x = plain(number, x) + kept
-            updates[kept] = kept * 0.5 + x
+            stored = vs.state(np.full((3, 4), number, np.float32), "kept", backup=number == 0)
+            x = plain(number, x) + stored
+            updates[stored] = stored * 0.5 + x
     graph, ids = build_graph(x, updates)
     assert collapse_repeated_layers(graph, RewriteConstraints()) is not None
-    made = check_same(graph, RewriteConstraints(), monkeypatch)
-    for kept in updates:
-        owned = [i for i, key in made.keys.items() if key is kept]
-        assert [made.nodes[i].name for i in owned] == [graph.nodes[ids[kept]].name]
+    built = check_same(graph, RewriteConstraints(), monkeypatch)
+    for stored in updates:
+        owned = [i for i, key in built.keys.items() if key is stored]
+        assert [built.nodes[i].name for i in owned] == [graph.nodes[ids[stored]].name]
 
 
 def test_layers_whose_nodes_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,16 +292,16 @@ Program = list[tuple[str, int, int]]
 
 
 def layers_of(streams: list[Program], depth: int, period: int) -> list[Tensor]:
-    """Returns what layers make of a few values each, by steps that read what is there already: the
+    """Return the results of layers of a few values each, by steps that read existing tensors: the
     values, one that all layers share, and results of earlier steps. period: kinds of layers.
     """
     shared = vs.input("shared", (4, 4))
     values = [vs.input(f"x{i}", (4, 4)) for i in range(len(streams))]
     for number in range(depth):
         with vs.name_scope(f"net.{number}"):
-            given = [*values, shared]
+            inputs = [*values, shared]
             for which, program in enumerate(streams):
-                known = [given[which], *given]
+                known = [inputs[which], *inputs]
                 if number % period:
                     program = program[::-1] * (1 + number % period)
                 for count, (op, a, b) in enumerate(program):
@@ -331,7 +331,7 @@ def layers_of(streams: list[Program], depth: int, period: int) -> list[Tensor]:
 )
 def test_random_layers(streams: list[Program], joined: bool, period: int, constraints: str) -> None:
     values = layers_of(streams, DEPTH + 3 if period == 1 else 8 * period, period)
-    made = [sum(values[1:], values[0])] if joined else values
-    graph = graph_of({f"y{i}": vs.softmax(each) for i, each in enumerate(made)})
+    built = [sum(values[1:], values[0])] if joined else values
+    graph = graph_of({f"y{i}": vs.softmax(each) for i, each in enumerate(built)})
     with pytest.MonkeyPatch.context() as patch:
         check_same(graph, CONSTRAINTS[constraints], patch)

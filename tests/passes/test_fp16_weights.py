@@ -30,9 +30,9 @@ W = values(K, N)
 
 
 def ops_of(
-    *made: vs.Tensor, word: str = MIXED, constraints: RewriteConstraints = CONSTRAINTS
+    *outputs: vs.Tensor, word: str = MIXED, constraints: RewriteConstraints = CONSTRAINTS
 ) -> list[str]:
-    graph, _ = vs.build_graph(list(made))
+    graph, _ = vs.build_graph(list(outputs))
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
     return [node.op for node in optimize(mixed, constraints).ops]
 
@@ -92,8 +92,8 @@ def test_it_keeps_the_precision_and_takes_an_epilogue() -> None:
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     if request.param is None:
         pytest.skip("no Vulkan device here")
-    with vs.Scheduler([request.param], precision=MIXED) as made:
-        yield made
+    with vs.Scheduler([request.param], precision=MIXED) as sched:
+        yield sched
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])

@@ -80,8 +80,8 @@ STAY: dict[str, Build] = {
 def test_all_else_stays(build: Build) -> None:
     graph = optimize(vs.build_graph(build(conv()))[0], RewriteConstraints())
     (first,) = (n for n in graph.ops if n.op == "conv")
-    kept = graph.data[first.inputs[1]]
-    np.testing.assert_array_equal(np.asarray(kept), W)
+    stored = graph.data[first.inputs[1]]
+    np.testing.assert_array_equal(np.asarray(stored), W)
     assert len(first.inputs) == 2
 
 
@@ -108,7 +108,7 @@ def test_values_that_are_observed_are_there() -> None:
     assert len(optimize(graph, RewriteConstraints(observed=frozenset(("y",)))).ops) > 1
 
 
-def test_graphs_that_share_a_weight_share_what_is_made_of_it() -> None:
+def test_graphs_that_share_a_weight_share_what_is_built_of_it() -> None:
     w, row = leaf(W), column()
 
     def graph(size: int) -> Graph:

@@ -22,8 +22,8 @@ def floats_of(name: str = "q4_K") -> np.ndarray:
     return unpacked(name, repack(name, blocks(name, N, K), (N, K)), K)
 
 
-def ops_of(*made: vs.Tensor) -> list[str]:
-    graph: Graph = optimize(vs.build_graph(list(made))[0])
+def ops_of(*outputs: vs.Tensor) -> list[str]:
+    graph: Graph = optimize(vs.build_graph(list(outputs))[0])
     return [node.op for node in graph.ops]
 
 
@@ -71,20 +71,20 @@ def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> Non
 def test_chosen_matrices_are_read_as_they_are(devices: list[str]) -> None:
     several = vs.quantized_weight(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
     x, chosen = vs.input("x", (5, K)), vs.input("ids", (5, 2), "int32")
-    made = vs.moe_linear(x, several, chosen)
-    assert ops_of(made) == ["quantized_moe_linear"]
-    assert "dequantize" in ops_of(made, vs.relu(several))
+    output = vs.moe_linear(x, several, chosen)
+    assert ops_of(output) == ["quantized_moe_linear"]
+    assert "dequantize" in ops_of(output, vs.relu(several))
     rng = np.random.default_rng(0)
-    given = rng.standard_normal((5, K)).astype(np.float32)
+    values = rng.standard_normal((5, K)).astype(np.float32)
     ids = np.array([[5, 0], [0, 1], [-1, 3], [0, 0], [2, 5]], np.int32)
     with vs.Scheduler(devices) as sched:
-        run = sched.compile(made)
-        got = run(x=given, ids=ids)
+        run = sched.compile(output)
+        got = run(x=values, ids=ids)
         with pytest.raises(vs.IndexOutOfRange):
-            run(x=given, ids=ids + 1)
-        np.testing.assert_array_equal(run(x=given, ids=ids), got)
+            run(x=values, ids=ids + 1)
+        np.testing.assert_array_equal(run(x=values, ids=ids), got)
     held = unpacked("q8_0", repack("q8_0", blocks("q8_0", 2 * N, K), (2 * N, K)), K)
-    wanted = np.einsum("rk,runk->run", given, held.reshape(6, 4, K)[ids])
+    wanted = np.einsum("rk,runk->run", values, held.reshape(6, 4, K)[ids])
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
 
 
@@ -97,17 +97,17 @@ def test_other_readers_get_the_floats() -> None:
 def test_attention_reads_words_of_a_cache() -> None:
     q, used = vs.input("q", (1, 2, 3, 64)), vs.input("used", (), "int32")
     words = [vs.input(name, (1, 2, 9, 17), "uint32") for name in "kv"]
-    kept = [vs.dequantize_q8_0(each, 64) for each in words]
-    assert ops_of(vs.attention(q, *kept, kv_len=used)) == ["attention_with_kvcache"]
-    assert ops_of(vs.attention(q, *kept)) == ["dequantize_q8_0", "dequantize_q8_0", "attention"]
-    some = [vs.gather(each, IDS, axis=2) for each in kept]
+    stored = [vs.dequantize_q8_0(each, 64) for each in words]
+    assert ops_of(vs.attention(q, *stored, kv_len=used)) == ["attention_with_kvcache"]
+    assert ops_of(vs.attention(q, *stored)) == ["dequantize_q8_0", "dequantize_q8_0", "attention"]
+    some = [vs.gather(each, IDS, axis=2) for each in stored]
     assert ops_of(vs.attention(q, *some, kv_len=used)) == [
         "gather",
         "gather",
         "attention_with_kvcache",
     ]
     floats = vs.input("f", (1, 2, 9, 64))
-    assert ops_of(vs.attention(q, floats, kept[1], kv_len=used))[0] == "dequantize_q8_0"
+    assert ops_of(vs.attention(q, floats, stored[1], kv_len=used))[0] == "dequantize_q8_0"
 
 
 def test_a_table_may_be_tied() -> None:
@@ -122,10 +122,10 @@ def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], pinned_d
     with vs.name_scope("look_up"):
         rows = vs.embedding(w, IDS)
     with vs.name_scope("product"):
-        made = vs.linear(rows, w)
+        output = vs.linear(rows, w)
     with vs.Scheduler(devices) as sched:
         placement = {"*": sched.devices[0].spec.name, f"{pinned_device}*": "cpu"}
-        run = sched.compile(made, placement=placement)
+        run = sched.compile(output, placement=placement)
         assert [node.op for node in run.plan.graph.ops] == [
             "gather",
             "dequantize",
@@ -141,21 +141,21 @@ def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], pinned_d
 def test_results_are_those_of_the_floats(devices: list[str], name: str, rows: int) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, K)).astype(np.float32)
     ids, w = np.array([3, -1, 0, 11], np.int32), weight(name)
-    made = vs.relu(vs.linear(vs.input("x", x.shape), w)), vs.embedding(w, IDS)
+    built = vs.relu(vs.linear(vs.input("x", x.shape), w)), vs.embedding(w, IDS)
     with vs.Scheduler(devices) as sched:
-        product, picked = sched.compile(list(made))(x=x, ids=ids)
+        product, picked = sched.compile(list(built))(x=x, ids=ids)
     values = floats_of(name)
     np.testing.assert_allclose(product, np.maximum(x @ values.T, 0), 1e-4, 1e-4)
     np.testing.assert_array_equal(picked, values[ids])
 
 
 def test_gradients_go_through_to_x(devices: list[str]) -> None:
-    x, given = vs.input("x", (3, K)), np.full((3, K), 0.01, np.float32)
+    x, array = vs.input("x", (3, K)), np.full((3, K), 0.01, np.float32)
     grad = vs.grad(vs.reduce_sum(vs.square(vs.linear(x, weight())), None), x)
     with vs.Scheduler(devices) as sched:
-        got = sched.compile(grad)(x=given)
+        got = sched.compile(grad)(x=array)
     values = floats_of()
-    np.testing.assert_allclose(got, 2 * (given @ values.T) @ values, 1e-3, 1e-3)
+    np.testing.assert_allclose(got, 2 * (array @ values.T) @ values, 1e-3, 1e-3)
 
 
 def test_every_format_is_held_in_its_own_size() -> None:

@@ -146,8 +146,8 @@ def test_integers_and_int64_are_left_to_their_bounds() -> None:
 
 def test_comparisons_and_choices_are_members() -> None:
     x, y = x_of(), x_of("y")
-    kept = vs.logical_and(vs.less(x, y), vs.greater(x, 0.0))
-    assert ops_of(optimized(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == [
+    stored = vs.logical_and(vs.less(x, y), vs.greater(x, 0.0))
+    assert ops_of(optimized(vs.where(stored, x * 2.0, vs.clip(y, -1.0, 1.0)))) == [
         "fused_elementwise"
     ]
 
@@ -162,9 +162,9 @@ def test_what_jumps_is_no_member_in_float16() -> None:
     """It would see digits that the op before has rounded away."""
     x = x_of(dtype="float16")
     small = np.float16(1e-4)
-    for made in (vs.greater(x + small, x), vs.round((x + 0.25) * 3.0)):
-        before = list(ops_of(vs.build_graph(made)[0]))
-        assert ops_of(optimized(made))[-1] == before[-1]
+    for built in (vs.greater(x + small, x), vs.round((x + 0.25) * 3.0)):
+        before = list(ops_of(vs.build_graph(built)[0]))
+        assert ops_of(optimized(built))[-1] == before[-1]
 
 
 def test_constants_alone_are_no_chain() -> None:
@@ -210,12 +210,12 @@ def test_the_dispatch_says_what_the_steps_are() -> None:
 @pytest.mark.parametrize("name", ["fused_2", "fused_6_vec4"])
 def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
-    made = link(spirv, ShaderProgram((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))
-    assert len(made) < len(spirv) // 3
-    before, after = take_apart(spirv), take_apart(made)
+    built = link(spirv, ShaderProgram((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))
+    assert len(built) < len(spirv) // 3
+    before, after = take_apart(spirv), take_apart(built)
     assert set(after.functions) < set(before.functions)
     assert before.ids["tanh_float32(vu4;vu4;vu4;"] not in after.functions
-    assert_valid(made, tmp_path)
+    assert_valid(built, tmp_path)
 
 
 # -- on devices ----------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def drawn(rng: np.random.Generator, rounds: int) -> list[vs.Tensor]:
     shape = [(3, 8), (5, 7), (2, 3, 4)][rng.integers(3)]
     row, column = shape[-1:], (*shape[:-1], 1)
     pool = [x_of("x", shape), x_of("y", shape)]
-    beside = [x_of("r", row), x_of("c", column), x_of("s", ())]
+    others = [x_of("r", row), x_of("c", column), x_of("s", ())]
     for _ in range(rounds):
         a = pool[rng.integers(len(pool))]
         kind = rng.integers(4)
@@ -239,7 +239,7 @@ def drawn(rng: np.random.Generator, rounds: int) -> list[vs.Tensor]:
         elif kind == 1:
             pool.append(vs.where(vs.less(a, 0.25), pool[rng.integers(len(pool))], a))
         else:
-            b = [*pool, *beside][rng.integers(len(pool) + len(beside))]
+            b = [*pool, *others][rng.integers(len(pool) + len(others))]
             pool.append(vs.clip(TWO[rng.integers(len(TWO))](a, b), -8.0, 8.0))
     picked = {pool[rng.integers(2, len(pool))] for _ in range(2)} | {pool[-1]}
     return [*picked, vs.reduce_sum(pool[-1], 0)]

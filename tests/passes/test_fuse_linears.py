@@ -35,12 +35,14 @@ def weight(n: int, seed: int = 0, kind: str = "q4_K") -> vs.Tensor:
     return vs.quantized_weight(blocks(kind, n, K, seed), kind, (n, K))
 
 
-def graph_of(*made: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> Graph:
-    return optimize(vs.build_graph(list(made))[0], RewriteConstraints(limits=limits, **constraints))
+def graph_of(*outputs: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> Graph:
+    return optimize(
+        vs.build_graph(list(outputs))[0], RewriteConstraints(limits=limits, **constraints)
+    )
 
 
-def ops_of(*made: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> list[str]:
-    graph = graph_of(*made, limits=limits, **constraints)
+def ops_of(*outputs: vs.Tensor, limits: Limits = GPU, **constraints: frozenset[str]) -> list[str]:
+    graph = graph_of(*outputs, limits=limits, **constraints)
     return [node.op for node in graph.ops if node.id not in graph.views]
 
 
@@ -56,8 +58,8 @@ def both(x: vs.Tensor = NORMED) -> list[vs.Tensor]:
 def test_products_of_one_row_are_one_with_their_norm() -> None:
     assert ops_of(*both()) == ["merged_linear", "exp", "exp"]
     graph = graph_of(*both())
-    (made,) = (node for node in graph.nodes if node.op == "merged_linear")
-    assert made.type.shape == (1, 1, 48) and made.attrs["normed"]
+    (built,) = (node for node in graph.nodes if node.op == "merged_linear")
+    assert built.type.shape == (1, 1, 48) and built.attrs["normed"]
 
 
 def test_a_product_alone_is_one_with_its_norm() -> None:
@@ -74,13 +76,13 @@ def test_a_gate_is_one_with_both_products(activation: Callable[[vs.Tensor], vs.T
             assert ops_of(vs.exp(product)) == ["merged_linear", "exp"]
     # where something else reads one of them both are values, beside each other
     graph = graph_of(vs.exp(activation(gate) * up), vs.tanh(up))
-    (made,) = (node for node in graph.nodes if node.op == "merged_linear")
-    assert made.type.shape == (1, 1, 64) and not made.attrs["gate"]
+    (built,) = (node for node in graph.nodes if node.op == "merged_linear")
+    assert built.type.shape == (1, 1, 64) and not built.attrs["gate"]
 
 
 def test_four_products_are_three_and_one() -> None:
-    made = [vs.exp(vs.linear(NORMED, weight(16, seed))) for seed in range(4)]
-    assert ops_of(*made).count("merged_linear") == 2
+    built = [vs.exp(vs.linear(NORMED, weight(16, seed))) for seed in range(4)]
+    assert ops_of(*built).count("merged_linear") == 2
 
 
 def test_what_stays_apart() -> None:
@@ -98,14 +100,14 @@ def test_what_stays_apart() -> None:
 
 
 def test_nodes_of_several_homes_stay_apart() -> None:
-    made = [vs.linear(X, weight(16, seed), name=f"y{seed}") for seed in range(3)]
+    built = [vs.linear(X, weight(16, seed), name=f"y{seed}") for seed in range(3)]
     for pinned_devices, count in (
         ({"y0": "gpu:0", "y1": "gpu:1", "y2": "gpu:1"}, 1),
         ({"y0": "cpu", "y1": "cpu", "y2": "box/cpu"}, 0),
         ({"y0": "gpu:0 0", "y1": "gpu:0 1", "y2": "gpu:0 0"}, 1),
     ):
         graph = optimize(
-            vs.build_graph(made)[0], RewriteConstraints(limits=GPU, pinned_devices=pinned_devices)
+            vs.build_graph(built)[0], RewriteConstraints(limits=GPU, pinned_devices=pinned_devices)
         )
         assert [node.op for node in graph.nodes].count("merged_linear") == count
 
@@ -113,16 +115,16 @@ def test_nodes_of_several_homes_stay_apart() -> None:
 def test_words_that_are_computed_have_products_of_their_own() -> None:
     """They are not there yet where the first product is."""
     kind = format_of("q4_K")
-    kept = [vs.input(f"kept{i}", (2, 16, kind.row_words(K)), "uint32") for i in range(2)]
-    words = [vs.reshape(each[1:], (16, kind.row_words(K))) for each in kept]
-    made = [vs.exp(vs.linear(X, vs.dequantize(each, "q4_K", K))) for each in words]
-    ops = ops_of(*made)
+    stored = [vs.input(f"kept{i}", (2, 16, kind.row_words(K)), "uint32") for i in range(2)]
+    words = [vs.reshape(each[1:], (16, kind.row_words(K))) for each in stored]
+    built = [vs.exp(vs.linear(X, vs.dequantize(each, "q4_K", K))) for each in words]
+    ops = ops_of(*built)
     assert ops.count("quantized_linear") == 2 and "merged_linear" not in ops
 
 
-def test_what_is_turned_at_several_homes_stays_apart() -> None:
+def test_what_is_transposed_at_several_homes_stays_apart() -> None:
     cos, sin = (vs.input(name, (1, 8)) for name in ("cos", "sin"))
-    turned = [
+    transposed = [
         vs.rotary_embedding(
             vs.reshape(vs.linear(X, weight(32, seed), name=f"y{seed}"), (1, 2, 1, 16)),
             *(cos, sin),
@@ -136,20 +138,20 @@ def test_what_is_turned_at_several_homes_stays_apart() -> None:
         ({"turned0": "gpu:1", "turned1": "gpu:1"}, ["turned0.rotary_embedding"]),
     ):
         graph = optimize(
-            vs.build_graph(turned)[0],
+            vs.build_graph(transposed)[0],
             RewriteConstraints(limits=GPU, pinned_devices=products | pinned_devices),
         )
         assert [n.op for n in graph.nodes].count("merged_linear") == 1
         assert [n.name for n in graph.nodes if n.op == "rotary_embedding"] == names
     seen = frozenset(("turned0",))
-    graph = optimize(vs.build_graph(turned)[0], RewriteConstraints(limits=GPU, observed=seen))
+    graph = optimize(vs.build_graph(transposed)[0], RewriteConstraints(limits=GPU, observed=seen))
     rotary = [n.name for n in graph.nodes if n.op == "rotary_embedding"]
     assert rotary == ["turned0", "turned1"]  # both by one would turn the first one again
 
 
 def test_a_norm_that_others_read_stays_a_value() -> None:
-    for made in ([*both(), vs.exp(NORMED)], [*both(), NORMED]):
-        ops = ops_of(*made)
+    for built in ([*both(), vs.exp(NORMED)], [*both(), NORMED]):
+        ops = ops_of(*built)
         assert "rms_norm" in ops and ops.count("merged_linear") == 1
     seen = ops_of(*both(), observed=frozenset(("normed",)))
     assert "rms_norm" in seen and "merged_linear" in seen
@@ -161,8 +163,8 @@ def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
         replace(node, attrs=with_word(node.attrs, BYTES)) if node.op == "matmul" else node
         for node in graph.nodes
     )
-    made = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=GPU))
-    assert "merged_linear" not in [node.op for node in made.nodes]
+    built = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=GPU))
+    assert "merged_linear" not in [node.op for node in built.nodes]
 
 
 # -- on devices ------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ LLAMA = Tiny(kind="Q4_K", layers=2)
 MODELS = {
     "llama Q4_K": LLAMA,
     "llama Q8_0": replace(LLAMA, kind="Q8_0"),
-    "qwen3 Q4_0": Tiny("qwen3", kind="Q4_0", head_norms=True, head_size=64, turned=64),
+    "qwen3 Q4_0": Tiny("qwen3", kind="Q4_0", head_norms=True, head_size=64, rotary_size=64),
     "qwen2 Q5_0": Tiny("qwen2", kind="Q5_0", biases=True),
 }
 
@@ -183,8 +185,8 @@ def sched() -> Iterator[vs.Scheduler]:
     if not found:
         pytest.skip("no Vulkan device here")
     names = sorted(each.name for each in found if "SwiftShader" not in str(each))
-    with vs.Scheduler([names[0] if names else found[0].name]) as made:
-        yield made
+    with vs.Scheduler([names[0] if names else found[0].name]) as sched:
+        yield sched
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -204,8 +206,8 @@ def test_tokens_have_the_logits_of_numpy(
     ops = [node.op for node in run.plan.graph.nodes]
     biased = name.startswith("qwen2")
     assert ops.count("merged_linear") == tiny.layers * (1 if biased else 2)
-    turned = 1 if name.startswith("llama") else 2
-    assert ops.count("rotary_embedding") == turned * tiny.layers
+    transposed = 1 if name.startswith("llama") else 2
+    assert ops.count("rotary_embedding") == transposed * tiny.layers
     for at, token in enumerate(ids):
         got = run(ids=np.array([[token]], np.int32), start=np.int32(at), count=np.int32(1))
         np.testing.assert_allclose(got[0], wanted[at], rtol=1e-4, atol=1e-4)

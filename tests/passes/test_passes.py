@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from conftest import Scheds
-from fused import assert_names_kept, ops_of
+from fused import assert_names_survive, ops_of
 from graphs import numpy_outputs
 from test_executor import scheduler
 
@@ -35,7 +35,7 @@ def both(outputs: vs.Tensor | Sequence[vs.Tensor], **constraints: object) -> tup
     wanted = RewriteConstraints(**constraints).propagate_pins(before)  # type: ignore[arg-type]
     after = simplify(before, wanted)
     after.verify()
-    assert_names_kept(before, after)
+    assert_names_survive(before, after)
     assert not {node.name for node in after.nodes} & after.aliases.keys()
     assert [n.name for n in after.inputs] == [n.name for n in before.inputs]
     assert [name for name, _ in after.outputs] == [name for name, _ in before.outputs]
@@ -78,7 +78,7 @@ def test_what_changes_nothing_is_left_out(name: str) -> None:
     check(before, after, x=EDGES.reshape(SHAPE))
 
 
-KEPT: Mapping[str, Built] = {
+UNCHANGED: Mapping[str, Built] = {
     "add zero": lambda x: x + 0.0,  # -0.0 + 0.0 is 0.0
     "zero minus": lambda x: 0.0 - x,
     "sub minus zero": lambda x: x - (-0.0),
@@ -87,9 +87,9 @@ KEPT: Mapping[str, Built] = {
 }
 
 
-@pytest.mark.parametrize("name", list(KEPT))
-def test_what_looks_like_nothing_is_kept(name: str) -> None:
-    before, after = both(KEPT[name](x_of()))
+@pytest.mark.parametrize("name", list(UNCHANGED))
+def test_what_looks_like_nothing_is_retained(name: str) -> None:
+    before, after = both(UNCHANGED[name](x_of()))
     assert len(after.ops) == 1
     check(before, after, x=EDGES.reshape(SHAPE))
 
@@ -105,8 +105,8 @@ def test_integers_lose_zeros_and_ones(dtype: str) -> None:
 def test_reshapes_and_transposes_in_a_row_are_one() -> None:
     x = vs.input("x", (2, 3, 4))
     shaped = vs.reshape(vs.reshape(x, (6, 4)), (3, 8))
-    turned = vs.transpose(vs.transpose(x, (1, 2, 0)), (2, 1, 0))
-    before, after = both([shaped, turned])
+    transposed = vs.transpose(vs.transpose(x, (1, 2, 0)), (2, 1, 0))
+    before, after = both([shaped, transposed])
     assert sorted(ops_of(after)) == ["reshape", "transpose"]
     check(before, after, x=np.arange(24, dtype=np.float32).reshape(2, 3, 4))
 
@@ -119,8 +119,8 @@ def test_a_transpose_of_axes_of_one_is_a_view() -> None:
 
 def test_products_read_their_operands_transposed() -> None:
     x, y = vs.input("x", (2, 3, 4)), vs.input("y", (2, 3, 5))
-    turned = vs.transpose(x, (0, 2, 1), name="turned")
-    product = vs.matmul(turned, y, name="product")
+    transposed = vs.transpose(x, (0, 2, 1), name="turned")
+    product = vs.matmul(transposed, y, name="product")
     other = vs.matmul(vs.transpose(y, (0, 2, 1)), x)
     before, after = both([product, other])
     assert ops_of(after) == ["matmul", "matmul"]
@@ -133,7 +133,7 @@ def test_products_read_their_operands_transposed() -> None:
     )
 
 
-def test_a_batch_that_is_turned_is_not_absorbed() -> None:
+def test_a_batch_that_is_transposed_is_not_absorbed() -> None:
     x, y = vs.input("x", (3, 2, 4)), vs.input("y", (2, 4, 5))
     _, after = both(vs.matmul(vs.transpose(x, (1, 0, 2)), y))
     assert ops_of(after) == ["transpose", "matmul"]
@@ -157,21 +157,21 @@ def test_attributes_that_are_written_differently_are_different_calls() -> None:
     assert len({Attrs({"a": a}) for a in (1, True, 1.0, "1")}) == 4
 
 
-def test_rules_know_who_reads_what_other_rules_made() -> None:
+def test_rules_know_who_reads_what_other_rules_built() -> None:
     seen: list[list[bool]] = []
-    made: list[int] = []
+    built: list[int] = []
 
     def twice(r: Rewriter, node: Node) -> int:
         inner = r.emit("abs", node.inputs)
-        made.extend((*node.inputs, inner))
+        built.extend((*node.inputs, inner))
         return r.emit("add", (inner, *node.inputs))
 
     def gone(r: Rewriter, node: Node) -> int:
-        seen.append([r.is_read(i, 1) for i in made] + [r.is_read(made[0], 2)])
-        return r.emit("exp", (made[0],))
+        seen.append([r.is_read(i, 1) for i in built] + [r.is_read(built[0], 2)])
+        return r.emit("exp", (built[0],))
 
     def last(r: Rewriter, node: Node) -> None:
-        seen.append([r.is_read(made[0], 1), r.is_read(made[1], 0)])
+        seen.append([r.is_read(built[0], 1), r.is_read(built[1], 0)])
 
     end = vs.tanh(vs.sqrt(vs.neg(vs.square(x_of()))))
     graph = vs.build_graph(end)[0]
@@ -231,8 +231,8 @@ def test_what_is_observed_or_an_output_stays_a_value_of_its_own() -> None:
 
 def test_only_what_is_in_one_place_becomes_one() -> None:
     x, y = x_of(), vs.input("y", (4, 5))
-    turned = vs.transpose(x, name="turned")
-    outputs = [vs.matmul(turned, y, name="end"), vs.exp(x, name="a"), vs.exp(x, name="b")]
+    transposed = vs.transpose(x, name="turned")
+    outputs = [vs.matmul(transposed, y, name="end"), vs.exp(x, name="a"), vs.exp(x, name="b")]
     _, after = both(outputs, pinned_devices={"turned": "cpu", "b": "cpu"})
     assert {"turned", "a", "b", "end"} <= {n.name for n in after.nodes}
     _, after = both(outputs, pinned_devices={"turned": "cpu", "end": "cpu", "b": "cpu", "a": "cpu"})
@@ -263,8 +263,8 @@ def test_a_variable_turns_passes_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_that_are_gone_are_found(scheds: Scheds) -> None:
-    turned = vs.transpose(vs.input("y", (5, 6)), name="first")
-    plan = scheds[0].reserve(vs.matmul(x_of(), turned, name="end"))
+    transposed = vs.transpose(vs.input("y", (5, 6)), name="first")
+    plan = scheds[0].reserve(vs.matmul(x_of(), transposed, name="end"))
     assert plan.find("first") == plan.find("end")
     assert "stands for first" in plan.explain("first")
     assert plan.find("fir*") == plan.find("first")
@@ -274,15 +274,15 @@ def test_names_that_are_gone_are_found(scheds: Scheds) -> None:
 
 def test_observers_see_what_they_asked_for(scheds: Scheds) -> None:
     x = x_of()
-    kept = vs.mul(x, 1.0, name="kept")
-    y = vs.exp(vs.add(kept, kept, name="sum"), name="end")
+    stored = vs.mul(x, 1.0, name="kept")
+    y = vs.exp(vs.add(stored, stored, name="sum"), name="end")
     seen: dict[str, NDArray] = {}
-    first = scheds[0].compile(y, observe={kept: seen.__setitem__, "su*": seen.__setitem__})
+    first = scheds[0].compile(y, observe={stored: seen.__setitem__, "su*": seen.__setitem__})
     feeds = {"x": np.full(SHAPE, 0.5, np.float32)}
     first(**feeds)
     assert set(seen) == {"kept", "sum"} and np.all(seen["sum"] == 1.0)
     seen.clear()
-    again = scheds[0].compile(y, observe={kept: seen.__setitem__, "su*": seen.__setitem__})
+    again = scheds[0].compile(y, observe={stored: seen.__setitem__, "su*": seen.__setitem__})
     assert again.plan is first.plan  # one compiled graph, which tells the second caller too
     again(**feeds)
     assert set(seen) == {"kept", "sum"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from fused import assert_names_kept
+from fused import assert_names_survive
 from graphs import numpy_outputs
 
 import vksched as vs
@@ -36,7 +36,7 @@ def both(
     after = fuse_patterns(
         simplify(before, wanted), wanted
     ).verify()  # what later passes fuse is theirs
-    assert_names_kept(before, after)
+    assert_names_survive(before, after)
     for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
@@ -190,8 +190,8 @@ ATTENTION: Mapping[str, Callable[[], vs.Tensor]] = {
 def test_products_around_a_softmax_are_attention(name: str) -> None:
     with np.errstate(invalid="ignore"):
         after = both(ATTENTION[name](), FEEDS | {"hide": HIDES, "mask": values(M, N)})
-    beside = ("where", "add", "logical_not")
-    assert [op for op in ops_of(after) if op not in beside] == ["attention"]
+    others = ("where", "add", "logical_not")
+    assert [op for op in ops_of(after) if op not in others] == ["attention"]
     node = next(n for n in after.ops if n.op == "attention")
     assert node.attrs["is_bshd"] == (1, 1, 1, 1)
 
@@ -205,9 +205,9 @@ def test_attention_of_operands_scaled_before() -> None:
 
 def test_attention_of_three_axes() -> None:
     q, k, v = (vs.input(name, (4, length, 8)) for name, length in (("q", 3), ("k", 5), ("v", 5)))
-    made = vs.matmul(vs.softmax(vs.matmul(q, k, transpose_b=True) * 0.2), v)
+    output = vs.matmul(vs.softmax(vs.matmul(q, k, transpose_b=True) * 0.2), v)
     feeds = {n: values(4, length, 8, seed=length) for n, length in (("q", 3), ("k", 5), ("v", 5))}
-    assert ops_of(both(made, feeds)) == ["attention"]
+    assert ops_of(both(output, feeds)) == ["attention"]
 
 
 APART: Mapping[str, Callable[[], vs.Tensor]] = {
@@ -239,15 +239,15 @@ def test_values_that_are_read_or_wanted_stay() -> None:
     gate = vs.sigmoid(x)
     assert "silu" not in ops_of(both([x * gate, gate], {"x": values(*ROWS)}))
     d = centred(x)
-    kept = both([d / vs.sqrt(variance(d) + 1e-5), d], {"x": values(*ROWS)})
-    assert "layer_norm" not in ops_of(kept)
+    stored = both([d / vs.sqrt(variance(d) + 1e-5), d], {"x": values(*ROWS)})
+    assert "layer_norm" not in ops_of(stored)
 
 
 def test_a_mask_needs_a_device_that_binds_five_buffers() -> None:
-    made, feeds = ATTENTION["masked"](), FEEDS | {"hide": HIDES}
+    built, feeds = ATTENTION["masked"](), FEEDS | {"hide": HIDES}
     few, many = Limits(storage_buffers=4), Limits(storage_buffers=5)
-    assert "attention" not in ops_of(both(made, feeds, limits=few))
-    assert "attention" in ops_of(both(made, feeds, limits=many))
+    assert "attention" not in ops_of(both(built, feeds, limits=few))
+    assert "attention" in ops_of(both(built, feeds, limits=many))
     assert "attention" in ops_of(both(attend(), FEEDS, limits=few))
 
 
@@ -265,12 +265,12 @@ def test_masks_whose_sum_overflows_are_not_attentions() -> None:
     """Each is finite; a row that both hide is NaN after softmax, and 0 after attention."""
     hidden = np.zeros((M, N), np.float32)
     hidden[0] = np.finfo(np.float32).min
-    made = attend(lambda s: s + vs.constant(hidden) + vs.constant(hidden.copy()))
+    built = attend(lambda s: s + vs.constant(hidden) + vs.constant(hidden.copy()))
     with np.errstate(all="ignore"):
-        assert "attention" not in ops_of(both(made, FEEDS))
+        assert "attention" not in ops_of(both(built, FEEDS))
     few = (hidden / 4).astype(np.float32)
-    made = attend(lambda s: s + vs.constant(few) + vs.constant(few.copy()))
-    assert "attention" in ops_of(both(made, FEEDS))
+    built = attend(lambda s: s + vs.constant(few) + vs.constant(few.copy()))
+    assert "attention" in ops_of(both(built, FEEDS))
 
 
 def test_long_products_and_shared_masks_are_looked_at_once() -> None:

@@ -20,10 +20,10 @@ def mixed(graph: Graph) -> Graph:
 
 
 def precisions_of(graph: Graph, constraints: RewriteConstraints | None = None) -> dict[str, str]:
-    made = optimize(mixed(graph), constraints)
+    built = optimize(mixed(graph), constraints)
     return {
         node.op: precision_of(node.attrs)
-        for node in made.ops
+        for node in built.ops
         if node.declaration.roundable_operands
     }
 
@@ -60,9 +60,9 @@ def test_a_bias_keeps_it() -> None:
 def test_an_epilogue_keeps_it() -> None:
     constraints = RewriteConstraints(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
     graph, _ = vs.build_graph(vs.relu(X @ weights(32, 8)))
-    made = optimize(mixed(graph), constraints)
-    assert [node.op for node in made.ops] == ["matmul"]
-    assert precision_of(made.ops[0].attrs) == MIXED and "epilogue" in made.ops[0].attrs
+    built = optimize(mixed(graph), constraints)
+    assert [node.op for node in built.ops] == ["matmul"]
+    assert precision_of(built.ops[0].attrs) == MIXED and "epilogue" in built.ops[0].attrs
 
 
 def test_weights_of_few_bits_keep_it() -> None:
@@ -112,8 +112,8 @@ def test_recognised_attention_keeps_it() -> None:
 def test_products_of_two_words_are_no_attention() -> None:
     scores, out = scores_and_values()
     graph, ids = vs.build_graph(out)
-    made = optimize(set_precision(graph, {ids[scores]: MIXED}))
-    assert [precision_of(n.attrs) for n in made.ops if n.op == "matmul"] == [MIXED, SINGLE]
+    built = optimize(set_precision(graph, {ids[scores]: MIXED}))
+    assert [precision_of(n.attrs) for n in built.ops if n.op == "matmul"] == [MIXED, SINGLE]
 
 
 def test_equal_products_of_two_words_stay_two() -> None:

@@ -26,8 +26,8 @@ def graph_of(
     w: Any = W, size: int = 13, constraints: RewriteConstraints = ROOM, **more: Any
 ) -> Graph:
     x = vs.input("x", (2, w.shape[1] * more.get("groups", 1), size, 11))
-    made = vs.conv(x, vs.weight(w, "w"), vs.weight(BIAS, "bias"), name="y", **more)
-    return convolve(vs.build_graph(made)[0], constraints)
+    output = vs.conv(x, vs.weight(w, "w"), vs.weight(BIAS, "bias"), name="y", **more)
+    return convolve(vs.build_graph(output)[0], constraints)
 
 
 def tile_of(graph: Graph) -> object:
@@ -90,16 +90,16 @@ def test_other_convolutions_are_left_alone(more: dict[str, Any]) -> None:
 
 
 def test_weight_that_comes_with_the_run_is_left_alone() -> None:
-    made = vs.conv(vs.input("x", X.shape), vs.input("w", W.shape))
-    assert tile_of(convolve(vs.build_graph(made)[0], ROOM)) is None
+    output = vs.conv(vs.input("x", X.shape), vs.input("w", W.shape))
+    assert tile_of(convolve(vs.build_graph(output)[0], ROOM)) is None
 
 
 def test_memory_of_points_is_bounded() -> None:
     """The second layer takes what room the first has left."""
     small, large = (16 * W.size // 9 * 4, 36 * W.size // 9 * 4)
     x = vs.input("x", X.shape)
-    made = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
-    before = vs.build_graph(made)[0]
+    output = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
+    before = vs.build_graph(output)[0]
     constraints = RewriteConstraints(
         limits=ROOM.limits, memory_bytes=SHARE_OF_MEMORY * (small + large)
     )
@@ -147,11 +147,11 @@ def of_narrow(
 ) -> Graph:
     x = vs.input("x", (1, 9, size, 11))
     wide = vs.dequantize_linear(vs.weight(w, "w"), scale, zero)
-    made = vs.conv(x, wide, vs.weight(BIAS, "bias"), padding=1, name="y")
-    return convolve(vs.build_graph(made)[0], ROOM)
+    output = vs.conv(x, wide, vs.weight(BIAS, "bias"), padding=1, name="y")
+    return convolve(vs.build_graph(output)[0], ROOM)
 
 
-def test_points_of_a_weight_of_few_bits_are_made_in_each_run() -> None:
+def test_points_of_a_weight_of_few_bits_are_built_in_each_run() -> None:
     graph = of_narrow()
     assert [node.op for node in graph.ops] == [
         "dequantize_linear",
@@ -170,5 +170,5 @@ def test_points_of_a_weight_of_few_bits_are_made_in_each_run() -> None:
 @pytest.mark.parametrize(
     "more", [{"size": 40}, {"scale": 1e9}, {"scale": np.nan}, {"scale": vs.input("s", ())}]
 )
-def test_points_that_would_not_pay_or_may_be_too_large_are_not_made(more: dict[str, Any]) -> None:
+def test_points_that_would_not_pay_or_may_be_too_large_are_not_built(more: dict[str, Any]) -> None:
     assert [node.op for node in of_narrow(**more).ops] == ["dequantize_linear", "conv"]

@@ -45,8 +45,8 @@ def estimated(graph: Graph) -> float:
     return node_seconds(SPEC, graph, graph.nodes[-1])
 
 
-def with_costs(**given: Any) -> DeviceSpec:
-    return replace(SPEC, costs=PerfModel(**given))
+def with_costs(**options: Any) -> DeviceSpec:
+    return replace(SPEC, costs=PerfModel(**options))
 
 
 def test_a_machine_without_costs_estimates_by_work_and_rough_speeds() -> None:
@@ -120,9 +120,9 @@ def test_plans_say_what_was_measured() -> None:
     curves = (Curve("relu/bytes", ((-10.0, 3.0),)),)
     known = replace(SPEC, costs=PerfModel(curves, calls=1))
     plan = plan_graph(graph, Topology((known, DeviceSpec("cpu", "cpu", "numpy"))))
-    told = plan.explain(graph.nodes[-1].name)
-    assert "null:0  can, 2.4 ms as measured" in told
-    assert "cpu     can, about " in told
+    text = plan.explain(graph.nodes[-1].name)
+    assert "null:0  can, 2.4 ms as measured" in text
+    assert "cpu     can, about " in text
     about = describe_node(plan, graph.nodes[-1].id)
     assert [v.measured for v in about.devices] == [True, False]
 

@@ -90,7 +90,7 @@ def test_random_plans_are_drawn_clearly(seed: int) -> None:
     assert_clear(layout)
 
 
-def test_splits_stand_below_what_they_wait_for_and_beside_what_they_do_not() -> None:
+def test_splits_stand_below_what_they_wait_for_and_next_to_what_they_do_not() -> None:
     layout = layout_of(make_plan(*diamond(A, A, B, A)))
     frames = {f.title.partition(":")[0]: f for f in layout.scene.frames}
     assert frames["split 1"].first > frames["split 0"].last

@@ -249,7 +249,7 @@ def test_text_about_many_computers_sums_them_up(hosts: int) -> None:
     assert f"and {2 * hosts - NAMES:,} more: a card" in text
 
 
-def test_of_runs_that_decide_it_is_not_told_that_all_fits_one_device() -> None:
+def test_of_runs_that_decide_it_is_not_reported_that_all_fits_one_device() -> None:
     graph, _ = vs.build_graph(mlp(2)[0])
     for policy in ("earliest-finish", "work-stealing"):
         text = vs.plan_graph(graph, make_topology(2), policy=policy).explain()
@@ -257,11 +257,11 @@ def test_of_runs_that_decide_it_is_not_told_that_all_fits_one_device() -> None:
         assert "what GPUs can run fits" not in text
 
 
-def test_gpus_behind_those_that_have_all_work_are_told() -> None:
-    told = "null:1 has no work: what GPUs can run fits null:0; try "
+def test_gpus_behind_those_that_have_all_work_are_reported() -> None:
+    message = "null:1 has no work: what GPUs can run fits null:0; try "
     plan = make_plan(mlp(2)[0], topology=make_topology(2))
-    assert f'  {told}placement={{"PATTERN": "DEVICE"}}' in plan.explain().splitlines()
-    assert f"  {told}--place PATTERN=DEVICE" in explain_plan(plan, COMMAND).splitlines()
+    assert f'  {message}placement={{"PATTERN": "DEVICE"}}' in plan.explain().splitlines()
+    assert f"  {message}--place PATTERN=DEVICE" in explain_plan(plan, COMMAND).splitlines()
     silent = (
         make_plan(mlp(2)[0], {"layer.1.*": B}, make_topology(2)),
         make_plan(
@@ -404,7 +404,7 @@ def test_what_is_no_machine_is_refused(data: object) -> None:
 # -- states and observers --------------------------------------------------------------------------
 
 
-def test_states_are_told_like_weights() -> None:
+def test_states_are_reported_like_weights() -> None:
     held = vs.state(np.zeros((8, 64), np.float32), name="cache")
     after = vs.add(held, source(), name="next")
     graph, _ = vs.build_graph(vs.neg(held, name="y"), {held: after})

@@ -62,13 +62,13 @@ def test_few_numbers_count_only_once_a_device_has_worked_on_them() -> None:
 
 def test_a_scheduler_warns_once_per_op_at_the_line_that_compiles() -> None:
     with null_scheduler(False) as sched:
-        with pytest.warns(vs.VkschedWarning) as said:
+        with pytest.warns(vs.VkschedWarning) as caught:
             sched.compile(picks(3))
-        assert [str(w.message) for w in said] == [
+        assert [str(w.message) for w in caught] == [
             f"[fallback] numpy runs gather (pick0 and 2 more), as null:0 cannot: {WHY}; try "
             "print(run.plan.explain('pick0')), or a placement on cpu if that is meant"
         ]
-        assert said[0].filename == __file__
+        assert caught[0].filename == __file__
         sched.compile(picks(1))  # warnings are errors here
     with null_scheduler(False) as other, pytest.warns(vs.VkschedWarning, match="pick0"):
         other.compile(picks(1))
@@ -85,12 +85,12 @@ def test_a_second_op_is_a_second_warning() -> None:
 def test_ops_with_the_same_reason_share_a_warning() -> None:
     x = vs.input("x", (32,), "float64")
     plan = make_plan(vs.exp(vs.neg(x), name="last"), topology=make_topology(2))
-    told: set[str] = set()
-    with pytest.warns(vs.VkschedWarning) as said:
-        warn_of_fallbacks(plan, told)
-    assert told == {"neg", "exp"} and len(said) == 1
+    reported: set[str] = set()
+    with pytest.warns(vs.VkschedWarning) as caught:
+        warn_of_fallbacks(plan, reported)
+    assert reported == {"neg", "exp"} and len(caught) == 1
     assert "numpy runs neg, exp (last), as null:0 and null:1 cannot: float64" in str(
-        said[0].message
+        caught[0].message
     )
 
 

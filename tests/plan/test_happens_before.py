@@ -50,7 +50,7 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors import race_checker
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)
@@ -225,9 +225,9 @@ def copy_in_dropped(plan: Plan, draw: Draw) -> Plan | None:
 
 def copy_out_dropped(plan: Plan, draw: Draw) -> Plan | None:
     """Not that of a part beside its whole: an output is found in either."""
-    root, given = plan.graph.view_base, {c.node for s in plan.splits for c in s.downloads}
+    root, feeds = plan.graph.view_base, {c.node for s in plan.splits for c in s.downloads}
     choice = [
-        (at, c) for at, c in copies_of(plan, "downloads") if root(c.node) not in given - {c.node}
+        (at, c) for at, c in copies_of(plan, "downloads") if root(c.node) not in feeds - {c.node}
     ]
     return without(plan, *_of(draw, choice, "downloads")) if choice else None
 
@@ -300,7 +300,7 @@ def node_dropped(plan: Plan, draw: Draw) -> Plan | None:
 @RANDOM
 @given(plans)
 @example(random_plan(790, 25, 1))
-def test_no_part_of_a_value_crosses_beside_the_whole(plan: Plan) -> None:
+def test_no_part_of_a_value_crosses_next_to_the_whole(plan: Plan) -> None:
     entered = {(s.device, c.node) for s in plan.splits for c in s.uploads}
     root = plan.graph.view_base
     assert not [
@@ -470,14 +470,14 @@ def test_a_state_read_after_its_write_is_found() -> None:
 # -- at run time -----------------------------------------------------------------------------------
 
 
-def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> Executor:
+def executor_of(plan: Plan, eager: bool = False, seed: int = 0) -> PlanExecutor:
     """The plan on lazy or eager devices; it is carried out whatever is missing in it."""
     specs = plan.topology.devices
     devices: list[Device] = [LazyDevice(s, seed + i, eager) for i, s in enumerate(specs[:-1])]
     devices.append(CpuDevice(specs[-1]))
     for memory, device in zip(plan.memory, devices, strict=True):
         device.states.add((plan.graph.keys[s], plan.graph.initial[s]) for s in memory.states)
-    return Executor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
+    return PlanExecutor(plan, ExecutorContext(devices, vs.Trace(), 30.0))
 
 
 def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:
@@ -489,7 +489,7 @@ def feeds_of(plan: Plan, seed: int) -> tuple[dict[int, NDArray], list[NDArray]]:
 
 
 def right(plan: Plan, seed: int) -> bool:
-    """Whether lazy devices give what numpy gives, run after run."""
+    """Return True if lazy devices give the results of numpy, run after run."""
     executor = executor_of(plan, seed=seed)
     try:
         for run in range(3):

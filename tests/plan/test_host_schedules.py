@@ -75,7 +75,7 @@ def test_a_value_goes_to_a_host_once() -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_links_of_pairs_work_beside_each_other_and_ports_do_not(named: bool) -> None:
+def test_links_of_pairs_work_side_by_side_and_ports_do_not(named: bool) -> None:
     # the halves of a diamond go to two hosts, and come back from them
     names = (ONE, TWO, "node3/null:0")
     topology = topology_of(names, Link(1e3, 0.0))
@@ -115,7 +115,7 @@ def test_a_free_network_is_as_good_as_one_host_for_a_chain(
     assert simulate(plan).seconds == pytest.approx(simulate(near).seconds)
 
 
-def test_hosts_submit_beside_each_other() -> None:
+def test_hosts_submit_side_by_side() -> None:
     # one host hands over both halves, one after the other; two do that at once
     costs = PerfModel(submit_s=1.0, calls=1)
     near = plan_of(diamond(None, A, B, A), topology_of((A, B), FREE, costs=costs))
@@ -144,12 +144,12 @@ def test_a_stream_over_hosts_has_the_period_of_its_slowest_part() -> None:
 def test_in_an_exchange_of_all_with_all_no_host_waits_for_its_turn(hosts: int) -> None:
     # each host makes a value and needs the sum of all: its port brings one behind the other
     network, x = Link(1e3, 0.0), vs.input("x", (8, 64))
-    made = [vs.mul(x, float(host + 1), name=f"made{host}") for host in range(hosts)]
+    built = [vs.mul(x, float(host + 1), name=f"made{host}") for host in range(hosts)]
     sums = []
     for host in range(hosts):
-        total = made[host]
+        total = built[host]
         for step in range(1, hosts):
-            total = vs.add(total, made[(host + step) % hosts], name=f"sum{host}.{step}")
+            total = vs.add(total, built[(host + step) % hosts], name=f"sum{host}.{step}")
         sums.append(vs.reduce_max(total, name=f"sum{host}"))
     names = [f"node{host}/null:0" for host in range(hosts)]
     placed = {f"{what}{host}*": names[host] for host in range(hosts) for what in ("made", "sum")}
@@ -160,7 +160,7 @@ def test_in_an_exchange_of_all_with_all_no_host_waits_for_its_turn(hosts: int) -
     assert (hosts - 1) * value_s <= exchange_s <= (hosts + 0.5) * value_s
 
 
-def test_states_are_written_when_all_hosts_are_ready_and_told() -> None:
+def test_states_are_written_when_all_hosts_are_ready_and_informed() -> None:
     one, two = (vs.state(np.zeros((8, 64), np.float32), name=name) for name in ("s1", "s2"))
     x = vs.input("x", (8, 64))
     a, b = vs.add(x, one, name="a"), vs.add(x, two, name="b")

@@ -16,13 +16,13 @@ from vksched.plan.simulation.simulate_plan import run_program, simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
-from vksched.topology.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
+from vksched.topology.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, DevicePower, watts_of
 from vksched.topology.topology import Topology
 
-WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
+WATTS = (DevicePower(100.0, 10.0), DevicePower(30.0, 5.0), DevicePower(40.0, 2.0))
 
 
-def topology(*watts: Watts, memory_node: str = "") -> Topology:
+def topology(*watts: DevicePower, memory_node: str = "") -> Topology:
     """Null devices and a CPU with these watts."""
     names = [f"null:{i}" for i in range(len(watts) - 1)]
     specs = [
@@ -57,7 +57,12 @@ def test_copies_of_the_host_are_work_of_the_cpu() -> None:
 
 
 def test_a_gpu_that_is_opened_twice_is_idle_once() -> None:
-    once = topology(Watts(100.0, 10.0), Watts(100.0, 10.0), Watts(0.0, 0.0), memory_node="card")
+    once = topology(
+        DevicePower(100.0, 10.0),
+        DevicePower(100.0, 10.0),
+        DevicePower(0.0, 0.0),
+        memory_node="card",
+    )
     one = run_program(two_stages())
     assert energy(once, one) == pytest.approx(10 * 5 + 90 * 5)
 
@@ -67,7 +72,7 @@ def test_a_period_is_that_of_the_fullest_device(copies: int) -> None:
     # 4 stages of 1 s: with so many copies as this they keep one device busy each
     steps = tuple(SplitTiming(d, 0.0, (d - 1,) if d else (), 0.0, 1.0) for d in range(4))
     program = Program((A, B, "null:2", "null:3", CPU), steps, 0, 0.0, (3,))
-    where = topology(*[Watts(1.0)] * 5)
+    where = topology(*[DevicePower(1.0)] * 5)
     assert evaluate_metrics(program, where, copies).period_s == pytest.approx(
         max(1.0, 4.0 / copies)
     )
@@ -81,22 +86,22 @@ def test_ends_may_come_in_bursts() -> None:
 # -- watts -----------------------------------------------------------------------------------------
 
 
-def test_watts_are_given_or_assumed_by_kind() -> None:
+def test_watts_are_set_or_assumed_by_kind() -> None:
     card = DeviceSpec("v", "vulkan", unified_memory=False)
     assert watts_of(card) == DISCRETE and DISCRETE.assumed
     assert watts_of(DeviceSpec("v", "vulkan")) == INTEGRATED
     assert watts_of(DeviceSpec("v", "vulkan", limits=Limits(software=True))) == SOFTWARE
     assert watts_of(DeviceSpec(CPU, "cpu")) == PROCESSOR
-    assert watts_of(replace(card, busy_watts=90.0, idle_watts=8.0)) == Watts(90.0, 8.0)
+    assert watts_of(replace(card, busy_watts=90.0, idle_watts=8.0)) == DevicePower(90.0, 8.0)
     # one of both: the other one is assumed, and never above, or below
-    assert watts_of(replace(card, busy_watts=5.0)) == Watts(5.0, 5.0, True)
-    assert watts_of(replace(card, idle_watts=500.0)) == Watts(500.0, 500.0, True)
+    assert watts_of(replace(card, busy_watts=5.0)) == DevicePower(5.0, 5.0, True)
+    assert watts_of(replace(card, idle_watts=500.0)) == DevicePower(500.0, 500.0, True)
 
 
 def test_watts_are_fields_of_machine_files() -> None:
     data = {"devices": [{"name": "card", "kind": "vulkan", "busy_watts": 120, "idle_watts": 0}]}
     found = Topology.from_dict(data)
-    assert watts_of(found.devices[0]) == Watts(120.0, 0.0)
+    assert watts_of(found.devices[0]) == DevicePower(120.0, 0.0)
     assert Topology.from_dict(found.as_dict()) == found
     assert "busy_watts" not in found.as_dict()["devices"][1]
     with pytest.raises(PlanError, match="busy_watts of at least idle_watts for device 0"):

@@ -35,14 +35,14 @@ def test_each_objective_has_its_number(
     assert found.factor(BASE) == 1.0
 
 
-def test_sentences_can_be_made_for_every_objective() -> None:
-    told = []
+def test_sentences_can_be_built_for_every_objective() -> None:
+    reported = []
     for name in (*WORDS, "latency=1,energy=1"):
         phrases = formatter(name).phrases
-        told.append(f"{phrases.what} {phrases.does} as {phrases.large}")
-        told.append(f"{phrases.what} would {phrases.do} {less(0.25)} {phrases.less}")
-        told.append(f"it makes {phrases.result} {less(0.25)} {phrases.smaller}")
-    assert told == [
+        reported.append(f"{phrases.what} {phrases.does} as {phrases.large}")
+        reported.append(f"{phrases.what} would {phrases.do} {less(0.25)} {phrases.less}")
+        reported.append(f"it makes {phrases.result} {less(0.25)} {phrases.smaller}")
+    assert reported == [
         "a run takes as long",
         "a run would take 75 % less",
         "it makes a run 75 % shorter",

@@ -71,7 +71,7 @@ def test_a_part_tells_only_of_nodes_that_it_has_to_do_with() -> None:
     assert len(one["nodes"]) > 20 > len(two["nodes"]) and one["size"] == two["size"]
 
 
-def test_equal_weights_have_one_key_and_states_the_one_that_they_were_given() -> None:
+def test_equal_weights_have_one_key_and_states_the_one_that_they_were_passed() -> None:
     x, held = vs.input("x", (4,)), vs.state(np.zeros(4, np.float32), "s")
     w, again = (vs.weight(np.arange(4, dtype=np.float32), name) for name in ("w", "again"))
     graph, ids = vs.build_graph([x * w * again], updates={held: held + x})

@@ -50,53 +50,53 @@ def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     return vs.plan_graph(build_graph(output)[0], where, policy="auto", **more)  # type: ignore[arg-type]
 
 
-def seconds(made: Plan, device: int) -> float:
+def seconds(plan: Plan, device: int) -> float:
     """Of one node of the plan's graph, which are all alike."""
-    node = next(n for n in made.graph.ops if n.op == "exp")
-    return node_seconds(made.topology.devices[device], made.graph, node)
+    node = next(n for n in plan.graph.ops if n.op == "exp")
+    return node_seconds(plan.topology.devices[device], plan.graph, node)
 
 
 def test_a_chain_is_bound_by_its_path_on_the_faster_device() -> None:
-    made = plan(chain(5), topology(2e9, 1e9))
-    each = seconds(made, 0)
-    assert made.bound.latency_s == pytest.approx(5 * each) and made.bound.by == "path"
+    built = plan(chain(5), topology(2e9, 1e9))
+    each = seconds(built, 0)
+    assert built.bound.latency_s == pytest.approx(5 * each) and built.bound.by == "path"
     # in a stream the slower one does half as much beside it
-    assert made.bound.period_s == pytest.approx(5 * each * 2 / 3)
+    assert built.bound.period_s == pytest.approx(5 * each * 2 / 3)
     # 9 W more than idle of the first device are less than 19 W for twice the time
-    idle_j = (1.0 + 1.0) * made.bound.latency_s
-    assert made.bound.energy_j == pytest.approx(9.0 * 5 * each + idle_j)
+    idle_j = (1.0 + 1.0) * built.bound.latency_s
+    assert built.bound.energy_j == pytest.approx(9.0 * 5 * each + idle_j)
     # the run has to give and take values, too
-    assert made.metrics.latency_s > made.bound.latency_s
-    assert made.bound.of("memory") is None and made.bound.of("") is None
+    assert built.metrics.latency_s > built.bound.latency_s
+    assert built.bound.of("memory") is None and built.bound.of("") is None
 
 
 def test_what_must_cross_is_on_the_path() -> None:
     link = Link(1e6, 0.5)
-    made = plan(chain(2), topology(2e9, 2e9, link=link), overrides=[("e0", A), ("e1", B)])
+    built = plan(chain(2), topology(2e9, 2e9, link=link), overrides=[("e0", A), ("e1", B)])
     # pins are the user's: the bound is that of any placement, and here no transfer is needed
-    assert made.bound.latency_s == pytest.approx(2 * seconds(made, 0))
-    picky = replace(made.topology.devices[1], disabled_reason="it is gone")
+    assert built.bound.latency_s == pytest.approx(2 * seconds(built, 0))
+    picky = replace(built.topology.devices[1], disabled_reason="it is gone")
     alone = Topology(
-        (made.topology.devices[0], picky, made.topology.devices[2]), made.topology.links
+        (built.topology.devices[0], picky, built.topology.devices[2]), built.topology.links
     )
-    assert plan(chain(2), alone).bound.latency_s == pytest.approx(2 * seconds(made, 0))
+    assert plan(chain(2), alone).bound.latency_s == pytest.approx(2 * seconds(built, 0))
 
 
 def test_branches_are_bound_by_the_area() -> None:
     x = vs.input("x", SHAPE)
     graph, _ = build_graph([vs.exp(x, name=f"e{i}") for i in range(8)])
-    made = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto")
-    assert made.bound.by == "area"
-    whole = 4 * seconds(made, 0)
-    assert 0.95 * whole < made.bound.latency_s <= whole
+    plan = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto")
+    assert plan.bound.by == "area"
+    whole = 4 * seconds(plan, 0)
+    assert 0.95 * whole < plan.bound.latency_s <= whole
     pytest.importorskip("scipy")  # without it weights of devices give a bound that may be lower
-    assert made.bound.latency_s == pytest.approx(whole)
+    assert plan.bound.latency_s == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_plan_is_under_its_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    given = random_plan(seed, int(rng.integers(2, 30)), 3)
+    plan = random_plan(seed, int(rng.integers(2, 30)), 3)
     factors = ((-30.0, float(rng.uniform(0.5, 3))),)
     costs = PerfModel(
         tuple(Curve(kind, factors) for kind in ("*/bytes", "copy in/bytes", "copy out/bytes")),
@@ -113,18 +113,18 @@ def test_no_plan_is_under_its_bound(seed: int) -> None:
             bytes_per_s=float(10 ** rng.uniform(7, 10)),
             costs=costs if rng.random() < 0.5 else PerfModel(),
         )
-        for spec in given.topology.devices
+        for spec in plan.topology.devices
     ]
     links = Links((), Link(float(10 ** rng.uniform(6, 10)), float(rng.uniform(0, 1e-4))))
     where = Topology(tuple(specs), links)
     pins = [
-        (n.id, specs[int(rng.integers(0, 4))].name) for n in given.graph.ops if rng.random() < 0.3
+        (n.id, specs[int(rng.integers(0, 4))].name) for n in plan.graph.ops if rng.random() < 0.3
     ]
     for policy in ("priority", "auto"):
-        made = vs.plan_graph(
-            given.graph, where, policy=policy, overrides=pins, copies=1 + seed % 3, with_cpu=True
+        output = vs.plan_graph(
+            plan.graph, where, policy=policy, overrides=pins, copies=1 + seed % 3, with_cpu=True
         )
-        found, bound = plan_metrics(made), find_bound(made)
+        found, bound = plan_metrics(output), find_bound(output)
         assert found.latency_s >= bound.latency_s * (1 - 1e-9)
         assert found.period_s >= bound.period_s * (1 - 1e-9)
         assert found.energy_j is not None and found.energy_j >= bound.energy_j * (1 - 1e-9)

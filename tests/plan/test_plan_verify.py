@@ -64,7 +64,7 @@ def with_location(plan: Plan, name: str, span: Span | None, device: int = 0) -> 
 
 
 def refused(plan: Plan) -> bool:
-    """Whether verify refuses a plan."""
+    """Return True if verify refuses a plan."""
     with suppress(vs.PlanError):
         return plan.verify() is None
     return True
@@ -481,7 +481,7 @@ def test_other_malformed_graphs_are_refused(name: str) -> None:
         SLIPS[name](graph).verify()
 
 
-def test_building_refuses_names_given_twice_and_what_is_no_tensor() -> None:
+def test_building_refuses_names_named_twice_and_what_is_no_tensor() -> None:
     x = source()
     with pytest.raises(vs.GraphError, match="two tensors are named 'a'"):
         vs.build_graph([vs.exp(x, name="a"), vs.neg(x, name="a")])

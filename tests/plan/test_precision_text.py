@@ -23,17 +23,17 @@ def lines(words: dict[str, str], **limits: bool) -> list[str]:
     out = vs.matmul(vs.relu(first), x, name="second")
     graph, ids = vs.build_graph(out)
     by_name = {graph.nodes[i].name: i for i in ids.values()}
-    made = set_precision(graph, {by_name[name]: word for name, word in words.items()})
+    built = set_precision(graph, {by_name[name]: word for name, word in words.items()})
     topology = make_topology(1)
     gpu, *rest = topology.devices
     spec = replace(gpu, limits=replace(gpu.limits, **limits))
-    plan = plan_graph(made, replace(topology, devices=(spec, *rest)), policy="priority")
+    plan = plan_graph(built, replace(topology, devices=(spec, *rest)), policy="priority")
     found = precision_lines(plan)
     assert all(line in plan.explain() for line in found)
     return [line.replace(spec.name, "gpu") for line in found]
 
 
-def test_float32_is_not_told() -> None:
+def test_float32_is_not_reported() -> None:
     assert lines({}) == []
 
 
@@ -49,7 +49,7 @@ def test_devices_tell_what_they_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         (
             "mixed",
@@ -58,31 +58,31 @@ def test_devices_tell_what_they_do() -> None:
         ("bfloat16", "computes 1 in float32, with the weights of 1 held as bfloat16"),
     ],
 )
-def test_weights_that_are_rounded_are_told(word: str, told: str) -> None:
+def test_weights_that_are_rounded_are_reported(word: str, message: str) -> None:
     """Of devices without float16, too, which unpack them."""
     x, w = vs.input("x", (3, 256)), vs.weight(np.ones((256, 192), np.float32))
     graph, _ = vs.build_graph(x @ w)
     mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
     topology = make_topology(1)
     limits = topology.devices[0].limits
-    made = optimize(mixed, RewriteConstraints(limits=limits, memory_bytes=1 << 30))
-    (line,) = precision_lines(plan_graph(made, topology, policy="priority"))
-    assert told in line
+    built = optimize(mixed, RewriteConstraints(limits=limits, memory_bytes=1 << 30))
+    (line,) = precision_lines(plan_graph(built, topology, policy="priority"))
+    assert message in line
 
 
-def test_codes_of_8_bits_are_told() -> None:
+def test_codes_of_8_bits_are_reported() -> None:
     x, w = vs.input("x", (3, 64)), vs.quantized_weight(blocks("q8_0", 8, 64), "q8_0", (8, 64))
     with vs.Scheduler(["cpu"], precision="int8") as sched:
         plan = sched.compile(vs.linear(x, w) @ vs.weight(np.ones((8, 8), np.float32))).plan
     assert precision_lines(plan) == ["precision: 1 int8; numpy rounds 1"]
     graph, _ = vs.build_graph(vs.linear(x, w))
-    made = optimize(set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "int8")))
-    (line,) = precision_lines(plan_graph(made, make_topology(1), policy="priority"))
+    built = optimize(set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "int8")))
+    (line,) = precision_lines(plan_graph(built, make_topology(1), policy="priority"))
     assert "computes 1 in float32: it has no integer dot products" in line
     gpu, *rest = make_topology(1).devices
     spec = replace(gpu, limits=replace(gpu.limits, integer_dot=True))
     topology = replace(make_topology(1), devices=(spec, *rest))
-    (line,) = precision_lines(plan_graph(made, topology, policy="priority"))
+    (line,) = precision_lines(plan_graph(built, topology, policy="priority"))
     assert "may round 1, as the variant of each says" in line
 
 

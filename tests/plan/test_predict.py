@@ -22,9 +22,9 @@ def network() -> vs.Tensor:
     return vs.softmax(vs.add(left, right, name="sum"), name="end")
 
 
-def scheduler(link: vs.Link | None = None, slowdown: float = 1.0, **given: Any) -> vs.Scheduler:
+def scheduler(link: vs.Link | None = None, slowdown: float = 1.0, **options: Any) -> vs.Scheduler:
     clock = vs.SimulatedClock()
-    specs = [vs.DeviceSpec(name, "null", bytes_per_s=1e8, **given) for name in (A, B)]
+    specs = [vs.DeviceSpec(name, "null", bytes_per_s=1e8, **options) for name in (A, B)]
     devices = [vs.SimulatedDevice(spec, clock, link=link, slowdown=slowdown) for spec in specs]
     return vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False)
 

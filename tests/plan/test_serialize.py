@@ -56,8 +56,8 @@ def test_what_was_asked_gives_the_same_plan_again(seed: int) -> None:
     request, again, topology = decode_plan_inputs(graph, document)
     assert topology == planned.plan.topology
     assert again.bounds == planned.plan.graph.bounds and again.views == planned.plan.graph.views
-    made = PlanRecord(answer(request, again, topology), request, "compile")
-    other = through_json(made)[1]
+    record = PlanRecord(answer(request, again, topology), request, "compile")
+    other = through_json(record)[1]
     del document["graph"], other["graph"]
     assert other == document
 

@@ -285,9 +285,9 @@ def runs() -> list[tuple[Plan, float]]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfers, "MIN_BYTES", 1)
-        beside = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]
-        beside += [run_with_streamed_weights(measured, True) for measured in (False, True)]
-    return [*drawn, *beside, *(make(measured) for make in named for measured in (False, True))]
+        others = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]
+        others += [run_with_streamed_weights(measured, True) for measured in (False, True)]
+    return [*drawn, *others, *(make(measured) for make in named for measured in (False, True))]
 
 
 def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callable[[Plan], Any]:
@@ -296,12 +296,12 @@ def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callab
     counts = [source.count(old) for source in sources]
     assert sum(counts) == 1, f"event_sim.py and simulate_plan.py have {old!r} {counts} times"
     for name, source in zip(("mistaken_clocks", "mistaken"), sources, strict=True):
-        made = ModuleType(f"vksched.plan.simulation.{name}")
-        made.__package__ = "vksched.plan.simulation"
-        monkeypatch.setitem(sys.modules, made.__name__, made)  # dataclasses look there
+        built = ModuleType(f"vksched.plan.simulation.{name}")
+        built.__package__ = "vksched.plan.simulation"
+        monkeypatch.setitem(sys.modules, built.__name__, built)  # dataclasses look there
         text = source.replace(old, new).replace("from .event_sim ", "from .mistaken_clocks ")
-        exec(compile(text, f"{name}.py", "exec"), made.__dict__)
-    return made.simulate  # type: ignore[no-any-return]
+        exec(compile(text, f"{name}.py", "exec"), built.__dict__)
+    return built.simulate  # type: ignore[no-any-return]
 
 
 def differing(runs: list[tuple[Plan, float]], simulate_: Callable[[Plan], Any]) -> int:
@@ -352,7 +352,7 @@ def step(
     return SplitTiming(device, 0.0, waits, crossed_s, seconds)
 
 
-def test_devices_work_beside_each_other_and_the_host_waits() -> None:
+def test_devices_work_side_by_side_and_the_host_waits() -> None:
     # 0 and 1 side by side; 2 needs both, half a second of copying in between
     steps = (step(0, 2.0), step(1, 3.0), step(0, 1.0, (1,), 0.5))
     done = run_program(Program((A, B), steps, 0, 0.25, (2,)))

@@ -39,10 +39,10 @@ def test_a_plan_expects_what_its_simulation_tells() -> None:
     assert [lane.name for lane in timeline.lanes] == ["host", "gpu:0", "gpu:1", "cpu"]
     ops = [s for s in timeline.spans if s.row == "ops"]
     assert len(ops) == sum(len(split.nodes) for split in plan.splits)
-    told = timeline.plans[0]
-    a = next(i for i, node in enumerate(told.nodes) if node.name == "a")
-    assert told.nodes[a].explain == plan.explain("a")
-    assert told.about == plan.explain()
+    reported = timeline.plans[0]
+    a = next(i for i, node in enumerate(reported.nodes) if node.name == "a")
+    assert reported.nodes[a].explain == plan.explain("a")
+    assert reported.about == plan.explain()
     assert timeline.spans == vs.timeline(plan).spans
 
 
@@ -121,8 +121,8 @@ def test_memory_alive_never_exceeds_the_plan_and_counts_weights() -> None:
 def test_texts_are_left_out_where_there_are_too_many() -> None:
     plan = plan_of_two_devices()
     lanes = plan.timeline().lanes
-    told = make_plan_view(plan, lanes, texts=1)
-    a = next(node for node in told.nodes if node.name == "a")
+    reported = make_plan_view(plan, lanes, texts=1)
+    a = next(node for node in reported.nodes if node.name == "a")
     assert a.explain == plan.placements[plan.find("a")[0]].reason
 
 
@@ -131,13 +131,13 @@ def test_what_is_no_tape_is_one_clear_error(tmp_path: Path, file: Path) -> None:
     foreign.write_text('{"traceEvents": []}')
     cut.write_text(file.read_text("utf-8")[:3000])
     empty.write_text("")
-    for path, said in (
+    for path, text in (
         (foreign, "a trace of another program"),
         (cut, "the file is cut"),
         (empty, "an empty file"),
         (tmp_path / "none.json", "No such file"),
     ):
-        with pytest.raises(VkschedError, match=said):
+        with pytest.raises(VkschedError, match=text):
             vs.timeline(path)
     with pytest.raises(VkschedError, match="expected events, got none"):
         vs.timeline(vs.Tape())

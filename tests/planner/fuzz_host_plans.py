@@ -130,12 +130,12 @@ def inputs_of(part: HostPlan) -> dict[int, NDArray]:
     }
 
 
-def numpy_values(part: HostPlan, given: Mapping[int, NDArray]) -> Values:
+def numpy_values(part: HostPlan, feeds: Mapping[int, NDArray]) -> Values:
     """Return the values of all nodes, whatever the plan is."""
     graph, values = part.plan.graph, Values(part.plan.graph)
     for node in graph.nodes:
-        if node.id in given:
-            values[node.id] = given[node.id]
+        if node.id in feeds:
+            values[node.id] = feeds[node.id]
         elif node.inputs and node.op != "assign":
             operands = tuple(values[i] for i in node.inputs)
             values[node.id] = evaluate_node(graph, node.id, operands)
@@ -183,8 +183,8 @@ def mutants(seed: int, first: int, count: int) -> Iterator[tuple[int, str, Docum
     for number in range(first, first + count):
         rng = random.Random(f"{seed} {number}")
         document, held = known[rng.randrange(len(known))]
-        told, made = mutate(rng, document, SPARED)
-        yield number, told, made, held
+        change, mutant = mutate(rng, document, SPARED)
+        yield number, change, mutant, held
 
 
 def main() -> int:
@@ -199,17 +199,17 @@ def main() -> int:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + SPARE_BYTES, resource.RLIM_INFINITY))
     bad = 0
-    for number, told, made, held in mutants(asked.seed, asked.first, asked.count):
-        print("mutant", number, told, flush=True)
+    for number, change, mutant, held in mutants(asked.seed, asked.first, asked.count):
+        print("mutant", number, change, flush=True)
         signal.alarm(LIMIT_S)  # ends the process, also within a library
         part = None
         try:
-            part = read(made, held)
+            part = read(mutant, held)
             if part is not None:
                 carry(part)
                 print("ran well", flush=True)
         except BaseException:
-            print("BAD", number, told, traceback.format_exc(), flush=True)
+            print("BAD", number, change, traceback.format_exc(), flush=True)
             bad += 1
         signal.alarm(0)
         print("loaded" if part is not None else "refused", flush=True)

@@ -61,20 +61,20 @@ def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     return vs.plan_graph(build_graph(output)[0], where, policy="auto", **more)  # type: ignore[arg-type]
 
 
-def rows(made: Plan) -> dict[str, str]:
+def rows(plan: Plan) -> dict[str, str]:
     """The lines below "by cost", by their first word."""
-    lines = made.explain().splitlines()
+    lines = plan.explain().splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("by cost"))
     block = lines[at + 1 : lines.index("", at)]
     return {line.split()[0]: line.strip().partition(" ")[2].strip() for line in block}
 
 
-def test_what_the_caller_placed_is_told_as_placed() -> None:
-    made = plan(branches(), topology(1e9, 1e9), overrides=(("*", B),), objective="energy")
-    chosen = rows(made)["chosen"]
+def test_what_the_caller_placed_is_reported_as_placed() -> None:
+    built = plan(branches(), topology(1e9, 1e9), overrides=(("*", B),), objective="energy")
+    chosen = rows(built)["chosen"]
     assert chosen.startswith(f"as placed on {B}: ") and "single:" not in chosen
-    assert made.notes[0].startswith("auto: as placed for energy takes about ")
-    assert made.decision is not None and made.decision.chosen.name == f"single:{A}"
+    assert built.notes[0].startswith("auto: as placed for energy takes about ")
+    assert built.decision is not None and built.decision.chosen.name == f"single:{A}"
     half = plan(branches(), topology(1e9, 1e9), overrides=(("p0*", B),))
     assert half.decision is not None and half.decision.chosen.label == half.decision.chosen.name
 
@@ -87,73 +87,73 @@ def test_once_is_no_number_of_times() -> None:
     assert value_text(mix, 1.25) == "1.25 times the best of each metric"
 
 
-def test_two_devices_beat_one_by_what_is_told() -> None:
-    made = plan(branches(), topology(1e9, 1e9))
-    told, decision = rows(made), made.decision
+def test_two_devices_beat_one_by_what_is_reported() -> None:
+    built = plan(branches(), topology(1e9, 1e9))
+    reported, decision = rows(built), built.decision
     assert (
-        decision is not None and decision.gain > 1.5 and "by cost, for latency:" in made.explain()
+        decision is not None and decision.gain > 1.5 and "by cost, for latency:" in built.explain()
     )
-    assert told["chosen"].startswith(f"{decision.chosen.name} on null:0, null:1: ")
-    assert told["runner-up"].startswith("null:0, the best single device, takes ")
-    assert told["runner-up"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
-    assert told["cost"].startswith("one run ") and told["cost"].endswith("by simulation")
-    assert told["energy"].endswith("a run, watts assumed by kind of device")
-    share = 100 * made.bound.latency_s / made.metrics.latency_s
-    assert f"{round(share, 1):.3g} % of what this plan takes" in told["bound"]
-    assert "no placement on null:0, null:1 takes less" in told["bound"]
+    assert reported["chosen"].startswith(f"{decision.chosen.name} on null:0, null:1: ")
+    assert reported["runner-up"].startswith("null:0, the best single device, takes ")
+    assert reported["runner-up"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
+    assert reported["cost"].startswith("one run ") and reported["cost"].endswith("by simulation")
+    assert reported["energy"].endswith("a run, watts assumed by kind of device")
+    share = 100 * built.bound.latency_s / built.metrics.latency_s
+    assert f"{round(share, 1):.3g} % of what this plan takes" in reported["bound"]
+    assert "no placement on null:0, null:1 takes less" in reported["bound"]
     assert 50 < share <= 100
 
 
 def test_one_device_that_wins_tells_what_several_would_take() -> None:
-    made = plan(branches(1), topology(1e9, 1e10))
-    told = rows(made)
-    assert told["chosen"].startswith("single:null:1 on null:1: ")
-    assert told["chosen"].endswith("; no single device is better")
-    assert "over several devices" in told["runner-up"]
+    built = plan(branches(1), topology(1e9, 1e10))
+    reported = rows(built)
+    assert reported["chosen"].startswith("single:null:1 on null:1: ")
+    assert reported["chosen"].endswith("; no single device is better")
+    assert "over several devices" in reported["runner-up"]
 
 
-def test_the_best_over_several_devices_is_told_whatever_its_copies() -> None:
-    made = plan(branches(), topology(1e9, 2e10), objective="throughput")
-    assert made.decision is not None and made.decision.chosen.single == "null:1"
-    several = [c for c in made.decision.candidates if not c.single]
+def test_the_best_over_several_devices_is_reported_whatever_its_copies() -> None:
+    built = plan(branches(), topology(1e9, 2e10), objective="throughput")
+    assert built.decision is not None and built.decision.chosen.single == "null:1"
+    several = [c for c in built.decision.candidates if not c.single]
     periods = {c.metrics.period_s for c in several}
     assert len({c.copies for c in several}) > 1 and len(periods) > 1
-    assert f", takes {format_seconds(min(periods))}; " in rows(made)["runner-up"]
+    assert f", takes {format_seconds(min(periods))}; " in rows(built)["runner-up"]
 
 
 def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
     # 10 % slower than the other one, by estimates of hardware
-    made = plan(branches(1), topology(1e9, 1.1e9, kind="vulkan", costs=PerfModel()))
-    told, decision = rows(made), made.decision
+    built = plan(branches(1), topology(1e9, 1.1e9, kind="vulkan", costs=PerfModel()))
+    reported, decision = rows(built), built.decision
     assert (
         decision is not None
         and decision.chosen.single == A
         and decision.best_single_device.single == B
     )
     assert not decision.measured and decision.required_gain == 0.25 and decision.gain < 1
-    assert made.notes[0].endswith("; 1 other device would not make it faster by 25 %")
-    assert "has no work" not in made.explain()  # the note says it already
-    assert told["runner-up"].endswith("25 % were needed to leave the first device")
-    assert told["costs"] == "estimated, by work and rough speeds of devices"
+    assert built.notes[0].endswith("; 1 other device would not make it faster by 25 %")
+    assert "has no work" not in built.explain()  # the note says it already
+    assert reported["runner-up"].endswith("25 % were needed to leave the first device")
+    assert reported["costs"] == "estimated, by work and rough speeds of devices"
 
 
 def test_a_plan_with_nothing_to_weigh_has_its_bound_all_the_same() -> None:
-    made = plan(branches(2), topology(1e9))
-    assert made.decision is None
-    assert rows(made)["chosen"] == "nothing to weigh: each node has one device"
-    assert "no placement" in rows(made)["bound"]
+    built = plan(branches(2), topology(1e9))
+    assert built.decision is None
+    assert rows(built)["chosen"] == "nothing to weigh: each node has one device"
+    assert "no placement" in rows(built)["bound"]
     graph, _ = build_graph(branches(2))
     in_runs = vs.plan_graph(graph, topology(1e9, 1e9), policy="earliest-finish")
     assert rows(in_runs)["chosen"] == "no plan: each run decides again where its pieces go"
-    kept = vs.plan_graph(graph, topology(1e9, 1e9), policy="priority")
-    assert "by cost" not in kept.explain() and kept.as_dict()["by_cost"] is None
+    stored = vs.plan_graph(graph, topology(1e9, 1e9), policy="priority")
+    assert "by cost" not in stored.explain() and stored.as_dict()["by_cost"] is None
 
 
-def test_how_much_was_measured_is_told() -> None:
-    made = plan(branches(2), topology(1e9, costs=MEASURED))
+def test_how_much_was_measured_is_reported() -> None:
+    built = plan(branches(2), topology(1e9, costs=MEASURED))
     # products were measured, sums go by what any op takes
-    assert 0.5 < measured_share(made) < 1.0
-    assert rows(made)["costs"].endswith("% of the devices' seconds measured, the rest estimated")
+    assert 0.5 < measured_share(built) < 1.0
+    assert rows(built)["costs"].endswith("% of the devices' seconds measured, the rest estimated")
     assert measured_share(plan(branches(2), topology(1e9, costs=PerfModel()))) == 0.0
 
 
@@ -163,29 +163,29 @@ def test_other_objectives_tell_their_own_numbers() -> None:
         where,
         devices=(*where.devices[:-1], replace(where.devices[-1], busy_watts=9.0, idle_watts=1.0)),
     )
-    told = rows(plan(branches(), where, objective="energy"))
-    assert told["energy"].endswith("J a run") and " by work: " in told["bound"]
-    told = rows(plan(branches(), where, objective="memory"))
-    assert told["bound"].startswith("none is known for memory; one run is at least ")
-    told = rows(plan(branches(), where, objective="throughput"))
-    assert " each in a stream of " in told["cost"] and " by area: " in told["bound"]
-    told = rows(plan(branches(), where, objective={"latency": 1, "energy": 1}))
-    assert told["chosen"].endswith("the best of each metric")
+    reported = rows(plan(branches(), where, objective="energy"))
+    assert reported["energy"].endswith("J a run") and " by work: " in reported["bound"]
+    reported = rows(plan(branches(), where, objective="memory"))
+    assert reported["bound"].startswith("none is known for memory; one run is at least ")
+    reported = rows(plan(branches(), where, objective="throughput"))
+    assert " each in a stream of " in reported["cost"] and " by area: " in reported["bound"]
+    reported = rows(plan(branches(), where, objective={"latency": 1, "energy": 1}))
+    assert reported["chosen"].endswith("the best of each metric")
 
 
 def test_a_single_device_that_is_too_small_names_who_has_the_rest() -> None:
     small = replace(topology(1e9, 9e8, memory_bytes=30 * 65536), links=Links((), Link(1e12)))
-    told = rows(plan(branches(6, 4), small))
-    assert "null:0, the best single device with the rest on null:1" in told["runner-up"]
+    reported = rows(plan(branches(6, 4), small))
+    assert "null:0, the best single device with the rest on null:1" in reported["runner-up"]
 
 
 def test_the_plain_data_says_the_same() -> None:
-    made = plan(branches(), topology(1e9, 1e9))
-    found = json.loads(json.dumps(made.as_dict()))["by_cost"]
+    built = plan(branches(), topology(1e9, 1e9))
+    found = json.loads(json.dumps(built.as_dict()))["by_cost"]
     assert found["objective"] == "latency"
-    assert found["metrics"]["latency_s"] == made.metrics.latency_s
-    assert found["lower_bound"] == made.bound.latency_s
-    assert found["share_of_bound"] == made.bound.latency_s / made.metrics.latency_s
+    assert found["metrics"]["latency_s"] == built.metrics.latency_s
+    assert found["lower_bound"] == built.bound.latency_s
+    assert found["share_of_bound"] == built.bound.latency_s / built.metrics.latency_s
     decision = found["decision"]
     assert (
         decision["best_single_device"]["name"] == "single:null:0"
@@ -195,7 +195,7 @@ def test_the_plain_data_says_the_same() -> None:
     assert decision["gain"] == pytest.approx(
         decision["best_single_device"]["latency_s"] / decision["chosen"]["latency_s"]
     )
-    assert found["watts_assumed"] and found["measured_share"] == measured_share(made)
+    assert found["watts_assumed"] and found["measured_share"] == measured_share(built)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def elsewhere() -> Plan:
 
 
 def test_a_node_tells_what_it_would_copy_on_each_device() -> None:
-    made = elsewhere()
+    built = elsewhere()
     size = 4 * 128 * 128
-    first, second, third, host = made.node_as_dict("b")["devices"]
+    first, second, third, host = built.node_as_dict("b")["devices"]
     fast, slow = size / 2e9 + 5e-4, size / 1e9 + 1e-3
     # where it is: nothing in; to the reader on the second device by the host
     assert (first["in_s"], first["out_s"]) == (0.0, pytest.approx(fast + slow))
@@ -270,7 +270,7 @@ def test_a_node_tells_what_it_would_copy_on_each_device() -> None:
     assert host["in_s"] == pytest.approx(fast) and host["out_s"] == pytest.approx(fast + slow)
     for each in (first, second, third, host):
         assert each["total_s"] == pytest.approx(each["seconds"] + each["in_s"] + each["out_s"])
-    lines = made.explain("b").splitlines()
+    lines = built.explain("b").splitlines()
     line = next(each for each in lines if each.startswith("    null:1  can, about "))
     assert ", copies about " in line and " in, about " in line and " out: " in line
 
@@ -282,15 +282,15 @@ def test_inputs_weights_and_results_of_a_node() -> None:
     links = Links(((A, CPU, Link(1e9)),))
     where = Topology((DeviceSpec(A, "null"), DeviceSpec(B, "null"), DeviceSpec(CPU, "cpu")), links)
     size = 4 * 128 * 128
-    made = vs.plan_graph(graph, where, policy="priority")
-    first, second, host = made.node_as_dict("y")["devices"]
+    plan = vs.plan_graph(graph, where, policy="priority")
+    first, second, host = plan.node_as_dict("y")["devices"]
     # the weight is copied when the graph is compiled; x and y in each run
     assert (first["in_s"], first["out_s"]) == (pytest.approx(size / 1e9), pytest.approx(size / 1e9))
     assert first["in_measured"] and first["out_measured"]
     assert second["in_s"] == pytest.approx(size / 8e9) and not second["in_measured"]
     assert (host["in_s"], host["out_s"]) == (0.0, 0.0)
     assert "as measured in, " in next(
-        line for line in made.explain("y").splitlines() if line.startswith("  * null:0")
+        line for line in plan.explain("y").splitlines() if line.startswith("  * null:0")
     )
     # one that lives in host memory is streamed in each run
     streamed = vs.plan_graph(graph, where, overrides=[("w", CPU), ("y", A)], policy="priority")

@@ -20,10 +20,10 @@ from vksched.plan.dynamic.dispatcher import (
     RESTS,
     DispatchedPiece,
     Dispatcher,
-    Earliest,
+    DynamicRunRecord,
+    SharedQueue,
     Speeds,
-    Stealing,
-    Tape,
+    WorkStealing,
 )
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.plan_of_run import plan_of
@@ -50,14 +50,14 @@ def planned(
     **more: object,
 ) -> DynamicPlan:
     graph, _ = vs.build_graph(output)
-    made = check_plan(vs.plan_graph(graph, where, policy=policy, **more))  # type: ignore[arg-type]
-    assert isinstance(made, DynamicPlan) and made.options is not None
-    return made
+    plan = check_plan(vs.plan_graph(graph, where, policy=policy, **more))  # type: ignore[arg-type]
+    assert isinstance(plan, DynamicPlan) and plan.options is not None
+    return plan
 
 
-def options_of(made: DynamicPlan) -> Options:
-    assert made.options is not None
-    return made.options
+def options_of(built: DynamicPlan) -> Options:
+    assert built.options is not None
+    return built.options
 
 
 # -- whole plans -----------------------------------------------------------------------------------
@@ -77,12 +77,12 @@ def test_plans_of_random_graphs_keep_every_promise(seed: int, policy: str) -> No
         memory_bytes=small,
         max_buffer_bytes=min(small, 1 << 20),
     )
-    made = planned(outputs, where, policy, with_cpu=bool(seed % 2))
-    for memory, spec in zip(made.memory[:-1], where.devices, strict=False):
+    built = planned(outputs, where, policy, with_cpu=bool(seed % 2))
+    for memory, spec in zip(built.memory[:-1], where.devices, strict=False):
         assert memory.peak_bytes <= spec.memory_bytes
-    pieces = options_of(made).pieces
+    pieces = options_of(built).pieces
     assert sorted(n for p in pieces for n in p.nodes) == sorted(
-        n.id for n in made.graph.ops if n.id not in made.graph.views
+        n.id for n in built.graph.ops if n.id not in built.graph.views
     )
 
 
@@ -92,8 +92,8 @@ def test_null_devices_do_what_is_simulated_at_the_same_times(seed: int, policy: 
     rng = np.random.default_rng(seed)
     outputs = drawn_graph(rng)
     clock = vs.SimulatedClock()
-    given = {"trace": vs.Trace(clock), "optimize": False, "policy": policy}
-    with vs.Scheduler(null_devices(clock), **given) as sched:  # type: ignore[arg-type]
+    options = {"trace": vs.Trace(clock), "optimize": False, "policy": policy}
+    with vs.Scheduler(null_devices(clock), **options) as sched:  # type: ignore[arg-type]
         run = sched.compile(outputs)
         before = run.plan
         assert isinstance(before, DynamicPlan)
@@ -127,26 +127,26 @@ def test_what_the_host_takes_for_a_run_counts_once(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_run_is_a_plan_that_can_be_asked(policy: str, tmp_path: object) -> None:
-    made = planned(branches(3, 3), topology(SLOW, SLOW), policy)
-    assert f"policy {policy}" in made.explain() and "each run decides" in made.notes[0]
-    assert "was ready" in made.explain("b1.p0") or "queue" in made.explain("b1.p0")
-    assert made.as_dict()["policy"] == policy
-    made.draw(f"{tmp_path}/plan.svg")
-    assert used(made) == {A, B}
-    assert replace(made, notes=()).options is made.options
+    built = planned(branches(3, 3), topology(SLOW, SLOW), policy)
+    assert f"policy {policy}" in built.explain() and "each run decides" in built.notes[0]
+    assert "was ready" in built.explain("b1.p0") or "queue" in built.explain("b1.p0")
+    assert built.as_dict()["policy"] == policy
+    built.draw(f"{tmp_path}/plan.svg")
+    assert used(built) == {A, B}
+    assert replace(built, notes=()).options is built.options
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_wait_that_is_left_out_is_found(policy: str) -> None:
-    made = planned(branches(3, 3), topology(SLOW, SLOW), policy)
+    built = planned(branches(3, 3), topology(SLOW, SLOW), policy)
     found = 0
-    for split in made.splits:
+    for split in built.splits:
         if not split.waits:
             continue
-        splits = list(made.splits)
+        splits = list(built.splits)
         splits[split.id] = replace(split, waits=())
         try:
-            check_plan(verify_plan(replace(made, splits=tuple(splits))))
+            check_plan(verify_plan(replace(built, splits=tuple(splits))))
         except PlanError:
             found += 1
     assert found
@@ -169,13 +169,13 @@ def test_what_the_host_did_too_early_is_found() -> None:
 
         executor._report = keep.__get__(executor)  # type: ignore[method-assign]
         run(x=np.ones((128, 128), np.float32))
-    plan, told = seen
-    assert isinstance(plan, DynamicPlan) and isinstance(told, list)
-    assert not judge(plan, told)
-    waits = [i for i, deed in enumerate(told) if deed[0] == "wait"]
-    assert all(judge(plan, told[:i] + told[i + 1 :]) for i in waits[-1:])
-    fetched = next(i for i, deed in enumerate(told) if deed[0] == "fetch")
-    early = [told[fetched], *told[:fetched], *told[fetched + 1 :]]
+    plan, reported = seen
+    assert isinstance(plan, DynamicPlan) and isinstance(reported, list)
+    assert not judge(plan, reported)
+    waits = [i for i, deed in enumerate(reported) if deed[0] == "wait"]
+    assert all(judge(plan, reported[:i] + reported[i + 1 :]) for i in waits[-1:])
+    fetched = next(i for i, deed in enumerate(reported) if deed[0] == "fetch")
+    early = [reported[fetched], *reported[:fetched], *reported[fetched + 1 :]]
     assert judge(plan, early)
 
 
@@ -185,19 +185,19 @@ def test_what_the_host_did_too_early_is_found() -> None:
 def test_two_devices_with_room_for_a_part_each_have_all_together() -> None:
     size = 4 * 128 * 128
     where = topology(SLOW, SLOW, cpu=1e6, memory_bytes=6 * size, max_buffer_bytes=size)
-    made = planned(layers(8, vs.input("x", (4, 128))), where)
-    pieces = options_of(made).pieces
+    built = planned(layers(8, vs.input("x", (4, 128))), where)
+    pieces = options_of(built).pieces
     assert all(where.cpu not in p.seconds for p in pieces)
-    assert any(len(p.seconds) == 1 for p in pieces) and used(made) == {A, B}
-    assert "has room for" in made.explain()
+    assert any(len(p.seconds) == 1 for p in pieces) and used(built) == {A, B}
+    assert "has room for" in built.explain()
 
 
 def test_what_no_card_has_room_for_is_the_cpus() -> None:
     size = 4 * 128 * 128
     where = topology(SLOW, memory_bytes=6 * size, max_buffer_bytes=4 * size)
-    made = planned(layers(8, vs.input("x", (128, 128))), where)
-    assert used(made) == {A, CPU}
-    assert not set.intersection(*({*p.seconds} for p in options_of(made).pieces))
+    built = planned(layers(8, vs.input("x", (128, 128))), where)
+    assert used(built) == {A, CPU}
+    assert not set.intersection(*({*p.seconds} for p in options_of(built).pieces))
     cpu = replace(where.devices[-1], memory_bytes=size)
     with pytest.raises(OutOfMemory, match="smaller batches"):
         planned(
@@ -211,7 +211,7 @@ def test_a_long_piece_is_cut_so_that_no_submission_is_too_long() -> None:
     assert all(len(p.nodes) == 1 for p in pieces)
 
 
-def test_what_nothing_can_run_beside_is_one_piece() -> None:
+def test_what_nothing_can_run_next_to_is_one_piece() -> None:
     pieces = options_of(planned(branches(1, 12), topology(SLOW, SLOW))).pieces
     assert len(pieces) == 1 and set(pieces[0].seconds) == {0, 1}
     x = layers(4, vs.input("x", (128, 128)), "first.")
@@ -229,9 +229,9 @@ def test_what_nothing_can_run_beside_is_one_piece() -> None:
 
 def test_what_is_placed_stays() -> None:
     pins = [("b1.p0", B), ("b2.w0", A)]
-    made = planned(branches(3, 2), topology(SLOW, SLOW), overrides=pins)
-    assert made.device_of("b1.p0") == B and made.device_of("b2.p0") == A
-    assert "override" in made.explain("b1.p0")
+    built = planned(branches(3, 2), topology(SLOW, SLOW), overrides=pins)
+    assert built.device_of("b1.p0") == B and built.device_of("b2.p0") == A
+    assert "override" in built.explain("b1.p0")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -246,8 +246,8 @@ def test_states_observers_and_other_syncs_are_refused(policy: str) -> None:
             sched.compile(vs.exp(x, name="e"), observe={"e": print})
     with pytest.raises(PlanError, match='submit_granularity of "split"'):
         vs.Scheduler(null_devices(clock), policy=policy, submit_granularity="op")
-    made = planned(branches(2, 2), topology(SLOW, SLOW), policy, copies=3)
-    assert made.copies == 1 and "3 asked for, 1 made" in made.explain()
+    built = planned(branches(2, 2), topology(SLOW, SLOW), policy, copies=3)
+    assert built.copies == 1 and "3 asked for, 1 made" in built.explain()
 
 
 # -- decisions -------------------------------------------------------------------------------------
@@ -266,12 +266,12 @@ def by_hand(
     graph, ids = vs.build_graph(output[:1])
     del ids
     value = {"x": 100, **{gives: i for i, (_, gives, _) in enumerate(pieces)}}
-    made = tuple(
+    built = tuple(
         Piece((i,), tuple(value[name] for name in reads), (i,), seconds, 0.0)
         for i, (reads, _, seconds) in enumerate(pieces)
     )
-    ranked = tuple(replace(p, rank=_rank(made, i)) for i, p in enumerate(made))
-    out = Options(graph, topology(1e9, 1e9), ranked, {i: i for i in range(len(made))}, {})
+    ranked = tuple(replace(p, rank=_rank(built, i)) for i, p in enumerate(built))
+    out = Options(graph, topology(1e9, 1e9), ranked, {i: i for i in range(len(built))}, {})
     for name in value.values():
         for device in range(3):
             out._moves["copy in", name, device] = out._moves["copy out", name, device] = 1.0
@@ -302,7 +302,7 @@ def send(dispatch: Dispatcher, now_s: float) -> list[tuple[int, int]]:
 def test_a_piece_goes_where_it_ends_first_and_waits_for_that() -> None:
     each = {0: 10.0, 1: 45.0}
     options = by_hand([((), name, each) for name in "abcdef"])
-    dispatch = Earliest(options, Speeds(3))
+    dispatch = SharedQueue(options, Speeds(3))
     # 10, 20, 30, 40 on the first; the fifth would end there after 50, on the second after 45
     assert [device for _, device in send(dispatch, 0.0)] == [0, 0, 1]
     assert len(dispatch.queues[0]) == DEPTH
@@ -314,7 +314,7 @@ def test_what_has_to_be_moved_counts() -> None:
     options = by_hand(
         [((), "a", {0: 10.0}), (("a",), "b", {0: 10.0, 1: 8.5}), (("a",), "c", {0: 10.0, 1: 7.0})]
     )
-    dispatch = Earliest(options, Speeds(3))
+    dispatch = SharedQueue(options, Speeds(3))
     assert send(dispatch, 0.0) == [(0, 0), (1, 0)]  # b: 20 there, 10 + 2 + 8.5 elsewhere
     dispatch.ended(0, 10.0, 10.0)
     assert send(dispatch, 10.0) == [(2, 1)]  # c: 12 + 7 there, behind b 30
@@ -383,7 +383,7 @@ def test_an_idle_device_takes_what_is_cheapest_to_move() -> None:
     options = by_hand([((), "a", {0: 1.0}), (("a", "x"), "b", each), (("a",), "c", each)] + [
         (("a",), name, {0: 20.0}) for name in "def"
     ])  # fmt: skip
-    dispatch = Stealing(options, Speeds(3))
+    dispatch = WorkStealing(options, Speeds(3))
     first = send(dispatch, 0.0)
     assert first[0] == (0, 0) and all(device == 0 for _, device in first)
     dispatch.ended(0, 1.0, 1.0)
@@ -398,12 +398,12 @@ def test_nothing_is_stolen_that_its_own_device_would_end_sooner() -> None:
 
 
 def test_a_tape_without_its_end_makes_no_sound_plan() -> None:
-    made = planned(branches(2, 2), topology(SLOW, SLOW))
-    options = options_of(made)
+    built = planned(branches(2, 2), topology(SLOW, SLOW))
+    options = options_of(built)
     tape = simulate_options(options, "earliest-finish").tape
     verify_plan(plan_of(options, tape, "earliest-finish"))
     with pytest.raises(PlanError, match="not complete"):
-        verify_plan(plan_of(options, Tape(tape.sent, ()), "earliest-finish"))
+        verify_plan(plan_of(options, DynamicRunRecord(tape.sent, ()), "earliest-finish"))
     assert all(source == HOST or source >= 0 for s in tape.sent for _, source in s.brought)
 
 
@@ -414,8 +414,8 @@ def company_of_two() -> SoloOrAllSelector:
     """Eight pieces, which take a second each on both devices."""
     each = {0: 1.0, 1: 1.0}
     options = by_hand([((), name, each) for name in "abcdefgh"])
-    made = planned(branches(2, 2), topology(SLOW, SLOW))
-    return SoloOrAllSelector(replace(options, on=options_of(made).on))
+    built = planned(branches(2, 2), topology(SLOW, SLOW))
+    return SoloOrAllSelector(replace(options, on=options_of(built).on))
 
 
 def test_a_device_that_is_faster_alone_stays_alone_until_it_slows_down() -> None:
@@ -481,8 +481,8 @@ def test_a_probe_of_a_device_tries_all_together() -> None:
 def test_a_device_alone_gets_all_at_once(policy: str) -> None:
     options = by_hand([((), name, {0: 1.0, 1: 9.0}) for name in "abcdefgh"])
     dispatches: dict[str, type[Dispatcher]] = {
-        "earliest-finish": Earliest,
-        "work-stealing": Stealing,
+        "earliest-finish": SharedQueue,
+        "work-stealing": WorkStealing,
     }
     dispatch = dispatches[policy](options, Speeds(3), 1)
     assert [device for _, device in send(dispatch, 0.0)] == [1] * 8
@@ -534,8 +534,8 @@ def test_devices_that_say_different_things_of_one_memory_stay_within_it(
     where = topology(SLOW, SLOW)
     specs = zip(where.devices, sizes, strict=False)
     odd = [replace(spec, memory_bytes=size, memory_node="p") for spec, size in specs]
-    made = planned(branches(4, 2), replace(where, devices=(*odd, where.devices[-1])), policy)
-    needed = [memory.needed_bytes for memory in made.memory]
+    built = planned(branches(4, 2), replace(where, devices=(*odd, where.devices[-1])), policy)
+    needed = [memory.needed_bytes for memory in built.memory]
     large = sizes.index(1 << 30)
     assert needed[large] and not needed[1 - large], "the larger one has all of it"
 

@@ -59,10 +59,10 @@ def test_an_update_is_written_where_its_states_lie() -> None:
     assert not any(plan.graph.nodes[n].op == "assign" for n in commit.nodes)
     for value, state in commit.in_place:
         assert plan.locations[0, value] == plan.locations[0, state]
-    kept = plan_of(update(backup=True)[0])
-    assert not in_place(kept) and "mean.next" in kept.explain()
+    stored = plan_of(update(backup=True)[0])
+    assert not in_place(stored) and "mean.next" in stored.explain()
     one = int(np.prod(SHAPE)) * 4
-    assert plan.memory[0].peak_bytes <= kept.memory[0].peak_bytes - 2 * one
+    assert plan.memory[0].peak_bytes <= stored.memory[0].peak_bytes - 2 * one
 
 
 def test_adamw_keeps_no_second_copy_of_parameters_and_moments() -> None:
@@ -87,7 +87,7 @@ def null_devices(count: int) -> list[vs.SimulatedDevice]:
     return [vs.SimulatedDevice(spec, clock) for spec in make_topology(count).devices[:-1]]
 
 
-def test_what_is_made_of_several_values_does_not_keep_them_until_the_end(
+def test_what_is_built_of_several_values_does_not_keep_them_until_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each weight is used twice: its gradient is a sum, which one chain adds and applies."""
@@ -109,7 +109,7 @@ def test_what_is_made_of_several_values_does_not_keep_them_until_the_end(
     assert peaks[0] <= peaks[1]
 
 
-def given_out() -> Graph:
+def updated_output() -> Graph:
     w = held("w")
     new = vs.add(w, 1.0, name="new")
     return vs.build_graph(new, updates={w: new})[0]
@@ -172,7 +172,7 @@ def transposed() -> Graph:
 @pytest.mark.parametrize(
     ("build", "written"),
     [
-        (given_out, []),
+        (updated_output, []),
         (read_by_another, []),
         (not_by_elements, []),
         (spread, ["of w", "of row"]),
@@ -304,13 +304,13 @@ def test_every_size_and_type(devices: list[str], size: int, dtype: str) -> None:
     state = vs.state(np.zeros(size, dtype), "s", backup=False)
     x = vs.input("x", (size,), dtype)
     new = vs.logical_xor(state, x) if dtype == "bool" else vs.add(state, x)
-    given = (np.arange(size) % 5).astype(dtype)
+    array = (np.arange(size) % 5).astype(dtype)
     expected = np.zeros(size, dtype)
     with vs.Scheduler(devices) as sched:
         run = sched.compile(vs.flip(state), updates={state: new})
         for _ in range(3):
-            run(x=given)
-            expected = expected ^ given if dtype == "bool" else expected + given
+            run(x=array)
+            expected = expected ^ array if dtype == "bool" else expected + array
         assert np.array_equal(sched.read(state), expected)
 
 
@@ -395,12 +395,12 @@ def test_an_interrupted_commit_is_carried_out_whole(
 
 def test_a_value_may_be_longer_within_its_last_word(devices: list[str]) -> None:
     state, x = vs.state(np.zeros(7, np.float16), "s", backup=False), vs.input("x", (8,), "float16")
-    given = np.arange(8, dtype=np.float16)
+    array = np.arange(8, dtype=np.float16)
     for names in (devices, null_devices(1)):
         with vs.Scheduler(names) as sched:
             run = sched.compile(vs.flip(state), updates={state: vs.add(x, x)[:7]})
-            run(x=given)
-            assert np.array_equal(sched.read(state), 2 * given[:7])
+            run(x=array)
+            assert np.array_equal(sched.read(state), 2 * array[:7])
 
 
 def updates_of(count: int, exchanged: bool) -> Graph:

@@ -257,8 +257,8 @@ def test_any_memory_gives_a_sound_plan(
     placement: dict[str, str],
 ) -> None:
     topology = make_topology(2, [one, two], unified_memory=unified_memory)
-    made = narrow_layers(20, rows) if narrow else layers(20, rows)
-    plan = make_plan(made, placement, topology, copies=2)
+    built = narrow_layers(20, rows) if narrow else layers(20, rows)
+    plan = make_plan(built, placement, topology, copies=2)
     assert_memory(plan)
     assert all(m.peak_bytes <= size for m, size in zip(plan.memory, (one, two), strict=False))
 

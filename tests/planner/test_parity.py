@@ -76,7 +76,7 @@ def test_1_a_machine_without_one_cpu_at_its_end_is_refused(kinds: list[str]) -> 
         vs.plan_graph(graph, topology)
 
 
-def test_1_the_cpu_is_last_wherever_and_however_it_is_given(devices: list[str]) -> None:
+def test_1_the_cpu_is_last_wherever_and_however_it_is_passed(devices: list[str]) -> None:
     null = null_devices(1)[1]
     for first in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
         with vs.Scheduler([first, *null], policy="priority") as sched:

@@ -45,7 +45,7 @@ def drawn(seed: int) -> tuple[Graph, PlanRequest, Topology]:
     return case.graph, request, topology
 
 
-def told(plan: Plan) -> str:
+def explained(plan: Plan) -> str:
     """Return all of a plan but why the nodes of a graph with states are where they are: a resident
     state is there already, and others follow it.
     """
@@ -56,8 +56,8 @@ def told(plan: Plan) -> str:
 
 
 def through_json(plan: Plan, request: PlanRequest) -> dict[str, Any] | None:
-    kept: dict[str, Any] | None = json.loads(json.dumps(serialize_cached_plan(plan, request)))
-    return kept
+    stored: dict[str, Any] | None = json.loads(json.dumps(serialize_cached_plan(plan, request)))
+    return stored
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -77,21 +77,21 @@ def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
         there = {d: frozenset(n for n in held if rng.random() < some) for d in range(2)}
         now = replace(request, resident=there if rng.random() < 0.3 else {0: there[0]})
         later = with_memory(topology, 0.3 + 1.4 * rng.random())
-        kept = CachedPlan(graph, document)
-        found = kept.answer(now, later)
-        assert kept.taken is (found is not None)
+        plan = CachedPlan(graph, document)
+        found = plan.answer(now, later)
+        assert plan.taken is (found is not None)
         if found is not None:
-            assert told(found.verify()) == told(answer(now, graph, later))
+            assert explained(found.verify()) == explained(answer(now, graph, later))
 
 
-def test_most_plans_of_one_device_are_kept() -> None:
+def test_most_plans_of_one_device_are_retained() -> None:
     """So the test above tests something."""
-    kept = 0
+    stored = 0
     for seed in range(SOME):
         graph, request, topology = drawn(seed)
         plan = answer(request, graph, with_memory(topology, 1000))
-        kept += serialize_cached_plan(plan, request) is not None
-    assert kept > SOME / 3
+        stored += serialize_cached_plan(plan, request) is not None
+    assert stored > SOME / 3
 
 
 def spec(name: str) -> DeviceSpec:
@@ -110,9 +110,9 @@ def chain() -> tuple[Plan, PlanRequest, Topology]:
 
 def test_the_same_again_is_taken() -> None:
     plan, request, topology = chain()
-    kept = CachedPlan(plan.graph, through_json(plan, request))
-    found = kept.answer(request, topology)
-    assert found is not None and kept.taken and told(found) == told(plan)
+    stored = CachedPlan(plan.graph, through_json(plan, request))
+    found = stored.answer(request, topology)
+    assert found is not None and stored.taken and explained(found) == explained(plan)
 
 
 OTHERWISE: dict[str, Callable[[PlanRequest, Topology], tuple[PlanRequest, Topology]]] = {
@@ -139,9 +139,9 @@ OTHERWISE: dict[str, Callable[[PlanRequest, Topology], tuple[PlanRequest, Topolo
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_what_is_asked_otherwise_is_planned(what: str) -> None:
     plan, request, topology = chain()
-    kept = CachedPlan(plan.graph, through_json(plan, request))
-    assert kept.answer(request, topology) is not None
-    assert kept.answer(*OTHERWISE[what](request, topology)) is None and not kept.taken
+    stored = CachedPlan(plan.graph, through_json(plan, request))
+    assert stored.answer(request, topology) is not None
+    assert stored.answer(*OTHERWISE[what](request, topology)) is None and not stored.taken
 
 
 def test_documents_of_another_kind_are_no_plans() -> None:
@@ -173,10 +173,10 @@ def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> Non
     assert document is not None
     found = CachedPlan(case.graph, document).answer(request, after)
     assert found is not None and found.topology is after
-    assert told(found) == told(answer(request, case.graph, after))
+    assert explained(found) == explained(answer(request, case.graph, after))
     stream = replace(request, objective="throughput")
-    kept = through_json(answer(stream, case.graph, before), stream)
-    assert kept is None or CachedPlan(case.graph, kept).answer(stream, after) is None
+    stored = through_json(answer(stream, case.graph, before), stream)
+    assert stored is None or CachedPlan(case.graph, stored).answer(stream, after) is None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -209,4 +209,4 @@ def test_the_plan_of_one_device_stays_as_runs_teach_the_costs_of_all(seed: int) 
     found = CachedPlan(case.graph, document).answer(request, after)
     right = answer(request, case.graph, after)
     assert (found is not None) is (len(right.splits) == 1), "more if a submission were too long"
-    assert found is None or (found.topology is after and told(found) == told(right))
+    assert found is None or (found.topology is after and explained(found) == explained(right))

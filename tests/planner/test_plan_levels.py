@@ -130,7 +130,7 @@ def wide(count: int = 16) -> list[vs.Tensor]:
     return [vs.stack(ends)]
 
 
-def test_memory_is_not_given_away_for_fewer_barriers() -> None:
+def test_memory_is_not_released_for_fewer_barriers() -> None:
     """All branches at once would take as many large values as there are branches."""
     plan = make_plan(wide())
     held = sum(plan.memory[0].activation_pages)
@@ -148,7 +148,7 @@ def test_a_small_device_takes_barriers_rather_than_spill() -> None:
     assert plan.memory[0].peak_bytes <= least
 
 
-def test_what_reads_weights_alone_is_made_when_it_is_needed() -> None:
+def test_what_reads_weights_alone_is_built_when_it_is_needed() -> None:
     """Else what all layers make of their weights would live from the start."""
     h = vs.input("x", (8, 32))
     for i in range(12):
@@ -237,15 +237,19 @@ def test_nodes_of_one_level_have_scratch_memory_apart() -> None:
 
 
 def test_rows_that_are_written_in_place_wait_for_no_copy() -> None:
-    kept = vs.state(np.zeros((64, 32), np.float32), "kept", backup=False)
+    stored = vs.state(np.zeros((64, 32), np.float32), "kept", backup=False)
     rows = [vs.input(f"rows{i}", (1, 32)) for i in range(2)]
-    graph, _ = vs.build_graph(source(), {kept: vs.dynamic_update_slice(kept, rows[0], 3, axis=0)})
+    graph, _ = vs.build_graph(
+        source(), {stored: vs.dynamic_update_slice(stored, rows[0], 3, axis=0)}
+    )
     plan = vs.plan_graph(graph, make_topology(1), overrides=[("*", A)])
     assert len(plan.in_place) == 1 and plan.inner_barriers == 0
     changed = vs.dynamic_update_slice(
-        kept, rows[1], 5, axis=0
+        stored, rows[1], 5, axis=0
     )  # elsewhere, as the state stays as it is
-    graph, _ = vs.build_graph(changed, {kept: vs.dynamic_update_slice(kept, rows[0], 3, axis=0)})
+    graph, _ = vs.build_graph(
+        changed, {stored: vs.dynamic_update_slice(stored, rows[0], 3, axis=0)}
+    )
     assert vs.plan_graph(graph, make_topology(1), overrides=[("*", A)]).inner_barriers == 1
 
 

@@ -35,7 +35,7 @@ def topology(
     memory: int = 1 << 30,
 ) -> Topology:
     """Null devices of these speeds and watts; a slow CPU that takes none."""
-    given = list(watts) or [(100.0, 10.0)] * len(speeds)
+    inputs = list(watts) or [(100.0, 10.0)] * len(speeds)
     devices = [
         DeviceSpec(
             f"null:{i}",
@@ -48,7 +48,7 @@ def topology(
             busy_watts=busy,
             idle_watts=idle,
         )
-        for i, (speed, (busy, idle)) in enumerate(zip(speeds, given, strict=True))
+        for i, (speed, (busy, idle)) in enumerate(zip(speeds, inputs, strict=True))
     ]
     host = DeviceSpec(CPU, "cpu", flops_per_s=1e6, busy_watts=0.0, idle_watts=0.0)
     return Topology((*devices, host), Links((), link or Link(1e13)))
@@ -71,13 +71,13 @@ def plan(output: vs.Tensor, where: Topology, objective: object = "latency", **mo
     )
 
 
-def used(made: Plan) -> set[str]:
-    return {made.topology.devices[s.device].name for s in made.splits}
+def used(plan: Plan) -> set[str]:
+    return {plan.topology.devices[s.device].name for s in plan.splits}
 
 
 UNEQUAL = (4e9, 3e9, 1e9)
 THRIFTY = ((300.0, 0.0), (200.0, 0.0), (10.0, 0.0))
-"""Watts of the devices of UNEQUAL: the slowest one takes least for the same work."""
+"""Power of the devices of UNEQUAL: the slowest one takes least for the same work."""
 LAYER_S = FLOPS / 4e9
 """On the fastest device of UNEQUAL."""
 
@@ -102,9 +102,9 @@ def test_each_objective_takes_another_plan() -> None:
     thrifty = plan(output, where, "energy")
     assert used(thrifty) == {C}
     assert thrifty.metrics.energy_j == pytest.approx(10 * 4 * 8 * LAYER_S, rel=0.01)
-    for made in (fastest, stream, small, thrifty):
-        assert made.decision is not None and made.notes[0].startswith("auto: ")
-        assert plan_metrics(made) == made.metrics
+    for built in (fastest, stream, small, thrifty):
+        assert built.decision is not None and built.notes[0].startswith("auto: ")
+        assert plan_metrics(built) == built.metrics
 
 
 @pytest.mark.parametrize("objective", ["memory", {"memory": 1.0, "latency": 1e-3}])
@@ -119,10 +119,10 @@ def test_weights_are_spread_where_a_run_is_shorter_than_a_submission(objective: 
     on = [(f"p{i}", "integrated" if i < 3 else "discrete") for i in range(6)]
     graph, _ = build_graph(total)
     by_hand = vs.plan_graph(graph, laptop, policy="priority", overrides=on)
-    made = plan(total, laptop, objective)
-    assert made.metrics.peak_bytes is not None and by_hand.metrics.peak_bytes is not None
-    assert made.metrics.peak_bytes <= by_hand.metrics.peak_bytes
-    assert {"integrated", "discrete"} <= used(made)
+    built = plan(total, laptop, objective)
+    assert built.metrics.peak_bytes is not None and by_hand.metrics.peak_bytes is not None
+    assert built.metrics.peak_bytes <= by_hand.metrics.peak_bytes
+    assert {"integrated", "discrete"} <= used(built)
 
 
 def test_idle_watts_can_make_the_faster_device_the_thriftier_one() -> None:
@@ -159,19 +159,19 @@ def test_no_plan_is_worse_than_the_best_device_alone(seed: int, word: str) -> No
     speeds = [float(s) for s in 10 ** rng.uniform(8, 10, count)]
     link = Link(10 ** rng.uniform(8, 11), 10 ** rng.uniform(-6, -4))
     where = topology(speeds, watts, link)
-    made = plan(output, where, word, copies="auto")
-    value = made.metrics.values[word]
+    built = plan(output, where, word, copies="auto")
+    value = built.metrics.values[word]
     for spec in where.devices[:-1]:
         graph, _ = build_graph(output)
         # a stream may have as many runs under way; what takes memory may have one
         copies = 3 if word == "throughput" else 1
         alone = vs.plan_graph(graph, where, overrides=[("*", spec.name)], copies=copies)
-        assert value <= alone.metrics.values[word] * 1.01, (spec.name, made.notes)
-    assert made.decision is not None
+        assert value <= alone.metrics.values[word] * 1.01, (spec.name, built.notes)
+    assert built.decision is not None
     if word != "latency":  # these lay out memory before they choose
-        assert made.decision.chosen.metrics == made.metrics
-        copies = sum(own.copies for own in (made, *made.replicas))
-        assert made.decision.chosen.copies == copies
+        assert built.decision.chosen.metrics == built.metrics
+        copies = sum(own.copies for own in (built, *built.replicas))
+        assert built.decision.chosen.copies == copies
 
 
 # -- copies and memory -----------------------------------------------------------------------------
@@ -192,26 +192,26 @@ def test_a_stream_has_as_many_copies_as_pay_and_fit() -> None:
 @pytest.mark.parametrize("word", sorted(WORDS))
 def test_a_model_that_all_devices_have_no_room_for_is_planned(word: str) -> None:
     where = topology((1e9, 1e9), memory=5 * WEIGHT)
-    made = plan(layers(16), where, word)
-    assert CPU in used(made)
-    assert all(memory.peak_bytes <= 5 * WEIGHT for memory in made.memory[:2])
+    built = plan(layers(16), where, word)
+    assert CPU in used(built)
+    assert all(memory.peak_bytes <= 5 * WEIGHT for memory in built.memory[:2])
 
 
 def test_states_that_are_written_keep_runs_in_order() -> None:
     total = vs.state(np.zeros((WIDTH, WIDTH), np.float32), name="total")
     summed = vs.add(layers(4), total, name="summed")
     graph, _ = build_graph(summed, updates={total: summed})
-    made = check_plan(
+    plan = check_plan(
         vs.plan_graph(graph, topology((1e9, 1e9)), policy="auto", objective="throughput")
     )
-    assert made.copies == 1 and made.metrics.period_s == made.metrics.latency_s
+    assert plan.copies == 1 and plan.metrics.period_s == plan.metrics.latency_s
 
 
 def test_what_is_placed_stays_whatever_the_objective() -> None:
     where = topology(UNEQUAL, THRIFTY)
     for word in WORDS:
-        made = plan(layers(4), where, word, overrides=[("p1", B), ("w3", C)])
-        assert made.device_of("p1") == B and made.device_of("p3") == C == made.device_of("w3")
+        built = plan(layers(4), where, word, overrides=[("p1", B), ("w3", C)])
+        assert built.device_of("p1") == B and built.device_of("p3") == C == built.device_of("w3")
 
 
 def test_the_policy_priority_has_no_objective() -> None:
@@ -222,8 +222,8 @@ def test_the_policy_priority_has_no_objective() -> None:
         vs.plan_graph(graph, topology((1e9,)), policy="auto", objective="speed")
     with pytest.raises(PlanError, match=r"\[Scheduler\] expected no objective"):
         vs.Scheduler(["cpu"], "priority", objective="memory")
-    made = vs.plan_graph(graph, topology((1e9,)), policy="priority")
-    assert made.decision is None and made.metrics.latency_s > 0
+    plan = vs.plan_graph(graph, topology((1e9,)), policy="priority")
+    assert plan.decision is None and plan.metrics.latency_s > 0
 
 
 def test_a_scheduler_follows_its_objective() -> None:
@@ -257,20 +257,20 @@ def test_the_table_has_those_first_that_nothing_beats(seed: int) -> None:
         values = [c.metrics.values[word] for c in found.candidates]
         assert found.candidates[number].metrics.values[word] <= min(values) / 0.95
         # the same as a plan for that objective alone
-        made = vs.plan_graph(
+        plan = vs.plan_graph(
             graph, topology(speeds, watts), policy="auto", objective=word, copies="auto"
         )
-        assert made.metrics.values[word] <= min(values) / 0.9
-    told = found.as_dict()
-    assert [c["dominated"] for c in told["candidates"]] == [False] * len(front) + [True] * len(rest)
-    assert sorted(w for c in told["candidates"] for w in c["picked_by"]) == sorted(WORDS)
+        assert plan.metrics.values[word] <= min(values) / 0.9
+    data = found.as_dict()
+    assert [c["dominated"] for c in data["candidates"]] == [False] * len(front) + [True] * len(rest)
+    assert sorted(w for c in data["candidates"] for w in c["picked_by"]) == sorted(WORDS)
 
 
 @pytest.mark.parametrize("copies", [0, -1, True, 1.5, "two"])
 def test_copies_that_are_no_number_of_runs_are_refused(copies: object) -> None:
     graph, _ = build_graph(layers(2))
-    told = 'expected "auto" or at least 1 copy, got'
-    with pytest.raises(PlanError, match=told):
+    message = 'expected "auto" or at least 1 copy, got'
+    with pytest.raises(PlanError, match=message):
         compare_objectives(graph, topology((1e9,)), copies=copies)  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=message):
         vs.plan_graph(graph, topology((1e9,)), copies=copies)  # type: ignore[arg-type]

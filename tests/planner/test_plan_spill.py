@@ -61,9 +61,9 @@ def test_weights_count_on_all_devices_that_share_a_memory(home: str) -> None:
     for i in range(6):
         w = vs.weight(np.ones((WIDTH, WIDTH), np.float32), f"w{i}")
         h = vs.matmul(h, w, name=f"n{i}")
-    *shared, beside, cpu = make_topology(3).devices
+    *shared, second, cpu = make_topology(3).devices
     shared = [replace(spec, memory_node="one", memory_bytes=70_000) for spec in shared]
-    plan = make_plan(h, {"w[0-3]": home}, Topology((*shared, beside, cpu)))
+    plan = make_plan(h, {"w[0-3]": home}, Topology((*shared, second, cpu)))
     assert [device_of(plan, f"n{i}") for i in range(6)] == [home] * 4 + [C] * 2
     assert not plan.notes
 

@@ -120,7 +120,7 @@ EVERY_DAY = [
 def steps(graph: str, topology: str, policy: str, count: int) -> tuple[float, int]:
     """Return the steps that planning takes for each node, and how many drafts it makes."""
     outputs, updates = GRAPHS[graph](count)
-    made, _ = vs.build_graph(outputs, updates)
+    output, _ = vs.build_graph(outputs, updates)
     devices = [
         DeviceSpec(f"null:{i}", "null", **spec)
         for i, spec in enumerate(TOPOLOGIES[topology](count))
@@ -141,10 +141,10 @@ def steps(graph: str, topology: str, policy: str, count: int) -> tuple[float, in
     before = sys.gettrace()
     sys.settrace(call)
     try:
-        vs.plan_graph(made, where, policy=policy)
+        vs.plan_graph(output, where, policy=policy)
     finally:
         sys.settrace(before)
-    return taken / len(made.ops), drafts
+    return taken / len(output.ops), drafts
 
 
 def check(graph: str, topology: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def check(case: Case, plan: Plan, seed: int) -> None:
         assert not devices[split.device].disabled_reason
 
 
-def drawn_wishes(case: Case, rng: np.random.Generator) -> PlacementHints:
+def drawn_hints(case: Case, rng: np.random.Generator) -> PlacementHints:
     """Return a device for each node, drawn: what no schedule would ask for."""
     order = tuple(int(d) for d in rng.permutation(len(case.topology.devices)))
     on = {n.id: int(rng.integers(len(order))) for n in case.graph.ops if rng.random() < 0.8}
@@ -86,10 +86,10 @@ def test_plans_of_every_policy_keep_their_promises(policy: str, first: int) -> N
 
 
 @pieces
-def test_plans_of_any_wishes_keep_their_promises(first: int) -> None:
+def test_plans_of_any_hints_keep_their_promises(first: int) -> None:
     for seed in range(first, first + PIECE):
         case = draw_case(seed)
-        check(case, case.follow(drawn_wishes(case, np.random.default_rng(seed))), seed)
+        check(case, case.follow(drawn_hints(case, np.random.default_rng(seed))), seed)
 
 
 @RANDOM
@@ -185,18 +185,18 @@ def test_a_weight_in_host_memory_is_streamed_where_that_is_faster() -> None:
     check_no_single_is_faster(case)
 
 
-def test_a_state_that_has_no_room_where_it_is_placed_is_told() -> None:
+def test_a_state_that_has_no_room_where_it_is_placed_is_reported() -> None:
     x, held = vs.input("x", (32, 32)), vs.state(np.zeros((32, 32), np.float32), name="held")
     y = vs.add(x, held)
     graph, _ = vs.build_graph(y, {held: y})
     topology = two(memory_bytes=WEIGHT_BYTES // 2, max_buffer_bytes=2 * WEIGHT_BYTES)
     case = Case(graph, topology, (("held", "null:0"),))
     check(case, case.plan("priority"), 0)
-    (told, *_) = case.plan("priority").notes
-    assert told.startswith("held: override: held on null:0, which cannot: null:0 is full")
+    (reported, *_) = case.plan("priority").notes
+    assert reported.startswith("held: override: held on null:0, which cannot: null:0 is full")
 
 
-def test_a_full_device_with_a_state_takes_nothing_beside_it() -> None:
+def test_a_full_device_with_a_state_takes_nothing_next_to_it() -> None:
     x, held = vs.input("x", (32, 32)), vs.state(np.zeros((32, 32), np.float32), name="held")
     y = vs.add(vs.relu(vs.relu(x)), held)  # the state comes late in the order
     graph, ids = vs.build_graph(y, {held: y})
@@ -236,7 +236,7 @@ def test_a_device_with_little_memory_is_weighed_as_it_is_then() -> None:
 
 @pytest.mark.parametrize("policy", DECIDE)
 @pytest.mark.parametrize("seed", [107, 140])
-def test_a_weight_that_more_devices_have_than_asked_is_told(seed: int, policy: str) -> None:
+def test_a_weight_that_more_devices_have_than_asked_is_reported(seed: int, policy: str) -> None:
     case = draw_case(seed)
     check(case, case.plan(policy), seed)
 

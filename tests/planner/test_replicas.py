@@ -53,8 +53,8 @@ def plan(output: vs.Tensor, where: Topology, **more: object) -> Plan:
     return vs.plan_graph(graph, where, **asked)  # type: ignore[arg-type]
 
 
-def devices(made: Plan) -> list[str]:
-    return [made.topology.devices[own.splits[0].device].name for own in (made, *made.replicas)]
+def devices(plan: Plan) -> list[str]:
+    return [plan.topology.devices[own.splits[0].device].name for own in (plan, *plan.replicas)]
 
 
 @pytest.mark.parametrize(
@@ -69,22 +69,22 @@ def devices(made: Plan) -> list[str]:
     ],
 )
 def test_rates_of_devices_add_up(speeds: tuple[float, ...], order: list[str]) -> None:
-    made = plan(one_product(), topology(*speeds))
-    assert devices(made) == order
+    built = plan(one_product(), topology(*speeds))
+    assert devices(built) == order
     rate = sum(each for each in speeds if each > 0.05 * max(speeds)) / FLOPS
-    assert 1 / made.metrics.period_s == pytest.approx(rate, rel=0.03)
-    assert made.metrics.latency_s == simulate(made).seconds  # one run alone is on the fastest
-    assert made.decision is not None and made.decision.chosen.name in (
+    assert 1 / built.metrics.period_s == pytest.approx(rate, rel=0.03)
+    assert built.metrics.latency_s == simulate(built).seconds  # one run alone is on the fastest
+    assert built.decision is not None and built.decision.chosen.name in (
         "replicas",
         f"single:{order[0]}",
     )
-    assert find_bound(made).period_s <= made.metrics.period_s
+    assert find_bound(built).period_s <= built.metrics.period_s
 
 
 def test_stages_win_where_they_are_as_good() -> None:
     """Each weight lies on one device then."""
-    made = plan(two_products(), topology(1e9, 1e9))
-    assert not made.replicas and len({s.device for s in made.splits}) == 2
+    built = plan(two_products(), topology(1e9, 1e9))
+    assert not built.replicas and len({s.device for s in built.splits}) == 2
     assert plan(two_products(), topology(1e9, 7e8)).replicas  # 1.4 of 1.7 by stages
 
 
@@ -107,35 +107,35 @@ def test_a_graph_with_states_has_none() -> None:
     state = vs.state(np.zeros((SIZE, SIZE), np.float32), name="s")
     output = one_product() + state
     graph, _ = build_graph(output, {state: output})
-    made = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto", objective="throughput")
-    assert not made.replicas
+    plan = vs.plan_graph(graph, topology(1e9, 1e9), policy="auto", objective="throughput")
+    assert not plan.replicas
 
 
 def test_a_plan_tells_of_its_replicas() -> None:
-    made = plan(one_product(), topology(1e9, 5e8))
-    text = made.explain()
+    built = plan(one_product(), topology(1e9, 5e8))
+    text = built.explain()
     assert f"chosen     replicas on {A}, {B}" in text and "each in a stream over 2 devices" in text
     assert "each run goes whole to the splits below, or to those of:" in text
     assert f"  {B}: 1 node in 1 split" in text
-    assert [own["device"] for own in made.as_dict()["replicas"]] == [B]
-    sizes = made.buffers()
+    assert [own["device"] for own in built.as_dict()["replicas"]] == [B]
+    sizes = built.buffers()
     assert sizes[A].weight_bytes == sizes[B].weight_bytes == SIZE * SIZE * 4
-    assert made.working == (0, 1)
+    assert built.working == (0, 1)
 
 
 def test_replicas_on_one_memory_or_of_another_graph_are_refused() -> None:
-    made = plan(one_product(), topology(1e9, 5e8))
-    (other,) = made.replicas
+    built = plan(one_product(), topology(1e9, 5e8))
+    (other,) = built.replicas
     with pytest.raises(PlanError, match="a replica on devices"):
-        replace(made, replicas=(other, other)).verify()
+        replace(built, replicas=(other, other)).verify()
     with pytest.raises(PlanError, match="a replica on devices"):
-        replace(made, replicas=(plan(one_product(), topology(1e9)),)).verify()
+        replace(built, replicas=(plan(one_product(), topology(1e9)),)).verify()
     pool = topology(1e9, 5e8, memory_node="card")
     with pytest.raises(PlanError, match="a replica on devices"):
-        replace(made, topology=pool, replicas=(replace(other, topology=pool),)).verify()
+        replace(built, topology=pool, replicas=(replace(other, topology=pool),)).verify()
     broken = replace(other, splits=())
     with pytest.raises(PlanError):
-        replace(made, replicas=(broken,)).verify()
+        replace(built, replicas=(broken,)).verify()
 
 
 def test_what_replicas_take_together() -> None:

@@ -65,8 +65,8 @@ def test_a_row_costs_the_same_in_any_state() -> None:
     seconds: dict[int, list[float]] = {64: [], 4096: []}
     for length, found in seconds.items():
         held = vs.state(np.zeros((3, length, 8), np.float32), "cache", backup=False)
-        kept = vs.state(np.zeros((3, length, 8), np.float32), "kept")
-        for state in (held, kept):
+        stored = vs.state(np.zeros((3, length, 8), np.float32), "kept")
+        for state in (held, stored):
             graph, _ = vs.build_graph(vs.exp(state), updates={state: written(state)})
             node = next(n for n in graph.ops if n.op == "dynamic_update_slice")
             found.append(node_seconds(make_topology().devices[0], graph, node))
@@ -113,8 +113,8 @@ def test_numpy_keeps_the_old_value_for_views_of_it() -> None:
         run = sched.compile(vs.transpose(held), updates={held: written(held)})
         seen = run(rows=np.ones((3, 2, 8), np.float32), start=5)
         assert not np.any(seen) and sched.read(held).sum() == 48
-        given = sched.compile(held, updates={held: written(held)})
-        before = given(rows=np.zeros((3, 2, 8), np.float32), start=5)
+        values = sched.compile(held, updates={held: written(held)})
+        before = values(rows=np.zeros((3, 2, 8), np.float32), start=5)
         assert before.sum() == 48 and sched.read(held).sum() == 0
 
 

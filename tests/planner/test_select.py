@@ -61,26 +61,26 @@ def plan(
     return check_plan(vs.plan_graph(graph, where, policy=policy, with_cpu=with_cpu, **more))  # type: ignore[arg-type]
 
 
-def used(made: Plan) -> set[str]:
-    return {made.topology.devices[s.device].name for s in made.splits}
+def used(plan: Plan) -> set[str]:
+    return {plan.topology.devices[s.device].name for s in plan.splits}
 
 
 @pytest.mark.parametrize("speeds", [(FAST, SLOW), (SLOW, FAST)])
 def test_the_faster_device_takes_a_chain_wherever_it_stands(speeds: Sequence[float]) -> None:
     output = layers(6, vs.input("x", (WIDTH, WIDTH)))
-    made = plan(output, topology(*speeds))
-    assert used(made) == {A if speeds[0] == FAST else B}
-    assert made.placements[0].reason and "auto: single:" in made.notes[0]
+    built = plan(output, topology(*speeds))
+    assert used(built) == {A if speeds[0] == FAST else B}
+    assert built.placements[0].reason and "auto: single:" in built.notes[0]
     assert plan(output, topology(*speeds), "priority").policy == "priority"
     assert used(plan(output, topology(*speeds), "priority")) == {A}
 
 
 def test_equal_devices_share_branches_and_a_run_takes_less_time() -> None:
-    made = plan(branches(4, 4), topology(SLOW, SLOW))
-    assert used(made) == {A, B}
+    built = plan(branches(4, 4), topology(SLOW, SLOW))
+    assert used(built) == {A, B}
     alone = plan(branches(4, 4), topology(SLOW))
-    assert simulate(made).seconds < 0.7 * simulate(alone).seconds
-    assert "times as fast as null:0 alone" in made.notes[0]
+    assert simulate(built).seconds < 0.7 * simulate(alone).seconds
+    assert "times as fast as null:0 alone" in built.notes[0]
 
 
 def test_small_ops_are_not_scattered() -> None:
@@ -107,12 +107,12 @@ def test_no_plan_is_slower_than_the_best_device_alone(seed: int) -> None:
     link = Link(10 ** rng.uniform(7, 10), 10 ** rng.uniform(-6, -3))
     where = topology(*speeds, cpu=10 ** rng.uniform(8, 10), link=link)
     output = vs.add(pool[-1], pool[-2])
-    made = plan(output, where, with_cpu=True)
-    took_s = simulate(made).seconds
+    built = plan(output, where, with_cpu=True)
+    took_s = simulate(built).seconds
     for spec in where.devices:
         single = plan(output, where, "priority", overrides=[("*", spec.name)])
         # one device is left for another only where that is faster by a margin
-        assert took_s <= simulate(single).seconds * 1.06, (spec.name, made.notes)
+        assert took_s <= simulate(single).seconds * 1.06, (spec.name, built.notes)
 
 
 @pytest.mark.parametrize("sizes", [(1 << 30, 0), (0, 1 << 30), (1 << 30, 100_000)])
@@ -141,8 +141,8 @@ def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
     output = branches(3, 2)
     graph, _ = build_graph(output)
     pins = [("b1.p0", B), ("b2.w0", A)]
-    made = check_plan(vs.plan_graph(graph, topology(FAST, SLOW), policy="auto", overrides=pins))
-    assert made.device_of("b1.p0") == B and made.device_of("b2.p0") == A
+    plan = check_plan(vs.plan_graph(graph, topology(FAST, SLOW), policy="auto", overrides=pins))
+    assert plan.device_of("b1.p0") == B and plan.device_of("b2.p0") == A
     feeds = {"x": np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)}
     clock = vs.SimulatedClock()
     null = [vs.SimulatedDevice(spec, clock) for spec in topology(SLOW, SLOW).devices[:-1]]
@@ -154,22 +154,22 @@ def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
 
 def test_a_placed_weight_pulls_the_ops_that_read_it() -> None:
     x = layers(4, vs.input("x", (WIDTH, WIDTH)))
-    made = plan(x, topology(FAST, SLOW), overrides=[("w2", B)])
-    assert made.device_of("p2") == B == made.device_of("w2")
-    assert made.device_of("p0") == A == made.device_of("p1")
+    built = plan(x, topology(FAST, SLOW), overrides=[("w2", B)])
+    assert built.device_of("p2") == B == built.device_of("w2")
+    assert built.device_of("p0") == A == built.device_of("p1")
 
 
-def test_memory_is_kept() -> None:
+def test_memory_is_retained() -> None:
     where = topology(FAST, SLOW)
     size = 4 * WIDTH * WIDTH
     small = replace(where.devices[0], memory_bytes=10 * size, max_buffer_bytes=2 * size)
     for offload, devices in ((math.inf, {A, B}), (16.0, {A})):  # streamed, it is faster than B
         card = replace(small, offload_flops_per_byte=offload)
-        made = plan(
+        built = plan(
             layers(12, vs.input("x", (WIDTH, WIDTH))),
             Topology((card, *where.devices[1:]), where.links),
         )
-        assert made.memory[0].peak_bytes <= 10 * size and used(made) == devices
+        assert built.memory[0].peak_bytes <= 10 * size and used(built) == devices
 
 
 def test_bundles_are_few_and_free_of_cycles() -> None:

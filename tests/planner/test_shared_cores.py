@@ -66,8 +66,8 @@ def test_devices_on_cores_take_turns() -> None:
 )
 def test_branches_on_shared_cores_take_their_sum(software: tuple[bool, bool], longest: int) -> None:
     where = topology(device(A, software[0]), device(B, software[1]))
-    made = plan(where, policy="priority", overrides=PLACED)
-    assert simulate(made).seconds == pytest.approx(longest * PRODUCT_S, rel=0.01)
+    built = plan(where, policy="priority", overrides=PLACED)
+    assert simulate(built).seconds == pytest.approx(longest * PRODUCT_S, rel=0.01)
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])

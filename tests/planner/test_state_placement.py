@@ -66,25 +66,25 @@ def plan(graph: Graph, where: Topology, **more: object) -> Plan:
     return check_plan(vs.plan_graph(graph, where, **more))  # type: ignore[arg-type]
 
 
-def apart(made: Plan, count: int) -> list[int]:
+def apart(plan: Plan, count: int) -> list[int]:
     """Return the layers whose parameter is not where its reader is."""
-    return [i for i in range(count) if device_of(made, f"w{i}") != device_of(made, f"n{i}")]
+    return [i for i in range(count) if device_of(plan, f"w{i}") != device_of(plan, f"n{i}")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_spreads_branches(kind: str) -> None:
-    made = plan(branches(kind), topology(4096, 4096), policy="auto")
-    homes = [{device_of(made, f"{n}{b}{i}") for n in "nw" for i in range(6)} for b in range(2)]
-    assert sorted(map(sorted, homes)) == [[A], [B]] and not transfers_of(made)
+    built = plan(branches(kind), topology(4096, 4096), policy="auto")
+    homes = [{device_of(built, f"{n}{b}{i}") for n in "nw" for i in range(6)} for b in range(2)]
+    assert sorted(map(sorted, homes)) == [[A], [B]] and not transfers_of(built)
     weights = plan(branches("weight"), topology(4096, 4096), policy="auto")
-    assert made.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
+    assert built.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("policy", ["priority", "auto"])
 def test_states_follow_ops_that_are_placed_by_hand(policy: str) -> None:
-    made = plan(branches("state"), topology(64, 64), overrides=[("n1*", B)], policy=policy)
-    assert {device_of(made, f"w1{i}") for i in range(6)} == {B}
-    assert not transfers_of(made) and [m.state_bytes for m in made.memory[:2]] == [6 * MIB] * 2
+    built = plan(branches("state"), topology(64, 64), overrides=[("n1*", B)], policy=policy)
+    assert {device_of(built, f"w1{i}") for i in range(6)} == {B}
+    assert not transfers_of(built) and [m.state_bytes for m in built.memory[:2]] == [6 * MIB] * 2
 
 
 def test_a_cache_lives_where_its_only_readers_are() -> None:
@@ -92,11 +92,11 @@ def test_a_cache_lives_where_its_only_readers_are() -> None:
     row, at = vs.input("row", (1, 128)), vs.input("at", (), "int32")
     new = vs.dynamic_update_slice(cache, row, at, name="late.write")
     graph, _ = build_graph(vs.reduce_sum(new, name="late.sum"), {cache: new})
-    made = plan(graph, topology(64, 64), overrides=[("late.*", B)])
-    assert device_of(made, "cache") == B and rule_of(made, "cache") == "state"
-    assert made.transfer_bytes == 0
-    given = [copy.node for split in made.splits for copy in split.uploads]
-    assert sorted(graph.nodes[node].name for node in given) == ["at", "row"]
+    built = plan(graph, topology(64, 64), overrides=[("late.*", B)])
+    assert device_of(built, "cache") == B and rule_of(built, "cache") == "state"
+    assert built.transfer_bytes == 0
+    inputs = [copy.node for split in built.splits for copy in split.uploads]
+    assert sorted(graph.nodes[node].name for node in inputs) == ["at", "row"]
 
 
 CASES: dict[str, tuple[str, str, str]] = {
@@ -126,19 +126,19 @@ def test_the_home_is_where_the_least_crosses(case: str, policy: str) -> None:
     pins += [(name, device) for name, device in zip(muls, readers.split(), strict=True)]
     if not readers:
         pins.append(("relu", A))
-    made = plan(graph, topology(64, 64, 64), overrides=pins, policy=policy)
-    found = made.device_of("s") if readers or not writer else made.device_of("s.next")
+    built = plan(graph, topology(64, 64, 64), overrides=pins, policy=policy)
+    found = built.device_of("s") if readers or not writer else built.device_of("s.next")
     assert found == home
     elsewhere = len(set(readers.split()) - {home}) + (writer not in ("", home))
-    assert made.transfer_bytes == 4 * WIDTH * WIDTH * elsewhere
+    assert built.transfer_bytes == 4 * WIDTH * WIDTH * elsewhere
 
 
 def test_a_reader_of_a_part_counts_with_that_part() -> None:
     state = vs.state(np.zeros((WIDTH, WIDTH), np.float32), "s")
     part = vs.relu(vs.slice(state, [0, 0], [8, WIDTH]), name="part")
     graph, _ = build_graph([part, vs.relu(state, name="whole")])
-    made = plan(graph, topology(64, 64), overrides=[("part", A), ("whole", B)])
-    assert device_of(made, "s") == B and made.transfer_bytes == 4 * 8 * WIDTH
+    built = plan(graph, topology(64, 64), overrides=[("part", A), ("whole", B)])
+    assert device_of(built, "s") == B and built.transfer_bytes == 4 * 8 * WIDTH
 
 
 def descent(h: Tensor, sizes: Sequence[int], name: str = "") -> tuple[Tensor, dict[Tensor, Tensor]]:
@@ -158,10 +158,10 @@ def descent(h: Tensor, sizes: Sequence[int], name: str = "") -> tuple[Tensor, di
 
 def test_moments_follow_their_parameters() -> None:
     graph, _ = build_graph(*descent(vs.input("x", (64, WIDTH)), (WIDTH, 2 * WIDTH)))
-    made = plan(graph, topology(64, 64), overrides=[("w0", A), ("w1", B)])
-    assert [device_of(made, f"{name}{i}") for i in range(2) for name in "wmn"] == [A] * 3 + [B] * 3
+    built = plan(graph, topology(64, 64), overrides=[("w0", A), ("w1", B)])
+    assert [device_of(built, f"{name}{i}") for i in range(2) for name in "wmn"] == [A] * 3 + [B] * 3
     by_hand = plan(graph, topology(64, 64), overrides=[("?0", A), ("?1", B)])
-    assert made.transfer_bytes == by_hand.transfer_bytes < 4 * WIDTH * WIDTH
+    assert built.transfer_bytes == by_hand.transfer_bytes < 4 * WIDTH * WIDTH
 
 
 def test_a_training_of_two_branches_is_spread() -> None:
@@ -171,9 +171,9 @@ def test_a_training_of_two_branches_is_spread() -> None:
         losses.append(loss)
         updates |= own
     graph, _ = build_graph(losses, updates)
-    made, alone = (plan(graph, topology(*[4096] * count), policy="auto") for count in (2, 1))
-    assert made.metrics.latency_s < 0.6 * alone.metrics.latency_s
-    assert [memory.state_bytes for memory in made.memory[:2]] == [6 * MIB] * 2
+    built, alone = (plan(graph, topology(*[4096] * count), policy="auto") for count in (2, 1))
+    assert built.metrics.latency_s < 0.6 * alone.metrics.latency_s
+    assert [memory.state_bytes for memory in built.memory[:2]] == [6 * MIB] * 2
 
 
 def test_memory_spreads_states_as_weights() -> None:
@@ -197,18 +197,18 @@ def test_states_that_do_not_fit_go_on_with_their_readers(
     found = topology(*memory, speeds=(1e12, 2e11))
     devices = (replace(spec, offload_flops_per_byte=math.inf) for spec in found.devices)
     where = Topology(tuple(devices))  # weights may be streamed, states may not
-    made, weights = (plan(layers(kind), where, policy=policy) for kind in ("state", "weight"))
-    assert not apart(made, 12)
+    built, weights = (plan(layers(kind), where, policy=policy) for kind in ("state", "weight"))
+    assert not apart(built, 12)
     if policy == "auto":
-        assert made.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
+        assert built.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
 
 
 def test_a_state_that_is_somewhere_keeps_its_readers_there() -> None:
     graph = layers("state", 4)
     there = frozenset(n.id for n in graph.nodes if n.op == "state")
-    made = plan(graph, topology(64, 64), policy="auto", resident={1: there})
-    assert {device_of(made, f"{n}{i}") for n in "wn" for i in range(4)} == {B}
-    assert not transfers_of(made)
+    built = plan(graph, topology(64, 64), policy="auto", resident={1: there})
+    assert {device_of(built, f"{n}{i}") for n in "wn" for i in range(4)} == {B}
+    assert not transfers_of(built)
 
 
 def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
@@ -216,22 +216,22 @@ def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
     x = vs.input("x", (WIDTH, WIDTH))
     first = vs.cast(vs.cast(state, "int64", name="wide"), "float32")
     graph, _ = build_graph([vs.reduce_sum(first), vs.matmul(x, state, name="product")])
-    made = plan(graph, topology(64, 64))
-    assert device_of(made, "product") == A == device_of(made, "s")
-    assert device_of(made, "wide") == CPU
+    built = plan(graph, topology(64, 64))
+    assert device_of(built, "product") == A == device_of(built, "s")
+    assert device_of(built, "wide") == CPU
 
 
 @pytest.mark.parametrize("policy", ["priority", "auto"])
 def test_products_do_not_follow_a_neighbour_that_is_placed_by_hand(policy: str) -> None:
     """They go to the preferred device, as those with weights do."""
     pins = [("n1", A if policy == "auto" else B)]
-    made, weights = (
+    built, weights = (
         plan(layers(kind), topology(64, 64, speeds=(2e11, 1e12)), overrides=pins, policy=policy)
         for kind in ("state", "weight")
     )
-    homes = [[device_of(each, f"n{i}") for i in range(12)] for each in (made, weights)]
-    assert homes[0] == homes[1] and len(set(homes[0])) == 2 and not apart(made, 12)
-    assert made.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
+    homes = [[device_of(each, f"n{i}") for i in range(12)] for each in (built, weights)]
+    assert homes[0] == homes[1] and len(set(homes[0])) == 2 and not apart(built, 12)
+    assert built.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("rows", [1, 512])
@@ -239,21 +239,21 @@ def test_a_state_in_host_memory_is_streamed_where_that_pays(rows: int) -> None:
     """As a weight is: else its reader runs on numpy."""
     x, state = vs.input("x", (rows, WIDTH)), parameter("state", "s")
     graph, _ = build_graph(vs.matmul(x, state, name="product"))
-    made = plan(graph, topology(64), overrides=[("s", CPU)])
-    assert device_of(made, "s") == CPU
-    assert device_of(made, "product") == (A if rows > 1 else CPU)
-    streams = rule_of(made, "product").startswith("state s stays in host memory; streamed")
+    built = plan(graph, topology(64), overrides=[("s", CPU)])
+    assert device_of(built, "s") == CPU
+    assert device_of(built, "product") == (A if rows > 1 else CPU)
+    streams = rule_of(built, "product").startswith("state s stays in host memory; streamed")
     assert streams == (rows > 1)
 
 
-def test_a_home_that_cannot_hold_a_state_is_told() -> None:
+def test_a_home_that_cannot_hold_a_state_is_reported() -> None:
     state = vs.state(np.zeros((WIDTH, WIDTH), np.float32), "s")
     graph, _ = build_graph(vs.reduce_sum(state, name="r"))
     first, second, cpu = topology(64, 64).devices
     small = Topology((first, replace(second, max_buffer_bytes=4096), cpu))
-    made = plan(graph, small, overrides=[("s", B)])
-    assert device_of(made, "s") == A == device_of(made, "r")
-    assert any("s: override: s on null:1, which cannot" in note for note in made.notes)
+    built = plan(graph, small, overrides=[("s", B)])
+    assert device_of(built, "s") == A == device_of(built, "r")
+    assert any("s: override: s on null:1, which cannot" in note for note in built.notes)
 
 
 def test_a_state_is_in_the_bundle_of_its_first_reader() -> None:
@@ -273,14 +273,14 @@ def test_a_state_is_in_the_bundle_of_its_first_reader() -> None:
         assert all(number[i] <= number[node.id] for i in support.operands[node.id] if i in number)
 
 
-def test_a_next_value_may_be_made_before_anything_reads_the_state() -> None:
+def test_a_next_value_may_be_built_before_anything_reads_the_state() -> None:
     """The bytes that go back are an edge in the order of the node groups."""
     state = parameter("state", "s")
     x = vs.input("x", (2048, WIDTH))
     first = vs.matmul(x, parameter("weight", "w0"))
-    made = vs.matmul(vs.transpose(first), x, name="next")
-    last = vs.matmul(vs.matmul(x, made), state)
-    graph, _ = build_graph(last, {state: made})
+    output = vs.matmul(vs.transpose(first), x, name="next")
+    last = vs.matmul(vs.matmul(x, output), state)
+    graph, _ = build_graph(last, {state: output})
     for objective in ("latency", "throughput", "memory", "energy"):
         found = plan(graph, topology(64, 64), policy="auto", objective=objective)
         home = found.placements[node_id(found, "s")].device

@@ -80,8 +80,8 @@ def planned(
     graph: Graph, on: Topology, resident: int | None = None, policy: str = "auto", copies: int = 1
 ) -> Plan:
     """resident: how many weights the user leaves to the card; by default the plan decides."""
-    kept = range(LAYERS if resident is None else resident, LAYERS)
-    overrides = [(f"w{i:02}", CPU) for i in kept]
+    stored = range(LAYERS if resident is None else resident, LAYERS)
+    overrides = [(f"w{i:02}", CPU) for i in stored]
     plan = vs.plan_graph(graph, on, policy=policy, overrides=overrides, copies=copies)
     return check_plan(plan.verify())
 

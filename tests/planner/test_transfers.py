@@ -30,7 +30,7 @@ from vksched.planner.partition.transfers import MIN_BYTES
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.runtime.simulated.simulated_device import SimulatedPreparedPlan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -92,7 +92,7 @@ def one_split() -> tuple[list[vs.Tensor], dict[vs.Tensor, str]]:
 
 
 def run_on_null(
-    made: tuple[list[vs.Tensor], dict[vs.Tensor, str]], copy_queue: bool, work_s: float = WORK_S
+    value: tuple[list[vs.Tensor], dict[vs.Tensor, str]], copy_queue: bool, work_s: float = WORK_S
 ) -> tuple[Plan, float, list[NDArray]]:
     """The plan, the seconds of one run on two null cards, and its results."""
     clock = vs.SimulatedClock()
@@ -100,7 +100,7 @@ def run_on_null(
     devices = [vs.SimulatedDevice(spec, clock, link=LINK) for spec in specs]
     host = vs.SimulatedDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
     with vs.Scheduler([*devices, host], trace=vs.Trace(clock), optimize=False) as sched:
-        run = sched.compile(*made)
+        run = sched.compile(*value)
         rng = np.random.default_rng(1)
         feeds = {
             each.name: rng.random(each.type.shape, np.float32)
@@ -155,7 +155,7 @@ def test_a_stage_of_a_pipeline_takes_the_longer_of_its_copies_and_its_work(work_
     assert seconds <= apart_s - COPY_S * (BATCHES - 1) + 0.01
 
 
-def test_a_device_that_is_lost_when_it_tells_of_its_copies_has_given_its_results(
+def test_a_device_that_is_lost_when_it_tells_of_its_copies_has_returned_its_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lost(self: SimulatedPreparedPlan, slot: int, split: int) -> dict[str, tuple[None, None]]:
@@ -175,7 +175,7 @@ def test_a_stream_of_runs_overlaps_copies_and_work_too() -> None:
     assert overlap_s(stream, 0) > 0.9 * 100 * WORK_S and not overlap_s(alone, 0)
 
 
-def test_the_plan_says_what_goes_beside_and_what_waits_for_what() -> None:
+def test_the_plan_says_what_goes_next_to_and_what_waits_for_what() -> None:
     plan, _, _ = run_on_null(layers(4), True)
     first, second, third, last = plan.splits
     assert [split.async_transfers for split in plan.splits] == [(UPLOAD,)] * 3 + [
@@ -207,7 +207,7 @@ def test_small_copies_stay_in_the_work() -> None:
     assert 4 * SIDE * SIDE == MIN_BYTES
 
 
-def test_a_plan_with_copies_beside_work_is_read_back_from_its_document() -> None:
+def test_a_plan_with_copies_next_to_work_is_read_back_from_its_document() -> None:
     plan, _, _ = run_on_null(pipeline(), True)
     question = PlanRequest("auto", "latency", (), 1)
     graph, document = PlanRecord(plan, question, "test").as_document()
@@ -230,11 +230,11 @@ def without_each_order(plan: Plan) -> list[Plan]:
     return out
 
 
-@pytest.mark.parametrize("made", [layers(5), pipeline()], ids=["streamed weights", "pipeline"])
+@pytest.mark.parametrize("value", [layers(5), pipeline()], ids=["streamed weights", "pipeline"])
 def test_both_checkers_pass_the_plan_and_miss_each_order_that_is_taken_away(
-    made: tuple[list[vs.Tensor], dict[vs.Tensor, str]],
+    value: tuple[list[vs.Tensor], dict[vs.Tensor, str]],
 ) -> None:
-    plan, _, _ = run_on_null(made, True)
+    plan, _, _ = run_on_null(value, True)
     plan = replace(plan, copies=2)
     for seed in range(4):
         check_plan(plan, runs=4, seed=seed)
@@ -252,8 +252,8 @@ def test_both_checkers_find_memory_that_is_used_again_before_it_was_copied_out()
     plan, _, _ = run_on_null(pipeline(), True)
     first, second = plan.splits[0], plan.splits[1]
     assert DOWNLOAD in first.async_transfers and second.deferred_downloads == (0,)
-    given, taken = first.downloads[0].node, second.nodes[0]
-    moved = {**plan.locations, (0, taken): plan.locations[0, given]}
+    sent, taken = first.downloads[0].node, second.nodes[0]
+    moved = {**plan.locations, (0, taken): plan.locations[0, sent]}
     mutant = replace(plan, locations=moved)
     found = check_events(mutant, events_of(mutant, 1))
     assert any(each.kind == "race" and "copy out of" in each.message for each in found)
@@ -321,7 +321,7 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
         (2, (StageDependency(UPLOAD, COMPUTE, -1), StageDependency(COMPUTE, UPLOAD, 2))),
     ],
 )
-def test_verify_refuses_orders_that_say_nothing_or_cannot_be_kept(
+def test_verify_refuses_orders_that_say_nothing_or_cannot_be_retained(
     number: int, stage_deps: tuple[StageDependency, ...]
 ) -> None:
     plan, _, _ = run_on_null(layers(4), True)
@@ -342,7 +342,7 @@ def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -
 @pytest.mark.parametrize(
     "change", [{"stage_deps": (StageDependency(UPLOAD, COMPUTE, 0),)}, {"deferred_downloads": (0,)}]
 )
-def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
+def test_verify_refuses_orders_where_no_split_has_copies_next_to_its_work(
     change: dict[str, tuple[object, ...]],
 ) -> None:
     plan, _, _ = run_on_null(layers(4), False)
@@ -377,11 +377,11 @@ def drawn_plan(seed: int, count: int, devices: int) -> Plan:
 
 
 def is_right(plan: Plan, seed: int) -> bool:
-    """Whether devices that take every liberty give what numpy gives, run after run."""
+    """Return True if devices that take every liberty give the results of numpy."""
     *specs, host = plan.topology.devices
     devices: list[Device] = [LazyDevice(spec, seed + i) for i, spec in enumerate(specs)]
     context = ExecutorContext([*devices, CpuDevice(host)], vs.Trace(), 30.0)
-    executor = Executor(plan, context)
+    executor = PlanExecutor(plan, context)
     rng = np.random.default_rng(seed)
     try:
         for _ in range(3):

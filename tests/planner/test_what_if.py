@@ -16,8 +16,8 @@ from vksched.common.formatting import format_bytes
 from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.planner.what_if import (
-    Change,
     Comparison,
+    MachineChange,
     Outcome,
     changed,
     compare,
@@ -73,30 +73,30 @@ def test_a_second_device_that_does_not_help_can_be_spared() -> None:
 
 def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
     base = topology(SLOW)
-    made = plan_of(branches(4, 4), base)
+    plan = plan_of(branches(4, 4), base)
     near, far = Link(1e10, 1e-5), Link(1e5, 1e-2)
     card = DeviceSpec("card", "null", flops_per_s=SLOW, bytes_per_s=SLOW)
     changes = [
-        Change("+near", with_device(base, card, near)),
-        Change("+far", with_device(base, card, far)),
-        Change("-null:0", without(base, A)),
+        MachineChange("+near", with_device(base, card, near)),
+        MachineChange("+far", with_device(base, card, far)),
+        MachineChange("-null:0", without(base, A)),
     ]
-    found = compare_plan(made, changes)
+    found = compare_plan(plan, changes)
     assert row(found, "+near").kind == "change" and set(row(found, "+near").busy) == {A, "card"}
     assert found.factor(row(found, "+near")) < 0.7  # type: ignore[operator]
     assert found.factor(row(found, "+far")) == 1.0
     # the same machine is asked about once
     assert row(found, "-null:0") is row(found, "cpu alone") is row(found, "without null:0")
-    told = found.findings()
-    assert "+far changes nothing" in told
-    assert any(line.startswith("+near makes a run ") and "shorter" in line for line in told)
+    reported = found.findings()
+    assert "+far changes nothing" in reported
+    assert any(line.startswith("+near makes a run ") and "shorter" in line for line in reported)
 
 
 def test_a_change_that_changes_nothing_has_its_place_in_the_table() -> None:
     base = topology(SLOW)
     card = DeviceSpec("card", "null", flops_per_s=FAST, bytes_per_s=FAST)
     back = without(with_device(base, card), "card")
-    found = compare_plan(plan_of(branches(2, 2), base), [Change("+card,-card", back)])
+    found = compare_plan(plan_of(branches(2, 2), base), [MachineChange("+card,-card", back)])
     assert row(found, "+card,-card") is found.rows[0]
     assert "as it is, +card,-card" in found.as_text()
 
@@ -119,7 +119,7 @@ def test_equal_devices_are_asked_about_once() -> None:
     assert equal_devices(where, pinned=[B])[:3] == ((A,), (B,), (C,))
 
 
-def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
+def test_of_many_equal_devices_it_is_reported_how_many_are_enough() -> None:
     found = compare_plan(plan_of(branches(4, 4), topology(*[SLOW] * 9)))
     rows = [each for each in found.rows if each.kind == "some"]
     assert [each.text for each in rows] == [f"{n} of null:0 .. null:8" for n in (2, 4)]
@@ -131,7 +131,7 @@ def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
     assert not any(line.startswith("2 of") for line in found.findings())
 
 
-def test_where_one_of_equal_devices_is_enough_two_are_not_told() -> None:
+def test_where_one_of_equal_devices_is_enough_two_are_not_reported() -> None:
     found = compare_plan(plan_of(branches(1, 4), topology(*[SLOW] * 5)))
     enough = [line for line in found.findings() if "enough" in line]
     assert enough == ["one of null:0 .. null:4 is enough: a run takes as long"]
@@ -152,7 +152,7 @@ def test_64_machines_and_5000_nodes_are_planned() -> None:
     graph, _ = vs.build_graph(x)
     assert len(graph.ops) > 5000
     where = load_topology("preset:network-64")
-    change = Change("-node:63", changed(where, "-node:63"))
+    change = MachineChange("-node:63", changed(where, "-node:63"))
 
     def plan_on(other: Topology) -> vs.Plan:
         return vs.plan_graph(graph, other, policy="auto")
@@ -178,7 +178,7 @@ def test_what_makes_devices_unequal() -> None:
     assert equal_devices(replace(where, devices=(*own_memories, cpu))) == ((A, B),)
 
 
-def test_a_model_that_needs_both_devices_is_told_so() -> None:
+def test_a_model_that_needs_both_devices_is_reported() -> None:
     room = 7 * 4 * WIDTH * WIDTH  # of three weights, and four values on their way
     small = [
         replace(d, memory_bytes=room, offload_flops_per_byte=math.inf)
@@ -205,8 +205,8 @@ def test_what_does_not_fit_has_a_reason_and_no_time() -> None:
 def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
     where = topology(FAST, SLOW)
     overrides = (("p0", B), ("p1", A))
-    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), where, overrides=overrides)
-    found = compare_plan(made, overrides=overrides)
+    plan = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), where, overrides=overrides)
+    found = compare_plan(plan, overrides=overrides)
     assert set(found.rows[0].busy) == {A, B}
     assert set(row(found, "without null:1").busy) == {A}
     assert found.factor(row(found, "without null:1")) < 1  # type: ignore[operator]
@@ -216,7 +216,7 @@ def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
     assert present(unknown, where, where) == unknown
 
 
-def test_a_cpu_that_is_faster_is_told() -> None:
+def test_a_cpu_that_is_faster_is_reported() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(chain, topology(SLOW, SLOW / 2, cpu=10 * SLOW)))
     (line,) = (each for each in found.findings() if each.startswith("on cpu alone"))
@@ -224,11 +224,11 @@ def test_a_cpu_that_is_faster_is_told() -> None:
     assert "; cpu did not compete: it has what others cannot run" in line
 
 
-def test_streams_are_told_where_a_plan_has_copies() -> None:
-    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), topology(SLOW), copies=2)
-    first = compare_plan(made).rows[0]
+def test_streams_are_reported_where_a_plan_has_copies() -> None:
+    plan = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), topology(SLOW), copies=2)
+    first = compare_plan(plan).rows[0]
     assert first.seconds_per_run is not None and first.seconds_per_run < first.seconds  # type: ignore[operator]
-    assert "in a stream" in compare_plan(made).as_text()
+    assert "in a stream" in compare_plan(plan).as_text()
     assert (
         compare_plan(plan_of(layers(1, vs.input("x", (8, WIDTH))), topology(SLOW)))
         .rows[0]
@@ -237,13 +237,13 @@ def test_streams_are_told_where_a_plan_has_copies() -> None:
     )
 
 
-def test_devices_that_can_be_spared_one_at_a_time_are_told_together() -> None:
+def test_devices_that_can_be_spared_one_at_a_time_are_reported_together() -> None:
     where = topology(SLOW, SLOW)
     named = replace(where.devices[1], label="another card")
     where = replace(where, devices=(where.devices[0], named, where.devices[2]))
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where))
-    told = f"{A}, {B} can each be spared: a run takes as long without one of them"
-    assert [line for line in found.findings() if "spared" in line] == [told]
+    message = f"{A}, {B} can each be spared: a run takes as long without one of them"
+    assert [line for line in found.findings() if "spared" in line] == [message]
     assert found.factor(row(found, "cpu alone")) > 2  # type: ignore[operator]
 
 
@@ -273,12 +273,12 @@ def test_bytes_are_compared_where_plans_are_for_memory() -> None:
     head, first, *_ = found.as_text().splitlines()
     assert head.split() == ["one", "run", "peak", "change", "at", "work"]
     assert format_bytes(int(peaks[0])) in first  # type: ignore[arg-type]
-    told = found.findings()
+    reported = found.findings()
     assert any(
-        line.startswith(f"{B} is worth its place: the fullest device holds") for line in told
+        line.startswith(f"{B} is worth its place: the fullest device holds") for line in reported
     )
-    assert any("more without it" in line or "times as much without" in line for line in told)
-    assert "the memory of cpu counts without weights, which are your arrays" in told
+    assert any("more without it" in line or "times as much without" in line for line in reported)
+    assert "the memory of cpu counts without weights, which are your arrays" in reported
     data = json.loads(json.dumps(found.as_dict()))
     assert [data[0][key] for key in ("objective", "value", "factor")] == ["memory", peaks[0], 1.0]
     assert "peak" not in compare_plan(plan_of(chain, where)).as_text().splitlines()[0]
@@ -295,8 +295,10 @@ def test_joules_are_compared_where_plans_are_for_energy() -> None:
     assert set(first.busy) == {B} and first.seconds == without_hungry.seconds
     factor = found.factor(without_hungry)
     assert factor == without_hungry.energy_j / first.energy_j < 0.98  # type: ignore[operator]
-    told = next(line for line in found.findings() if line.startswith(f"without {A} a run would"))
-    assert " less energy" in told
+    reported = next(
+        line for line in found.findings() if line.startswith(f"without {A} a run would")
+    )
+    assert " less energy" in reported
     assert any("as much energy without it" in line for line in found.findings())
 
 
@@ -313,15 +315,15 @@ def test_a_mix_is_compared_with_the_machine_as_it_is() -> None:
     assert found.factor(cpu) == pytest.approx(sum(wanted) / 2)
     lines = found.as_text().splitlines()
     assert lines[0].split() == ["one", "run", "peak", "mix", "change", "at", "work"]
-    (told,) = (line for line in lines if line.startswith("  cpu alone"))
-    assert found.as_dict()[0]["value"] == 1.0 and f"  {sum(wanted) / 2:.3g}  " in told
+    (reported,) = (line for line in lines if line.startswith("  cpu alone"))
+    assert found.as_dict()[0]["value"] == 1.0 and f"  {sum(wanted) / 2:.3g}  " in reported
 
 
 def test_estimates_are_marked_and_measured_devices_are_not() -> None:
     base = topology(SLOW)
     known = replace(base.devices[0], costs=PerfModel(calls=1))
     where = replace(base, devices=(known, replace(base.devices[1], costs=PerfModel(calls=1))))
-    change = Change("+preset:rtx4090", changed(where, "+preset:rtx4090"))
+    change = MachineChange("+preset:rtx4090", changed(where, "+preset:rtx4090"))
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where), [change])
     assert found.rows[0].estimated == ()
     assert found.rows[-1].estimated == ("rtx4090",)
@@ -336,8 +338,8 @@ def test_energy_counts_where_watts_are_known() -> None:
     devices = tuple(replace(spec, **watts) for spec in base.devices)
     where = replace(base, devices=devices)
     found = compare_plan(plan_of(chain, where))
-    made = plan_of(chain, topology(SLOW, SLOW), objective="energy")
-    assert "energy" in compare_plan(made).as_text().splitlines()[0]  # by assumed watts
+    plan = plan_of(chain, topology(SLOW, SLOW), objective="energy")
+    assert "energy" in compare_plan(plan).as_text().splitlines()[0]  # by assumed watts
     first, cpu = found.rows
     assert "energy" in found.as_text().splitlines()[0]
     assert not first.watts_assumed and compare_plan(plan_of(chain, base)).rows[0].watts_assumed
@@ -346,10 +348,10 @@ def test_energy_counts_where_watts_are_known() -> None:
     assert cpu.energy_j == pytest.approx(100.0 * cpu.seconds)  # type: ignore[operator]
 
 
-def test_the_objective_of_a_plan_is_kept() -> None:
+def test_the_objective_of_a_plan_is_retained() -> None:
     where = topology(SLOW, SLOW / 4)
-    made = plan_of(branches(4, 4), where, objective="memory")
-    for each in compare_plan(made).rows:
+    plan = plan_of(branches(4, 4), where, objective="memory")
+    for each in compare_plan(plan).rows:
         assert isinstance(each.plan, vs.Plan)
         if each.plan.decision is not None:
             assert each.plan.decision.objective.name == "memory"
@@ -370,8 +372,8 @@ def test_a_device_that_a_policy_uses_though_it_is_slow_is_no_small_matter() -> N
     where = topology(SLOW / 10, 1e3 * SLOW)
     graph, _ = vs.build_graph(branches(1, 2))
     found = compare_plan(vs.plan_graph(graph, where, policy="priority"))
-    told = f"without {A} a run would take over 99 % less"
-    assert told in found.findings() and "over 99 % shorter" in found.as_text()
+    message = f"without {A} a run would take over 99 % less"
+    assert message in found.findings() and "over 99 % shorter" in found.as_text()
 
 
 def test_devices_that_are_out_of_use_are_not_asked_about() -> None:

@@ -31,12 +31,12 @@ def stub_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeComman
     return add
 
 
-def made_up_setup(tmp_path: Path) -> Setup:
+def fake_setup(tmp_path: Path) -> Setup:
     """A set-up in an empty folder that has something in place of a venv's Python."""
-    made = Setup(tmp_path / "repo", {"PATH": "/bin:/usr/bin"})
-    made.venv_python.parent.mkdir(parents=True)
-    made.venv_python.write_text("")
-    return made
+    setup = Setup(tmp_path / "repo", {"PATH": "/bin:/usr/bin"})
+    setup.venv_python.parent.mkdir(parents=True)
+    setup.venv_python.write_text("")
+    return setup
 
 
 def run_steps(setup: Setup, steps: list[Step]) -> list[Failure]:

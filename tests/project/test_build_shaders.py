@@ -122,8 +122,8 @@ def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixt
     (project / "shaders" / "family" / "two.comp").write_text(text)
     assert build(check=True) == 1
     assert build() == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2] == "shaders: 2 of 2" and "2 of 2 variants" in said[-1]
+    message = capsys.readouterr().out.splitlines()
+    assert message[-2] == "shaders: 2 of 2" and "2 of 2 variants" in message[-1]
     assert build(check=True) == 0
     assert build() == 0 and "0 of 2 variants" in capsys.readouterr().out
     include.write_text("const uint MORE = 2u;\n")
@@ -199,10 +199,10 @@ def test_what_no_compiler_knows_is_left_out(
     text = SOURCE.replace("#version 450\n", f"#version 450\n{NEEDS_NEWER}")
     (project / "shaders" / "family" / "two.comp").write_text(text)
     assert build() == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     manifest = json.loads((project / "spirv" / "manifest.json").read_text())
     assert manifest["left_out"] == ([] if known else ["two"])
-    assert ("1 LEFT OUT" in said) is not known
+    assert ("1 LEFT OUT" in message) is not known
     assert (project / "spirv" / "two.spv").exists() is known
     assert build(check=True) == 0
     assert build() == 0 and "0 of" in capsys.readouterr().out
@@ -292,7 +292,7 @@ def test_tools_are_looked_for_in_the_sdk_too(
 
 @needs_posix
 @pytest.mark.parametrize("virtual", [False, True])
-def test_tools_beside_python_count_unless_it_is_a_virtual_environment(
+def test_tools_next_to_python_count_unless_it_is_a_virtual_environment(
     virtual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Conda and images with Python have the system's tools where Python is."""
@@ -319,8 +319,8 @@ def test_validation_is_never_left_out_silently(
     assert build(check=True) == 1, "what no validator has seen is not current where there is one"
     capsys.readouterr()
     assert build() == 0
-    said = capsys.readouterr().out
-    assert "1 of 1 variants" in said and "NOT VALIDATED" not in said
+    text = capsys.readouterr().out
+    assert "1 of 1 variants" in text and "NOT VALIDATED" not in text
     validator.write_text('#!/bin/sh\n[ "$1" = --version ] && exit\necho bad word; exit 1\n')
     with pytest.raises(build_shaders.BuildError, match="bad word"):
         build()

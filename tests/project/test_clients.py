@@ -56,8 +56,8 @@ def test_programs_know_nothing_of_vksched() -> None:
 
 def test_the_page_gets_its_table(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    kept = "| silero-vad 1 | finds speech | the same | 1.0 | 2.0 |"
-    old = f"old\n{kept}\n| ddddocr 1 | reads | the same | 1.0 | 1.0 |\n| gone 1 | |"
+    stored = "| silero-vad 1 | finds speech | the same | 1.0 | 2.0 |"
+    old = f"old\n{stored}\n| ddddocr 1 | reads | the same | 1.0 | 1.0 |\n| gone 1 | |"
     page.write_text(f"before\n{clients_page.BEGIN}\n{old}\n{clients_page.END}\nafter\n")
     outcomes = [
         Outcome("magika", "magika==1", first_ratio=2.04, ratio=1.06),
@@ -69,7 +69,7 @@ def test_the_page_gets_its_table(tmp_path: Path) -> None:
     assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
     assert "| magika 1 | tells the types of six files | the same | 1.1 | 2.0 |" in lines
     assert any("| differ | 3.0 |  |" in text for text in lines)
-    assert kept in lines and not any("ddddocr 1" in text or "gone" in text for text in lines)
+    assert stored in lines and not any("ddddocr 1" in text or "gone" in text for text in lines)
     assert any("no end within 600 s |  |  |" in text for text in lines)
     assert [o.same for o in outcomes] == [True, False, False]
     assert outcomes[2].as_json()["ratio"] is None

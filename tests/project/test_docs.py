@@ -167,7 +167,7 @@ def test_commands_are_what_the_command_line_takes(page: Path) -> None:
 
 
 def refused(words: list[str]) -> str:
-    """Returns what of a command line there is not; "" if nothing."""
+    """Return the unknown part of a command line; "" if nothing is unknown."""
     command: click.Command = main
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words[0])
@@ -195,13 +195,13 @@ def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert blocks
     for block in blocks:
-        said = run(["-c", block], tmp_path)
+        text = run(["-c", block], tmp_path)
         for expected in re.findall(r"print\(.*\)  # ([\d({].*)$", block, re.MULTILINE):
-            assert expected in said
+            assert expected in text
 
 
 def run(arguments: list[str], folder: Path) -> str:
-    """Returns what a Python program prints, on numpy alone."""
+    """Return the output of a Python program, on numpy alone."""
     environment = {**os.environ, "VKSCHED_NO_VULKAN": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *arguments],

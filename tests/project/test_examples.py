@@ -47,8 +47,8 @@ def test_two_gpus(devices: list[str]) -> None:
 def test_cpu_fallback(devices: list[str]) -> None:
     import cpu_fallback
 
-    said = pytest.warns(vs.VkschedWarning, match="numpy runs where .chosen.")
-    with said if devices != ["cpu"] else nullcontext():
+    warning = pytest.warns(vs.VkschedWarning, match="numpy runs where .chosen.")
+    with warning if devices != ["cpu"] else nullcontext():
         result, expected, plan = cpu_fallback.main(devices)
     assert np.allclose(result, expected, rtol=1e-4)
     where = {
@@ -76,8 +76,8 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
 
     plan = two_cards.main()
     assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
-    said = capsys.readouterr().out
-    assert len(plan.transfers) == 1 and "small is full" in said
+    text = capsys.readouterr().out
+    assert len(plan.transfers) == 1 and "small is full" in text
     command = [
         "plan",
         f"{two_cards.__file__}:build",
@@ -86,8 +86,8 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     fastest = CliRunner().invoke(main, command).output
     in_order = CliRunner().invoke(main, [*command, "--policy", "priority"]).output
-    assert "single:large" in fastest and fastest.splitlines()[0] == said.splitlines()[0]
-    assert in_order.splitlines()[0] in said.splitlines()[1:]
+    assert "single:large" in fastest and fastest.splitlines()[0] == text.splitlines()[0]
+    assert in_order.splitlines()[0] in text.splitlines()[1:]
 
 
 @pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
@@ -166,9 +166,9 @@ def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 
     found = run_onnx.main(devices)
     assert list(found) == ["probabilities", "best"]
-    model = onnx.ModelProto.FromString(run_onnx.made_model())
+    model = onnx.ModelProto.FromString(run_onnx.build_model())
     w1, w2 = (onnx.numpy_helper.to_array(w) for w in model.graph.initializer)
-    pixels = example_inputs(vs.load(run_onnx.made_model()), {"pixels": (1, 64)}, 0)["pixels"]
+    pixels = example_inputs(vs.load(run_onnx.build_model()), {"pixels": (1, 64)}, 0)["pixels"]
     scores = np.exp(np.maximum(pixels @ w1, 0) @ w2)
     assert np.allclose(found["probabilities"], scores / scores.sum(), rtol=1e-4)
     assert found["best"].tolist() == [scores.argmax()]
@@ -279,9 +279,9 @@ def test_finetune_minilm_learns_its_label(
 def test_observer(devices: list[str]) -> None:
     import observer
 
-    seen, told = observer.main(devices)
+    seen, reported = observer.main(devices)
     assert seen == [f"layer.{i}.out" for i in range(len(seen))] and 1 < len(seen) < 6
-    assert seen[-1] in told
+    assert seen[-1] in reported
 
 
 def test_examples_are_short() -> None:
@@ -352,9 +352,9 @@ def small_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     "count", [1, pytest.param(None, marks=pytest.mark.thorough)], ids=["one", "all"]
 )
 def test_search_reports_layers_and_costs(count: int | None, small_text: str) -> None:
-    given = [*(list(MULTI_SETS.values())[-1][:count] if MULTI_SETS else []), "cpu"]
+    inputs = [*(list(MULTI_SETS.values())[-1][:count] if MULTI_SETS else []), "cpu"]
     done = run_search(
-        *("--devices", ",".join(given), "--text", small_text, "--batch", "4"),
+        *("--devices", ",".join(inputs), "--text", small_text, "--batch", "4"),
         *("--query", "playing an instrument", "--top", "3", "--json"),
     )
     assert done.returncode == 0, done.stderr
@@ -364,7 +364,7 @@ def test_search_reports_layers_and_costs(count: int | None, small_text: str) -> 
     assert sorted(sum(report["layers"].values(), [])) == [0, 1, 2, 3, 4, 5]
     assert set(report["totals"]["device_seconds"]) == set(report["layers"])
     assert report["largest_difference_from_numpy"] < 1e-5
-    if len(given) > 1:
+    if len(inputs) > 1:
         assert report["totals"]["fence_waits"] > 0
         assert report["totals"]["transfer_bytes"] > 0
 
@@ -401,9 +401,9 @@ def test_sentences_are_a_few_hundred_different_ones() -> None:
 
 def test_chat(devices: list[str], tmp_path: Path) -> None:
     import chat
-    from test_chat import GREEDY, PROMPT, made
+    from test_chat import GREEDY, PROMPT, build_model
 
-    model, _ = made(tmp_path)
+    model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
         talk = vs.Chat(sched, model)
         wanted = "".join(talk.generate([{"role": "user", "content": PROMPT}], 4, GREEDY))

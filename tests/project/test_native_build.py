@@ -34,7 +34,7 @@ def build() -> Any:
     ("system", "expected", "to_get"),
     [("win32", "cmake", "the Vulkan SDK"), ("linux", "cmake, make, g++", "libvulkan-dev")],
 )
-def test_each_system_is_told_what_it_needs(
+def test_each_system_is_informed_of_what_it_needs(
     system: str, expected: str, to_get: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sysconfig.get_config_vars()  # of this system; Python keeps them from the first call on
@@ -105,25 +105,25 @@ class Commands:
             raise self.end
 
     def make(self) -> None:
-        made = self.folder / "modules" / "vksched_native"
-        if not made.exists():
+        built = self.folder / "modules" / "vksched_native"
+        if not built.exists():
             self.compiled += 1
-            made.mkdir(parents=True)
+            built.mkdir(parents=True)
             for module in self.modules:
-                (made / f"{module}{self.suffix}").write_text(f"{module} {self.compiled}")
+                (built / f"{module}{self.suffix}").write_text(f"{module} {self.compiled}")
 
 
 @pytest.fixture
 def commands(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     for name in build.CMAKE_READS:
         monkeypatch.delenv(name, raising=False)
-    made = Commands(tmp_path / "work", build)
-    monkeypatch.setattr(build, "call", made)
+    commands = Commands(tmp_path / "work", build)
+    monkeypatch.setattr(build, "call", commands)
     monkeypatch.setattr(build, "check_tools", lambda: None)
     monkeypatch.setattr(build, "get_kp", lambda work: work / "kp")
     monkeypatch.setattr(build, "get_pybind11", lambda work: work / "pybind11")
     monkeypatch.setattr(build.sysconfig, "get_path", lambda name: str(tmp_path / "site"))
-    return made
+    return commands
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def environ(**changes: str) -> dict[str, str]:
 
 
 def run(system: str, *args: object, **changes: str) -> str:
-    """Returns what a command prints there; it must succeed."""
+    """Return the output of a command there; it must succeed."""
     done = subprocess.run(
         command(system, *args), env=environ(**changes), capture_output=True, cwd=ROOT
     )
@@ -60,9 +60,9 @@ def model(folder: Path, name: str = "x") -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 1024])],
         [weight],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     path = folder / "m.onnx"
-    onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     return path
 
 
@@ -227,8 +227,8 @@ def test_commands(args: tuple[str, ...]) -> None:
 def test_commands_on_a_model_with_names_that_the_pipe_does_not_take(tmp_path: Path) -> None:
     path = model(tmp_path, "输入")
     for args in (["info", path], ["run", path, "--random-inputs"]):
-        said = run("win32", "-m", "vksched", *args, PYTHONIOENCODING="cp1252")
-        assert "\\u8f93\\u5165" in said
+        text = run("win32", "-m", "vksched", *args, PYTHONIOENCODING="cp1252")
+        assert "\\u8f93\\u5165" in text
 
 
 @pytest.mark.parametrize("name", spread(["list_gpus", "cpu_fallback", "pipeline", "run_onnx"], 1))
@@ -240,5 +240,5 @@ def test_examples(name: str) -> None:
 @pytest.mark.timeout(500)
 def test_tests_are_collected() -> None:
     """All of them import; what needs more than the system has is skipped with a reason."""
-    said = run("win32", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests")
-    assert "error" not in said.splitlines()[-1]
+    text = run("win32", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests")
+    assert "error" not in text.splitlines()[-1]

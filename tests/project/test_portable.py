@@ -31,15 +31,15 @@ def without_encoding(source: str) -> list[int]:
 
 
 def _name(call: ast.Call) -> tuple[str, str]:
-    """Returns what is called, and of which module or value, as far as it has a name."""
+    """Return the called name, and its module or value, as far as it has a name."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr, getattr(call.func.value, "id", "?")
     return getattr(call.func, "id", ""), ""
 
 
 def _has_encoding(call: ast.Call) -> bool:
-    given = {k.arg for k in call.keywords}
-    return "encoding" in given or len(call.args) > ENCODINGS.get(_name(call)[0], 99)
+    names = {k.arg for k in call.keywords}
+    return "encoding" in names or len(call.args) > ENCODINGS.get(_name(call)[0], 99)
 
 
 def _is_text(call: ast.Call) -> bool:

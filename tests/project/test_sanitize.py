@@ -11,7 +11,7 @@ from conftest import needs_linux
 
 
 @needs_linux
-def test_a_compiler_without_sanitizers_is_told() -> None:
+def test_a_compiler_without_sanitizers_is_reported() -> None:
     with pytest.raises(sanitize.Missing, match="expected /bin/false to have sanitizers, got: noth"):
         sanitize.runtime("/bin/false")
 

@@ -24,7 +24,7 @@ import setup_python
 import setup_run
 import setup_system
 import setup_vulkan
-from made_setup import WHOLE, MakeCommand, got, made_up_setup, run_steps, stub_commands
+from made_setup import WHOLE, MakeCommand, fake_setup, got, run_steps, stub_commands
 from setup_base import Outcome, Setup, SetupError
 from setup_python import Python
 from setup_run import Failure, Step
@@ -33,7 +33,7 @@ from setup_system import Requirement
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 stub = pytest.fixture(stub_commands)
-fake = pytest.fixture(made_up_setup)
+fake = pytest.fixture(fake_setup)
 
 # --- system packages --------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ def broken_apt(stub: MakeCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return broken
 
 
-def test_what_can_be_installed_is_installed_beside_a_broken_source(
+def test_what_can_be_installed_is_installed_next_to_a_broken_source(
     broken_apt: Path, fake: Setup, tmp_path: Path
 ) -> None:
     broken_apt.write_text("update libfmt-dev spirv-tools\n")
@@ -281,7 +281,7 @@ def test_extras_are_listed_for_the_python_at_hand() -> None:
     assert "pytest" not in " ".join(setup_python.extra_requirements(setup, "examples"))
 
 
-def test_other_distributions_are_told_in_their_own_names(
+def test_other_distributions_are_reported_in_their_own_names(
     stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup_system, "INCLUDE_FOLDERS", ())
@@ -374,10 +374,10 @@ def test_named_python_makes_a_new_venv_and_no_name_keeps_it(
     table = {"python3.11": (3, 11), "python3.12": (3, 12)}
     monkeypatch.setattr(setup_python, "describe_python", versions(table))
     fake.stamps = {"PYTHON": "python3.11"}
-    kept = setup_python.key_of_venv(fake)
+    stored = setup_python.key_of_venv(fake)
     for name in ("python3.11", "python3.12", "python3.10"):
         named = Setup(fake.root, {"PYTHON": name}, stamps=fake.stamps)
-        assert (setup_python.key_of_venv(named) == kept) == (name == "python3.11")
+        assert (setup_python.key_of_venv(named) == stored) == (name == "python3.11")
 
 
 # --- Vulkan devices ---------------------------------------------------------------------------

@@ -21,11 +21,11 @@ import setup as set_up
 import setup_base
 import setup_run
 import setup_vulkan
-from made_setup import WHOLE, counting_step, made_up_setup, run_steps
+from made_setup import WHOLE, counting_step, fake_setup, run_steps
 from setup_base import Outcome, Setup, SetupError, hash_of_files
 from setup_run import Reporter, Step
 
-fake = pytest.fixture(made_up_setup)
+fake = pytest.fixture(fake_setup)
 
 
 def test_second_run_does_nothing_and_a_change_runs_only_its_step(

@@ -311,8 +311,8 @@ def test_each_card_has_the_same_say_in_what_is_slowest() -> None:
     first, second = Pipeline("one"), Pipeline("one", (("N", 3),))
     cycles = {"vega10": (100, 50), "navi21": (40, 20), "ga102": (9000, 10000)}
     results: dict[str, dict[Pipeline, Statistics | str]] = {
-        family: {p: Statistics(8, cycles=n) for p, n in zip((first, second), told, strict=True)}
-        for family, told in cycles.items()
+        family: {p: Statistics(8, cycles=n) for p, n in zip((first, second), reported, strict=True)}
+        for family, reported in cycles.items()
     }
     drivers = {"vega10": "radv", "navi21": "radv", "ga102": "NVK"}
     report = Report(drivers, results)
@@ -349,9 +349,9 @@ def test_misuse_of_the_command_is_an_error(
 @needs_driver
 def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert shader_stats.main(["copy"], "navi21", False, None) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1].startswith("copy ")
-    assert re.match(r"pipelines: 1, cards: 1, compiler: radv Mesa \d", said.err)
+    text = capsys.readouterr()
+    assert text.out.splitlines()[-1].startswith("copy ")
+    assert re.match(r"pipelines: 1, cards: 1, compiler: radv Mesa \d", text.err)
     assert shader_stats.main(["copy"], "navi21", True, None) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["variant"], row["family"], row["spilled_vgprs"]) == ("copy", "navi21", 0)

@@ -42,11 +42,11 @@ def test_a_wheel_holds_shaders_and_modules_and_is_for_this_python(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (about,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
-        said = archive.read(about).decode()
+        text = archive.read(about).decode()
         same = archive.read(f"vksched_native/kp{SUFFIX}")
         manifest = json.loads(archive.read("vksched/spirv/manifest.json"))
-    assert "Root-Is-Purelib: false" in said
-    assert f"Tag: {python}-{python}-" in said
+    assert "Root-Is-Purelib: false" in text
+    assert f"Tag: {python}-{python}-" in text
     installed = Path(sysconfig.get_path("platlib"), "vksched_native", f"kp{SUFFIX}")
     assert same == installed.read_bytes()
     assert {f"vksched/spirv/{entry['file']}" for entry in manifest["variants"].values()} <= names
@@ -64,8 +64,8 @@ def test_what_is_not_built_is_named(tmp_path: Path) -> None:
         wheel_hook.require_shaders(tmp_path)
     (tmp_path / "b.spv").touch()
     wheel_hook.require_shaders(tmp_path)
-    made = {"variants": entries, "left_out": ["c"]}
-    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    built = {"variants": entries, "left_out": ["c"]}
+    (tmp_path / "manifest.json").write_text(json.dumps(built))
     with pytest.raises(wheel_hook.WheelError, match="1 were left out, c for one"):
         wheel_hook.require_shaders(tmp_path)
     for module in ("kp", "companion"):

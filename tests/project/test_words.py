@@ -1,13 +1,10 @@
-"""The lint of names and docstrings finds what it is for, and nothing in the package."""
+"""The lint of names and docstrings finds what it is for, and nothing in the repository."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import words
 
-PACKAGE = Path(__file__).parents[2] / "vksched"
 WRONG = {
     "a function": "def order_told(x): ...",
     "a parameter": "def order(given): ...",
@@ -31,10 +28,12 @@ def test_plain_code_passes() -> None:
     assert list(words.problems(f"{source}    forgiven, remade = node\n")) == []
 
 
-def test_the_package_uses_the_terms_of_the_field() -> None:
+@pytest.mark.parametrize("name", words.DEFAULTS)
+def test_the_code_uses_the_terms_of_the_field(name: str) -> None:
+    folder = words.ROOT / name
     found = [
-        f"{path.relative_to(PACKAGE)}:{problem}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        f"{path.relative_to(folder)}:{problem}"
+        for path in sorted(folder.rglob("*.py"))
         for problem in words.problems(path.read_text("utf-8"))
     ]
     assert found == []

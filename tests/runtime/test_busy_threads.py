@@ -22,7 +22,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.cpu import helper_backoff, thread_governor
 from vksched.runtime.cpu import worker_pool as workers
-from vksched.runtime.cpu.helper_backoff import ALONE, MAX_S, Pauses
+from vksched.runtime.cpu.helper_backoff import ALONE, MAX_S, HelperBackoff
 from vksched.runtime.cpu.split_program import Program
 from vksched.runtime.cpu.thread_governor import products_alone
 from vksched.runtime.cpu.worker_pool import Workers
@@ -74,9 +74,9 @@ def test_runs_have_one_thread_for_each_product(
     seen: list[int] = []
     run_program = Program.run
 
-    def watched(*given: Any) -> None:
+    def watched(*args: Any) -> None:
         seen.extend(blas_threads())
-        run_program(*given)
+        run_program(*args)
 
     monkeypatch.setattr(Program, "run", watched)
     before = blas_threads()
@@ -165,21 +165,21 @@ def test_schedulers_on_several_threads_compute_at_once(
     monkeypatch.setattr(workers, "usable_cores", lambda: 3)
     before, rng = blas_threads(), np.random.default_rng(0)
     x, w = (rng.standard_normal((300, 400), dtype=np.float32) for _ in range(2))
-    made: list[bytes] = []
+    built: list[bytes] = []
 
     def work() -> None:
         with vs.Scheduler(["cpu"]) as sched:
             run = sched.compile(vs.relu(vs.matmul(vs.input("x", x.shape), w, transpose_b=True)))
-            made.extend(np.asarray(run(x=x)).tobytes() for _ in range(20))
+            built.extend(np.asarray(run(x=x)).tobytes() for _ in range(20))
 
     together = [threading.Thread(target=work) for _ in range(3)]
     for each in together:
         each.start()
     for each in together:
         each.join(WAIT_S)
-    assert len(made) == 60 and len(set(made)) == 1
+    assert len(built) == 60 and len(set(built)) == 1
     np.testing.assert_allclose(
-        np.frombuffer(made[0], np.float32).reshape(300, 300), np.maximum(x @ w.T, 0), 1e-4, 1e-3
+        np.frombuffer(built[0], np.float32).reshape(300, 300), np.maximum(x @ w.T, 0), 1e-4, 1e-3
     )
     assert blas_threads() == before
 
@@ -199,7 +199,7 @@ class Clock:
 
 def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     paused.tell(0.0)
     assert paused.helpers(1) == 1
     for number in range(3):  # each soon after the last pause: twice as long
@@ -216,7 +216,7 @@ def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
 
 def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     found = []
     for _ in range(5):  # one after the other, in the same pause
         paused.tell(0.002)
@@ -234,7 +234,7 @@ def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
 
 def test_pauses_end() -> None:
     clock = Clock()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     for _ in range(20):
         paused.tell(10.0)
         assert paused.helpers(1) == 0
@@ -245,7 +245,7 @@ def test_pauses_end() -> None:
 
 def test_pieces_are_the_callers_alone_in_a_pause() -> None:
     clock = Clock()
-    pool, by = Workers("test", 3, Pauses(clock)), set[int]()
+    pool, by = Workers("test", 3, HelperBackoff(clock)), set[int]()
     for _ in range(2):
         pool.paused.tell(1.0)
     try:
@@ -259,7 +259,11 @@ def test_pieces_are_the_callers_alone_in_a_pause() -> None:
 
 
 def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
-    pool, caller, done = Workers("test", 2, Pauses(Clock())), threading.get_ident(), list[int]()
+    pool, caller, done = (
+        Workers("test", 2, HelperBackoff(Clock())),
+        threading.get_ident(),
+        list[int](),
+    )
     taken, start_s = threading.Event(), time.perf_counter()
 
     def piece(number: int) -> None:
@@ -283,7 +287,7 @@ def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
 
 
 def test_a_helper_that_never_comes_is_not_waited_for() -> None:
-    pool, blocked = Workers("test", 2, Pauses(Clock())), threading.Event()
+    pool, blocked = Workers("test", 2, HelperBackoff(Clock())), threading.Event()
     try:
         pool.help(lambda: blocked.wait(WAIT_S) and None)  # the only other thread
         done = list[int]()
@@ -299,7 +303,7 @@ def test_runs_go_on_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    pool, done = Workers("test", 3, Pauses()), list[int]()
+    pool, done = Workers("test", 3, HelperBackoff()), list[int]()
     with monkeypatch.context() as at_exit:
         at_exit.setattr(threading.Thread, "start", refuse)
         pool.each(done.append, ((i,) for i in range(9)))
@@ -322,18 +326,18 @@ def relu_program(loops_: int = 8) -> tuple[Any, list[NDArray], NDArray, NDArray]
         for number in range(loops_)
     ]
     program = native.Program(steps, [x.nbytes] * (loops_ + 1), [0, loops_])
-    kept = [np.empty_like(x) for _ in range(loops_ - 1)]
-    for number, array in enumerate(kept, 1):
+    stored = [np.empty_like(x) for _ in range(loops_ - 1)]
+    for number, array in enumerate(stored, 1):
         program.bind(number, array)
-    return program, kept, x, np.full_like(x, np.nan)
+    return program, stored, x, np.full_like(x, np.nan)
 
 
 @needs_loops
 @pytest.mark.parametrize("helpers", [0, 1, 4])
 def test_helpers_sleep_and_wake_between_loops(helpers: int) -> None:
     """Many runs one after the other, to which helpers come early, late or not at all."""
-    program, _kept, x, out = relu_program()
-    pool = Workers("test", helpers + 1, Pauses())
+    program, _arrays, x, out = relu_program()
+    pool = Workers("test", helpers + 1, HelperBackoff())
     try:
         for number in range(300):
             out[:] = np.nan
@@ -348,7 +352,7 @@ def test_helpers_sleep_and_wake_between_loops(helpers: int) -> None:
 
 @needs_loops
 def test_a_run_without_helpers_has_no_delay() -> None:
-    program, _kept, x, out = relu_program()
+    program, _arrays, x, out = relu_program()
     assert program.run([x, out]) == 0
     assert program.run([x, out], lambda: None) == 0
     np.testing.assert_array_equal(out, np.maximum(x, 0))
@@ -358,7 +362,7 @@ def test_a_run_without_helpers_has_no_delay() -> None:
 def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And in the pause that follows, it runs without helpers."""
     clock, asked = Clock(), list[bool]()
-    paused = Pauses(clock)
+    paused = HelperBackoff(clock)
     monkeypatch.setattr(Workers.__init__, "__defaults__", (None, paused))
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
     native = native_kernels.native.Program
@@ -366,8 +370,8 @@ def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.M
     class Delayed:
         """A program whose helpers lose their cores in each run."""
 
-        def __init__(self, *given: Any) -> None:
-            self._own = native(*given)
+        def __init__(self, *args: Any) -> None:
+            self._own = native(*args)
             self.bind, self.help = self._own.bind, self._own.help
 
         def run(self, arrays: Any, begin: Any = None) -> float:
@@ -395,10 +399,10 @@ def test_busy_programs_do_not_multiply_the_time(tmp_path: Path) -> None:
     """In turns with one thread, next to busy programs of a lower priority: where threads of the
     library waited for each other by spinning, runs took up to 28 times as long.
     """
-    told = ["--loops", str(os.cpu_count()), "--nice", "10", "--turns", "5", "--seconds", "0.2"]
+    reported = ["--loops", str(os.cpu_count()), "--nice", "10", "--turns", "5", "--seconds", "0.2"]
     script, found = Path("benchmarks/overheads/busy.py").resolve(), tmp_path / "found.json"
     env = {k: v for k, v in os.environ.items() if k not in blas.CHOSEN_BY}
-    command = [sys.executable, str(script), *told, "--json", str(found)]
+    command = [sys.executable, str(script), *reported, "--json", str(found)]
     subprocess.run(command, env=env, check=True, capture_output=True, timeout=200)
     rows = json.loads(found.read_text())
     assert [row["network"] for row in rows] == ["six layers", "MLP"]
@@ -410,7 +414,7 @@ def test_a_helper_on_a_slower_core_delays_nobody(monkeypatch: pytest.MonkeyPatch
     """Its piece counts by the time of its core: longer than the caller's, but not lost."""
     core_s = count(0.0, 2.0)
     monkeypatch.setattr(time, "thread_time", lambda: next(core_s))
-    paused, caller, helped = Pauses(), threading.get_ident(), threading.Event()
+    paused, caller, helped = HelperBackoff(), threading.get_ident(), threading.Event()
 
     def piece(number: int) -> None:
         if threading.get_ident() == caller:

@@ -528,7 +528,7 @@ context.close()
 @needs_device
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how threads are refused is glibc's")
 @pytest.mark.parametrize("index", [d["index"] for d in DEVICES if d["type"] == "cpu"])
-def test_pipelines_are_made_where_no_thread_can_be_started(index: int) -> None:
+def test_pipelines_are_created_where_no_thread_can_be_started(index: int) -> None:
     done = python(NO_THREADS, str(index))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["5"]
@@ -602,10 +602,10 @@ def test_native_errors_become_ours(context: Context) -> None:
     ):
         assert issubclass(native, companion.VulkanError)
         recording = context.recording()
-        kept, recording._native = recording._native, Broken(native("vkQueueSubmit: it"))
+        saved, recording._native = recording._native, Broken(native("vkQueueSubmit: it"))
         with pytest.raises(ours, match=r"\[submit\] vulkan:.*vkQueueSubmit: it"):
             recording.submit()
-        recording._native = kept
+        recording._native = saved
 
 
 # -- closing ---------------------------------------------------------------------------------------
@@ -744,7 +744,7 @@ def manifest(folder: Path, library: str) -> str:
     return str(path)
 
 
-KEPT = """
+LOADED = """
 import sys
 from vksched.runtime.vulkan import binding
 
@@ -769,9 +769,9 @@ print(out)
 @pytest.mark.skipif(
     not hasattr(binding.companion, "release_drivers"), reason="native modules of before"
 )
-def test_drivers_stay_loaded_as_long_as_they_are_kept() -> None:
+def test_drivers_stay_loaded_as_long_as_they_are_retained() -> None:
     named = [json.loads(Path(path).read_text())["ICD"]["library_path"] for path in manifests()]
-    done = python(KEPT, *map(os.path.basename, named))
+    done = python(LOADED, *map(os.path.basename, named))
     assert done.returncode == 0, done.stderr
     before, inside, after = json.loads(done.stdout.lower())
     if before:
@@ -840,7 +840,7 @@ def test_own_drivers_are_added_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ModuleNotFoundError("No module named 'vksched_native'"), "not built for this Python"),
         (ImportError("libvulkan.so.1: cannot open shared object file"), "no Vulkan loader"),
@@ -848,14 +848,14 @@ def test_own_drivers_are_added_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_missing_modules_are_explained(
-    error: ImportError, told: str, monkeypatch: pytest.MonkeyPatch
+    error: ImportError, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise error
 
     monkeypatch.setattr(binding, "load", fail)
     reason = binding.available()
-    assert reason is not None and told in reason and "try " in reason
+    assert reason is not None and message in reason and "try " in reason
     with pytest.raises(DeviceError, match="expected the native modules, got none"):
         binding.describe_devices()
 

@@ -268,10 +268,10 @@ def test_a_tape_tells_what_the_copy_queue_did(
         run = sched.compile(y, placement)
         run(x=np.ones((SIDE, SIDE), np.float32))
         splits = run.plan.splits
-    told = [event for event in tape.contents().events if event.name == "transfer_queue"]
-    assert len(told) == sum(len(split.async_transfers) for split in splits)
-    assert {event.fields["way"] for event in told} == {"in", "out"}
-    for event in told:
+    reported = [event for event in tape.contents().events if event.name == "transfer_queue"]
+    assert len(reported) == sum(len(split.async_transfers) for split in splits)
+    assert {event.fields["way"] for event in reported} == {"in", "out"}
+    for event in reported:
         assert (
             event.start_s <= event.end_s
             and event.fields["bytes"] == 4 * SIDE * SIDE

@@ -10,8 +10,8 @@ import pytest
 import vksched as vs
 from vksched.common.errors import IndexOutOfRange
 from vksched.ir.tensor import Tensor
-from vksched.runtime.executors.cpu_executor import SingleExecutor, is_single
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.cpu_executor import CpuExecutor, is_single
+from vksched.runtime.executors.plan_executor import PlanExecutor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -34,13 +34,13 @@ def test_it_tells_what_the_general_way_tells() -> None:
         own = run(x=X)
         alone = run.stats
         tape = sched.trace.add(vs.Tape())
-        told = run(x=X)
+        reported = run(x=X)
         general = run.stats
         sched.trace.remove(tape)
         assert is_single(run.plan)
     assert alone is not None and general is not None
     for name in own:
-        np.testing.assert_array_equal(own[name], told[name])
+        np.testing.assert_array_equal(own[name], reported[name])
     assert [e.name for e in tape.events if e.name in ("submit", "run")] == ["submit", "run"]
     for field in ("fence_waits", "waits", "transfer_bytes", "input_bytes", "output_bytes"):
         assert getattr(alone, field) == getattr(general, field), field
@@ -57,14 +57,14 @@ def test_results_are_the_callers_own() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(network())
         first = run(x=X)
-        kept = {name: array.copy() for name, array in first.items()}
+        stored = {name: array.copy() for name, array in first.items()}
         run(x=-X)
         for name, array in first.items():
-            np.testing.assert_array_equal(array, kept[name])
+            np.testing.assert_array_equal(array, stored[name])
             array[...] = 7  # nothing of the graph's
         again = run(x=X)
     for name, array in again.items():
-        np.testing.assert_array_equal(array, kept[name])
+        np.testing.assert_array_equal(array, stored[name])
 
 
 def test_a_run_that_fails_leaves_the_graph_usable() -> None:
@@ -88,6 +88,6 @@ def test_other_plans_go_the_general_way(outputs: str) -> None:
         else:
             run = sched.compile({"y": vs.neg(x), "same": x.reshape((12,))})
         executor = run._compiled._executor
-        assert isinstance(executor, Executor) and not isinstance(executor, SingleExecutor)
+        assert isinstance(executor, PlanExecutor) and not isinstance(executor, CpuExecutor)
         assert not is_single(run.plan)
         run(x=X)

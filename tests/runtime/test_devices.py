@@ -341,7 +341,7 @@ def test_index_wins_over_uuid_up_to_three_digits(show: Show) -> None:
     assert device_probe.resolve("vulkan:1001").index == 1
 
 
-def test_no_vulkan_is_told_once(show: Show) -> None:
+def test_no_vulkan_is_reported_once(show: Show) -> None:
     assert [d.name for d in show(problem="kp is not installed; try `make setup`")] == ["cpu"]
     with pytest.warns(VkschedWarning, match="kp is not installed; try `make setup`.*numpy") as seen:
         assert [d.name for d in device_probe.default_devices()] == ["cpu"]
@@ -480,7 +480,7 @@ def test_the_same_device_named_in_two_ways_is_two_logical_devices(
 
 
 @pytest.mark.usefixtures("opened")
-def test_a_uuid_that_fits_two_cards_is_refused_wherever_it_is_given(show: Show) -> None:
+def test_a_uuid_that_fits_two_cards_is_refused_wherever_it_is_passed(show: Show) -> None:
     show(raw(0, uuid="1234ab" + "0" * 26), raw(1, uuid="1234cd" + "0" * 26))
     with pytest.raises(DeviceError, match="fits vulkan:0 .*, vulkan:1 .*; try an index or more"):
         vs.Scheduler(["vulkan:1234"])

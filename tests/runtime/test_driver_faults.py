@@ -16,7 +16,7 @@ from vksched.topology.limits import Limits
 
 UNITS = ["float16*float16+float32 16x16x16"]
 ARC = {"name": "Intel(R) Arc(TM) B580 Graphics", "vendor_id": 0x8086}
-MADE_UP = DriverFault(
+FAKE_FAULT = DriverFault(
     "made up", "^venus", ("float16", "subgroup_sizes"), "wrong sums", "https://x", before=(25, 1)
 )
 
@@ -77,7 +77,7 @@ def test_cards_with_and_without_a_fault(
     [("venus 24.9", True), ("Venus 25.0.9", True), ("venus 25.1", False), ("venus", True)],
 )
 def test_a_fault_ends_with_the_version_that_mends_it(driver: str, has_fault: bool) -> None:
-    assert MADE_UP.applies("any card", "Red Hat", driver) == has_fault
+    assert FAKE_FAULT.applies("any card", "Red Hat", driver) == has_fault
 
 
 def test_a_device_lacks_the_features_that_its_driver_breaks(
@@ -88,7 +88,7 @@ def test_a_device_lacks_the_features_that_its_driver_breaks(
         raw(1, driver_name="venus", driver_info="Mesa 24.0.1"),
         raw(2),
     ]
-    monkeypatch.setattr(driver_faults, "FAULTS", (*FAULTS, MADE_UP))
+    monkeypatch.setattr(driver_faults, "FAULTS", (*FAULTS, FAKE_FAULT))
     monkeypatch.setattr(driver_probe, "ask_drivers", lambda: driver_probe.Answer(tuple(drivers)))
     arc, venus, whole = survey().devices[:3]
     assert (arc.faults, venus.faults, whole.faults) == (

@@ -141,7 +141,7 @@ def test_versions_count_and_terminals_do_not(
         lambda c: c.file("boot").unlink(),  # as on other systems
     ],
 )
-def test_what_cannot_be_told_has_no_key(
+def test_what_cannot_be_reported_has_no_key(
     computer: Computer, change: Callable[[Computer], object]
 ) -> None:
     change(computer)
@@ -195,8 +195,8 @@ def processes(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> Processes:
 
 
 def test_a_second_start_needs_no_child(processes: Processes) -> None:
-    said = 'import sys; sys.stderr.write("ERROR: /x/y.so: file too short\\n"); '
-    processes.patch.setattr(driver_probe, "_CHILD", said + CHILD)
+    text = 'import sys; sys.stderr.write("ERROR: /x/y.so: file too short\\n"); '
+    processes.patch.setattr(driver_probe, "_CHILD", text + CHILD)
     assert processes.start() == ["child"]
     assert processes.start() == ["here"] == processes.start()
     assert processes.answer.devices == ({"index": 42},)
@@ -249,7 +249,7 @@ def test_no_entry_without_devices_or_a_folder(processes: Processes) -> None:
     assert processes.answer.devices == ({"index": 0},)
 
 
-def test_few_entries_are_kept(processes: Processes) -> None:
+def test_few_entries_are_retained(processes: Processes) -> None:
     for number in range(driver_probe_cache.MAX_FILES + 3):
         processes.computer.file("boot").write_text(str(number))
         driver_probe_cache.Entry(driver_probe.manifests(), []).put(())
@@ -269,14 +269,14 @@ def test_real_drivers_are_asked_without_a_child(tmp_path: Path) -> None:
     )
     env = {**os.environ, "VKSCHED_CACHE": str(tmp_path)}
     env.pop("VKSCHED_PROBE", None)
-    said = []
+    text = []
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout.strip())
-    first, second = said
+        text.append(done.stdout.strip())
+    first, second = text
     assert first[:-1] == second[:-1] and "cpu" in first
     if list((tmp_path / "drivers").glob("*.json")):  # not where a manifest names no library
         assert (first[-1], second[-1]) == ("1", "0")

@@ -124,8 +124,8 @@ def test_an_error_in_this_process_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     "prefix",
     ["ERROR:            ", "ERROR: [Loader Message] Code 0 : ", "[Vulkan Loader] ERROR:   "],
 )
-def test_what_the_loader_says_of_a_driver_is_kept_once(prefix: str) -> None:
-    said = [
+def test_what_the_loader_says_of_a_driver_is_retained_once(prefix: str) -> None:
+    text = [
         "/x/y.so: file too short",
         "loader_icd_scan: Failed loading library of /x/y.so. Ignoring this JSON",
         "/x/y.so: file too short",
@@ -133,15 +133,15 @@ def test_what_the_loader_says_of_a_driver_is_kept_once(prefix: str) -> None:
         "vkCreateInstance: Found no drivers!",
     ]
     notes = driver_probe._loader_errors(
-        "\n".join(["WARNING: old /x/w.so", *(prefix + s for s in said)])
+        "\n".join(["WARNING: old /x/w.so", *(prefix + s for s in text)])
     )
-    assert [note[-len(said[0]) :] for note in notes] == [said[0]]
+    assert [note[-len(text[0]) :] for note in notes] == [text[0]]
 
 
-def test_a_driver_that_needs_a_display_is_told_with_what_needs_none() -> None:
-    said = "loader_scanned_icd_add: Could not get 'vkCreateInstance' for ICD libGLX_nvidia.so.0"
-    (note,) = driver_probe._loader_errors(f"ERROR: {said}")
-    assert said in note and "try libEGL_nvidia" in note
+def test_a_driver_that_needs_a_display_is_reported_with_what_needs_none() -> None:
+    text = "loader_scanned_icd_add: Could not get 'vkCreateInstance' for ICD libGLX_nvidia.so.0"
+    (note,) = driver_probe._loader_errors(f"ERROR: {text}")
+    assert text in note and "try libEGL_nvidia" in note
 
 
 def test_manifests_are_found_as_the_loader_finds_them(

@@ -15,7 +15,7 @@ import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.runtime.device import Device
 from vksched.runtime.executors.executor_context import ExecutorContext
-from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.topology.device_spec import DeviceSpec
 
 
@@ -86,8 +86,8 @@ def test_a_run_keeps_what_the_host_did_and_when_devices_worked(tmp_path: Path) -
     recorder.save(str(tmp_path / "trace.json"))
     events = vs.load_tape(tmp_path / "trace.json").events
     assert [e.device for e in events if e.name == "split"] == ["null:0", "null:1"] * 2
-    told = [e.fields["stats"] for e in events if e.name == "run"][-1]
-    assert isinstance(told, dict) and told["seconds"] == stats.seconds
+    reported = [e.fields["stats"] for e in events if e.name == "run"][-1]
+    assert isinstance(reported, dict) and reported["seconds"] == stats.seconds
     moved = [(e.name, e.fields["split"]) for e in events if e.name in ("copy", "wait")]
     assert moved[6:] == kinds
 
@@ -122,7 +122,7 @@ def test_fan_out_copies_once_per_device_however_many_readers() -> None:
         assert run.stats.fence_waits == 2
 
 
-def test_cpu_split_runs_beside_a_device() -> None:
+def test_cpu_split_runs_next_to_a_device() -> None:
     with scheduler()[0] as sched:
         x = vs.input("x", X.shape)
         on_cpu, on_null = vs.exp(x, name="on_cpu"), vs.mul(x, 2.0, name="on_null")
@@ -160,7 +160,7 @@ def test_a_missing_wait_is_caught_by_the_null_device() -> None:
     run = sched.compile(last, placement={"a": "null:0", "b": "null:1"})
     splits = tuple(dataclasses.replace(s, waits=()) for s in run.plan.splits)
     broken = dataclasses.replace(run.plan, splits=splits)
-    executor = Executor(broken, ExecutorContext(sched.devices, vs.Trace(), 1.0))
+    executor = PlanExecutor(broken, ExecutorContext(sched.devices, vs.Trace(), 1.0))
     with pytest.raises(vs.PlanError, match="before its split was waited for"):
         executor.run({0: X})
     executor.close()
@@ -216,7 +216,7 @@ def test_bad_inputs_are_named() -> None:
         assert np.array_equal(run(x=X.tolist()), X + 1)
 
 
-def test_outputs_keep_the_form_in_which_they_were_given() -> None:
+def test_outputs_keep_the_form_in_which_they_were_passed() -> None:
     with scheduler()[0] as sched:
         x = vs.input("x", X.shape)
         y = vs.add(x, 1.0)

@@ -151,10 +151,10 @@ def test_what_is_claimed_computes(
 ) -> None:
     if not getattr(info.limits, feature):
         pytest.skip(f"{info.name} has no {feature}")
-    source, given, expected = SHADERS[feature]
+    source, values, expected = SHADERS[feature]
     code = compiled(source, tmp_path)
     buffers = [context.host(COUNT), context.host(COUNT, read=True)]
-    buffers[0].array.view(np.uint8)[: given.nbytes] = given.view(np.uint8)
+    buffers[0].array.view(np.uint8)[: values.nbytes] = values.view(np.uint8)
     words_of = run_once(context, context.pipeline(code, buffers, [COUNT], 4), buffers)
     got = words_of.view(np.uint8)[: expected.nbytes].view(expected.dtype)
     np.testing.assert_array_equal(got.reshape(expected.shape), expected)
@@ -183,8 +183,8 @@ def test_pipelines_have_the_subgroups_that_they_require(
 def compiled(source: str, folder: Path) -> bytes:
     (folder / "kernel.comp").write_text(source)
     command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", "kernel.spv", "kernel.comp"]
-    made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     return (folder / "kernel.spv").read_bytes()
 
 

@@ -24,7 +24,7 @@ def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("reported", "wanted"),
     [
         (types.SimpleNamespace(total=8 * GIB, available=3 * GIB), (8 * GIB, 3 * GIB)),
         (None, (4 * GIB, 4 * GIB)),
@@ -32,9 +32,9 @@ def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPa
     ids=["psutil", "nobody tells"],
 )
 def test_host_memory_where_no_file_tells(
-    told: object, wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    reported: object, wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_memory, "_read", lambda path: "")
-    psutil = types.SimpleNamespace(virtual_memory=lambda: told) if told else None
+    psutil = types.SimpleNamespace(virtual_memory=lambda: reported) if reported else None
     monkeypatch.setitem(sys.modules, "psutil", psutil)  # None: it cannot be imported
     assert host_memory.host_memory_bytes() == wanted

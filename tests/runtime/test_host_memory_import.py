@@ -53,13 +53,13 @@ class Counted:
     """How many inputs were imported, and whether their pages are held."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[bool] = []
+        self.imported: list[bool] = []
         self.prepared_plans: list[VulkanPreparedPlan] = []
         imported, init = Context.imported, VulkanPreparedPlan.__init__
 
         def counting(context: Context, address: int, size_bytes: int) -> Any:
             found = imported(context, address, size_bytes)
-            self.made.append(found is not None)
+            self.imported.append(found is not None)
             return found
 
         def keeping(prepared: VulkanPreparedPlan, *args: Any) -> None:
@@ -93,11 +93,11 @@ def test_large_inputs_are_copied_from_where_they_are(
             feeds = [
                 {name: aligned(rng, (ROWS, COLUMNS), shift) for name in "xy"} for _ in range(3)
             ]
-            for given, future in [(feed, run.submit(**feed)) for feed in feeds]:
+            for values, future in [(feed, run.submit(**feed)) for feed in feeds]:
                 np.testing.assert_allclose(
-                    future.result(), given["x"] * 2 + given["y"], rtol=1e-6, atol=1e-6
+                    future.result(), values["x"] * 2 + values["y"], rtol=1e-6, atol=1e-6
                 )
-        assert len(counted.made) == 18 and all(counted.made)
+        assert len(counted.imported) == 18 and all(counted.imported)
         assert counted.held() == 0, "pages are given back when the run is done"
 
 
@@ -131,8 +131,8 @@ def test_pages_around_an_array_are_taken_where_they_are_the_systems(
         found = import_array(context, alignment, type_, array)
         assert found is not None and found.offset == 64 and context.counters.imports == 1
         del found
-        turned = np.asfortranarray(array)
-        assert import_array(context, alignment, type_, turned) is None
+        transposed = np.asfortranarray(array)
+        assert import_array(context, alignment, type_, transposed) is None
         assert import_array(context, alignment, type_, array.view(np.int32)) is None
         assert import_array(context, 0, type_, array) is None
         assert import_array(context, 16 * mmap.PAGESIZE, type_, array) is None
@@ -160,11 +160,11 @@ def test_a_wait_for_an_earlier_split_leaves_the_pages_of_a_later_one(
         first, second = run.plan.splits
         assert UPLOAD in second.async_transfers and first.id in second.waits
         for _ in range(3):  # from the second run on a split has an earlier submission, too
-            given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
-            expected = given["x"] * 2 + given["y"]
-            np.testing.assert_allclose(run(**given), expected, rtol=1e-6, atol=1e-6)
-            np.testing.assert_array_equal(shown.pop(), given["x"] * 2)
-        assert len(counted.made) == 6 and counted.held() == 0
+            feeds = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
+            expected = feeds["x"] * 2 + feeds["y"]
+            np.testing.assert_allclose(run(**feeds), expected, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(shown.pop(), feeds["x"] * 2)
+        assert len(counted.imported) == 6 and counted.held() == 0
 
 
 def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
@@ -181,14 +181,14 @@ def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
         submit(prepared, slot, split, sequence_number)
 
     monkeypatch.setattr(VulkanPreparedPlan, "submit", failing)
-    given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
+    feeds = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
     with vs.Scheduler([gpu], optimize=False) as sched:
         run = sched.compile(*scaled(gpu))
         with pytest.raises(ValueError, match="planted"):
-            run(**given)
-        expected = given["x"] * 2 + given["y"]
-        np.testing.assert_allclose(run(**given), expected, rtol=1e-6, atol=1e-6)
-        assert len(counted.made) == 4 and counted.held() == 0
+            run(**feeds)
+        expected = feeds["x"] * 2 + feeds["y"]
+        np.testing.assert_allclose(run(**feeds), expected, rtol=1e-6, atol=1e-6)
+        assert len(counted.imported) == 4 and counted.held() == 0
 
 
 @pytest.mark.parametrize("hangs", [False, True])

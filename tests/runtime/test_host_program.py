@@ -61,8 +61,8 @@ def layout_of(plan: Plan) -> Layout:
     (split,), graph = plan.splits, plan.graph
     native = native_programs_of(plan, split, {})
     written = {n for n in split.nodes if graph.nodes[n].declaration.cpu is not None}
-    beside = {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items()}
-    return lay_out(plan, split, live_out(plan, split.device), written, beside)
+    others = {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items()}
+    return lay_out(plan, split, live_out(plan, split.device), written, others)
 
 
 def test_values_that_live_together_lie_apart(way: bool) -> None:
@@ -87,8 +87,8 @@ def test_memory_is_used_again(way: bool) -> None:
 def test_memory_that_is_used_too_early_is_found(way: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two values that live together are put in one place: the check tells, and so does a result."""
 
-    def broken(*given: Any) -> Layout:
-        layout = lay_out(*given)
+    def broken(*args: Any) -> Layout:
+        layout = lay_out(*args)
         first = min(layout.lifetimes, key=lambda life: life.first)
         other = next(o for o in layout.lifetimes if first.first < o.first <= first.last)
         spans = {**layout.spans, other.value: layout.spans[first.value]}
@@ -97,8 +97,8 @@ def test_memory_that_is_used_too_early_is_found(way: bool, monkeypatch: pytest.M
 
     found: list[Layout] = []
     x = vs.input("x", X.shape)
-    kept = vs.exp(x)
-    output = vs.softmax(vs.rms_norm(vs.softmax(kept)) + kept)
+    stored = vs.exp(x)
+    output = vs.softmax(vs.rms_norm(vs.softmax(stored)) + stored)
     wanted = numpy_outputs(vs.build_graph(output)[0], {"x": X})
     with vs.Scheduler(["cpu"]) as sched:
         np.testing.assert_allclose(sched.compile(output)(x=X), wanted[0], 1e-5)
@@ -130,14 +130,14 @@ def test_a_later_run_changes_no_result(way: bool) -> None:
         named = {"out": out, "view": vs.reshape(out, (64, 4))}
         run = sched.compile(named, observe={hidden: lambda name, value: seen.append(value)})
         results = [run(x=X + at) for at in range(3)]
-        kept = [{k: v.copy() for k, v in result.items()} for result in results]
+        stored = [{k: v.copy() for k, v in result.items()} for result in results]
         observed = [v.copy() for v in seen]
         for _ in range(3):
             run(x=-X)
-    for result, copy in zip(results, kept, strict=True):
+    for result, copy in zip(results, stored, strict=True):
         for name in copy:
             np.testing.assert_array_equal(result[name], copy[name])
-    assert not np.array_equal(kept[0]["out"], kept[1]["out"])
+    assert not np.array_equal(stored[0]["out"], stored[1]["out"])
     for value, copied in zip(seen, observed, strict=False):
         np.testing.assert_array_equal(value, copied)
 
@@ -165,10 +165,10 @@ def test_runs_of_several_threads_and_copies_do_not_mix(way: bool) -> None:
 def test_what_a_reference_shows_of_its_operand_lives_on(way: bool) -> None:
     """numpy's transpose is a view: of an operand that is dead by then, and of one that leaves."""
     x = vs.input("x", X.shape)
-    turned = vs.transpose(vs.exp(x), (1, 0))
+    transposed = vs.transpose(vs.exp(x), (1, 0))
     other = vs.rms_norm(vs.softmax(vs.exp(-x)))
     last = vs.transpose(vs.softmax(x), (1, 0))
-    outputs = [vs.matmul(other, turned), last]
+    outputs = [vs.matmul(other, transposed), last]
     wanted = numpy_outputs(vs.build_graph(outputs)[0], {"x": X})
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(outputs)
@@ -201,8 +201,8 @@ def test_inputs_may_lie_anyhow(way: bool) -> None:
     odd = np.frombuffer(b"-" + wide[:, :6].tobytes(), np.uint8)[1:].view(np.float32).reshape(4, 6)
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.neg(x) + 1.0)
-        for given in (wide[:, ::2], np.asfortranarray(wide[:, :6]), odd):
-            np.testing.assert_array_equal(run(x=given), 1 - given)
+        for values in (wide[:, ::2], np.asfortranarray(wide[:, :6]), odd):
+            np.testing.assert_array_equal(run(x=values), 1 - values)
 
 
 PLACES: dict[str, Callable[[NDArray], tuple[Tensor, dict[str, NDArray]]]] = {
@@ -220,8 +220,8 @@ def test_rows_of_a_state_may_lie_at_any_byte(
     wanted = np.random.default_rng(first).integers(0, 2, (2, 4)).astype(dtype)
     rows = np.frombuffer(bytes(first) + wanted.tobytes(), np.uint8)[first:].view(dtype)
     cache = vs.state(np.zeros((8, 4), dtype), "cache", backup=False)
-    given, feeds = PLACES[place](rows.reshape(2, 4))
-    updates = {cache: vs.dynamic_update_slice(cache, given, np.array(3, np.int32))}
+    values, feeds = PLACES[place](rows.reshape(2, 4))
+    updates = {cache: vs.dynamic_update_slice(cache, values, np.array(3, np.int32))}
     with vs.Scheduler(["cpu"]) as sched:
         sched.compile(vs.input("x", (4,)) + 1.0, updates=updates)(x=X[0, :4], **feeds)
         np.testing.assert_array_equal(sched.read(cache)[3:5], wanted)
@@ -248,9 +248,9 @@ def test_a_chain_of_loops_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Segment] = []
     original = Segment.__call__
 
-    def counted(self: Segment, *given: Any) -> None:
+    def counted(self: Segment, *args: Any) -> None:
         calls.append(self)
-        original(self, *given)
+        original(self, *args)
 
     monkeypatch.setattr(Segment, "__call__", counted)
     y = vs.input("x", X.shape)

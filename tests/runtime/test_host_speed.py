@@ -45,13 +45,13 @@ def plan(flops_per_s: float = 1e9) -> Plan:
 class Seen:
     """The paces of a machine, and runs that a test makes up."""
 
-    def __init__(self, made: Plan) -> None:
-        self.plan, self.clock = made, SteppedClock()
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.clock = plan, SteppedClock()
         self.paces = SpeedTracker(self.clock)
         self.run()
 
     def run(self, stalled_s: float = 0.0, slower: float = 1.0) -> None:
-        """A run in which the other computer stood still for a while. slower: of its own time."""
+        """A run in which the other computer stood still for a while. slower: its time factor."""
         splits, at_s = list[SplitStats](), self.clock.now_s
         seconds = {
             span.split: span.finish_s - span.start_s
@@ -81,8 +81,8 @@ class Seen:
         return self.paces.of(FAR).get(ANY, 1.0)
 
 
-def expected_s(made: Plan) -> float:
-    return 2 * 128**3 / made.topology.devices[0].flops_per_s
+def expected_s(plan: Plan) -> float:
+    return 2 * 128**3 / plan.topology.devices[0].flops_per_s
 
 
 def test_a_host_that_does_as_expected_is_not_slow() -> None:

@@ -63,11 +63,11 @@ def to_plant(code: str, folder: Path) -> Path:
     """Return a library of C to load before the others."""
     if COMPILER is None or sys.platform != "linux":
         pytest.skip("no compiler of C, or no LD_PRELOAD")
-    source, made = folder / "planted.c", folder / "planted.so"
+    source, built = folder / "planted.c", folder / "planted.so"
     source.write_text(code)
-    command = [COMPILER, "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"]
+    command = [COMPILER, "-shared", "-fPIC", "-o", str(built), str(source), "-ldl"]
     subprocess.run(command, check=True)
-    return made
+    return built
 
 
 def run_with(planted: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -94,7 +94,7 @@ def test_memory_that_is_mapped_to_nowhere_is_no_memory(
     assert done.returncode == 0, done
     host, storage, *after = done.stdout.splitlines()
     # on CPU devices the library maps once when it binds, and says it there
-    told = "MAP_FAILED" in host or "VK_ERROR_OUT_OF_DEVICE_MEMORY" in host
-    assert host.startswith("[") and "expected" in host and told, host
+    message = "MAP_FAILED" in host or "VK_ERROR_OUT_OF_DEVICE_MEMORY" in host
+    assert host.startswith("[") and "expected" in host and message, host
     assert storage in ("nothing was mapped",) or "MAP_FAILED" in storage, storage
     assert after == ["True"]

@@ -77,9 +77,9 @@ def test_without_room_the_cache_is_off_and_one_warning_says_so(
     assert not settle_shader_cache(tries=True)
     with optional_write(tmp_path / "vksched"):
         full()
-    (said,) = caplog.messages
-    assert f"expected room in {tmp_path}, got none ({os.strerror(errno.EDQUOT)})" in said
-    assert "the shader cache of Mesa is off" in said and f"{FOLDER}=<folder>" in said
+    (text,) = caplog.messages
+    assert f"expected room in {tmp_path}, got none ({os.strerror(errno.EDQUOT)})" in text
+    assert "the shader cache of Mesa is off" in text and f"{FOLDER}=<folder>" in text
 
 
 def test_a_disk_with_little_room_is_full(
@@ -90,14 +90,14 @@ def test_a_disk_with_little_room_is_full(
     assert settle_shader_cache() and "MiB are free" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_has_no_cache_and_no_message(
+def test_a_folder_that_cannot_be_created_has_no_cache_and_no_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(FOLDER, "/proc/none/cache")  # Mesa would print that it cannot be made
     assert settle_shader_cache() and os.environ[OFF] == "true" and not caplog.messages
 
 
-def test_what_the_user_has_said_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, "/proc/none/cache")
     monkeypatch.setenv(OFF, "false")
     assert not settle_shader_cache() and os.environ[OFF] == "false"
@@ -109,8 +109,8 @@ def test_caches_go_without_what_cannot_be_written(
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
         with optional_write(tmp_path):
             raise OSError(number, os.strerror(number))
-    (said,) = caplog.messages  # of the first; that others may not write there is no matter of room
-    assert "computed again by each start; try to free some, or VKSCHED_CACHE=<folder>" in said
+    (text,) = caplog.messages  # of the first; that others may not write there is no matter of room
+    assert "computed again by each start; try to free some, or VKSCHED_CACHE=<folder>" in text
     with pytest.raises(ValueError), optional_write(tmp_path):
         raise ValueError
     assert room_error(tmp_path, 1 << 12) is None and not list(tmp_path.iterdir())

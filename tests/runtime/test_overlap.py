@@ -101,7 +101,7 @@ def test_both_devices_have_their_work_before_the_host_waits(two_devices: list[st
 
 
 @pytest.mark.one_set
-def test_the_cpu_works_beside_a_device(devices: list[str]) -> None:
+def test_the_cpu_works_next_to_a_device(devices: list[str]) -> None:
     with vs.Scheduler(devices) as sched:
         if len(sched.devices) == 1:
             pytest.skip("no device beside the CPU")
@@ -113,7 +113,7 @@ def test_the_cpu_works_beside_a_device(devices: list[str]) -> None:
         assert {device for _, device in order.calls[:2]} == {gpu, CPU}
 
 
-def test_a_chain_beside_an_exchange_goes_on_while_the_host_waits(two_devices: list[str]) -> None:
+def test_a_chain_next_to_an_exchange_goes_on_while_the_host_waits(two_devices: list[str]) -> None:
     """What crosses is waited for; what follows on the other device has been submitted by then."""
     with vs.Scheduler(two_devices) as sched:
         order = Order(sched)

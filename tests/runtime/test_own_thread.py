@@ -34,10 +34,10 @@ class Watched:
     def watch(self, run: Any) -> Any:
         """Return the same function, with a note of each call."""
 
-        def watched(*given: Any) -> None:
+        def watched(*args: Any) -> None:
             self.threads.append(threading.current_thread().name)
             self.then()
-            run(*given)
+            run(*args)
 
         return watched
 
@@ -61,9 +61,9 @@ def one_op() -> Tensor:
     return vs.neg(vs.input("x", X.shape))
 
 
-def patient(**given: Any) -> vs.Scheduler:
+def patient(**options: Any) -> vs.Scheduler:
     """No run is as long as a hundredth of its timeout."""
-    return vs.Scheduler(["cpu"], timeout_s=1e9, **given)
+    return vs.Scheduler(["cpu"], timeout_s=1e9, **options)
 
 
 def test_the_thread_that_waits_computes_a_brief_split_from_the_second_run_on(

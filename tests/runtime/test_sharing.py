@@ -95,13 +95,13 @@ def test_what_is_uploaded_is_there_by_both_ways(
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (5, 200, 1, 64)]
     page = context.storage(400)
     for write in (write_new, upload):
-        told: list[int] = []
+        reported: list[int] = []
 
-        def tell(what: str, done: int, total: int, told: list[int] = told) -> None:
-            told.append(done)
+        def tell(what: str, done: int, total: int, reported: list[int] = reported) -> None:
+            reported.append(done)
 
         write(context, page, arrays, tell)
-        assert len(told) > 1 and told == sorted(set(told))
+        assert len(reported) > 1 and reported == sorted(set(reported))
         at = 0
         for array in arrays:
             words = download(context, page, Span(0, at, array.size))
@@ -247,8 +247,8 @@ def test_copies_out_wait_for_the_dispatches_before_them(
     with vs.Scheduler([devices[0]]) as sched:
         run = sched.compile([first, vs.softmax(first)])
         assert max(run.plan.splits[0].barriers) > 3  # between the copies out
-    made = log.index("dispatch")
+    built = log.index("dispatch")
     last = len(log) - 1 - log[::-1].index("dispatch")
-    copies = [at for at, what in enumerate(log) if what == "copy" and at > made]
-    assert "barrier device" in log[made : copies[0]]
+    copies = [at for at, what in enumerate(log) if what == "copy" and at > built]
+    assert "barrier device" in log[built : copies[0]]
     assert "barrier device" in log[last : copies[1]]

@@ -65,17 +65,17 @@ def stream(copies: int, runs: int = RUNS) -> tuple[vs.Plan, list[tuple[float, fl
         for future in futures:
             future.result()
         took = clock.now() - start
-        told = sorted((e.start_s - start, e.end_s - start) for e in tape.select("run"))
-        return run.plan, told, took
+        reported = sorted((e.start_s - start, e.end_s - start) for e in tape.select("run"))
+        return run.plan, reported, took
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_a_stream_takes_what_the_simulator_says(copies: int) -> None:
-    plan, told, took = stream(copies)
+    plan, reported, took = stream(copies)
     assert plan.copies == copies and len(plan.splits) == 3
     expected = simulate(plan, RUNS)
     assert took == pytest.approx(expected.seconds, rel=1e-9)
-    assert [end for _, end in told] == pytest.approx(sorted(expected.finish_s), rel=1e-9)
+    assert [end for _, end in reported] == pytest.approx(sorted(expected.finish_s), rel=1e-9)
 
 
 def test_each_run_takes_the_same_time_by_time() -> None:

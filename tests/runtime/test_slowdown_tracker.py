@@ -26,7 +26,7 @@ def slow_scheduler(
     node_s: float = 0.01,
     names: tuple[str, ...] = (A,),
     limits: Limits | None = None,
-    **given: Any,
+    **options: Any,
 ) -> tuple[vs.Scheduler, list[vs.SimulatedDevice], vs.Recorder]:
     """Devices that the planner thinks take node_s for a node, and that take slowdown times that."""
     clock, recorder = vs.SimulatedClock(), vs.Recorder()
@@ -46,7 +46,7 @@ def slow_scheduler(
     ]
     trace = vs.Trace(clock, [recorder])
     return (
-        vs.Scheduler(devices, trace=trace, timeout_s=1e6, optimize=False, **given),
+        vs.Scheduler(devices, trace=trace, timeout_s=1e6, optimize=False, **options),
         devices,
         recorder,
     )

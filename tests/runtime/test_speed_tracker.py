@@ -28,9 +28,9 @@ def network(ops: int = 4) -> vs.Tensor:
 class Slowing:
     """A scheduler of null devices whose first one can be slowed down between runs."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         clock = vs.SimulatedClock()
-        specs = [vs.DeviceSpec(n, "null", bytes_per_s=1e8, **given) for n in (A, B)]
+        specs = [vs.DeviceSpec(n, "null", bytes_per_s=1e8, **options) for n in (A, B)]
         self.devices = [vs.SimulatedDevice(spec, clock) for spec in specs]
         self.sched = vs.Scheduler(self.devices, trace=vs.Trace(clock), optimize=False)
         self.run = self.sched.compile(network(), {"*": A})
@@ -47,9 +47,9 @@ class Slowing:
 
 @pytest.fixture
 def slowing() -> Any:
-    made = Slowing()
-    with made.sched:
-        yield made
+    built = Slowing()
+    with built.sched:
+        yield built
 
 
 def test_runs_as_expected_change_nothing(slowing: Slowing) -> None:
@@ -86,24 +86,24 @@ def test_plans_of_a_slow_device_are_predicted_as_it_is_now(slowing: Slowing) -> 
     slowing.runs(20, 4.0)
     other = slowing.sched.compile(network(2), {"*": A})
     other(x=X)
-    told = other.report()
-    assert told.run.ratio == pytest.approx(1.0, rel=0.2)
+    reported = other.report()
+    assert reported.run.ratio == pytest.approx(1.0, rel=0.2)
     slowing.run(x=X)
     assert slowing.run.report().run.ratio == pytest.approx(4.0, rel=0.2)  # its plan is older
 
 
-def test_the_op_that_is_slow_is_told_apart() -> None:
-    made = Slowing()
-    with made.sched:
+def test_the_op_that_is_slow_is_distinguished() -> None:
+    built = Slowing()
+    with built.sched:
         runs = {
-            name: made.sched.compile(getattr(vs, name)(vs.input("x", X.shape)), {"*": A})
+            name: built.sched.compile(getattr(vs, name)(vs.input("x", X.shape)), {"*": A})
             for name in ("relu", "exp", "softmax")
         }
         for _ in range(60):
             for name, run in runs.items():
-                made.devices[0].slowdown = 3.0 if name == "softmax" else 1.0
+                built.devices[0].slowdown = 3.0 if name == "softmax" else 1.0
                 run(x=X)
-        found = made.paces
+        found = built.paces
     assert found["softmax"] > 2 * found["relu"] and found["relu"] == pytest.approx(1.0, rel=0.3)
 
 
@@ -204,53 +204,53 @@ def launching() -> Slowing:
 def test_a_device_without_measured_costs_is_seen_to_be_slow_where_ops_are_small(
     submit_s: float,
 ) -> None:
-    made = Slowing(submit_s=submit_s)
-    with made.sched:
-        made.runs(5, 1.0)
-        made.runs(15, 4.0)
-        assert made.paces["softmax"] == pytest.approx(4.0, rel=0.2)
-        made.runs(30, 1.0)
-        assert all(pace == pytest.approx(1.0, rel=0.15) for pace in made.paces.values())
+    built = Slowing(submit_s=submit_s)
+    with built.sched:
+        built.runs(5, 1.0)
+        built.runs(15, 4.0)
+        assert built.paces["softmax"] == pytest.approx(4.0, rel=0.2)
+        built.runs(30, 1.0)
+        assert all(pace == pytest.approx(1.0, rel=0.15) for pace in built.paces.values())
 
 
 def see(
-    paces: SpeedTracker, clock: SteppedClock, made: Slowing, factor: float, count: int = 20
+    paces: SpeedTracker, clock: SteppedClock, built: Slowing, factor: float, count: int = 20
 ) -> float:
     """Return the pace of the device after some runs that took as many times as long."""
     for _ in range(count):
         clock.at_s += 1.01 * EVERY_S
-        paces.see(made.run.plan, stats_of(made.run, factor, start_s=clock.at_s))
+        paces.see(built.run.plan, stats_of(built.run, factor, start_s=clock.at_s))
     return paces.of(A).get(ANY, 1.0)
 
 
 def test_launches_that_nobody_measured_are_no_slowness() -> None:
-    made, clock = launching(), SteppedClock()
-    with made.sched:
-        made.runs(1, 1.0)
+    built, clock = launching(), SteppedClock()
+    with built.sched:
+        built.runs(1, 1.0)
         paces = SpeedTracker(clock)
-        assert see(paces, clock, made, 1.6) == 1.0
-        assert see(paces, clock, made, 1.6 * 4) == pytest.approx(4.0, rel=0.2)
-        assert see(paces, clock, made, 0.5) < 0.6  # less than the ops alone were thought to take
+        assert see(paces, clock, built, 1.6) == 1.0
+        assert see(paces, clock, built, 1.6 * 4) == pytest.approx(4.0, rel=0.2)
+        assert see(paces, clock, built, 0.5) < 0.6  # less than the ops alone were thought to take
         # a launch takes less than a submission: the rest is slowness
-        assert see(SpeedTracker(clock), clock, made, 8.0) == pytest.approx(4.6, rel=0.2)
+        assert see(SpeedTracker(clock), clock, built, 8.0) == pytest.approx(4.6, rel=0.2)
 
 
 def test_one_run_that_was_held_up_says_nothing_of_launches() -> None:
-    made, clock = launching(), SteppedClock()
-    with made.sched:
-        made.runs(1, 1.0)
+    built, clock = launching(), SteppedClock()
+    with built.sched:
+        built.runs(1, 1.0)
         paces = SpeedTracker(clock)
-        see(paces, clock, made, 1.0, 4)
-        assert see(paces, clock, made, 0.1, 1) == 1.0
-        assert see(paces, clock, made, 1.0, 9) == 1.0
-        assert see(paces, clock, made, 9.0, 1) == 1.0
+        see(paces, clock, built, 1.0, 4)
+        assert see(paces, clock, built, 0.1, 1) == 1.0
+        assert see(paces, clock, built, 1.0, 9) == 1.0
+        assert see(paces, clock, built, 9.0, 1) == 1.0
 
 
 def test_splits_of_next_to_no_work_say_nothing() -> None:
-    made = Slowing(submit_s=1.0)
-    with made.sched:
-        made.runs(20, 4.0)
-        assert not made.paces
+    built = Slowing(submit_s=1.0)
+    with built.sched:
+        built.runs(20, 4.0)
+        assert not built.paces
 
 
 @pytest.mark.parametrize(
@@ -260,12 +260,12 @@ def test_what_slows_a_device_on_the_cores_slows_others_there(
     software: bool, calls: int, slow: bool
 ) -> None:
     """Other programs take the cores: a plan gains nothing by a move to a device that nobody saw."""
-    given = {"limits": Limits(software=software), "costs": PerfModel(calls=calls)}
-    made = Slowing(**given)
-    with made.sched:
-        made.runs(5, 1.0)
-        made.runs(20, 4.0)
-        first, second, _ = made.sched.topology.devices
+    feeds = {"limits": Limits(software=software), "costs": PerfModel(calls=calls)}
+    built = Slowing(**feeds)
+    with built.sched:
+        built.runs(5, 1.0)
+        built.runs(20, 4.0)
+        first, second, _ = built.sched.topology.devices
         assert first.costs.paces and dict(first.costs.paces)[ANY] == pytest.approx(4.0, rel=0.2)
         assert bool(second.costs.paces) is slow
         if slow:

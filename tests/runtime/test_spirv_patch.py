@@ -78,9 +78,9 @@ def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
 def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
     shader = load_shader(name)
     for steps in {ShaderProgram(), steps_of_all(shader)} | steps_of_cases()[name]:
-        made = shader.module(steps)
-        assert max(Counter(declared(made, OP_DECORATE)).values()) == 1
-        assert_valid(made, tmp_path)
+        built = shader.module(steps)
+        assert max(Counter(declared(built, OP_DECORATE)).values()) == 1
+        assert_valid(built, tmp_path)
 
 
 def test_the_case_table_has_steps_for_kernels_of_both_kinds() -> None:

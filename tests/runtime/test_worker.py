@@ -115,7 +115,7 @@ def armed() -> Iterator[dict[str, bool]]:
 
 
 def interrupted(armed: dict[str, bool], work: Callable[[], object], within_s: float) -> bool:
-    """Whether work was interrupted within so many seconds."""
+    """Return True if work was interrupted within a number of seconds."""
     try:
         armed["on"] = True
         signal.setitimer(signal.ITIMER_REAL, within_s)

@@ -34,12 +34,12 @@ def memory(
         path = tmp_path / "file"
         path.write_bytes(bytes(size))
         with path.open("r+b") as file:
-            made = mmap.mmap(file.fileno(), size)
+            built = mmap.mmap(file.fileno(), size)
     elif request.param == "shared" or sys.platform != "linux":
-        made = mmap.mmap(-1, size)
+        built = mmap.mmap(-1, size)
     else:
-        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    yield np.frombuffer(made, np.uint32)[3:-5]
+        built = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    yield np.frombuffer(built, np.uint32)[3:-5]
 
 
 def test_every_word_that_is_not_0_is_seen(memory: NDArray) -> None:
@@ -62,10 +62,10 @@ def test_every_word_that_is_not_0_is_seen(memory: NDArray) -> None:
 
 @on_linux
 def test_pages_that_nobody_has_touched_are_not_looked_at() -> None:
-    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    built = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without large pages
-        made.madvise(mmap.MADV_NOHUGEPAGE)  # of which a touch takes the neighbours, too
-    memory: NDArray = np.frombuffer(made, np.uint32)
+        built.madvise(mmap.MADV_NOHUGEPAGE)  # of which a touch takes the neighbours, too
+    memory: NDArray = np.frombuffer(built, np.uint32)
     for page in (5, 6, 40):
         memory[page * WORDS] = 0
     with closing(Zeros(memory)) as seen:
@@ -84,12 +84,12 @@ def test_memory_of_others_is_looked_at(tmp_path: Path) -> None:
     path.write_bytes(np.ones(PAGES * WORDS, np.uint32).tobytes())
     with path.open("rb") as file:
         for how in (mmap.MAP_PRIVATE, mmap.MAP_SHARED):
-            made = mmap.mmap(file.fileno(), 0, flags=how, prot=mmap.PROT_READ)
-            with closing(Zeros(np.frombuffer(made, np.uint32))) as seen:
+            built = mmap.mmap(file.fileno(), 0, flags=how, prot=mmap.PROT_READ)
+            with closing(Zeros(np.frombuffer(built, np.uint32))) as seen:
                 assert not seen.lie_in(0, PAGES * WORDS)
 
 
-class Told(NamedTuple):
+class PageInfo(NamedTuple):
     """What a system tells: the text of maps, and what reading entries of pages gives."""
 
     maps: str | None
@@ -102,34 +102,36 @@ def refused(size: int) -> bytes:
 
 @on_linux
 @pytest.mark.parametrize(
-    "told",
+    "info",
     [
-        pytest.param(Told(None, refused), id="entries are refused"),
-        pytest.param(Told(None, lambda size: b""), id="no entries"),
-        pytest.param(Told(None, bytes), id="those of another process"),
-        pytest.param(Told("", bytes), id="no maps"),
-        pytest.param(Told("0x1000 0x2000 rw- 3 1 0xff NCOW\n", bytes), id="maps of another system"),
-        pytest.param(Told("12 34\n", bytes), id="short maps"),
+        pytest.param(PageInfo(None, refused), id="entries are refused"),
+        pytest.param(PageInfo(None, lambda size: b""), id="no entries"),
+        pytest.param(PageInfo(None, bytes), id="those of another process"),
+        pytest.param(PageInfo("", bytes), id="no maps"),
+        pytest.param(
+            PageInfo("0x1000 0x2000 rw- 3 1 0xff NCOW\n", bytes), id="maps of another system"
+        ),
+        pytest.param(PageInfo("12 34\n", bytes), id="short maps"),
     ],
 )
 def test_systems_that_tell_otherwise_are_not_believed(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    info: PageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory: NDArray = np.frombuffer(made, np.uint32)
+    built = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory: NDArray = np.frombuffer(built, np.uint32)
     memory[9 * WORDS] = 1
-    if told.maps is not None:
-        (tmp_path / "maps").write_text(told.maps)
+    if info.maps is not None:
+        (tmp_path / "maps").write_text(info.maps)
         monkeypatch.setattr(zero_pages, "MAPS", str(tmp_path / "maps"))
-    monkeypatch.setattr(os, "pread", lambda pages, size, at: told.entries(size))
+    monkeypatch.setattr(os, "pread", lambda pages, size, at: info.entries(size))
     with closing(Zeros(memory)) as seen:
         assert not seen.lie_in(0, memory.size) and seen.lie_in(0, 9 * WORDS)
 
 
 @on_linux
 def test_entries_that_are_refused_later_mean_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory: NDArray = np.frombuffer(made, np.uint32)
+    built = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory: NDArray = np.frombuffer(built, np.uint32)
     memory[9 * WORDS] = 1
     with closing(Zeros(memory)) as seen:
         monkeypatch.setattr(os, "pread", lambda pages, size, at: refused(size))

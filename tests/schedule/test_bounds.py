@@ -102,7 +102,7 @@ def test_what_is_too_large_for_a_linear_program_asks_for_no_package(
     assert schedule(tasks, Platform(["p", "q"]), "heft").bounds.by == WEIGHTS
 
 
-def test_the_linear_program_is_exact_beside_a_device_that_is_much_slower() -> None:
+def test_the_linear_program_is_exact_next_to_a_device_that_is_much_slower() -> None:
     costs = ({"p0": 1.0}, {"p0": 1.0, "p1": 1.0}, {"p0": 2.0, "p1": 3e-5})
     tasks = TaskGraph([Task(f"t{i}", cost) for i, cost in enumerate(costs)])
     exact, by = area_bound(make_problem(tasks, Platform(["p0", "p1"])))

@@ -11,7 +11,7 @@ from drawn_tasks import drawn
 
 from vksched.common.errors import PlanError
 from vksched.schedule import Link, Platform, Task, TaskGraph, schedule
-from vksched.topology.power import Watts
+from vksched.topology.power import DevicePower
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -78,7 +78,7 @@ def test_other_endings_and_folders_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "told"),
+    ("objective", "message"),
     [
         ("latency", r"[\d.]+ s, [\d.]+ times the lower bound"),
         ("throughput", r"[\d.]+ s, [\d.]+ s a run in a stream, [\d.]+ times the lower bound"),
@@ -89,12 +89,12 @@ def test_other_endings_and_folders_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_the_bound_is_that_of_what_the_objective_asks_for(
-    tmp_path: Path, objective: str, told: str
+    tmp_path: Path, objective: str, message: str
 ) -> None:
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 2.0}, memory_bytes=4096) for i in range(5)])
-    where = Platform(["p", "q"], watts={"p": Watts(100.0, 10.0), "q": Watts(20.0, 1.0)})
+    where = Platform(["p", "q"], watts={"p": DevicePower(100.0, 10.0), "q": DevicePower(20.0, 1.0)})
     plan = schedule(tasks, where, objective=objective)
     plan.draw(tmp_path / "x.svg")
     root = ET.parse(tmp_path / "x.svg").getroot()
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
-    assert re.fullmatch(told, texts[1])
+    assert re.fullmatch(message, texts[1])

@@ -16,7 +16,7 @@ from vksched.schedule.local_search.chains import Chains
 from vksched.schedule.local_search.loads import Loads
 from vksched.schedule.local_search.reinsertion import Local
 from vksched.schedule.model.problem import make_problem
-from vksched.schedule.model.simulate_tasks import Placed, simulate
+from vksched.schedule.model.simulate_tasks import TaskPlacement, simulate
 from vksched.schedule.policies import POLICIES, heft, single
 
 
@@ -135,7 +135,7 @@ def test_a_trial_says_what_the_simulator_says_and_leaves_everything_as_it_is(
         for t in chain:
             if problem.cost[t][d] < float("inf"):
                 device[t] = d
-        expected = simulate(problem, Placed(device, list(before.order))).makespan
+        expected = simulate(problem, TaskPlacement(device, list(before.order))).makespan
         assert local.trial(chain, d) == expected
         assert local.placed() == before
 
@@ -171,9 +171,9 @@ def test_loads_are_those_of_the_devices_after_every_move() -> None:
     while loads.jump() or loads.swap(rng):
         assert loads.load.max() < top
         top = loads.load.max()
-        kept = loads.load.copy()
+        stored = loads.load.copy()
         loads.refresh()
-        assert loads.load == pytest.approx(kept)
+        assert loads.load == pytest.approx(stored)
     plan = schedule(*drawn(5, 50, 4), objective="throughput", budget_s=0.1)
     assert plan.period_s <= top
     assert plan.ratio <= 1.05

@@ -42,7 +42,7 @@ def test_a_schedule_tells_how_far_it_is_above_its_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"policy": "hefft"}, "try heft"),
         ({"policy": None}, "known policy, got None; try auto"),
@@ -54,8 +54,8 @@ def test_a_schedule_tells_how_far_it_is_above_its_bound() -> None:
         ({"budget_s": float("inf")}, "budget of 0 or more"),
     ],
 )
-def test_unknown_words_are_refused(words: dict[str, object], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_unknown_words_are_refused(words: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         schedule(TASKS, WHERE, **words)  # type: ignore[arg-type]
 
 

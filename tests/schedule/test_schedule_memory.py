@@ -17,7 +17,7 @@ EVERY = [*policies(), "single:p0"]
 
 @pytest.mark.parametrize("links", ["parallel", "exclusive"])
 @pytest.mark.parametrize("policy", EVERY)
-def test_memory_is_kept_where_it_is_tight(policy: str, links: str) -> None:
+def test_memory_is_retained_where_it_is_tight(policy: str, links: str) -> None:
     rng = random.Random(0)
     tasks = [
         Task(f"t{i}", {"p0": 1.0, "p1": rng.uniform(1, 9)}, rng.randint(0, 9)) for i in range(40)
@@ -59,7 +59,7 @@ def test_heft_alone_would_end_there() -> None:
         heft(problem)
 
 
-def test_what_fits_nowhere_is_told() -> None:
+def test_what_fits_nowhere_is_reported() -> None:
     with pytest.raises(PlanError, match="with 9 bytes of memory for 'x'"):
         schedule(TaskGraph([Task("x", {"p": 1.0}, 9)]), Platform(["p"], memory_bytes={"p": 8}))
     three = TaskGraph([Task(n, {"p": 1.0, "q": 1.0}, 5) for n in "abc"])

@@ -13,19 +13,19 @@ from selection import examples
 
 from vksched.common.errors import PlanError
 from vksched.schedule import (
+    DevicePower,
     Link,
     Metrics,
     Objective,
     Platform,
     Task,
     TaskGraph,
-    Watts,
     policies,
     schedule,
 )
 from vksched.schedule.model.objectives import LATENCY, WORDS, least_of
 
-POWER = {"fast": Watts(100.0, 10.0), "slow": Watts(20.0, 5.0)}
+POWER = {"fast": DevicePower(100.0, 10.0), "slow": DevicePower(20.0, 5.0)}
 """The fast device does a second of the slow one in half of it, for 50 instead of 20 joules."""
 
 
@@ -91,9 +91,9 @@ def best_by_search(tasks: TaskGraph, where: Platform, word: str) -> float:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("word", ["memory", "energy"])
 def test_auto_finds_what_a_search_of_all_finds(seed: int, word: str) -> None:
-    given_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
-    sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(given_tasks)]
-    watts = {d: Watts(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
+    drawn_tasks, bare = drawn(seed, 7, 2 + seed % 2, missing=0.1)
+    sized = [Task(t.name, t.cost_s, (3 * i) % 7 + 1) for i, t in enumerate(drawn_tasks)]
+    watts = {d: DevicePower(30.0 + 25 * i, 4.0 * i) for i, d in enumerate(bare.devices)}
     tasks, where = TaskGraph(sized), Platform(bare.devices, watts=watts)
     plan = schedule(tasks, where, objective=word, budget_s=0.3).verify()
     assert plan.value == pytest.approx(best_by_search(tasks, where, word))
@@ -110,7 +110,7 @@ def test_no_schedule_is_under_its_bound_or_worse_than_a_single_device(
     instance: Instance, mix: dict[str, float], seed: int
 ) -> None:
     tasks, bare = instance
-    watts = {d: Watts(10.0 + 30 * i, 3.0 * i) for i, d in enumerate(bare.devices)}
+    watts = {d: DevicePower(10.0 + 30 * i, 3.0 * i) for i, d in enumerate(bare.devices)}
     where = Platform(
         bare.devices,
         bare.links,
@@ -159,7 +159,7 @@ def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"objective": "speed"}, "known objective, got 'speed'; try one of latency, throughput"),
         ({"objective": {"latency": -1}}, "weights from 0 to 1e.100, got {'latency': -1}"),
@@ -173,14 +173,14 @@ def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
         ({"objective": "energy"}, "watts of every device for the objective energy, got none of p0"),
     ],
 )
-def test_what_is_no_objective_is_refused(words: dict[str, object], told: str) -> None:
+def test_what_is_no_objective_is_refused(words: dict[str, object], message: str) -> None:
     tasks = TaskGraph([Task("a", {"p0": 1.0})])
-    with pytest.raises(PlanError, match=told):
+    with pytest.raises(PlanError, match=message):
         schedule(tasks, Platform(["p0"]), **words)  # type: ignore[arg-type]
 
 
 def test_watts_are_checked() -> None:
     with pytest.raises(PlanError, match="at most as many idle ones"):
-        Platform(["p0"], watts={"p0": Watts(5.0, 10.0)})
+        Platform(["p0"], watts={"p0": DevicePower(5.0, 10.0)})
     with pytest.raises(PlanError, match="for 'p1'"):
-        Platform(["p0"], watts={"p1": Watts(5.0)})
+        Platform(["p0"], watts={"p1": DevicePower(5.0)})

@@ -10,7 +10,7 @@ import pytest
 
 from vksched.common.errors import GraphError, PlanError
 from vksched.schedule import Link, Platform, Task, TaskGraph, policies, schedule
-from vksched.topology.power import Watts
+from vksched.topology.power import DevicePower
 
 A, B, C = Task("a", {"p": 1.0}), Task("b", {"p": 2.0}), Task("c", {"p": 3.0})
 
@@ -21,13 +21,13 @@ def test_producers_come_first_in_the_order() -> None:
     assert len(graph) == 3
 
 
-def test_edges_given_twice_are_one_transfer() -> None:
+def test_edges_named_twice_are_one_transfer() -> None:
     graph = TaskGraph([A, B], [("a", "b", 3), ("a", "b", 4), ("a", "b")])
     assert graph.arcs == {(0, 1): 7}
 
 
 @pytest.mark.parametrize(
-    ("edges", "told"),
+    ("edges", "message"),
     [
         ([("a", "x", 1)], "edges between tasks that are there, got 'x'"),
         ([("a", "b", -1)], "0 or more bytes"),
@@ -39,8 +39,8 @@ def test_edges_given_twice_are_one_transfer() -> None:
         ([("a", "b", 1), ("b", "c", 1), ("c", "b", 1)], "no circle, got (b -> c -> b|c -> b -> c)"),
     ],
 )
-def test_edges_that_are_none_are_refused(edges: list[tuple[str, str, float]], told: str) -> None:
-    with pytest.raises(GraphError, match=told):
+def test_edges_that_are_none_are_refused(edges: list[tuple[str, str, float]], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
         TaskGraph([A, B, C], edges)
 
 
@@ -55,7 +55,7 @@ def test_tasks_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("links", "told"),
+    ("links", "message"),
     [
         ({("p", "x"): Link()}, "links between p, q"),
         ({("p", "p"): Link()}, "between two devices"),
@@ -64,8 +64,8 @@ def test_tasks_that_are_none_are_refused() -> None:
         ({("p", "q"): Link(latency_s=-1.0)}, "latency of 0 or more"),
     ],
 )
-def test_links_that_are_none_are_refused(links: dict[tuple[str, str], Link], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+def test_links_that_are_none_are_refused(links: dict[tuple[str, str], Link], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         Platform(["p", "q"], links)
 
 
@@ -92,7 +92,7 @@ def test_amounts_that_are_none_are_refused(wrong: Any) -> None:
     with pytest.raises(PlanError, match=r"^\[platform\] expected a link .* latency of 0 or more"):
         Platform(["p", "q"], {("p", "q"): Link(latency_s=wrong)})
     with pytest.raises(PlanError, match=r"^\[platform\] expected busy watts"):
-        Platform(["p"], watts={"p": Watts(wrong)})
+        Platform(["p"], watts={"p": DevicePower(wrong)})
     if wrong is not None:  # then auto takes its own
         with pytest.raises(PlanError, match=r"^\[schedule\] expected a budget of 0 or more"):
             schedule(TaskGraph([A]), Platform(["p"]), budget_s=wrong)
@@ -135,11 +135,11 @@ def test_the_largest_amounts_make_a_schedule() -> None:
         [Task(name, {"p": 1e60, "q": np.float32(1.0)}, int(1e60)) for name in "abc"],
         [("a", "b", 1e60), ("a", "c", np.int64(3))],
     )
-    link, watts = Link(1e-60, 1e60), {"p": Watts(1e60), "q": Watts(1e60, 1e60)}
+    link, watts = Link(1e-60, 1e60), {"p": DevicePower(1e60), "q": DevicePower(1e60, 1e60)}
     where = Platform(["p", "q"], default_link=link, memory_bytes={"q": 2e60}, watts=watts)
     for name in policies():
-        made = schedule(tasks, where, name).verify()
-        assert all(map(math.isfinite, made.metrics.values.values()))
+        built = schedule(tasks, where, name).verify()
+        assert all(map(math.isfinite, built.metrics.values.values()))
 
 
 def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:

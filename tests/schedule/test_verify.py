@@ -54,8 +54,8 @@ def test_planted_mistakes_are_found(good: Schedule) -> None:
         ({"transfers": (transfer, home)}, "no transfer from 'a' to 'c', which share p"),
         ({"makespan_s": 5.0}, "a makespan of 6.0"),
     ]
-    for changed, told in mistakes:
-        with pytest.raises(PlanError, match=told):
+    for changed, reported in mistakes:
+        with pytest.raises(PlanError, match=reported):
             replace(good, **changed).verify()
 
 

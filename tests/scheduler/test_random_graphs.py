@@ -51,7 +51,7 @@ REAL = {name: names for name, names in DEVICE_SETS.items() if name != "cpu"}
 class Draw:
     """Draws a graph of ops whose results are exact, so that every device gives the same bits.
 
-    few: of the ops that drivers compile quickly, on few shapes.
+    few: only ops that drivers compile quickly, on few shapes.
     """
 
     def __init__(self, rng: np.random.Generator, few: bool) -> None:
@@ -200,8 +200,8 @@ def run_one(
         results = [future.result() for future in futures]
     finally:
         run.close()
-    for given, result in zip(feeds, results, strict=True):
-        for got, wanted in zip(result, numpy_outputs(graph, given), strict=True):
+    for values, result in zip(feeds, results, strict=True):
+        for got, wanted in zip(result, numpy_outputs(graph, values), strict=True):
             assert got.dtype == wanted.dtype and np.array_equal(got, wanted), (
                 f"graph {seed}:\n{graph}\n{run.plan.explain()}"
             )

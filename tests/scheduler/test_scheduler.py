@@ -57,7 +57,7 @@ def test_network_equals_numpy_on_every_set(devices: list[str], rng: np.random.Ge
         assert used == set(names)
 
 
-def made_by(counters: Counters) -> tuple[int, ...]:
+def created_by(counters: Counters) -> tuple[int, ...]:
     """What a context has allocated and created."""
     return counters.buffers, counters.buffer_bytes, counters.pipelines, counters.recordings
 
@@ -70,12 +70,12 @@ def test_replay_allocates_nothing_and_creates_no_pipeline(
         x = rng.standard_normal((5, 24), dtype=np.float32)
         run(x=x)
         contexts = [d.context for d in sched.devices if isinstance(d, VulkanDevice)]
-        before = [made_by(c.counters) for c in contexts]
+        before = [created_by(c.counters) for c in contexts]
         submissions = sum(c.counters.submissions for c in contexts)
         fences = sum(c.counters.fence_waits for c in contexts)
         for _ in range(5):
             run(x=x)
-        assert [made_by(c.counters) for c in contexts] == before
+        assert [created_by(c.counters) for c in contexts] == before
         on_gpu = sum(run.plan.topology.devices[s.device].kind == "vulkan" for s in run.plan.splits)
         assert sum(c.counters.submissions for c in contexts) - submissions == 5 * on_gpu
         assert run.stats is not None
@@ -238,14 +238,14 @@ def test_default_devices_and_unknown_names() -> None:
         sched.compile(vs.add(vs.input("x", (1,)), 1.0), placement={"*": "null:9"})
 
 
-def test_scheduler_may_be_made_again_and_again(devices: list[str]) -> None:
+def test_scheduler_may_be_recreated_often(devices: list[str]) -> None:
     x = np.ones((3,), np.float32)
     for _ in range(3):
         with vs.Scheduler(devices) as sched:
             assert np.array_equal(sched.compile(vs.input("x", (3,)) + 1.0)(x=x), x + 1)
 
 
-def test_outputs_without_a_list_are_told() -> None:
+def test_outputs_without_a_list_are_reported() -> None:
     a, b = vs.input("a", (2,)), vs.input("b", (2,))
     with vs.Scheduler(["cpu"]) as sched:
         for more in ([b], [b, a]):

@@ -33,7 +33,7 @@ class Runs:
     """
 
     def __init__(
-        self, objective: str, speed: float, shared: bool, on_cpu: bool = False, **given: object
+        self, objective: str, speed: float, shared: bool, on_cpu: bool = False, **options: object
     ) -> None:
         self.clock, self.tape = vs.SimulatedClock(), vs.Tape()
         cores = Cores() if shared else None
@@ -49,7 +49,7 @@ class Runs:
         self.faulty = [vs.FaultInjectionDevice(device, at=None) for device in self.devices]
         self.objective = objective
         trace = vs.Trace(self.clock, [self.tape])
-        self.sched = vs.Scheduler(self.faulty, objective=objective, trace=trace, **given)  # type: ignore[arg-type]
+        self.sched = vs.Scheduler(self.faulty, objective=objective, trace=trace, **options)  # type: ignore[arg-type]
         count = 1 if objective == "throughput" else 2
         end = branches(count, 8 // count)
         self.run = self.sched.compile(vs.nonzero(end, size=4, fill_value=0) if on_cpu else end)

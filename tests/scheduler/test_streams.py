@@ -47,13 +47,13 @@ def three_products() -> vs.Tensor:
 
 def all_read_all() -> vs.Tensor:
     """Each product reads the sum of all before it: every cut has many values to move."""
-    made = [vs.input("x", X.shape)]
+    built = [vs.input("x", X.shape)]
     for i in range(8):
-        total = made[0]
-        for each in made[1:]:
+        total = built[0]
+        for each in built[1:]:
             total = total + each
-        made.append(vs.tanh(product(total, i)))
-    return made[-1]
+        built.append(vs.tanh(product(total, i)))
+    return built[-1]
 
 
 GRAPHS = (chain, one_product, three_products, all_read_all)

@@ -240,8 +240,8 @@ def test_rounds_of_compile_run_and_close_leave_nothing(devices: list[str]) -> No
     w = vs.weight(np.ones(4, np.float32), name="w")
     y = vs.add(vs.input("x", X.shape), w, name="y")
     with vs.Scheduler(devices) as sched:
-        kept = sched.compile(y)
-        kept(x=X)
+        stored = sched.compile(y)
+        stored(x=X)
         before, threads = live_natives(sched), threading.active_count()
         for turn in range(50):
             where = sched.devices[turn % len(sched.devices)].name

@@ -79,7 +79,7 @@ def test_a_poorer_card_makes_no_plan_slower(
     assert decision.best_single_device_value <= min(alone) * 1.000001
 
 
-def test_two_better_cards_share_the_graph_that_is_made_for_them() -> None:
+def test_two_better_cards_share_the_graph_that_is_built_for_them() -> None:
     """Beside a poorer one; the graph for all three would take longer."""
     topologies = [STRONG, DeviceSpec("other", "null", bytes_per_s=1.2e11, limits=RICH, **RATES)]
     ends = []

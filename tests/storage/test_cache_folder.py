@@ -28,7 +28,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folders_and_files_are_made_for_this_user_alone(named: Path) -> None:
+def test_folders_and_files_are_created_for_this_user_alone(named: Path) -> None:
     before = os.umask(0)
     try:
         make_folder(named / "plans" / "new")
@@ -49,8 +49,8 @@ def test_a_folder_where_others_write_is_not_used(
     named.mkdir()
     named.chmod(mode)
     assert default_folder() is None is default_folder()
-    (said,) = caplog.messages  # once
-    assert f"yours alone, got mode {mode:o}" in said and "chmod 700" in said
+    (text,) = caplog.messages  # once
+    assert f"yours alone, got mode {mode:o}" in text and "chmod 700" in text
     named.chmod(0o755)
     assert default_folder() == named
 
@@ -81,7 +81,7 @@ def test_a_folder_of_another_user_is_not_used(
     assert f"one of user {uid + 2}" in caplog.text
 
 
-def test_a_file_in_place_of_a_folder_is_told(named: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_reported(named: Path) -> None:
     named.write_text("")
     with pytest.raises(OSError, match="File exists|folder, got a file|Not a directory"):
         make_folder(named)

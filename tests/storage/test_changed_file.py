@@ -20,7 +20,7 @@ KINDS = ["Q8_0", "F16", "F32"]
 IDS = np.array([[3, 1, 4, 15]], np.int32)
 
 
-def made(path: Path, kind: str) -> LanguageModel:
+def build_model(path: Path, kind: str) -> LanguageModel:
     write(Tiny(kind=kind, layers=1), path, np.random.default_rng(5))
     model = vs.load(path)
     assert isinstance(model, LanguageModel)
@@ -43,12 +43,12 @@ def cut_off(path: Path) -> None:
 @pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("change", "said"), [(overwritten, "was written to since"), (cut_off, "bytes, got ")]
+    ("change", "message"), [(overwritten, "was written to since"), (cut_off, "bytes, got ")]
 )
 def test_weights_of_a_changed_file_are_refused(
-    kind: str, change: object, said: str, devices: list[str], tmp_path: Path
+    kind: str, change: object, message: str, devices: list[str], tmp_path: Path
 ) -> None:
-    model = made(tmp_path / "model.gguf", kind)
+    model = build_model(tmp_path / "model.gguf", kind)
     logits = model.logits(vs.input("ids", IDS.shape, "int32"))
     with vs.Scheduler(devices) as sched:
         run = sched.compile(logits)
@@ -57,7 +57,7 @@ def test_weights_of_a_changed_file_are_refused(
         del run
         gc.collect()  # nobody has the words of weights any more
         change(tmp_path / "model.gguf")  # type: ignore[operator]
-        with pytest.raises(vs.ModelFormatError, match=said) as caught:
+        with pytest.raises(vs.ModelFormatError, match=message) as caught:
             sched.compile(logits)
         assert "model.gguf" in str(caught.value) and "load the model again" in str(caught.value)
         x = vs.input("x", (3,))
@@ -66,7 +66,7 @@ def test_weights_of_a_changed_file_are_refused(
 
 def test_vectors_are_read_and_not_found_in_the_map(tmp_path: Path) -> None:
     """What a cut off file leaves of a map ends the process that touches it."""
-    models = [made(tmp_path / f"{number}.gguf", "Q8_0") for number in range(2)]
+    models = [build_model(tmp_path / f"{number}.gguf", "Q8_0") for number in range(2)]
     name = "blk.0.attn_norm.weight"
     tensors = [model.file.tensors[name] for model in models]
     expected = np.array(tensors[0].to_numpy())
@@ -83,7 +83,7 @@ def test_vectors_are_read_and_not_found_in_the_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_file_in_the_place_of_another_changes_nothing(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    model = made(path, kind)
+    model = build_model(path, kind)
     logits = model.logits(vs.input("ids", IDS.shape, "int32"))
     with vs.Scheduler(["cpu"]) as sched:
         expected = np.array(sched.compile(logits)(ids=IDS))
@@ -98,7 +98,7 @@ def test_file_in_the_place_of_another_changes_nothing(kind: str, tmp_path: Path)
 def test_parts_of_a_file_are_those_of_its_map(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = made(tmp_path / "model.gguf", kind)
+    model = build_model(tmp_path / "model.gguf", kind)
     tensor = model.file.tensors["blk.0.ffn_up.weight"]
     assert isinstance(tensor.blocks, FileBytes) and tensor.blocks.size == tensor.nbytes
     held = model.weights.take(tensor.name, tensor.shape)

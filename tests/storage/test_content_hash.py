@@ -45,7 +45,7 @@ def write(path: Path, seed: int = 0) -> bytes:
     return data
 
 
-def test_it_is_known_to_the_next_process_and_told_of_that_place_alone(
+def test_it_is_known_to_the_next_process_and_reported_that_place_alone(
     tmp_path: Path, read: list[int]
 ) -> None:
     data = write(tmp_path / "w")
@@ -86,7 +86,7 @@ def test_hashes_that_others_may_write_are_not_believed(tmp_path: Path, read: lis
     assert digest_of(weight(path)) == hashlib.sha256(path.read_bytes()[:1024]).hexdigest()
 
 
-def test_what_may_change_within_a_tick_is_not_kept(
+def test_what_may_change_within_a_tick_is_not_retained(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "SETTLED_NS", 10**12)
@@ -111,7 +111,7 @@ def test_damaged_notes_are_no_notes(tmp_path: Path, read: list[int], damage: str
     assert sum(read) == 2 * 1024
 
 
-def test_no_more_is_kept_of_a_file_than_is_read(
+def test_no_more_is_retained_of_a_file_than_is_read(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "MAX_TEXT", 200)

@@ -54,7 +54,7 @@ def test_rows_of_several_arrays_are_written() -> None:
     assert np.array_equal(out, [table[1:].reshape(-1) for table in tables])
 
 
-def test_an_array_is_made_once_for_those_who_have_it() -> None:
+def test_an_array_is_built_once_for_those_who_have_it() -> None:
     lazy = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
     first, again = np.asarray(lazy), as_array(lazy)
     assert again is first and lazy.rows == 3 and not first.flags.writeable
@@ -65,7 +65,7 @@ def test_an_array_is_made_once_for_those_who_have_it() -> None:
     assert as_array(lazy)[2, 3] == 11 and lazy.rows == 6
 
 
-def test_an_array_has_a_room_before_it_is_made() -> None:
+def test_an_array_has_a_room_before_it_is_built() -> None:
     lazy = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
     buffer = lazy.buffer()
     assert lazy.buffer(np.zeros((3, 4), np.uint32)) is buffer is buffer_of(lazy) and lazy.rows == 0
@@ -77,7 +77,7 @@ def test_an_array_has_a_room_before_it_is_made() -> None:
     assert as_array(lazy) is offered and offered[2, 3] == 11 and lazy.rows == 6
 
 
-def test_words_are_made_of_the_blocks_as_they_are() -> None:
+def test_words_are_built_of_the_blocks_as_they_are() -> None:
     raw = blocks("q4_K", 6, 512)
     lazy = pack_u32("q4_K", raw, (2, 3, 512))
     assert isinstance(lazy, LazyArray) and lazy.shape == (2, 3, lazy.shape[-1])
@@ -106,7 +106,7 @@ def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_makes_what_was_being_made() -> None:
+def test_a_forked_child_makes_what_was_being_built() -> None:
     lazy = Counting(np.arange(6, dtype=np.uint32).reshape(2, 3))
     assert lazy.begin(pytest.fail)
     child = os.fork()
@@ -131,8 +131,8 @@ def test_pages_of_mapped_files_are_let_go(tmp_path: Path) -> None:
     assert np.frombuffer(file.content, np.uint8).max() == ord("b")
 
     def resident_kib() -> int:
-        told = Path("/proc/self/smaps").read_text().split(str(path))[1]
-        return int(re.findall(r"Rss: +([0-9]+) kB", told)[0])
+        reported = Path("/proc/self/smaps").read_text().split(str(path))[1]
+        return int(re.findall(r"Rss: +([0-9]+) kB", reported)[0])
 
     assert resident_kib() == size >> 10
     drop_mapped_pages()

@@ -23,23 +23,23 @@ def gradients(
     """Return the gradients of sum(build(x0, x1, ...) * c), and their tensors; of order 2 those of
     the sum of the first ones, each times cosines.
     """
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    made = vs.vjp(build(*given), c, given, missing="zeros")
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    output = vs.vjp(build(*inputs), c, inputs, missing="zeros")
     if order == 2:
-        weights = [np.cos(np.arange(g.size)).reshape(g.shape).astype(c.dtype) for g in made]
-        made = vs.vjp(made, weights, given, missing="zeros")
-    graph = build_graph({f"g{i}": t for i, t in enumerate(made)})[0]
+        weights = [np.cos(np.arange(g.size)).reshape(g.shape).astype(c.dtype) for g in output]
+        output = vs.vjp(output, weights, inputs, missing="zeros")
+    graph = build_graph({f"g{i}": t for i, t in enumerate(output)})[0]
     values = evaluate(graph, {f"x{i}": a for i, a in enumerate(arrays)})
-    return [values[f"g{i}"] for i in range(len(made))], list(made)
+    return [values[f"g{i}"] for i in range(len(output))], list(output)
 
 
 def check(build: Build, *arrays: NDArray, second: bool = True) -> None:
     """Compare the gradients by float64 arrays with differences of the function, and with second
     those of second order with differences of the gradients.
     """
-    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
-    c = np.asarray(np.random.default_rng(7).standard_normal(build(*given).shape))
-    graph = build_graph({"y": build(*given)})[0]
+    inputs = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    c = np.asarray(np.random.default_rng(7).standard_normal(build(*inputs).shape))
+    graph = build_graph({"y": build(*inputs)})[0]
 
     def value(*at: NDArray) -> float:
         return float((evaluate(graph, {f"x{i}": a for i, a in enumerate(at)})["y"] * c).sum())

@@ -45,7 +45,7 @@ LABS: dict[str, Lab] = {}
 
 
 class Lab:
-    """Two nodes behind wires. states: of STATES. how: as `Forked.start` has it."""
+    """Two nodes behind wires. states: one of STATES. how: as `Forked.start` has it."""
 
     def __init__(self, forked: Forked, states: str, counter: Counter, **how: object) -> None:
         self.states, self.forked, self._begun = states, forked, threading.Lock()
@@ -111,7 +111,7 @@ class Lab:
 
 
 def is_stopped(node: ForkedNode) -> bool:
-    """Whether it neither runs nor has ended."""
+    """Return True if it neither runs nor has ended."""
     with suppress(OSError):  # it has ended
         return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
@@ -160,7 +160,7 @@ HARMLESS = ("slow", "long")
 
 @dataclass
 class Conversation:
-    """What became of one. seconds: of each step. told: the warnings of the scheduler."""
+    """The outcome of one. seconds: time of each step."""
 
     outputs: list[NDArray] = field(default_factory=list)
     error: VkschedError | None = None
@@ -186,7 +186,7 @@ def compiled(sched: vs.Scheduler, states: str) -> vs.CompiledGraph:
 
 
 def on_nodes(addresses: Sequence[str], security: str = "plain") -> vs.Scheduler:
-    cluster = vs.Cluster(addresses, clusters.made(), security)
+    cluster = vs.Cluster(addresses, clusters.make_credentials(), security)
     return vs.Scheduler([f"{name}/cpu" for name in NAMES], cluster=cluster, optimize=False)
 
 
@@ -242,7 +242,7 @@ def converse(addresses: list[str], states: str, security: str = "plain") -> Conv
 
 
 def wrong(done: Conversation, states: str, fault: str, limit_s: float = LIMIT_S) -> list[str]:
-    """Returns what is wrong with a conversation in which a fault came."""
+    """Return the errors of a conversation in which a fault came."""
     found = [f"{step} took {took:.1f} s" for step, took in done.seconds.items() if took > limit_s]
     for number, (one, other) in enumerate(zip(done.outputs, expected(states), strict=False)):
         if not np.array_equal(one, other):
@@ -296,7 +296,7 @@ def _hosts(nodes: RemoteWorkers, at: RemoteWorker, names: Iterable[str]) -> dict
 def hosts_behind(
     peers: Mapping[str, str], nodes: RemoteWorkers, at: RemoteWorker, names: Iterable[str]
 ) -> dict[str, list[str]]:
-    """Returns what nodes are told of where others are: at these addresses."""
+    """Return the options of nodes that find the others at these addresses."""
     known = {name: nodes._workers[name] for name in names if name in nodes._workers}
     return {name: [peers[name], nodes._pair(at, node)] for name, node in known.items()}
 
@@ -304,11 +304,11 @@ def hosts_behind(
 @contextmanager
 def chaotic(hosts: Callable[..., dict[str, list[str]]] = _hosts) -> Iterator[None]:
     """Drivers of this process use wires, few messages before plans, and say nothing of losses."""
-    with ExitStack() as made:
-        made.enter_context(warnings.catch_warnings())
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        made.enter_context(patch.object(RemoteWorkers, "hosts", hosts))
-        made.enter_context(patch.dict(link_benchmark.TRIES, BRIEF, clear=True))
-        made.enter_context(patch.object(client, "CLOCK_TRIES", 1))
+        stack.enter_context(patch.object(RemoteWorkers, "hosts", hosts))
+        stack.enter_context(patch.dict(link_benchmark.TRIES, BRIEF, clear=True))
+        stack.enter_context(patch.object(client, "CLOCK_TRIES", 1))
         yield
     assert left_behind() == []

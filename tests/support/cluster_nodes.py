@@ -18,17 +18,19 @@ class StartedWorkers:
     def __init__(self, folder: Path, models: Sequence[Path] = (), onnx_ops: bool = False) -> None:
         self._folder = folder
         self._options: dict[str, Any] = {"models": models, "onnx_ops": onnx_ops}
-        self._made: list[ClusterWorker] = []
+        self._workers: list[ClusterWorker] = []
 
     def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterWorker:
-        """Return a new node. address: of one that was, where it is to come back."""
-        about = clusters.made(), "tls", ["cpu"]
+        """Return a new node. address: address of an earlier node, to replace it."""
+        about = clusters.make_credentials(), "tls", ["cpu"]
         cache = self._folder / name
-        self._made.append(ClusterWorker(name, address, *about, cache_folder=cache, **self._options))
-        return self._made[-1]
+        self._workers.append(
+            ClusterWorker(name, address, *about, cache_folder=cache, **self._options)
+        )
+        return self._workers[-1]
 
     def close(self) -> None:
-        for node in self._made:
+        for node in self._workers:
             node.close()
 
 
@@ -38,4 +40,4 @@ def on_cpus(nodes: Sequence[ClusterWorker], **more: Any) -> vs.Scheduler:
 
 
 def cluster(nodes: Sequence[ClusterWorker]) -> vs.Cluster:
-    return vs.Cluster([node.address for node in nodes], clusters.made())
+    return vs.Cluster([node.address for node in nodes], clusters.make_credentials())

@@ -10,7 +10,7 @@ from vksched.distributed.wire.credentials import Credentials
 
 
 @cache
-def made() -> Credentials:
+def make_credentials() -> Credentials:
     """Return credentials; skips where they cannot be made."""
     pytest.importorskip("cryptography", reason="credentials are made by cryptography")
     return Credentials.make()
@@ -19,5 +19,5 @@ def made() -> Credentials:
 @cache
 def others() -> Credentials:
     """Return those of another cluster."""
-    made()
+    make_credentials()
     return Credentials.make()

@@ -22,7 +22,7 @@ from vksched.distributed.wire.channel import BEAT, DATA, FRAME
 from vksched.distributed.wire.tls import GREETING, NONCE_BYTES, PROOF_BYTES
 
 PIECE = 1 << 12
-TOLD_S = 0.02
+REPORT_S = 0.02
 SLOW_BYTES_PER_S = 28_000
 """At which 64 KiB take longer than a silence that counts as a loss."""
 SIZE_BYTES = 4
@@ -46,7 +46,7 @@ class Counter:
 
 class Wire(Relay):
     """Listens at `address` and passes frames on to a node. cut: silent. slow_bytes: so many go at
-    SLOW_BYTES_PER_S before it is fast again. delay_s: of each frame.
+    SLOW_BYTES_PER_S before it is fast again. delay_s: delay of each frame.
     """
 
     def __init__(self, name: str, target: str, counter: Counter) -> None:
@@ -107,7 +107,7 @@ class Wire(Relay):
         if what:
             self._counter.note(f"{self.name} {what}")
         while self.cut and not self._closed:
-            time.sleep(TOLD_S)
+            time.sleep(REPORT_S)
         if self.delay_s and not self._closed:
             time.sleep(self.delay_s)
         while piece:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hostile import Driver, Said
+from hostile import Driver, Message
 
 from vksched.distributed.wire.channel import BEAT, DATA, FRAME, HEAD
 from vksched.distributed.wire.messages import MESSAGES
@@ -27,13 +27,13 @@ NUMBERS = (-1, 0, 1, 2, 3, 7, 64, 1000, 1 << 20, 1 << 31, 1 << 62, -(1 << 62))
 TEXTS = ("", "cpu", "cpu:0", "node1", "node2", "s0", "s1", "../x", "\x00", "float16", "O", "é" * 99)
 ANY: tuple[Any, ...] = (None, True, -1, 0.5, "", [], {}, [[]], "s0", 1 << 40)
 
-Drawn = list[Said | bytes]
+Drawn = list[Message | bytes]
 Change = Callable[[random.Random, Drawn], None]
 
 
-def drawn(rng: random.Random, said: Sequence[Said]) -> Drawn:
+def drawn(rng: random.Random, messages: Sequence[Message]) -> Drawn:
     """Return messages with one to four things wrong."""
-    out: Drawn = list(said)
+    out: Drawn = list(messages)
     for _ in range(rng.randint(1, MAX_CHANGES)):
         with suppress(IndexError, ValueError):  # nothing is left to be changed
             rng.choice(CHANGES)(rng, out)
@@ -72,23 +72,23 @@ def _turn_round(rng: random.Random, out: Drawn) -> None:
 
 def _no_answer(rng: random.Random, out: Drawn) -> None:
     """Says a question and does not wait, or asks where nothing is answered."""
-    at, said = _one(rng, out)
-    out[at] = replace(said, ask=not said.ask)
+    at, text = _one(rng, out)
+    out[at] = replace(text, ask=not text.ask)
 
 
 def _other_kind(rng: random.Random, out: Drawn) -> None:
-    at, said = _one(rng, out)
-    out[at] = replace(said, kind=rng.choice(list(MESSAGES)))
+    at, text = _one(rng, out)
+    out[at] = replace(text, kind=rng.choice(list(MESSAGES)))
 
 
 def _field(rng: random.Random, out: Drawn) -> None:
-    at, said = _one(rng, out)
-    out[at] = replace(said, fields=_changed(rng, said.fields))
+    at, text = _one(rng, out)
+    out[at] = replace(text, fields=_changed(rng, text.fields))
 
 
 def _payload(rng: random.Random, out: Drawn) -> None:
-    at, said = _one(rng, out)
-    data = bytearray(said.payload)
+    at, text = _one(rng, out)
+    data = bytearray(text.payload)
     kind = rng.randrange(4)
     if kind == 0:
         data = bytearray()
@@ -96,25 +96,25 @@ def _payload(rng: random.Random, out: Drawn) -> None:
         del data[rng.randrange(len(data) + 1) :]
     elif kind == 2:
         data += bytes(rng.randrange(1, 100))
-    elif data and said.kind not in DOCUMENTS:
+    elif data and text.kind not in DOCUMENTS:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    out[at] = replace(said, payload=bytes(data))
+    out[at] = replace(text, payload=bytes(data))
 
 
 def _document(rng: random.Random, out: Drawn) -> None:
     """Changes what a document says, so that it still is one."""
-    places = [at for at, each in enumerate(out) if isinstance(each, Said) and _is_document(each)]
+    places = [at for at, each in enumerate(out) if isinstance(each, Message) and _is_document(each)]
     at = rng.choice(places)
-    said = out[at]
-    assert isinstance(said, Said)
-    begin = said.fields.get("hosts_bytes", 0)
-    begin = begin if isinstance(begin, int) and 0 <= begin <= len(said.payload) else 0
+    message = out[at]
+    assert isinstance(message, Message)
+    begin = message.fields.get("hosts_bytes", 0)
+    begin = begin if isinstance(begin, int) and 0 <= begin <= len(message.payload) else 0
     try:
-        document = json.loads(said.payload[begin:])
+        document = json.loads(message.payload[begin:])
     except ValueError:  # it was changed before
         return
     text = json.dumps(_changed(rng, document)).encode()
-    out[at] = replace(said, payload=said.payload[:begin] + text)
+    out[at] = replace(message, payload=message.payload[:begin] + text)
 
 
 def _frames(rng: random.Random, out: Drawn) -> None:
@@ -143,13 +143,13 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def _one(rng: random.Random, out: Drawn) -> tuple[int, Said]:
-    places = [(at, each) for at, each in enumerate(out) if isinstance(each, Said)]
+def _one(rng: random.Random, out: Drawn) -> tuple[int, Message]:
+    places = [(at, each) for at, each in enumerate(out) if isinstance(each, Message)]
     return rng.choice(places)
 
 
-def _is_document(said: Said) -> bool:
-    return said.kind in DOCUMENTS and bool(said.payload)
+def _is_document(messages: Message) -> bool:
+    return messages.kind in DOCUMENTS and bool(messages.payload)
 
 
 def _changed(rng: random.Random, data: Any) -> Any:

@@ -127,13 +127,13 @@ def draw_case(seed: int, most: int = 40) -> Case:
 
 
 def computed(graph: Graph, node: int) -> bool:
-    """Whether a node is, or views, what an op has made."""
+    """Return True if a node is, or views, the result of an op."""
     root = graph.nodes[graph.view_base(node)]
     return not root.declaration.leaf and root.op not in ("state", "assign")
 
 
 def draw_resident(rng: np.random.Generator, case: Case) -> dict[int, frozenset[int]]:
-    """Returns what an earlier plan of the same graph has left on the devices."""
+    """Return the state that an earlier plan of the graph has left on the devices."""
     plan = case.plan("priority")
     return {
         device: frozenset(

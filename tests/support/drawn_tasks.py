@@ -45,8 +45,8 @@ def instances(draw: Callable[..., object], most: int = 12) -> Instance:
     devices = [f"p{i}" for i in range(pick(st.integers(1, 4)))]  # type: ignore[arg-type]
     seconds = st.one_of(st.just(0.0), st.floats(1e-6, 10.0))
     candidate_devices = st.dictionaries(st.sampled_from(devices), seconds, min_size=1)
-    kept = st.sampled_from([0, 0, 1, 3])
-    tasks = [Task(f"t{i}", pick(candidate_devices), pick(kept)) for i in range(count)]  # type: ignore[arg-type,call-overload]
+    stored = st.sampled_from([0, 0, 1, 3])
+    tasks = [Task(f"t{i}", pick(candidate_devices), pick(stored)) for i in range(count)]  # type: ignore[arg-type,call-overload]
     edges = []
     for b in range(1, len(tasks)):
         for a in pick(st.sets(st.integers(0, b - 1), max_size=3)):  # type: ignore[attr-defined]

@@ -38,38 +38,38 @@ class ForkedNode:
     def __init__(self, pid: int, about: Path) -> None:
         self.pid, self._about = pid, about
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What the node noted last: its address, how many callers it has; its exit code, if any."""
         with suppress(OSError, ValueError):
             return dict(json.loads(self._about.read_text()))
         return {}
 
     def wait(self, what: Callable[[dict[str, Any]], object], limit_s: float) -> dict[str, Any]:
-        """Returns what the node notes, once that is as expected."""
+        """Return the notes of the node, once they are as expected."""
         end_s = time.monotonic() + limit_s
-        while not what(told := self.told()):
-            assert time.monotonic() < end_s, f"node {self.pid} said {told} after {limit_s:g} s"
+        while not what(status := self.status()):
+            assert time.monotonic() < end_s, f"node {self.pid} said {status} after {limit_s:g} s"
             time.sleep(TICK_S)
-        return told
+        return status
 
     @property
     def address(self) -> str:
-        return str(self.wait(lambda told: "address" in told, START_S)["address"])
+        return str(self.wait(lambda status: "address" in status, START_S)["address"])
 
     @property
     def alive(self) -> bool:
-        return "code" not in self.told()
+        return "code" not in self.status()
 
     def signal(self, number: int) -> None:
         """Send a signal; returns once a killed process is gone."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
         if number == signal.SIGKILL:
-            self.wait(lambda told: "code" in told, START_S)
+            self.wait(lambda status: "code" in status, START_S)
 
     def wait_free(self, limit_s: float) -> None:
         """Wait until it has no callers, or has ended."""
-        self.wait(lambda told: "code" in told or told.get("callers") == 0, limit_s)
+        self.wait(lambda status: "code" in status or status.get("callers") == 0, limit_s)
 
     def end(self, limit_s: float) -> None:
         """End it as a service does, well in time; before that it is free of callers by itself."""
@@ -77,10 +77,10 @@ class ForkedNode:
             self.signal(signal.SIGCONT)
             self.wait_free(limit_s)
             self.signal(signal.SIGTERM)
-            assert self.wait(lambda told: "code" in told, limit_s) == {"code": 0}
+            assert self.wait(lambda status: "code" in status, limit_s) == {"code": 0}
 
     def wrong_in(self, what: Callable[[float], None], limit_s: float) -> list[str]:
-        """Returns what did not come to pass in time."""
+        """Return the failures to meet the time limit."""
         try:
             what(limit_s)
         except AssertionError as error:
@@ -110,9 +110,10 @@ class Forked:
     def start(self, name: str, **how: object) -> ForkedNode:
         """Return a new process.
 
-        how: of a caller `addresses`, `peers` and `states`. Of a node `address`; `apart`, for a
-        network of its own; `version`, another one than this; `cache`, its folder; `full`, after how
-        many writes to that its disk has no room; `brief`, to measure links by few messages.
+        how: options; of a caller `addresses`, `peers` and `states`. Of a node `address`; `apart`,
+        for a network of its own; `version`, another one than this; `cache`, its folder; `full`,
+        after how many writes to that its disk has no room; `brief`, to measure links by few
+        messages.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
@@ -122,9 +123,9 @@ class Forked:
             asked = {"name": name, "about": str(about), "cache": str(own), **how}
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
-            made = ForkedNode(int(self._process.stdout.readline()), about)
-            self.nodes.append(made)
-        return made
+            node = ForkedNode(int(self._process.stdout.readline()), about)
+            self.nodes.append(node)
+        return node
 
     def close(self, limit_s: float = 10.0) -> list[int]:
         """End all nodes as a service does; returns the exit codes of those that lived."""
@@ -133,7 +134,7 @@ class Forked:
             node.signal(signal.SIGCONT)
             node.signal(signal.SIGTERM)
         try:
-            return [node.wait(lambda told: "code" in told, limit_s)["code"] for node in living]
+            return [node.wait(lambda status: "code" in status, limit_s)["code"] for node in living]
         finally:
             for node in self.nodes:
                 if node.alive:
@@ -202,9 +203,9 @@ def _child(asked: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def _note(about: Path, told: dict[str, Any]) -> None:
+def _note(about: Path, status: dict[str, Any]) -> None:
     new = about.with_suffix(".new")
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(status))
     new.replace(about)
 
 
@@ -215,8 +216,8 @@ def _be_caller(asked: dict[str, Any]) -> None:
 
     from vksched.distributed.wire.credentials import Credentials
 
-    given = Credentials.load(Path(sys.argv[1]))
-    clusters.made = lambda: given  # type: ignore[assignment]
+    credentials = Credentials.load(Path(sys.argv[1]))
+    clusters.make_credentials = lambda: credentials  # type: ignore[assignment]
 
     def hosts(*about: Any) -> dict[str, list[str]]:
         return chaos.hosts_behind(asked["peers"], *about)
@@ -245,23 +246,25 @@ def _be_node(asked: dict[str, Any]) -> None:
     if "full" in asked:
         _fill_disk(asked["full"])
     key, security = sys.argv[1:]
-    given = Credentials.load(Path(key)), security, ["cpu"]
+    credentials = Credentials.load(Path(key)), security, ["cpu"]
     node, until_s = None, time.monotonic() + START_S
     while node is None:
         try:
             where = asked.get("address", "127.0.0.1:0")
-            node = ClusterWorker(asked["name"], where, *given, cache_folder=Path(asked["cache"]))
+            node = ClusterWorker(
+                asked["name"], where, *credentials, cache_folder=Path(asked["cache"])
+            )
         except DeviceError:  # its network is not there yet, or the address not free
             if time.monotonic() > until_s:
                 raise
             time.sleep(TICK_S)
-    told: dict[str, Any] = {}
+    status: dict[str, Any] = {}
     while not ended:
         time.sleep(TICK_S)
         now = {"address": node.address, "callers": node.drivers}
-        if now != told:
+        if now != status:
             _note(about, now)
-            told = now
+            status = now
     node.close()
 
 

@@ -210,9 +210,9 @@ def document(example: Example, result: TensorType) -> dict[str, Any]:
     ]
     own = node("y", example.op, list(range(len(leaves))), example.attrs, result)
     weights = [{"node": i, "hash": ""} for i, t in enumerate(example.inputs) if t.dtype in NARROW]
-    made = {"nodes": [*leaves, own], "outputs": [["y", len(leaves)]], "weights": weights}
+    built = {"nodes": [*leaves, own], "outputs": [["y", len(leaves)]], "weights": weights}
     empty: dict[str, Any] = {"states": [], "backed_up_states": [], "aliases": {}}
-    found: dict[str, Any] = json.loads(json.dumps({**made, **empty}))
+    found: dict[str, Any] = json.loads(json.dumps({**built, **empty}))
     return found
 
 
@@ -244,10 +244,10 @@ def run_all_ways(example: Example, result: TensorType) -> None:
     if size > MAX_ELEMENTS or work.flops > MAX_FLOPS or op.opaque:
         return
     rng = np.random.default_rng(0)
-    given = tuple(values(rng, t) for t in example.inputs)
+    inputs = tuple(values(rng, t) for t in example.inputs)
     for way in (by_reference, by_host, by_native_program):
         try:
-            way(op, given, example, result)
+            way(op, inputs, example, result)
         except (VkschedError, MemoryError):
             continue
 
@@ -265,23 +265,23 @@ def lower_all(op: Op, call: Call) -> None:
                     raise Wrong(f"{dispatch.shader}: {name} is {each}")
 
 
-def by_reference(op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
-    found = np.asarray(compute(op, given, Attrs(example.attrs)))
+def by_reference(op: Op, values: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
+    found = np.asarray(compute(op, values, Attrs(example.attrs)))
     if (found.shape, found.dtype) != (result.shape, numpy_dtype(result.dtype)):
         raise Wrong(f"the reference makes {found.dtype}{found.shape}, not {result}")
 
 
-def by_host(op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
+def by_host(op: Op, values: tuple[NDArray, ...], example: Example, result: TensorType) -> None:
     if op.cpu is None or not result.size:
         return
     out, is_whole = guarded(result)
-    compute_into(op, given, Attrs(example.attrs), out)
+    compute_into(op, values, Attrs(example.attrs), out)
     if not is_whole():
         raise Wrong("the host kernel writes outside of its result")
 
 
 def by_native_program(
-    op: Op, given: tuple[NDArray, ...], example: Example, result: TensorType
+    op: Op, values: tuple[NDArray, ...], example: Example, result: TensorType
 ) -> None:
     whole = all(t.size for t in (*example.inputs, result))
     native_program = (
@@ -293,13 +293,13 @@ def by_native_program(
         return
     out, is_whole = guarded(result)
     if op.name == "dynamic_update_slice":
-        out[...] = given[0]
-    made = [np.zeros(loop.elements, np.float32) for loop in native_program.loops[:-1]]
-    arrays = [*map(np.ascontiguousarray, given), *made, out]
+        out[...] = values[0]
+    built = [np.zeros(loop.elements, np.float32) for loop in native_program.loops[:-1]]
+    arrays = [*map(np.ascontiguousarray, values), *built, out]
     steps = [
         (
             loop.name,
-            [*loop.operands, len(given) + at],
+            [*loop.operands, len(values) + at],
             loop.int_params,
             loop.float_params,
             loop.pieces,
@@ -307,7 +307,7 @@ def by_native_program(
         for at, loop in enumerate(native_program.loops)
     ]
     if op.name == "dynamic_update_slice":  # writes where the data lies
-        steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
+        steps = [(name, [len(arrays) - 1, *at[1:]], *reported) for name, at, *reported in steps]
     slots = list(range(len(arrays)))
     try:
         program = native_kernels.native.Program(steps, [a.nbytes for a in arrays], slots, True)

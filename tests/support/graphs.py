@@ -141,15 +141,18 @@ def transformer(layers: int = 12, fused: bool = False, half: int | None = None) 
     rng = np.random.default_rng(7)
     tokens, heads, width = 8, 2, 32
 
-    def made(*shape: int, name: str) -> Tensor:
+    def weight_of(*shape: int, name: str) -> Tensor:
         return vs.weight(rng.standard_normal(shape, dtype=np.float32) / 8, name=name)
 
     def linear(value: Tensor, out: int, name: str) -> Tensor:
-        weight = made(out, value.shape[-1], name=f"{name}.weight")
-        return vs.matmul(value, weight, made(out, name=f"{name}.bias"), transpose_b=True)
+        weight = weight_of(out, value.shape[-1], name=f"{name}.weight")
+        return vs.matmul(value, weight, weight_of(out, name=f"{name}.bias"), transpose_b=True)
 
     def norm(value: Tensor, name: str) -> Tensor:
-        weight, bias = made(width, name=f"{name}.weight"), made(width, name=f"{name}.bias")
+        weight, bias = (
+            weight_of(width, name=f"{name}.weight"),
+            weight_of(width, name=f"{name}.bias"),
+        )
         return vs.layer_norm(value, weight, bias)
 
     def part(value: Tensor, name: str) -> Tensor:
@@ -177,8 +180,8 @@ def transformer(layers: int = 12, fused: bool = False, half: int | None = None) 
 class Named:
     """A graph shape and what its plan must come to.
 
-    transfers: copies from device to device. waits: of the host, the end included. fences: those
-    waits that are not for the CPU.
+    transfers: copies from device to device. waits: waits of the host, the end included. fences:
+    those waits that are not for the CPU.
     """
 
     build: Callable[[], Built]

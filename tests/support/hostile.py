@@ -22,7 +22,7 @@ from vksched.cluster.worker_process import ClusterWorker
 from vksched.distributed.wire.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
 from vksched.distributed.wire.handshake import exchange, hello
 from vksched.distributed.wire.messages import encode
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 from vksched.distributed.wire.tls import Security, place_of
 from vksched.distributed.worker.server import Server
 from vksched.distributed.worker.session import Session
@@ -33,7 +33,7 @@ _names = itertools.count()
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """A message: its kind, its fields and its payload. ask: whether it wants an answer."""
 
     kind: str
@@ -47,18 +47,18 @@ class Driver:
 
     def __init__(self, address: str, role: str = "driver", name: str = "", **about: str) -> None:
         self.name = about.pop("driver", f"hostile{next(_names)}")
-        stream = Security(clusters.made(), "plain").connect(place_of(address), WAIT_S)
+        stream = Security(clusters.make_credentials(), "plain").connect(place_of(address), WAIT_S)
         exchange(stream, {**hello(role, name, self.name), **about})
         self._stream: Stream = stream
         self._numbers = itertools.count(1)
 
-    def send(self, said: Said) -> int:
+    def send(self, messages: Message) -> int:
         """Say a message, in frames as a driver does; return the number of its question."""
         number = next(self._numbers)
-        text = encode(said.kind, said.fields, number if said.ask else None)
-        self.send_bytes(FRAME.pack(HEAD, number, len(text), len(said.payload)) + text)
-        for at in range(0, len(said.payload), CHUNK_BYTES):
-            piece = said.payload[at : at + CHUNK_BYTES]
+        text = encode(messages.kind, messages.fields, number if messages.ask else None)
+        self.send_bytes(FRAME.pack(HEAD, number, len(text), len(messages.payload)) + text)
+        for at in range(0, len(messages.payload), CHUNK_BYTES):
+            piece = messages.payload[at : at + CHUNK_BYTES]
             self.send_bytes(FRAME.pack(DATA, number, 0, len(piece)) + piece)
         return number
 
@@ -77,17 +77,17 @@ class Driver:
                     heads[number] = json.loads(self._read(fields)), bytearray(), size
                 elif sort == DATA:
                     heads[number][1].extend(self._read(size))
-            except Closed:
+            except ConnectionClosed:
                 self.close()
                 return
             if number in heads and len(heads[number][1]) == heads[number][2]:
                 head, payload, _ = heads.pop(number)
                 yield head, bytes(payload)
 
-    def answer_to(self, said: Said) -> dict[str, Any] | None:
+    def answer_to(self, messages: Message) -> dict[str, Any] | None:
         """Say a question and return its answer; None where the node hangs up instead."""
-        with suppress(Closed):
-            number = self.send(said)
+        with suppress(ConnectionClosed):
+            number = self.send(messages)
             for fields, _ in self.answers():
                 if fields.get("to") == number:
                     return fields
@@ -103,9 +103,9 @@ class Driver:
 
 
 @contextmanager
-def recorded(node: str) -> Iterator[list[Said]]:
+def recorded(node: str) -> Iterator[list[Message]]:
     """Note what drivers of this process say to a node."""
-    said: list[Said] = []
+    messages: list[Message] = []
     send = Channel._send
 
     def noting(self: Channel, text: bytes, payload: Payload) -> None:
@@ -113,24 +113,24 @@ def recorded(node: str) -> Iterator[list[Said]]:
         if self.host == node and "to" not in fields:
             kind, ask = fields.pop("kind"), fields.pop("ask", None)
             data = b"".join(bytes(flat(piece)) for piece in payload)
-            said.append(Said(kind, fields, data, ask is not None))
+            messages.append(Message(kind, fields, data, ask is not None))
         send(self, text, payload)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Channel, "_send", noting)
-        yield said
+        yield messages
 
 
-def conversation(node: ClusterWorker, device: str = "cpu") -> list[Said]:
+def conversation(node: ClusterWorker, device: str = "cpu") -> list[Message]:
     """Have an honest driver use a device of a node, and return what it said: weights, states,
     plans, runs.
     """
     weight = np.arange(64, dtype=np.float32).reshape(8, 8)
     x, held = vs.input("x", (4, 8)), vs.state(np.zeros((4, 8), np.float32), name="held")
     after = vs.add(held, vs.relu(x @ vs.weight(weight, name="w")), name="after")
-    cluster = vs.Cluster([node.address], clusters.made(), "plain")
+    cluster = vs.Cluster([node.address], clusters.make_credentials(), "plain")
     with (
-        recorded(node.name) as said,
+        recorded(node.name) as text,
         vs.Scheduler([f"{node.name}/{device}"], cluster=cluster) as sched,
     ):
         place = {"*": f"{node.name}/{device}"}
@@ -142,11 +142,11 @@ def conversation(node: ClusterWorker, device: str = "cpu") -> list[Said]:
         run.close()
         sched.delete_state(held)
     node.wait_until_free()
-    kinds = {each.kind for each in said}
+    kinds = {each.kind for each in text}
     assert kinds >= {"missing", "weight", "add", "prepare", "start", "commit", "read", "write"}, (
         kinds
     )
-    return [each for each in said if each.kind not in ("echo", "clock")]
+    return [each for each in text if each.kind not in ("echo", "clock")]
 
 
 class Watched:
@@ -197,10 +197,10 @@ class Watched:
         self._patch.undo()
 
 
-def play(driver: Driver, said: Sequence[Said], ends: bool = True) -> None:
+def play(driver: Driver, messages: Sequence[Message], ends: bool = True) -> None:
     """Say messages one after the other, each once its answer is there; then hang up."""
-    with suppress(Closed):
-        for each in said:
+    with suppress(ConnectionClosed):
+        for each in messages:
             if not each.ask:
                 driver.send(each)
             elif driver.answer_to(each) is None:
@@ -209,9 +209,9 @@ def play(driver: Driver, said: Sequence[Said], ends: bool = True) -> None:
         driver.close()
 
 
-def numbered(said: Sequence[Said], plan: int) -> list[Said]:
+def numbered(messages: Sequence[Message], plan: int) -> list[Message]:
     """Return messages with another number of their plan."""
     return [
         replace(each, fields={**each.fields, "plan": plan}) if "plan" in each.fields else each
-        for each in said
+        for each in messages
     ]

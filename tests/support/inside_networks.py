@@ -40,7 +40,7 @@ HEALED_S = 4.0
 def networked() -> Iterator[Network]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        clusters.made().save(folder / "key")
+        clusters.make_credentials().save(folder / "key")
         forked = Forked(folder / "key", folder, "tls")
         try:
             yield Network(forked)
@@ -66,7 +66,7 @@ def over_nodes(count: int) -> None:
     """Run the models in this process and over nodes; the numbers are the same to the bit."""
     with networked() as network:
         nodes = [network.start(f"node{i + 1}") for i in range(count)]
-        cluster = vs.Cluster([node.address for node in nodes], clusters.made())
+        cluster = vs.Cluster([node.address for node in nodes], clusters.make_credentials())
         with vs.Scheduler(["cpu"], optimize=False) as alone:
             want = {name: outputs_of(alone, model(), 0) for name, model in MODELS.items()}
         with vs.Scheduler(cluster=cluster, optimize=False) as sched:
@@ -118,13 +118,13 @@ class Messages:
     def counted(self) -> Iterator[None]:
         send, arrived = Channel._send, Channel._arrived
 
-        def sending(*given: object) -> None:
+        def sending(*args: object) -> None:
             self.note()
-            send(*given)  # type: ignore[arg-type]
+            send(*args)  # type: ignore[arg-type]
 
-        def arriving(*given: object) -> None:
+        def arriving(*args: object) -> None:
             self.note()
-            arrived(*given)  # type: ignore[arg-type]
+            arrived(*args)  # type: ignore[arg-type]
 
         with patch.object(Channel, "_send", sending), patch.object(Channel, "_arrived", arriving):
             yield

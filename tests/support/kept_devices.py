@@ -35,7 +35,7 @@ class Pool:
         """Return a subclass of kp.Manager whose objects come back here."""
         pool = self
 
-        class Kept(kind):  # type: ignore[misc]
+        class Pooled(kind):  # type: ignore[misc]
             def __new__(cls, *args: Any) -> Any:
                 free = pool.free.get(_kind(args)) if pool.keeps else None
                 return free.pop() if free else super().__new__(cls)
@@ -52,7 +52,7 @@ class Pool:
                 else:
                     super().destroy()
 
-        return Kept
+        return Pooled
 
     def take_all(self) -> list[Any]:
         """Return the free devices, and keep none from now on."""
@@ -83,7 +83,7 @@ def _after_fork() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def kept_devices() -> Iterator[Pool | None]:
+def pooled_devices() -> Iterator[Pool | None]:
     """The schedulers of a process compile each pipeline of a device once."""
     if not any(info.name != "cpu" and info.usable for info in device_probe.list_devices()):
         yield None
@@ -102,11 +102,11 @@ def kept_devices() -> Iterator[Pool | None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_devices(request: pytest.FixtureRequest, kept_devices: Pool | None) -> Iterator[None]:
+def _own_devices(request: pytest.FixtureRequest, pooled_devices: Pool | None) -> Iterator[None]:
     """Tests marked so open devices that no other test had, and destroy them."""
-    if kept_devices is None or request.node.get_closest_marker("own_devices") is None:
+    if pooled_devices is None or request.node.get_closest_marker("own_devices") is None:
         yield
         return
-    kept_devices.keeps = False
+    pooled_devices.keeps = False
     yield
-    kept_devices.keeps = True
+    pooled_devices.keeps = True

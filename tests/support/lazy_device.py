@@ -124,7 +124,7 @@ class LazyPreparedPlan:
             c.node: c.staging for s in plan.splits if s.device == index for c in s.downloads
         }
         self.echo: dict[tuple[int, int], int] = {}
-        self.given: dict[tuple[int, int], int] = {}
+        self.downloaded: dict[tuple[int, int], int] = {}
         """By slot and split, of the run whose copies out the copy queue has got."""
 
     def begin(self, slot: int) -> None:
@@ -134,12 +134,12 @@ class LazyPreparedPlan:
         write_words(words(self.upload_buffers[slot], copy.staging), array)
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        made = self.plan.splits[split]
+        built = self.plan.splits[split]
         with self.device.lock:
-            if UPLOAD in made.async_transfers:
+            if UPLOAD in built.async_transfers:
                 self.send(slot, split, UPLOAD, sequence_number)
             self.send(slot, split, COMPUTE, sequence_number)
-            for number in made.deferred_downloads:
+            for number in built.deferred_downloads:
                 self.send(slot, number, DOWNLOAD, sequence_number)
             if self.device.eager or self.device.rng.random() < 0.3:
                 queue = list(self.device.queue)
@@ -149,7 +149,7 @@ class LazyPreparedPlan:
         after = self.plan.splits[split].after(stage)
         self.device.queue.append(Sent(self, slot, split, stage, sequence_number, after))
         if stage == DOWNLOAD:
-            self.given[slot, split] = sequence_number
+            self.downloaded[slot, split] = sequence_number
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         own = [s for s in self.plan.splits if s.device == self.index and s.id <= split]
@@ -158,7 +158,7 @@ class LazyPreparedPlan:
             self.device.work([s for s in self.sent(slot) if (s.split, s.stage) == (split, COMPUTE)])
             for number in sorted(leaving):
                 sequence_number = self.echo.get((slot, number), -1)
-                if sequence_number != -1 and self.given.get((slot, number)) != sequence_number:
+                if sequence_number != -1 and self.downloaded.get((slot, number)) != sequence_number:
                     self.send(slot, number, DOWNLOAD, sequence_number)
             out = [s for s in self.sent(slot) if s.stage == DOWNLOAD and s.split in leaving]
             self.device.work(out)
@@ -225,9 +225,9 @@ class LazyPreparedPlan:
         if node.op == "assign":
             self.device.states.write(graph.keys[node.inputs[0]], self._value(slot, node.inputs[1]))
             return
-        beside = self.plan.locations.get((self.index, scratch_of(node_id)))
-        if beside is not None:
-            words(self.activations[slot], beside)[:] = GARBAGE
+        others = self.plan.locations.get((self.index, scratch_of(node_id)))
+        if others is not None:
+            words(self.activations[slot], others)[:] = GARBAGE
         result = evaluate_node(graph, node_id, tuple(self._value(slot, i) for i in node.inputs))
         state = self.plan.in_place.get(node_id)
         if state is not None:

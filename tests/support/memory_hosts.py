@@ -114,7 +114,7 @@ class MemoryPost:
 
 
 @dataclass
-class _Told:
+class _Outcome:
     failed: Callable[[BaseException], None]
     is_ready: bool = False
     stats: RunStats | None = None
@@ -137,7 +137,7 @@ class MemoryHost:
     prepared: list[HostPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._runs: dict[RunKey, _Told] = {}
+        self._runs: dict[RunKey, _Outcome] = {}
         self._changed = self.network.changed
         transport, trace = MemoryPost(self.network, self.name), vs.Trace()
         self.parts = PlanRunner(self.devices, transport, _MemoryDriver(self), trace, self.timeout_s)
@@ -163,20 +163,20 @@ class MemoryHost:
     ) -> None:
         self._require()
         with self._changed:
-            self._runs[run] = _Told(failed)
+            self._runs[run] = _Outcome(failed)
         self.parts.start(run, feeds, traced)
 
     def ready(self, run: RunKey, timeout_s: float) -> None:
-        self._wait(run, lambda told: told.is_ready, timeout_s)
+        self._wait(run, lambda outcome: outcome.is_ready, timeout_s)
 
     def commit(self, run: RunKey) -> None:
         if self.name not in self.network.lost:
             self.parts.commit(run)
 
     def finish(self, run: RunKey, timeout_s: float) -> WorkerRunResult:
-        told = self._wait(run, lambda told: told.stats is not None, timeout_s)
-        assert told.stats is not None
-        return WorkerRunResult(told.stats, told.events)
+        outcome = self._wait(run, lambda outcome: outcome.stats is not None, timeout_s)
+        assert outcome.stats is not None
+        return WorkerRunResult(outcome.stats, outcome.events)
 
     def abort(self, run: RunKey) -> None:
         self.parts.abort(run)
@@ -195,28 +195,28 @@ class MemoryHost:
         if self.name in self.network.lost:
             raise lost(self.name)
 
-    def _wait(self, run: RunKey, over: Callable[[_Told], bool], timeout_s: float) -> _Told:
+    def _wait(self, run: RunKey, over: Callable[[_Outcome], bool], timeout_s: float) -> _Outcome:
         with self._changed:
-            told = self._runs.get(run)
-            if told is None:
+            outcome = self._runs.get(run)
+            if outcome is None:
                 raise RunAborted("[run] not known")
             until_s = time.monotonic() + timeout_s
-            while not over(told):
-                if told.error is not None:
-                    raise told.error
+            while not over(outcome):
+                if outcome.error is not None:
+                    raise outcome.error
                 self._require()
                 if not self._changed.wait(until_s - time.monotonic()):
                     raise DeviceTimeout(f"[cluster] {self.name} says nothing")
-            return told
+            return outcome
 
     # -- ports.Driver ------------------------------------------------------------------------------
 
     def _note(self, run: RunKey, what: str, value: object) -> None:
         with self._changed:
-            told = self._runs.get(run)
-            if told is None or self.name in self.network.lost:
+            outcome = self._runs.get(run)
+            if outcome is None or self.name in self.network.lost:
                 return
-            setattr(told, what, value)
+            setattr(outcome, what, value)
             self._changed.notify_all()
 
     def tell_ready(self, run: RunKey) -> None:
@@ -229,10 +229,10 @@ class MemoryHost:
         self._note(run, *(("error", late) if "done" in self.mute else ("stats", stats)))
 
     def failed(self, run: RunKey, error: BaseException) -> None:
-        told = self._runs.get(run)
+        outcome = self._runs.get(run)
         self._note(run, "error", error)
-        if told is not None and self.name not in self.network.lost:
-            told.failed(error)
+        if outcome is not None and self.name not in self.network.lost:
+            outcome.failed(error)
 
 
 class _MemoryDriver:

@@ -34,7 +34,7 @@ with vs.Scheduler(sys.argv[1].split(",")) as sched:
 
 
 def device_now(name: str = "vulkan:0", **changes: Any) -> DeviceNow:
-    given: dict[str, Any] = {
+    feeds: dict[str, Any] = {
         "name": name,
         "label": "A Card",
         "kind": "vulkan",
@@ -56,13 +56,13 @@ def device_now(name: str = "vulkan:0", **changes: Any) -> DeviceNow:
         "busy_s": 1.0,
         "faults": 0,
     }
-    return DeviceNow(**{**given, **changes})
+    return DeviceNow(**{**feeds, **changes})
 
 
 def process_now(pid: int = 4711, *devices: DeviceNow, **changes: Any) -> ProcessNow:
     shown = devices or (device_now(),)
     sched = SchedulerNow(1, "auto", False, 1, 1, 2, 3, 1.5, 2.0, shown)
-    given: dict[str, Any] = {
+    feeds: dict[str, Any] = {
         "format": FORMAT,
         "version": "0.1.0",
         "pid": pid,
@@ -72,7 +72,7 @@ def process_now(pid: int = 4711, *devices: DeviceNow, **changes: Any) -> Process
         "tick_s": 0.5,
         "schedulers": (sched,),
     }
-    return ProcessNow(**{**given, **changes})
+    return ProcessNow(**{**feeds, **changes})
 
 
 @contextmanager

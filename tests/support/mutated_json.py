@@ -21,12 +21,12 @@ def mutate(rng: random.Random, data: Any, spared: frozenset[str] = frozenset()) 
     spared
         Keys of objects that stay as they are, with all below them.
     """
-    made, told = copy.deepcopy(data), []
+    mutated, changes = copy.deepcopy(data), []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        places = list(_places(made, (), spared))
+        places = list(_places(mutated, (), spared))
         path = rng.choice(rng.choice(_by_depth(places)))
-        told.append(f"{'.'.join(map(str, path))} {_change(rng, made, path)}")
-    return "; ".join(told), made
+        changes.append(f"{'.'.join(map(str, path))} {_change(rng, mutated, path)}")
+    return "; ".join(changes), mutated
 
 
 def _by_depth(places: list[Path]) -> list[list[Path]]:

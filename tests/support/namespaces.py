@@ -58,8 +58,8 @@ def why_not() -> str:
         text=True,
         env={**os.environ, "PATH": PATH},
     )
-    said = tried.stderr.strip()
-    return f"this system makes no network namespaces: {said}" if tried.returncode else ""
+    text = tried.stderr.strip()
+    return f"this system makes no network namespaces: {text}" if tried.returncode else ""
 
 
 def run_inside(script: Path, *arguments: str, limit_s: float) -> str:

@@ -38,8 +38,8 @@ class NodeProcess:
     def stop(self) -> tuple[int, str]:
         """End it as a service does; returns its exit code and what it said on stderr."""
         self.process.terminate()
-        _, said = self.process.communicate(timeout=STOP_S)
-        return self.process.returncode, said
+        _, text = self.process.communicate(timeout=STOP_S)
+        return self.process.returncode, text
 
 
 @contextmanager

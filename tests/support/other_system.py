@@ -126,8 +126,8 @@ def _with_good_names(event: str, args: tuple[Any, ...]) -> None:
 
 def _not_of_open_files(call: Callable[..., None], places: tuple[int, ...]) -> Callable[..., None]:
     def called(*args: Any, **more: Any) -> None:
-        given = [os.path.realpath(args[at]) for at in places if not isinstance(args[at], int)]
-        if not more and {*given} & {*_open_files()}:
+        inputs = [os.path.realpath(args[at]) for at in places if not isinstance(args[at], int)]
+        if not more and {*inputs} & {*_open_files()}:
             error = PermissionError(13, "The file is open in this process", str(args[0]))
             error.winerror = 32  # type: ignore[attr-defined]
             raise error

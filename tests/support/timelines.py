@@ -23,7 +23,7 @@ COPY_S = 10e-6
 SPLITS = 4
 
 
-def told_plan(nodes_of_split: int = 3) -> PlanView:
+def sample_plan(nodes_of_split: int = 3) -> PlanView:
     """Four splits, by turns on two devices, each of which reads what the one before made."""
     ops = ("matmul", "relu", "softmax")
     count = SPLITS * nodes_of_split
@@ -54,7 +54,7 @@ def told_plan(nodes_of_split: int = 3) -> PlanView:
     return PlanView("plan", about, nodes, splits, predicted, SPLITS * STEP_S, alive, most)
 
 
-def told_events(runs: int, seed: int = 1) -> list[Event]:
+def sample_events(runs: int, seed: int = 1) -> list[Event]:
     """Runs of that plan one after the other: 13 events each."""
     draw = random.Random(seed)
     out: list[Event] = []
@@ -75,8 +75,8 @@ def told_events(runs: int, seed: int = 1) -> list[Event]:
     return out
 
 
-def told_timeline(runs: int = 2) -> Timeline:
-    return run_timeline(told_events(runs), [told_plan()], LANES)
+def sample_timeline(runs: int = 2) -> Timeline:
+    return run_timeline(sample_events(runs), [sample_plan()], LANES)
 
 
 def simulated_devices(copy_queues: bool = False) -> list[Any]:

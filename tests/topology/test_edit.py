@@ -48,6 +48,18 @@ def test_a_device_more_is_the_last_before_the_cpu_and_has_a_name_of_its_own() ->
     assert unnamed.links.between("cpu", "rx6600") == TWO.links.default
 
 
+def test_a_device_more_on_another_host_is_the_last_before_the_cpu_of_that_host() -> None:
+    kinds = {"node1/null:0": "null", "node1/cpu": "cpu", "node2/null:0": "null", "cpu": "cpu"}
+    hosts = vs.Topology(tuple(vs.DeviceSpec(name, kind) for name, kind in kinds.items()))
+    link = Link(3e9, 1e-5)
+    more = with_device(hosts, hosts.devices[0], link)
+    assert names(more)[:3] == ["node1/null:0", "node1/null:0#2", "node1/cpu"]
+    assert more.link_in(1) == more.link_out(1) == link
+    last = with_device(more, hosts.devices[2], link)  # of a host without a CPU
+    assert names(last)[-3:] == ["node2/null:0", "node2/null:0#2", "cpu"]
+    assert last.link_in(4) == link
+
+
 def test_changes_as_text() -> None:
     one = changed(TWO, "-small, +preset:rx6600@pcie3x4,+preset:rx6600")
     assert names(one) == ["fast", "rx6600", "rx6600#2", "cpu"]
@@ -74,6 +86,6 @@ def test_changes_as_text() -> None:
         ("+preset:two-cards", "two-cards is one of the machines"),
     ],
 )
-def test_changes_that_make_no_sense_are_told(text: str, match: str) -> None:
+def test_changes_that_make_no_sense_are_reported(text: str, match: str) -> None:
     with pytest.raises(vs.PlanError, match=match):
         changed(TWO, text)

@@ -86,7 +86,7 @@ def test_the_machines_that_are_promised() -> None:
         ("", "expected a preset among the machines"),
     ],
 )
-def test_an_unknown_machine_is_told_what_is_near(name: str, match: str) -> None:
+def test_an_unknown_machine_is_reported_with_what_is_near(name: str, match: str) -> None:
     with pytest.raises(vs.PlanError, match=r"\[topology\] .*" + match):
         load_topology(PREFIX + name)
 

@@ -261,7 +261,7 @@ def test_json_says_a_key_once(tmp_path: Path) -> None:
         load_topology(tmp_path / "m.json")
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(vs.PlanError, match=r"cannot read .*none.json: No such file"):
         load_topology(tmp_path / "none.json")
     (tmp_path / "m.json").write_bytes(b"\xff\xfe")

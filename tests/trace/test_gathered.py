@@ -11,7 +11,7 @@ def event(name: str) -> Event:
     return Event(name, "host", 0.0, 1.0)
 
 
-def test_only_a_thread_that_gathers_is_told_and_of_its_own_events_alone() -> None:
+def test_only_a_thread_that_gathers_is_notified_and_of_its_own_events_alone() -> None:
     trace, both = GatheredTrace(), threading.Barrier(2)
     found: dict[str, list[Event]] = {}
 

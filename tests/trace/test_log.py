@@ -58,6 +58,6 @@ def test_lines_hold_together_whatever_they_say() -> None:
     fields = {"text": 'two\nlines \u2028 "quoted" %s', "number": np.float64("inf"), "seconds": 7}
     vs.log_sink(log)(vs.Event("fault", "gpu:0", 1.0, 3.0, fields=fields))
     (line,) = stream.getvalue().splitlines()
-    told = json.loads(line)
-    assert told["text"] == fields["text"] and told["number"] == {"float": "inf"}
-    assert told["seconds"] == 2.0  # the event's own words win
+    data = json.loads(line)
+    assert data["text"] == fields["text"] and data["number"] == {"float": "inf"}
+    assert data["seconds"] == 2.0  # the event's own words win

@@ -57,7 +57,7 @@ def test_slices_of_a_thread_do_not_overlap(shown: list[dict[str, Any]]) -> None:
             assert start >= end - 2e-3  # what takes no time is drawn with a thousandth of a us
 
 
-def test_splits_have_names_categories_and_predictions_beside(shown: list[dict[str, Any]]) -> None:
+def test_splits_have_names_categories_and_predictions_next_to(shown: list[dict[str, Any]]) -> None:
     names = {e["name"] for e in slices(shown, "split")}
     assert "split 0: a .. add" in names
     predicted = [e for e in slices(shown, "predicted") if e["name"] == "split 0: a .. add"]

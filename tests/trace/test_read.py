@@ -73,7 +73,7 @@ def write(path: Path, data: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "an empty file"),
         ("  \n", "an empty file"),
@@ -93,12 +93,12 @@ def write(path: Path, data: object) -> Path:
         ('{"vksched": {}}', "expected 'format' in vksched"),
     ],
 )  # fmt: skip
-def test_other_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "t.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(TapeError, match="cannot read .*t.json: ") as error:
         vs.load_tape(path)
-    assert said in str(error.value) and len(str(error.value)) < 500
+    assert message in str(error.value) and len(str(error.value)) < 500
 
 
 def test_files_that_are_not_there_or_no_text_are_refused(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_whatever_stands_somewhere_reading_and_use_end_in_one_error_or_none(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda d: d["plans"][0].update(graph=1), r"numbers of 0 to 0 in vksched.plans\[0\].graph"),
         (lambda d: d["graphs"][0]["nodes"][0]["inputs"].append(0), r"nodes\[0\].inputs"),
@@ -190,9 +190,9 @@ def test_whatever_stands_somewhere_reading_and_use_end_in_one_error_or_none(
     ],
 )
 def test_the_error_says_where(
-    data: dict[str, Any], tmp_path: Path, change: Callable[[Any], object], said: str
+    data: dict[str, Any], tmp_path: Path, change: Callable[[Any], object], message: str
 ) -> None:
     other = copy.deepcopy(data["vksched"])
     change(other)
-    with pytest.raises(TapeError, match=said):
+    with pytest.raises(TapeError, match=message):
         vs.load_tape(write(tmp_path / "t.json", {"vksched": other}))

@@ -52,8 +52,8 @@ def test_runs_on_real_devices_are_in_the_order_of_their_plans(
     with vs.Scheduler(devices, policy, trace=tape) as sched:
         names = [device.name for device in sched.devices]
         placed = {"a": names[0], "b": names[-1]}
-        given = {**graph_of_two_devices(), "placement": placed}
-        run = sched.compile(**given)
+        feeds = {**graph_of_two_devices(), "placement": placed}
+        run = sched.compile(**feeds)
         futures = [run.submit(x=X) for _ in range(8)]
         assert all(future.result()["b"].shape == (2, 8) for future in futures)
     found = replayed(tape, tmp_path / "t.json")
@@ -146,14 +146,14 @@ def test_a_planted_difference_is_found(
     assert done.stderr.startswith("Error: [replay] ")
 
 
-def test_the_difference_that_comes_first_is_told(data: dict[str, Any]) -> None:
+def test_the_difference_that_comes_first_is_reported(data: dict[str, Any]) -> None:
     totals_changed(data["vksched"])
     event_lost(data["vksched"])
     difference = replay_tape(tape_of(data)).difference
     assert difference is not None and "run 0" in difference.where
 
 
-def test_another_planner_is_told_by_its_version(
+def test_another_planner_is_reported_by_its_version(
     data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = planner.plan_graph
@@ -198,7 +198,7 @@ def test_runs_that_began_before_the_oldest_event_did_the_last_part(tmp_path: Pat
 
 
 @pytest.mark.parametrize("policy", ["earliest-finish", "work-stealing"])
-def test_runs_that_decide_anew_are_not_compared_and_that_is_said(
+def test_runs_that_decide_anew_are_not_compared_and_that_is_reported(
     policy: str, tmp_path: Path
 ) -> None:
     tape = vs.Tape()
@@ -231,7 +231,7 @@ def test_the_command_says_so_and_refuses_what_is_no_tape(saved: Path, tmp_path: 
     assert done.exit_code == 1 and "the file is cut" in done.stderr
 
 
-def test_a_plan_that_cannot_be_made_any_more_is_a_difference(data: dict[str, Any]) -> None:
+def test_a_plan_that_cannot_be_built_any_more_is_a_difference(data: dict[str, Any]) -> None:
     data["vksched"]["plans"][0]["topology"]["devices"][2]["memory_bytes"] = 64
     data["vksched"]["plans"][0]["topology"]["devices"][0]["memory_bytes"] = 64
     data["vksched"]["plans"][0]["topology"]["devices"][1]["memory_bytes"] = 64

@@ -11,7 +11,7 @@ from drawn_plans import draw_case
 from mutated_json import mutate
 from selection import draws
 
-from vksched.common.schema import LARGEST, Number, Whole, Wrong, check, parse, record
+from vksched.common.schema import LARGEST, Number, SchemaError, Whole, check, parse, record
 from vksched.plan.serialize.plan_codec import encode_plan
 from vksched.trace.format import DevicePlan
 
@@ -19,29 +19,29 @@ from vksched.trace.format import DevicePlan
 def holds(data: object, kind: Any) -> bool:
     try:
         check(data, kind, "it")
-    except Wrong:
+    except SchemaError:
         return False
     return True
 
 
-def is_told(data: object, kind: Any) -> bool:
+def is_refused(data: object, kind: Any) -> bool:
     try:
         parse(json.dumps(data).encode(), kind, "it")
-    except Wrong as error:
+    except SchemaError as error:
         return str(error).startswith("expected ") and " it" in str(error)
     return False
 
 
 @pytest.mark.parametrize("seed", draws(4, 40))
-def test_mutants_of_plans_are_told_as_they_are_found(seed: int) -> None:
+def test_mutants_of_plans_are_reported_as_they_are_found(seed: int) -> None:
     plan = draw_case(seed, 8).plan("priority")
     document = json.loads(json.dumps(encode_plan(plan)))
-    assert holds(document, DevicePlan) and not is_told(document, DevicePlan)
+    assert holds(document, DevicePlan) and not is_refused(document, DevicePlan)
     rng, wrong = random.Random(seed), 0
     for _ in range(100):
-        how, made = mutate(rng, document, frozenset(("topology",)))
-        assert holds(made, DevicePlan) is not is_told(made, DevicePlan), how
-        wrong += not holds(made, DevicePlan)
+        how, mutated = mutate(rng, document, frozenset(("topology",)))
+        assert holds(mutated, DevicePlan) is not is_refused(mutated, DevicePlan), how
+        wrong += not holds(mutated, DevicePlan)
     assert 20 < wrong < 100
 
 
@@ -76,14 +76,14 @@ SINGLE: list[tuple[Any, object, bool]] = [
 @pytest.mark.parametrize(("data", "kind", "expected"), SINGLE)
 def test_each_kind_of_type(data: Any, kind: object, expected: bool) -> None:
     assert holds(data, kind) is expected
-    assert is_told(data, kind) is not expected or data != data
+    assert is_refused(data, kind) is not expected or data != data
     if not expected:
-        with pytest.raises(Wrong, match="expected"):
+        with pytest.raises(SchemaError, match="expected"):
             check(data, kind, "it")
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "said"),
+    ("data", "kind", "message"),
     [
         (
             {"a": [[1], [2, "x"]]},
@@ -98,8 +98,8 @@ def test_each_kind_of_type(data: Any, kind: object, expected: bool) -> None:
         ("x" * 99, int, "a whole number as it, got '" + "x" * 56 + "..."),
     ],
 )
-def test_the_error_names_the_place_and_the_value(data: Any, kind: Any, said: str) -> None:
+def test_the_error_names_the_place_and_the_value(data: Any, kind: Any, message: str) -> None:
     for refuse in (check, lambda data, *how: parse(json.dumps(data).encode(), *how)):
-        with pytest.raises(Wrong) as error:
+        with pytest.raises(SchemaError) as error:
             refuse(data, kind, "it")
-        assert str(error.value) == f"expected {said}"
+        assert str(error.value) == f"expected {message}"

@@ -65,7 +65,7 @@ class Unprintable(Exception):
     __repr__ = __str__
 
 
-def test_a_sink_whose_failure_cannot_be_told_is_removed_too() -> None:
+def test_a_sink_whose_failure_cannot_be_reported_is_removed_too() -> None:
     def sink(event: vs.Event) -> None:
         raise Unprintable
 

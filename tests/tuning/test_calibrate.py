@@ -199,10 +199,10 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     benchmarker, known = Scripted(), Calibration(speeds_of(SPEC))
-    wanted, told = calibration_samples(small(), SPEC), list[tuple[int, int]]()
+    wanted, reported = calibration_samples(small(), SPEC), list[tuple[int, int]]()
 
     def tell(what: str, done: int, total: int) -> None:
-        told.append((done, total))
+        reported.append((done, total))
         if done == len(wanted) + 1:
             session.budget_s = 0.0
 
@@ -211,7 +211,7 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     assert sum(call.op.name in benchmarker.asked for call in wanted) == len(wanted)
     assert len(benchmarker.asked) - 1 - len(SIZES) == len(wanted) + 2
     assert found.samples == calibrate(Scripted(), wanted, known, Measurement()).samples
-    assert all(done <= total for done, total in told) and told[-1] == (1, 1)
+    assert all(done <= total for done, total in reported) and reported[-1] == (1, 1)
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
@@ -317,10 +317,10 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
     benchmarker, found = simulated(SPEC), [0]
     taken = benchmarker._taken
 
-    def spied(graph: vs.Graph, *args: Any, **given: Any) -> Any:
+    def spied(graph: vs.Graph, *args: Any, **options: Any) -> Any:
         large = [array for array in graph.data.values() if array.nbytes == w.type.host_bytes]
         found.append(len(large))
-        return taken(graph, *args, **given)
+        return taken(graph, *args, **options)
 
     monkeypatch.setattr("vksched.tuning.benchmarker.COLD_BYTES", most_bytes, raising=False)
     monkeypatch.setattr(benchmarker, "_taken", spied)
@@ -345,18 +345,18 @@ def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
 def test_calls_on_vulkan_take_their_weights_in_turn(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.runtime.vulkan.single_dispatch import Singles  # needs the native modules
+    from vksched.runtime.vulkan.single_dispatch import SingleDispatcher  # needs the native modules
 
     x, w = vs.input("x", (8, 60)), vs.weight(np.ones((60, 60), np.float32))
     offsets: dict[int, set[int]] = {0: set(), 1: set()}
-    record = Singles.record
+    record = SingleDispatcher.record
 
-    def spied(self: Singles, recording: Any, lowering: Any, place: Any) -> None:
+    def spied(self: SingleDispatcher, recording: Any, lowering: Any, place: Any) -> None:
         for operand, seen in offsets.items():
             seen.add(place(operand).offset)
         record(self, recording, lowering, place)
 
-    monkeypatch.setattr(Singles, "record", spied)
+    monkeypatch.setattr(SingleDispatcher, "record", spied)
     with vs.Scheduler([name], tune=False) as sched:
         device, host = sched.devices
         benchmarker = open_benchmarker_of(device, host, SystemClock())

@@ -23,12 +23,12 @@ SPEEDS = (1e12, 1e10, 1e-7)
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 
 
-def known(*samples: Sample, **given: Any) -> Calibration:
-    given = {"overheads": Overheads(launch_s=1e-6), "when": "2026-07-01", **given}
-    return Calibration(SPEEDS, samples=samples, **given)
+def known(*samples: Sample, **options: Any) -> Calibration:
+    options = {"overheads": Overheads(launch_s=1e-6), "when": "2026-07-01", **options}
+    return Calibration(SPEEDS, samples=samples, **options)
 
 
-def test_a_fit_finds_the_link_that_made_the_times() -> None:
+def test_a_fit_finds_the_link_that_produced_the_times() -> None:
     link = vs.Link(12e9, 20e-6)
     found = fit_link([(size, link.seconds(size)) for size in SIZES])
     assert found.bytes_per_s == pytest.approx(12e9, rel=1e-6)

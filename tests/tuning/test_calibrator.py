@@ -91,9 +91,9 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
 class Hardware(vs.SimulatedDevice):
     """A null device that says it is a card."""
 
-    def __init__(self, name: str, software: bool = False, **given: float) -> None:
+    def __init__(self, name: str, software: bool = False, **options: float) -> None:
         limits = Limits(software=software)
-        spec = replace(CARD, name=name, memory_node=name, limits=limits, **given)
+        spec = replace(CARD, name=name, memory_node=name, limits=limits, **options)
         super().__init__(spec, vs.SimulatedClock())
 
 
@@ -101,7 +101,7 @@ def relu(sched: vs.Scheduler) -> vs.CompiledGraph:
     return sched.compile(vs.relu(vs.input("x", X.shape)))
 
 
-def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folder: Path) -> None:
+def test_hardware_is_measured_at_first_use_and_numpy_next_to_it(rigs: Rigs, folder: Path) -> None:
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         assert not sched.topology.devices[0].costs
         run = relu(sched)
@@ -136,7 +136,7 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
         (lambda: [vs.SimulatedDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
     ],
 )
-def test_nothing_is_measured_that_is_no_device_or_where_the_user_said_so(
+def test_nothing_is_measured_that_is_no_device_or_where_the_user_decided(
     rigs: Rigs, devices: Callable[[], list[Any]], tune: str | bool
 ) -> None:
     with vs.Scheduler(devices(), tune=tune) as sched:
@@ -271,7 +271,7 @@ def test_a_measurement_that_fails_is_paid_from_the_same_time(
     assert 1 <= len(rigs.asked) <= 3 and time.monotonic() - began < 60
 
 
-def test_where_nothing_is_kept_the_process_knows_what_it_measured(
+def test_where_nothing_is_retained_the_process_knows_what_it_measured(
     rigs: Rigs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -355,7 +355,7 @@ def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
     assert calibrator.costed(faster) == faster
 
 
-def test_devices_are_kept_by_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_retained_by_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = DeviceSpec("cpu", "cpu", "numpy", "numpy 2.0")
     assert cost_cache_key(DeviceSpec("null:0", "null", driver="1")) is None
     assert cost_cache_key(replace(CARD, driver="")) is None
@@ -392,5 +392,5 @@ def test_the_command_measures_tells_and_forgets(
 
 
 def test_a_budget_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, told = call(capsys, "calibrate", "--time-budget", "0")
-    assert code == 1 and "[calibrate] expected a budget above 0 seconds" in told
+    code, _, reported = call(capsys, "calibrate", "--time-budget", "0")
+    assert code == 1 and "[calibrate] expected a budget above 0 seconds" in reported

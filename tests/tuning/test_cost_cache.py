@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     assert not store.add(CARD, known(relu()))
 
 
-def test_what_took_the_device_with_it_is_told(tmp_path: Path) -> None:
+def test_what_took_the_device_with_it_is_reported(tmp_path: Path) -> None:
     marker = CrashMarker(CostCache(tmp_path).path(CARD))
     marker.begin("conv", "flops", "")
     assert CostCache(tmp_path).crashed_variants(CARD) == frozenset()  # it is being measured

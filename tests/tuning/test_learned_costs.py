@@ -27,7 +27,7 @@ from vksched.tuning import calibrator as calibrator_module
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import cost_cache_key
 from vksched.tuning.cost_cache import CostCache
-from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
+from vksched.tuning.learned_costs import NEAR, SLOWER, ObservedCall, lesson_of
 from vksched.tuning.tunable_calls import shader_hash
 
 A, B = "vulkan:0", "vulkan:1"
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Devices that nobody can measure: what is known comes from runs alone."""
 
-    def refuse(*given: object) -> Any:
+    def refuse(*args: object) -> Any:
         raise UnsupportedOp("[calibrate] expected no measurement")
 
     monkeypatch.setattr(calibrator_module, "open_benchmarker_of", refuse)
@@ -138,13 +138,13 @@ def test_measurements_that_are_wrong_are_corrected_for_the_next_start(
 
         quick, readied_s = True, 0.0
 
-        def __init__(self, device: Any, *given: object) -> None:
+        def __init__(self, device: Any, *args: object) -> None:
             self.spec, self.name = device.spec, device.name
 
         def overheads(self) -> Overheads:
             return Overheads(1e-6, 1e-6, 1e-6, 1e-6)
 
-        def seconds(self, *given: object) -> float:
+        def seconds(self, *args: object) -> float:
             return 1e-4
 
         def transfers(self, size_bytes: int) -> Any:
@@ -160,7 +160,7 @@ def test_measurements_that_are_wrong_are_corrected_for_the_next_start(
         assert placed(cards.run.plan) == wanted
 
 
-def test_no_lesson_is_kept_where_the_user_said_so(
+def test_no_lesson_is_retained_where_the_user_decided(
     unmeasured: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VKSCHED_TUNE", "0")
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
             cards.runs(5)
 
 
-SEEN = Seen("relu", "relu", "bytes", 2.0**-10, 2.0**-10)
+SEEN = ObservedCall("relu", "relu", "bytes", 2.0**-10, 2.0**-10)
 PLACE = ("relu", "bytes", -10)
 
 
@@ -197,8 +197,8 @@ def known(pace: float = 1.0, *samples: Sample) -> Calibration:
     return Calibration(speeds_of(SPEC), Overheads(0.0), samples=samples, pace=pace)
 
 
-def taught(of: Calibration, usual: float, beside: float = 0.0) -> Calibration:
-    lesson = lesson_of(SPEC, of, {PLACE: SEEN}, math.log(usual), {"relu": beside})
+def taught(of: Calibration, usual: float, overhead: float = 0.0) -> Calibration:
+    lesson = lesson_of(SPEC, of, {PLACE: SEEN}, math.log(usual), {"relu": overhead})
     return of if lesson is None else of.plus(lesson)
 
 

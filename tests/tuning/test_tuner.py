@@ -19,7 +19,7 @@ import pytest
 from conftest import vulkan_names
 from graphs import make_topology
 from test_cli import call
-from test_tuner_search import Told
+from test_tuner_search import FakeBench
 
 import vksched as vs
 from vksched.cli.commands.tune import _short
@@ -83,12 +83,12 @@ class Opened:
         monkeypatch.setattr(tuner_module, "_open_bench", self.open)
 
     @contextmanager
-    def open(self, device: Device, call: Tunable) -> Iterator[Told]:
+    def open(self, device: Device, call: Tunable) -> Iterator[FakeBench]:
         self.keys.append(call.key)
         if self.error is not None:
             raise self.error
         count = len(call.names)
-        yield Told({name: 1e-3 * (count - i) for i, name in enumerate(call.names)})
+        yield FakeBench({name: 1e-3 * (count - i) for i, name in enumerate(call.names)})
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_tune_of_a_scheduler_says_what_is_read_and_measured(
             vs.Scheduler(["cpu"], tune=wrong)  # type: ignore[arg-type]
 
 
-def test_kept_results_choose_the_variant_and_change_no_result(
+def test_retained_results_choose_the_variant_and_change_no_result(
     name: str, variants: tuple[str, ...], opened: Opened
 ) -> None:
     static, *_, best = variants
@@ -147,8 +147,8 @@ def test_kept_results_choose_the_variant_and_change_no_result(
     with vs.Scheduler([name]) as sched:
         tuned = sched.compile(product())
         assert variant_of(tuned) == best
-        told = f"variant: {best}, tuned of {', '.join(variants[:-1])}"
-        assert told in tuned.plan.explain("product")
+        message = f"variant: {best}, tuned of {', '.join(variants[:-1])}"
+        assert message in tuned.plan.explain("product")
         tuned.plan.verify()
         np.testing.assert_allclose(tuned(**feeds()), expected, rtol=1e-4, atol=1e-5)
         again = vs.Topology.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["topology"])))
@@ -168,7 +168,7 @@ def test_results_of_other_shaders_are_not_used(name: str, variants: tuple[str, .
         assert variant_of(sched.compile(product())) == variants[0]
 
 
-def test_missing_calls_are_measured_once_and_kept(
+def test_missing_calls_are_measured_once_and_retained(
     name: str, variants: tuple[str, ...], opened: Opened
 ) -> None:
     recorder = vs.Recorder()
@@ -229,13 +229,13 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     static, *others, deadly = variants
     known = {static: 2e-3, **dict.fromkeys(others, 9e-3)}
 
-    class Losing(Told):
+    class Losing(FakeBench):
         def run(self, variant: str, repeat: int) -> float:
             tried.append(variant)
             return super().run(variant, repeat)
 
     @contextmanager
-    def open(device: Device, call: Tunable) -> Iterator[Told]:
+    def open(device: Device, call: Tunable) -> Iterator[FakeBench]:
         lost: dict[str, Exception] = {deadly: vs.DeviceLost("[wait] lost")}
         yield Losing(known, errors=lost)
 
@@ -327,7 +327,7 @@ def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> No
         assert opened.keys == [CALL]
 
 
-def test_bench_that_waits_behind_other_work_is_given_up(
+def test_bench_that_waits_behind_other_work_is_abandoned(
     name: str, variants: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(recording: Recording, timeout_s: float) -> None:
@@ -401,7 +401,7 @@ def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) ->
 
 
 @pytest.mark.parametrize("word", PRECISIONS)
-def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> None:
+def test_exact_kernels_are_right_next_to_those_that_sum_in_float16(word: str) -> None:
     """Calls of "float16" begin with sums in float16, which are as far off as it allows."""
     gpu = make_topology(1).devices[0]
     spec = replace(gpu, limits=replace(gpu.limits, float16=True))
@@ -410,11 +410,11 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
     (known,) = calls_of(vs.build_graph(product)[0], spec).values()
     values = np.ones(64, np.float32)
     results = {v: values * (1 + 3e-3 * v.startswith("fp16acc")) for v in known.names}
-    told = Told({v: 0.001 + 0.001 * v.startswith("fp16acc") for v in known.names}, results)
+    reported = FakeBench({v: 0.001 + 0.001 * v.startswith("fp16acc") for v in known.names}, results)
 
     @contextmanager
-    def bench(device: Device, call: Tunable) -> Iterator[Told]:
-        yield told
+    def bench(device: Device, call: Tunable) -> Iterator[FakeBench]:
+        yield reported
 
     found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Measurement(9.0))
     assert found is not None and found.dropped == {}
@@ -461,9 +461,9 @@ def test_command_measures_keeps_and_forgets(
     assert (code, err) == (0, "")
     (device,) = json.loads(out)["devices"]
     assert (device["name"], device["measured"], device["left"]) == (name, 1, [])
-    (told,) = device["calls"]
-    assert told["key"] == CALL and told["seconds"].keys() == {*variants}
-    assert told["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
+    (reported,) = device["calls"]
+    assert reported["key"] == CALL and reported["seconds"].keys() == {*variants}
+    assert reported["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
     code, out, _ = call(capsys, *asked)
     assert code == 0 and "matmul f32[8,16] f32[16,32]" in out
     assert "0 calls measured, 1 known before; in " in out
@@ -496,9 +496,11 @@ def test_command_that_is_stopped_says_where_its_results_are(
     assert code == 130 and "stopped; nothing was measured yet: the same command goes on" in err
     most = 1
     code, out, err = call(capsys, "tune", "--devices", name)
-    told = re.search("stopped; what was measured is kept in (.+): the same command goes on", err)
-    assert code == 130 and out == "" and told
-    assert opened.keys[0] in Path(told[1]).read_text()
+    reported = re.search(
+        "stopped; what was measured is kept in (.+): the same command goes on", err
+    )
+    assert code == 130 and out == "" and reported
+    assert opened.keys[0] in Path(reported[1]).read_text()
     monkeypatch.setattr(tuner_module, "_measure", measure)
     assert "1 call measured, 1 known before" in call(capsys, "tune", "--devices", name)[1]
 

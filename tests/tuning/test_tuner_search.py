@@ -17,8 +17,8 @@ from vksched.tuning.variant_cache import TuningResult
 RIGHT = np.array([1, 2, np.inf, np.nan], np.float32)
 
 
-class Told:
-    """A bench whose clock goes on by what each run takes. results: of variants that give others."""
+class FakeBench:
+    """A bench whose clock goes on by the time of each run. results: outputs of other variants."""
 
     def __init__(
         self,
@@ -54,49 +54,49 @@ class Told:
         return search("op x", tuple(names), self, left)
 
 
-def found_by(bench: Told, budget_s: float = math.inf) -> TuningResult:
+def found_by(bench: FakeBench, budget_s: float = math.inf) -> TuningResult:
     found = bench.search(budget_s)
     assert found is not None
     return found
 
 
 def test_the_fastest_wins() -> None:
-    found = found_by(Told({"a": 0.002, "b": 0.001, "c": 0.0015}))
+    found = found_by(FakeBench({"a": 0.002, "b": 0.001, "c": 0.0015}))
     assert (found.best, found.static, found.op) == ("b", "a", "op")
     assert found.seconds == pytest.approx({"a": 0.002, "b": 0.001, "c": 0.0015})
     assert found.gain == pytest.approx(2.0)
 
 
 def test_what_is_faster_by_noise_only_leaves_the_static_choice() -> None:
-    assert found_by(Told({"a": 0.001, "b": 0.00098})).best == "a"
-    assert found_by(Told({"a": 0.001, "b": 0.0009})).best == "b"
+    assert found_by(FakeBench({"a": 0.001, "b": 0.00098})).best == "a"
+    assert found_by(FakeBench({"a": 0.001, "b": 0.0009})).best == "b"
 
 
 def test_far_slower_variants_are_left_out_early() -> None:
-    bench = Told({"far": 0.4, "a": 0.001, "slower": 0.0015, "b": 0.0012})
+    bench = FakeBench({"far": 0.4, "a": 0.001, "slower": 0.0015, "b": 0.0012})
     assert found_by(bench).best == "a"
     assert bench.runs == {"far": 3, "a": 2 + ROUNDS, "slower": 4, "b": 2 + ROUNDS}
 
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_a_run_that_was_held_up_changes_nothing(number: int) -> None:
-    bench = Told({"a": 0.001, "b": 0.0012})
+    bench = FakeBench({"a": 0.001, "b": 0.0012})
     bench.held_up, bench.held_up_s = ("a", number), 0.1
     found = found_by(bench)
     assert found.best == "a" and found.seconds == pytest.approx({"a": 0.001, "b": 0.0012})
 
 
 def test_no_submission_takes_long() -> None:
-    bench = Told({"a": 1e-6, "b": 0.3, "c": 0.31})
+    bench = FakeBench({"a": 1e-6, "b": 0.3, "c": 0.31})
     found_by(bench)
     assert bench.longest_s <= max(2 * ROUND_S, 0.31)
-    slow = Told({"a": 0.3, "b": 0.31})
+    slow = FakeBench({"a": 0.3, "b": 0.31})
     found_by(slow)
     assert slow.runs["a"] == 4 and slow.now_s < 4 * CALL_S, "two rounds, then the time is over"
 
 
 def test_calls_too_long_to_compare_are_left() -> None:
-    bench = Told({"a": LONGEST_S * 1.1, "b": 0.1})
+    bench = FakeBench({"a": LONGEST_S * 1.1, "b": 0.1})
     assert bench.search() is None
     assert bench.runs == {"a": 2}, "what is slow may end the device"
 
@@ -107,12 +107,14 @@ def test_wrong_results_are_dropped_with_the_reason() -> None:
         "finite": np.array([1, 2, 3, np.nan], np.float32),
         "near": np.array([1 + 1e-6, 2, np.inf, np.nan], np.float32),
     }
-    found = found_by(Told({"a": 0.002, "scaled": 0.001, "finite": 0.001, "near": 0.0015}, wrong))
+    found = found_by(
+        FakeBench({"a": 0.002, "scaled": 0.001, "finite": 0.001, "near": 0.0015}, wrong)
+    )
     assert found.best == "near" and found.seconds.keys() == {"a", "near"}
     assert "squared error" in found.dropped["scaled"]
     assert "infinities or NaN" in found.dropped["finite"]
     whole = {"a": np.array([1, 2]), "b": np.array([1, 3])}
-    assert found_by(Told({"a": 0.002, "b": 0.001}, whole)).dropped == {
+    assert found_by(FakeBench({"a": 0.002, "b": 0.001}, whole)).dropped == {
         "b": "1 of 2 values differ from the first variant's"
     }
 
@@ -130,22 +132,22 @@ def test_rounded_factors_are_right_and_sums_in_float16_are_wrong() -> None:
         "rounded": rounded_a.astype(np.float32) @ rounded_b.astype(np.float32),
         "few bits": sums.astype(np.float32),
     }
-    found = found_by(Told({"plain": 0.002, "rounded": 0.001, "few bits": 0.0005}, results))
+    found = found_by(FakeBench({"plain": 0.002, "rounded": 0.001, "few bits": 0.0005}, results))
     assert found.best == "rounded" and found.dropped.keys() == {"few bits"}
 
 
-def test_variants_that_cannot_run_are_dropped_and_a_lost_device_is_told() -> None:
+def test_variants_that_cannot_run_are_dropped_and_a_lost_device_is_reported() -> None:
     refused = vs.UnsupportedOp("too many groups")
-    found = found_by(Told({"a": 0.002, "b": 0.001}, errors={"a": refused}))
+    found = found_by(FakeBench({"a": 0.002, "b": 0.001}, errors={"a": refused}))
     assert (found.best, found.static) == ("b", "b")
     assert found.dropped == {"a": "too many groups"} and found.gain == 1.0
-    assert Told({}, errors={"a": refused, "b": refused}).search() is None
+    assert FakeBench({}, errors={"a": refused, "b": refused}).search() is None
     with pytest.raises(vs.DeviceLost):
-        Told({"a": 0.002}, errors={"b": vs.DeviceLost("[wait] lost")}).search()
+        FakeBench({"a": 0.002}, errors={"b": vs.DeviceLost("[wait] lost")}).search()
 
 
 def test_time_that_is_over_ends_the_search() -> None:
     names = {"a": 0.1, "b": 0.2, "c": 0.1}
-    assert Told(names).search(0.15) is None, "one alone is no comparison"
-    some = found_by(Told(names), 0.55)
+    assert FakeBench(names).search(0.15) is None, "one alone is no comparison"
+    some = found_by(FakeBench(names), 0.55)
     assert some.seconds == {"a": 0.1, "b": 0.2} and some.best == "a"

@@ -18,7 +18,7 @@ from conftest import needs_posix
 from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.storage.cache_folder import default_folder
-from vksched.topology.tuned_variants import Choices
+from vksched.topology.tuned_variants import TunedVariants
 from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
@@ -48,7 +48,7 @@ def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
     assert VariantCache(tmp_path).load(DEVICE) == {ONE.key: ONE, TWO.key: TWO}
     again = replace(ONE, best="a")
     assert store.add(DEVICE, [again]) and store.load(DEVICE)[ONE.key] == again
-    assert choices(store.load(DEVICE).values()) == Choices({"op f[1]": "a", "op f[2]": "a"})
+    assert choices(store.load(DEVICE).values()) == TunedVariants({"op f[1]": "a", "op f[2]": "a"})
     assert {p.name for p in tmp_path.glob("*/*")} == {DEVICE.file_name, "lock"}
     assert store.clear(DEVICE) and not store.clear(DEVICE)
     assert store.load(DEVICE) == {}
@@ -156,7 +156,7 @@ def test_this_user_alone_reads_files(tmp_path: Path) -> None:
 
 
 @needs_posix
-def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
+def test_lock_is_released_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     with disk_cache.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from timelines import copying_tape, told_timeline
+from timelines import copying_tape, sample_timeline
 
 import vksched as vs
 from vksched.viz.timeline.critical_path import critical_spans
@@ -144,7 +144,7 @@ def test_a_take_leads_to_the_host_that_sent_the_value() -> None:
 
 
 def test_runs_and_predictions_have_paths_of_their_own() -> None:
-    timeline = told_timeline(2)
+    timeline = sample_timeline(2)
     found = {(timeline.spans[n].run, timeline.spans[n].row) for n in timeline.critical}
     rows = ("work", "host", "predicted")
     assert found == {(run, row) for run in (0, 1) for row in rows}

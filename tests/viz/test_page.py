@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chromium import Chromium, Page, find_chromium
 from PIL import Image
-from timelines import LANES, copying_tape, told_events, told_plan, told_timeline
+from timelines import LANES, copying_tape, sample_events, sample_plan, sample_timeline
 
 import vksched as vs
 from vksched.viz.timeline.build import plan_timeline, run_timeline
@@ -43,7 +43,7 @@ def browser() -> Iterator[Chromium]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "runs.html"
-    told_timeline(3).save(path)
+    sample_timeline(3).save(path)
     return path
 
 
@@ -90,8 +90,8 @@ def test_the_page_asks_for_nothing_and_may_not(browser: Chromium, file: Path) ->
     assert page.requests == [file.as_uri()]
     assert page.run("document.title") == "3 runs on gpu:0, gpu:1"
     assert "http" not in re.sub(r"http-equiv", "", file.read_text("utf-8"))
-    said = page.run("fetch('https://example.org/').then(() => 'came', (e) => String(e))")
-    assert "Failed to fetch" in said
+    text = page.run("fetch('https://example.org/').then(() => 'came', (e) => String(e))")
+    assert "Failed to fetch" in text
     stopped = page.complaints  # the page's own policy refuses it, before any network does
     assert stopped and all("Content Security Policy" in line for line in stopped)
     page.close()
@@ -208,14 +208,14 @@ def test_keys_zoom_and_pan(page: Page) -> None:
     assert page.run(WIDE) == pytest.approx(whole)
 
 
-def test_spans_are_reached_and_told_by_keys_alone(page: Page) -> None:
+def test_spans_are_reached_and_reported_by_keys_alone(page: Page) -> None:
     page.press("ArrowRight", shift=True)  # selects one in the middle
     first = selected(page)
     assert first >= 0 and not page.run(IDLE)
     page.press("ArrowRight", shift=True)
     assert selected(page) == first + 1
-    said = text_of(page, "said")
-    assert "split on gpu" in said and "measured" in said and "predicted" in said
+    text = text_of(page, "said")
+    assert "split on gpu" in text and "measured" in text and "predicted" in text
     page.press("ArrowDown", shift=True)
     row = page.run("vksched.tracks[vksched.span.track[vksched.view.selected]].row")
     assert row == "predicted"
@@ -275,9 +275,9 @@ def test_search_by_op_shape_and_name(page: Page) -> None:
 def test_help_opens_and_closes_by_keys_and_names_each_key(page: Page) -> None:
     page.press("?")
     assert page.run("document.getElementById('keys').open")
-    told = text_of(page, "keys-table")
+    reported = text_of(page, "keys-table")
     for key in ("+", "-", "Shift+→", "Enter", "Escape", "/", "c", "t", "?"):
-        assert key in told
+        assert key in reported
     page.press("Escape")
     assert not page.run("document.getElementById('keys').open")
 
@@ -397,7 +397,7 @@ def test_texts_are_large_enough(page: Page) -> None:
         .map((e) => parseFloat(getComputedStyle(e).fontSize))"""
     )
     assert min(sizes) >= 12
-    fonts = re.findall(r"font = `(?:600 )?(\d+)px", as_page(told_timeline(1)))
+    fonts = re.findall(r"font = `(?:600 )?(\d+)px", as_page(sample_timeline(1)))
     assert fonts and min(map(int, fonts)) >= 12
     assert page.run("document.documentElement.scrollWidth") <= 1280
     assert page.run("document.documentElement.scrollHeight") <= 800
@@ -407,7 +407,7 @@ def test_texts_are_large_enough(page: Page) -> None:
 
 
 def test_a_plan_that_has_not_run(browser: Chromium, tmp_path: Path) -> None:
-    plan_timeline(told_plan(), LANES).save(tmp_path / "plan.html")
+    plan_timeline(sample_plan(), LANES).save(tmp_path / "plan.html")
     page = browser.open(tmp_path / "plan.html")
     assert "nothing has run" in text_of(page, "told")
     number = find(page, "split", 2, "predicted")
@@ -422,7 +422,7 @@ def test_texts_of_a_graph_are_texts_in_the_page(browser: Chromium, tmp_path: Pat
     from vksched.viz.timeline.timeline_types import NodeView, PlanView, PredictedSpan, SplitView
 
     evil = "<img src=x onerror=alert(1)></script><script>document.title='!'</script>"
-    told = PlanView(
+    view = PlanView(
         "plan",
         evil,
         [NodeView(evil, evil, evil, (evil,), 1e-3, evil)],
@@ -430,7 +430,7 @@ def test_texts_of_a_graph_are_texts_in_the_page(browser: Chromium, tmp_path: Pat
         [PredictedSpan("split", 1, 0, 0.0, 1e-3)],
         1e-3,
     )
-    plan_timeline(told, LANES).save(tmp_path / "evil.html")
+    plan_timeline(view, LANES).save(tmp_path / "evil.html")
     page = browser.open(tmp_path / "evil.html")
     page.click(*place(page, find(page, "split", 0, "predicted")))
     assert evil in page.run("document.getElementById('panel').textContent")
@@ -445,9 +445,9 @@ def test_a_hundred_thousand_events(browser: Chromium, tmp_path: Path) -> None:
     bounded by pixels, not by events.
     """
     path = tmp_path / "many.html"
-    events = told_events(7700)
+    events = sample_events(7700)
     assert len(events) > 100_000
-    timeline = run_timeline(events, [told_plan()], LANES)
+    timeline = run_timeline(events, [sample_plan()], LANES)
     path.write_text(as_page(timeline), "utf-8")
     assert path.stat().st_size < 160 * len(timeline.spans)
     began = time.monotonic()
@@ -495,7 +495,7 @@ def test_every_row_has_a_place(browser: Chromium, tmp_path: Path, row: str) -> N
     page.close()
 
 
-def test_copies_beside_work_are_drawn_and_told(browser: Chromium, tmp_path: Path) -> None:
+def test_copies_next_to_work_are_drawn_and_reported(browser: Chromium, tmp_path: Path) -> None:
     vs.timeline(copying_tape()).save(tmp_path / "copies.html")
     page = browser.open(tmp_path / "copies.html")
     page.settle()

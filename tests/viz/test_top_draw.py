@@ -47,7 +47,7 @@ def test_it_is_never_larger_than_the_window(
         assert max(map(cell_len, found), default=0) <= columns
 
 
-def test_all_that_is_told_of_a_device_is_there() -> None:
+def test_all_that_is_reported_a_device_is_there() -> None:
     text = "\n".join(shown([process_now()]))
     for part in (
         *("vulkan:0", "A Card", "50 %", "3.0 MiB of 4.0 MiB, own 1.0 MiB", "41 °C", "queue 1"),
@@ -59,19 +59,21 @@ def test_all_that_is_told_of_a_device_is_there() -> None:
 
 @pytest.mark.parametrize("lines", [24, 12, 9])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_devices_of_other_computers_are_told_apart(lines: int, processes: int) -> None:
+def test_devices_of_other_computers_are_distinguished(lines: int, processes: int) -> None:
     computers = ("node1", "computer-of-many-letters-1", "computer-of-many-letters-2")
     names = [f"{computer}/vulkan:{at}" for computer in computers for at in range(2)]
-    window, told = Window(80, lines), set()
+    window, reported = Window(80, lines), set()
     for first in range(processes * len(names)):
         found = shown(
             [process_now(4711 + at, *map(device_now, names)) for at in range(processes)],
             State(selected_pid=4711, solo=True, first=first),
             window,
         )
-        told |= {word for line in found for word in line.split() if "/vulkan:" in word}
-    assert len(told) == len(names)
-    assert all(word.startswith(("node1/", "comp")) and word[-3:] in ("n:0", "n:1") for word in told)
+        reported |= {word for line in found for word in line.split() if "/vulkan:" in word}
+    assert len(reported) == len(names)
+    assert all(
+        word.startswith(("node1/", "comp")) and word[-3:] in ("n:0", "n:1") for word in reported
+    )
 
 
 def test_what_nobody_tells_is_not_shown() -> None:
@@ -82,13 +84,13 @@ def test_what_nobody_tells_is_not_shown() -> None:
     assert "memory not told" in text and "°C" not in text and "idle" in text
 
 
-def test_faults_and_devices_out_of_use_are_said_with_words_and_marks() -> None:
+def test_faults_and_devices_out_of_use_are_reported_with_words_and_marks() -> None:
     device = device_now(faults=2, problem="DeviceLost: it is gone", now="")
     text = "\n".join(shown([process_now(1, device)]))
     assert "! 2 faults" in text and "! out of use: DeviceLost: it is gone" in text
 
 
-def test_a_pause_and_the_order_are_said() -> None:
+def test_a_pause_and_the_order_are_reported() -> None:
     text = "\n".join(shown([process_now()], State(is_paused=True, order="memory")))
     assert "PAUSED" in text and "s sort: memory" in text
 
@@ -98,16 +100,16 @@ def test_figures_of_the_title_are_whole_or_not_there(columns: int) -> None:
     window, device = Window(columns, 24), device_now(copied_bytes_per_s=40e6)
     processes = [process_now(1, device), process_now(2, device)]
     whole = shown(processes, State(is_paused=True), Window(132, 24))[0].partition(" PAUSED")[0]
-    said = shown(processes, State(is_paused=True), window)[0].partition(" PAUSED")[0].split("  ")
-    assert len(said) >= 1 and said[0].strip() == "vksched top"
-    assert {each.strip() for each in said} <= {each.strip() for each in whole.split("  ")}
+    text = shown(processes, State(is_paused=True), window)[0].partition(" PAUSED")[0].split("  ")
+    assert len(text) >= 1 and text[0].strip() == "vksched top"
+    assert {each.strip() for each in text} <= {each.strip() for each in whole.split("  ")}
 
 
 def test_problems_take_the_place_of_the_keys() -> None:
     assert shown([], problem="process 11: it talks nonsense")[-1].startswith(" ! process 11")
 
 
-def test_more_devices_than_fit_are_said_and_reached() -> None:
+def test_more_devices_than_fit_are_reported_and_reached() -> None:
     devices = [device_now(f"vulkan:{i}") for i in range(30)]
     first = shown([process_now(1, *devices)])
     assert any("of 30; j and k scroll" in line for line in first)

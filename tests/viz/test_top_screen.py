@@ -15,7 +15,7 @@ from monitored import WORK, device_now, process_now
 from vksched.monitor.top.render import Window
 
 
-def test_a_picture_is_made_while_programs_run(
+def test_a_picture_is_built_while_programs_run(
     runtime_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "top.svg"
@@ -27,7 +27,7 @@ def test_a_picture_is_made_while_programs_run(
     assert "minilm_stream.py cpu" in text and "runs/s" in text
 
 
-def test_a_program_that_ends_is_said(runtime_home: Path, tmp_path: Path) -> None:
+def test_a_program_that_ends_is_reported(runtime_home: Path, tmp_path: Path) -> None:
     words = ["--devices", "", "--run", "-c pass", "--output", str(tmp_path / "top.svg")]
     with pytest.raises(SystemExit, match="expected programs that run on, got one that ended"):
         top_screen.main(words)

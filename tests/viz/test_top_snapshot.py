@@ -31,9 +31,9 @@ def test_a_line_is_bounded_whatever_there_is_to_tell() -> None:
 
 
 def changed(**changes: Any) -> bytes:
-    told = asdict(process_now())
-    told["schedulers"][0]["devices"][0].update(changes)
-    return json.dumps(told).encode()
+    data = asdict(process_now())
+    data["schedulers"][0]["devices"][0].update(changes)
+    return json.dumps(data).encode()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_changed_lines_are_read_or_refused() -> None:
             pass
 
 
-def test_a_terminal_is_told_nothing_by_texts() -> None:
+def test_a_terminal_gets_no_commands_by_texts() -> None:
     read = decode(changed(now="a\x1b]0;title\x07b\r\n\x9b2J", name="x" * 5000))
     device = read.schedulers[0].devices[0]
     assert device.now == "a\\u001b]0;title\\u0007b\\u000d\\u000a\\u009b2J"

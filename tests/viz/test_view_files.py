@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from timelines import told_timeline
+from timelines import sample_timeline
 
 from vksched.common.errors import VkschedError
 from vksched.viz.timeline.build import plan_timeline
@@ -25,23 +25,23 @@ def unfold(column: object, count: int) -> list[int]:
 
 
 def test_the_columns_of_the_page_say_what_the_timeline_says() -> None:
-    timeline = told_timeline(3)
+    timeline = sample_timeline(3)
     data = json.loads(as_script(page_data(timeline)))
     count, links = data["counts"]
     assert (count, links) == (len(timeline.spans), len(timeline.links))
-    told = data["spans"]
-    names = [data["texts"][i] for i in unfold(told["name"], count)]
+    reported = data["spans"]
+    names = [data["texts"][i] for i in unfold(reported["name"], count)]
     at, starts = 0, []
-    for step in told["step"]:
+    for step in reported["step"]:
         at += step
         starts.append(at / data["ticks"])
-    found = sorted(zip(names, starts, [t / data["ticks"] for t in told["took"]], strict=True))
+    found = sorted(zip(names, starts, [t / data["ticks"] for t in reported["took"]], strict=True))
     wanted = sorted((s.name, s.start_s, s.seconds) for s in timeline.spans)
     assert [name for name, *_ in found] == [name for name, *_ in wanted]
     for (_, start, took), (_, start_s, seconds) in zip(found, wanted, strict=True):
         assert start == pytest.approx(start_s, abs=1e-9)
         assert took == pytest.approx(seconds, abs=2e-9)
-    assert sum(unfold(told["critical"], count)) == len(timeline.critical)
+    assert sum(unfold(reported["critical"], count)) == len(timeline.critical)
     assert sum(track[3] for track in data["tracks"]) == count
     sources = unfold(data["links"]["source"], links)
     wanted_names = [timeline.spans[link.source].name for link in timeline.links]
@@ -51,15 +51,15 @@ def test_the_columns_of_the_page_say_what_the_timeline_says() -> None:
 def test_texts_cannot_leave_their_place_in_the_page() -> None:
     evil = "</script><script>alert(1)</script><!-- & \u2028 \ud800 '\""
     node = NodeView(evil, evil, evil, (evil,), 1.0, evil)
-    told = PlanView(evil, evil, [node], [SplitView(1, (0,))], [])
-    page = as_page(plan_timeline(told, [Lane("host"), Lane(evil, evil)]))
+    view = PlanView(evil, evil, [node], [SplitView(1, (0,))], [])
+    page = as_page(plan_timeline(view, [Lane("host"), Lane(evil, evil)]))
     assert "alert(1)</script>" not in page
     assert page.count("<script") == 2
     assert page.encode("utf-8")
 
 
 def test_a_file_has_the_form_that_its_name_says(tmp_path: Path) -> None:
-    timeline = told_timeline(2)
+    timeline = sample_timeline(2)
     timeline.save(tmp_path / "a.HTML")
     timeline.save(str(tmp_path / "a.svg"))
     assert (tmp_path / "a.HTML").read_text("utf-8").startswith("<!DOCTYPE html>")
@@ -71,7 +71,7 @@ def test_a_file_has_the_form_that_its_name_says(tmp_path: Path) -> None:
 
 
 def test_the_picture_has_predicted_rows_below_measured_ones_and_marks_the_path() -> None:
-    timeline = told_timeline(1)
+    timeline = sample_timeline(1)
     root = ET.fromstring(timeline._repr_svg_())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     rows = [t for t in texts if t in ("runs", "work", "measured", "predicted", "ops, predicted")]
@@ -87,7 +87,7 @@ def test_the_picture_has_predicted_rows_below_measured_ones_and_marks_the_path()
 
 
 def test_png_through_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timeline = told_timeline(2)
+    timeline = sample_timeline(2)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "matplotlib", None)
         without.setitem(sys.modules, "matplotlib.figure", None)
@@ -100,7 +100,7 @@ def test_png_through_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_notebook_shows_the_page_in_a_frame() -> None:
-    frame = told_timeline(1)._repr_html_()
+    frame = sample_timeline(1)._repr_html_()
     root = ET.fromstring(frame)
     assert root.tag == "iframe"
     assert root.get("sandbox") == "allow-scripts"
@@ -109,7 +109,7 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
 
 def test_a_notebook_does_not_swell_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vksched.viz.timeline.timeline.LARGEST", 1000)
-    shown = told_timeline(1)._repr_html_()
+    shown = sample_timeline(1)._repr_html_()
     assert "<svg" in shown and "<iframe" not in shown and "save(" in shown
 
 

@@ -11,9 +11,9 @@ from timelines import (
     SPLITS,
     STEP_S,
     copying_tape,
-    told_events,
-    told_plan,
-    told_timeline,
+    sample_events,
+    sample_plan,
+    sample_timeline,
 )
 
 import vksched as vs
@@ -28,7 +28,7 @@ def of(timeline, row: str, kind: str = "") -> list[Span]:
 
 
 def test_a_plan_has_predicted_splits_and_their_ops_and_nothing_measured() -> None:
-    timeline = plan_timeline(told_plan(), LANES)
+    timeline = plan_timeline(sample_plan(), LANES)
     assert {s.row for s in timeline.spans} == {"predicted", "ops"}
     splits = of(timeline, "predicted", "split")
     assert [(s.lane, s.split) for s in splits] == [(1, 0), (2, 1), (1, 2), (2, 3)]
@@ -40,13 +40,13 @@ def test_a_plan_has_predicted_splits_and_their_ops_and_nothing_measured() -> Non
     assert "nothing has run" in timeline.summary and "12 nodes in 4 splits" in timeline.title
 
 
-def test_measured_spans_lie_where_they_happened_with_what_was_predicted_beside() -> None:
-    events = told_events(2)
-    timeline = run_timeline(events, [told_plan()], LANES)
+def test_measured_spans_lie_where_they_happened_with_what_was_predicted_next_to() -> None:
+    events = sample_events(2)
+    timeline = run_timeline(events, [sample_plan()], LANES)
     work = of(timeline, "work")
-    told = [e for e in events if e.name == "split"]
-    assert [s.seconds for s in work] == pytest.approx([e.end_s - e.start_s for e in told])
-    assert [LANES[s.lane].name for s in work] == [e.device for e in told]
+    reported = [e for e in events if e.name == "split"]
+    assert [s.seconds for s in work] == pytest.approx([e.end_s - e.start_s for e in reported])
+    assert [LANES[s.lane].name for s in work] == [e.device for e in reported]
     assert [s.expected_s for s in work] == pytest.approx([STEP_S - COPY_S] * len(work))
     assert [s.expected_s for s in of(timeline, "run")] == [SPLITS * STEP_S] * 2
     assert min(s.start_s for s in timeline.spans) == 0.0
@@ -56,7 +56,7 @@ def test_measured_spans_lie_where_they_happened_with_what_was_predicted_beside()
 
 
 def test_each_run_has_its_prediction_from_its_own_start() -> None:
-    timeline = told_timeline(3)
+    timeline = sample_timeline(3)
     starts = {s.run: s.start_s for s in of(timeline, "run")}
     for run, start_s in starts.items():
         own = [s for s in of(timeline, "predicted") if s.run == run]
@@ -65,38 +65,38 @@ def test_each_run_has_its_prediction_from_its_own_start() -> None:
 
 def test_predictions_of_many_overlapping_runs_do_not_fill_the_screen() -> None:
     events = [Event("run", "host", k * 1e-6, k * 1e-6 + 5e-6, k, {}, 0) for k in range(500)]
-    timeline = run_timeline(events, [told_plan()], LANES)
+    timeline = run_timeline(events, [sample_plan()], LANES)
     tracks = lay_out(timeline.lanes, timeline.spans)
     assert sum(t.row == "ops" and t.lane == 1 for t in tracks) <= MAX_PREDICTIONS
     assert any("overlap" in note for note in timeline.notes)
 
 
 def test_links_say_what_waited_for_what() -> None:
-    timeline = told_timeline(1)
+    timeline = sample_timeline(1)
     spans = timeline.spans
-    told = set()
+    reported = set()
     for link in timeline.links:
         source, target = spans[link.source], spans[link.target]
         if source.row in ("work", "host"):
-            told.add((source.kind, source.split, target.kind, target.split, link.kind))
+            reported.add((source.kind, source.split, target.kind, target.split, link.kind))
     for split in range(SPLITS):
-        assert ("split", split, "wait", split, "fence") in told
-        assert ("copy", split, "split", split, "copy") in told
+        assert ("split", split, "wait", split, "fence") in reported
+        assert ("copy", split, "split", split, "copy") in reported
     for split in range(1, SPLITS):
-        assert ("split", split - 1, "split", split, "copy") in told
-    assert len(told) == 3 * SPLITS - 1
+        assert ("split", split - 1, "split", split, "copy") in reported
+    assert len(reported) == 3 * SPLITS - 1
     between = [at for at in timeline.links if at.name.startswith("h")]
     assert {at.bytes for at in between} == {4096}
     assert all(spans[at.source].run == spans[at.target].run for at in timeline.links)
 
 
-def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
+def test_copies_next_to_work_have_links_and_what_was_predicted() -> None:
     timeline = vs.timeline(copying_tape())
     for span in of(timeline, "transfer_queue"):
         assert span.expected_s == pytest.approx(span.seconds)
     spans = timeline.spans
     for host, aside in (("host", "transfer_queue"), ("predicted", "transfer_queue predicted")):
-        told = {
+        reported = {
             (spans[at.source].kind, spans[at.source].split, at.kind, spans[at.target].kind,
              spans[at.target].split)
             for at in timeline.links
@@ -104,10 +104,10 @@ def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
             and {spans[at.source].row, spans[at.target].row} & {host, aside}
         }  # fmt: skip
         for split in range(SPLITS):
-            assert ("transfer_queue", split, "copy", "split", split) in told
+            assert ("transfer_queue", split, "copy", "split", split) in reported
         for split in (1, 3):
-            assert ("split", split, "copy", "transfer_queue", split) in told
-        copies = {each for each in told if "copy" in (each[0], each[3])}
+            assert ("split", split, "copy", "transfer_queue", split) in reported
+        copies = {each for each in reported if "copy" in (each[0], each[3])}
         # the host's copies of x, p1 and p3 go by copy queues, and not around them
         assert all("split" not in (each[0], each[3]) for each in copies)
         if host == "host":
@@ -120,7 +120,7 @@ def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
 
 
 def test_memory_in_use_follows_the_splits_of_each_device() -> None:
-    first, second = told_timeline(1).counters
+    first, second = sample_timeline(1).counters
     assert (first.lane, list(first.values), first.most) == (1, [1 << 20, 3 << 20], 8 << 20)
     assert (second.lane, list(second.values)) == (2, [2 << 20, 4 << 20])
 
@@ -128,7 +128,7 @@ def test_memory_in_use_follows_the_splits_of_each_device() -> None:
 def test_a_device_is_never_busy_for_more_than_the_whole_time() -> None:
     events = [Event("split", "gpu:0", 0.0, 1.0, run, {"split": 0}, 0) for run in range(3)]
     events += [Event("run", "host", 0.0, 2.0, run, {}, 0) for run in range(3)]
-    assert run_timeline(events, [told_plan()], LANES).summary.endswith("busy: gpu:0 50%")
+    assert run_timeline(events, [sample_plan()], LANES).summary.endswith("busy: gpu:0 50%")
 
 
 def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
@@ -154,11 +154,10 @@ TIMES = st.tuples(st.integers(0, 60), st.integers(0, 20))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(ROWS), TIMES), max_size=40))
 def test_tracks_hold_every_span_once_and_none_overlaps(
-    given_spans: list[tuple[int, str, tuple[int, int]]],
+    rows: list[tuple[int, str, tuple[int, int]]],
 ) -> None:
     spans = [
-        Span(lane, row, "op", "x", float(at), float(at + took))
-        for lane, row, (at, took) in given_spans
+        Span(lane, row, "op", "x", float(at), float(at + took)) for lane, row, (at, took) in rows
     ]
     tracks = lay_out(LANES, spans)
     assert sorted(n for t in tracks for n in t.spans) == list(range(len(spans)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Fact:
+class ExtraMetric:
     """One value. reference: comparison value in the same unit. unit: "s", "bytes", "us/node" or
     "bytes/s".
     """

@@ -24,7 +24,7 @@ from ..common.errors import VkschedError
 from ..common.user_warning import warn_user
 from ..storage.lazy_array import drop_mapped_pages
 from .baselines.workloads import Spec
-from .extra_metrics import Fact
+from .extra_metrics import ExtraMetric
 
 SECOND = 3
 """Number of second starts, of which the median counts."""
@@ -65,7 +65,7 @@ print(json.dumps({"plain": plain, "open": opened - start, "start": ready - start
 """
 
 
-def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
+def start_facts(device: str, spec: Spec) -> Iterator[ExtraMetric]:
     """Yield the times of the first and the second start of a model on a device."""
     with TemporaryDirectory(prefix="vksched-bench-") as caches:
         try:
@@ -77,13 +77,13 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
             warn_user(str(error))
             return
     name = f"{spec.name.removesuffix(' load')}: {{}}, beside a plain read of the file"
-    yield Fact(device, name.format("first start"), first["start"], "s", first["plain"])
+    yield ExtraMetric(device, name.format("first start"), first["start"], "s", first["plain"])
     yield _fact(device, name.format("second start"), later)
     if from_disk:
         yield _fact(device, name.format("second start from disk"), from_disk)
 
 
-def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
+def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> ExtraMetric:
     """Return the median of second starts."""
     seconds, plain = (statistics.median(one[key] for one in starts) for key in ("start", "plain"))
     note = (
@@ -91,7 +91,7 @@ def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
     )
     if seconds > GOAL * plain:
         note += f"; over {GOAL:g} times"
-    return Fact(device, name, seconds, "s", plain, note)
+    return ExtraMetric(device, name, seconds, "s", plain, note)
 
 
 def _start(device: str, spec: Spec, caches: str, *how: str) -> Mapping[str, Any]:

@@ -38,7 +38,7 @@ from .baseline_process import BaselineFailed, BaselineProcess
 from .baselines.networks import build
 from .baselines.numpy_functions import EPSILON
 from .baselines.workloads import SINGLE, Spec, joined
-from .extra_metrics import Fact
+from .extra_metrics import ExtraMetric
 
 ROUNDS = 5
 
@@ -208,7 +208,7 @@ class NetworkRun:
             self._sched.delete_state(one)
 
 
-def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[Fact]:
+def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[ExtraMetric]:
     """Yield metrics of a model on a device: run time and sum of kernel times, preparation time, and
     memory with that of onnxruntime if one of `pythons` has it.
     """
@@ -230,15 +230,15 @@ def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterato
             kernels.append(single.kernel_seconds())
     name = spec.name
     both = statistics.median(taken), statistics.median(kernels)
-    yield Fact(device, f"{name}: a run, beside its kernels", both[0], "s", both[1])
+    yield ExtraMetric(device, f"{name}: a run, beside its kernels", both[0], "s", both[1])
     note = "planning, uploading and the tuner's measuring included"
-    yield Fact(device, f"{name}: compile and first run", whole.first_s, "s", note=note)
+    yield ExtraMetric(device, f"{name}: compile and first run", whole.first_s, "s", note=note)
     peak = whole.memory_bytes
-    yield Fact(device, f"{name}: peak, beside weights", peak, "bytes", whole.weight_bytes)
+    yield ExtraMetric(device, f"{name}: peak, beside weights", peak, "bytes", whole.weight_bytes)
     other = onnxruntime_bytes(spec, tuple(pythons))
     if other is not None:
         note = "by how much a fresh process grows, its file in memory included"
-        yield Fact(device, f"{name}: peak, beside onnxruntime", peak, "bytes", other, note)
+        yield ExtraMetric(device, f"{name}: peak, beside onnxruntime", peak, "bytes", other, note)
 
 
 def onnxruntime_bytes(spec: Spec, pythons: tuple[str, ...]) -> float | None:

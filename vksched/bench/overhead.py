@@ -16,7 +16,7 @@ from ..runtime.device import Device
 from ..runtime.vulkan.shaders import load_shader
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..scheduler.scheduler import Scheduler
-from .extra_metrics import Fact
+from .extra_metrics import ExtraMetric
 
 UPLOAD_BYTES = 90 << 20
 PARTS = 6
@@ -24,24 +24,24 @@ WINDOW_WORDS = 1 << 20
 REPEATS = 5
 
 
-def overhead_facts(device: str, size_bytes: int = UPLOAD_BYTES) -> Iterator[Fact]:
+def overhead_facts(device: str, size_bytes: int = UPLOAD_BYTES) -> Iterator[ExtraMetric]:
     """Yield the metrics of one device."""
     with Scheduler([device], on_device_failure="raise") as sched:
         yield _run_of_nothing(sched, device)
         yield _upload(sched, device, size_bytes)
 
 
-def _run_of_nothing(sched: Scheduler, device: str) -> Fact:
+def _run_of_nothing(sched: Scheduler, device: str) -> ExtraMetric:
     x = np.zeros(1, np.float32)
     run = sched.compile(input("x", (1,)) + 1.0)
     run(x=x)
     seconds = [_seconds(lambda: run(x=x)) for _ in range(20 * REPEATS)]
     run.close()
     note = "one number in, one op, one number out"
-    return Fact(device, "a trivial run", statistics.median(seconds), "s", note=note)
+    return ExtraMetric(device, "a trivial run", statistics.median(seconds), "s", note=note)
 
 
-def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
+def _upload(sched: Scheduler, device: str, size_bytes: int) -> ExtraMetric:
     rng = np.random.default_rng(0)
     shape = (PARTS, size_bytes // PARTS // 4)
     taken, plain = [], []
@@ -58,7 +58,7 @@ def _upload(sched: Scheduler, device: str, size_bytes: int) -> Fact:
     value = arrays.nbytes / statistics.median(taken)
     copy_bytes_per_s = arrays.nbytes / statistics.median(plain)
     note = "weights at compile, with planning and a first run; beside plain copies of windows"
-    return Fact(
+    return ExtraMetric(
         device, f"upload of {size_bytes >> 20} MB", value, "bytes/s", copy_bytes_per_s, note
     )
 

@@ -44,7 +44,7 @@ REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class PeakRates:
     """Measured peak rates, and the shader or call of each."""
 
     flops_per_s: float
@@ -64,21 +64,21 @@ class Ceiling:
         return asdict(self)
 
 
-def measure_ceiling(device: Device) -> Ceiling:
+def measure_ceiling(device: Device) -> PeakRates:
     """Return the peak rates of a device."""
     if isinstance(device, VulkanDevice):
         flops, arithmetic = max(_rates_of_fma(device.context, device.limits))
         moved, copy = max(
             _rates_of_copy(device.context, device.spec.max_buffer_bytes, device.limits)
         )
-        return Ceiling(flops, moved, arithmetic, copy)
+        return PeakRates(flops, moved, arithmetic, copy)
     assert isinstance(device, CpuDevice)
     a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
     out, source = np.empty_like(a), np.ones(COPY_WORDS, np.float32)
     target = np.zeros_like(source)
     flops = 2 * 1024**3 / _fastest_s(lambda: np.matmul(a, a, out=out))
     moved = 2 * source.nbytes / _fastest_s(lambda: np.copyto(target, source))
-    return Ceiling(flops, moved, "numpy.matmul of 1024 x 1024", "numpy.copyto")
+    return PeakRates(flops, moved, "numpy.matmul of 1024 x 1024", "numpy.copyto")
 
 
 def _rates_of_fma(context: Context, limits: Limits) -> Iterator[tuple[float, str]]:

@@ -14,13 +14,13 @@ from ..common.user_warning import warn_user
 from ..runtime.vulkan import device_probe
 from .baseline_process import BaselineFailed, BaselineProcess
 from .baselines.workloads import COPY, HALF, MIXED, Spec, reported, work_of
-from .extra_metrics import Fact
+from .extra_metrics import ExtraMetric
 from .find_baselines import BaselineInfo
-from .peak_throughput import Ceiling, measure_ceiling
+from .peak_throughput import PeakRates, measure_ceiling
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 from .suite_loader import Suite, SuiteOptions
 from .suites import DEFAULT, fitting
-from .vksched_runner import Ours, Tune
+from .vksched_runner import Tune, VkschedRunner
 
 FORMAT = 3
 TUNE_S = 60.0
@@ -38,7 +38,7 @@ class DeviceReport:
     label: str
     type: str
     driver: str
-    ceiling: Ceiling
+    ceiling: PeakRates
     baselines: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Report:
     devices: list[DeviceReport] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     version: str = ""
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[ExtraMetric] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data, as printed by `--json`."""
@@ -66,8 +66,8 @@ class Report:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Report:
-        """The inverse of `as_dict`. Raise GraphError for another format, and Wrong for other types
-        of fields.
+        """The inverse of `as_dict`. Raise GraphError for another format, and SchemaError for fields
+        of other types.
         """
         if data.get("format") != FORMAT:
             raise GraphError(
@@ -108,7 +108,7 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
     }
 
 
-def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float | None]:
+def rates(spec: Spec, seconds: float, ceiling: PeakRates) -> tuple[float, float, float | None]:
     """Return GFLOP/s, GB/s and the share of the device's peak. The share is None without a peak:
     for float16 arithmetic, which may have separate units, and bus copies.
     """
@@ -204,7 +204,7 @@ def _runners(
     tune: Tune,
 ) -> Iterator[tuple[DeviceReport, list[Runner]]]:
     with ExitStack() as stack:
-        ours = Ours(info.name, tune)
+        ours = VkschedRunner(info.name, tune)
         stack.callback(ours.close)
         tell(f"{info.name} ceilings")
         ceiling = measure_ceiling(ours.device)

@@ -47,7 +47,7 @@ class Runner(Protocol):
 
 
 @dataclass
-class Figure:
+class RunnerTiming:
     """Timing of one runner for one case.
 
     rounds_s: median of each round. reason: why there is no timing. wrong: the result was wrong.
@@ -75,10 +75,10 @@ class Result:
 
     device: str
     spec: Spec
-    figures: list[Figure]
+    figures: list[RunnerTiming]
 
     @property
-    def ours(self) -> Figure | None:
+    def ours(self) -> RunnerTiming | None:
         return next((f for f in self.figures if f.runner == OURS), None)
 
     def ratio(self, baseline: str) -> float | None:
@@ -88,7 +88,7 @@ class Result:
             return None
         return paired_ratio(other.rounds_s, self.ours.rounds_s)
 
-    def fastest_baseline(self, but: Iterable[str] = ()) -> Figure | None:
+    def fastest_baseline(self, but: Iterable[str] = ()) -> RunnerTiming | None:
         """Return the fastest baseline."""
         left_out = {OURS, *but}
         there = [f for f in self.figures if f.runner not in left_out and f.rounds_s]
@@ -169,9 +169,9 @@ def spread(samples: Sequence[float]) -> float:
     return (high - low) / middle if middle else 0.0
 
 
-def _prepare(runner: Runner, spec: Spec) -> Figure:
+def _prepare(runner: Runner, spec: Spec) -> RunnerTiming:
     answer = runner.prepare(spec)
-    figure = Figure(runner.name, note=str(answer.get("note", "")))
+    figure = RunnerTiming(runner.name, note=str(answer.get("note", "")))
     figure.memory_bytes = answer.get("bytes")
     if "skip" in answer or "error" in answer:
         figure.reason = str(answer.get("skip") or answer.get("error"))

@@ -19,12 +19,12 @@ from typing import Any
 from ..common.errors import GraphError
 from ..ir.precision import SINGLE
 from .baselines.workloads import Spec
-from .extra_metrics import Fact
+from .extra_metrics import ExtraMetric
 from .rounds import Result
 
 Ready = Callable[[Spec], Spec]
 """Return a case with its files."""
-Facts = Mapping[str, Iterator[Fact]]
+Facts = Mapping[str, Iterator[ExtraMetric]]
 """Extra metrics by name; they are measured during iteration."""
 
 

@@ -143,7 +143,7 @@ def _other_devices(devices: Collection[str]) -> str:
     return f"{', '.join(sorted(devices))} takes a part of it" if devices else ""
 
 
-class Ours:
+class VkschedRunner:
     """vksched on one device; see `rounds.Runner`. tune: tuning mode of its schedulers."""
 
     name = "vksched"

@@ -42,7 +42,7 @@ class PrintableConsole(Console):
             yield segment if text == segment.text else Segment(text, segment.style)
 
 
-class Described(TextColumn):
+class DescriptionColumn(TextColumn):
     """Progress bar column with the task's description."""
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Described(TextColumn):
         return Text(printable(task.description, one_line=True))
 
 
-class Bars(Progress):
+class ProgressBars(Progress):
     """Progress bars on stderr, hidden if stderr is not a terminal.
 
     Parameters
     ----------
     *columns
-        Columns as for rich's Progress; use `Described` for descriptions.
+        Columns as for rich's Progress; use `DescriptionColumn` for descriptions.
     quiet
         Never show the bars.
     """

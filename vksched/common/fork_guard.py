@@ -50,7 +50,7 @@ class Owner:
             )
 
 
-class OfProcess:
+class ProcessBound:
     """Base class of objects that hold devices, threads or memory of their process."""
 
     __slots__ = ()

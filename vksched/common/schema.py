@@ -25,7 +25,7 @@ Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A finite number."""
 
 
-class Wrong(ValueError):
+class SchemaError(ValueError):
     """The data has another type; the message names the place."""
 
 
@@ -39,15 +39,17 @@ def check(data: object, kind: Any, where: str) -> Any:
 
     Raises
     ------
-    Wrong
+    SchemaError
         The data has another type; the message names the place.
     """
     try:
         return msgspec.convert(data, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise Wrong(_explain(str(error), data, kind, where)) from None
+        raise SchemaError(_explain(str(error), data, kind, where)) from None
     except UnicodeEncodeError as error:  # half a surrogate pair in a key
-        raise Wrong(f"expected keys of Unicode in {where}, got {error.object!r:.60}") from None
+        raise SchemaError(
+            f"expected keys of Unicode in {where}, got {error.object!r:.60}"
+        ) from None
 
 
 def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
@@ -55,7 +57,7 @@ def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
 
     Raises
     ------
-    Wrong
+    SchemaError
         The text is no JSON, or has another type; the message names the place.
     """
     try:
@@ -65,11 +67,11 @@ def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
 
 
 def _parse_any(text: bytes | bytearray | str, where: str) -> object:
-    """Return the data of a JSON text. Raise Wrong if it is none."""
+    """Return the data of a JSON text. Raise SchemaError if it is none."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise Wrong(f"expected {where}, got no JSON: {error}") from None
+        raise SchemaError(f"expected {where}, got no JSON: {error}") from None
 
 
 def _refuse_constant(word: str) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..common.errors import VkschedError
-from ..common.schema import Number, Size, Whole, Wrong, check, parse
+from ..common.schema import Number, SchemaError, Size, Whole, check, parse
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
@@ -168,11 +168,11 @@ def read_report(path: str | os.PathLike[str]) -> HealthReport:
     """
     try:
         if Path(path).stat().st_size > MAX_BYTES:
-            raise Wrong(f"expected at most {MAX_BYTES >> 20} MiB")
+            raise SchemaError(f"expected at most {MAX_BYTES >> 20} MiB")
         data = parse(Path(path).read_bytes(), dict[str, Any], "the report")
         number = check(data.pop("format", None), Whole, "the format of the report")
         if number != FORMAT:
-            raise Wrong(f"expected format {FORMAT}, got {number}")
+            raise SchemaError(f"expected format {FORMAT}, got {number}")
         report: HealthReport = check(data, HealthReport, "the report")
         return report
     except OSError as error:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from tempfile import TemporaryFile
 from typing import Any
 
 from ..testing.check_ops import check_samples
@@ -48,7 +49,8 @@ def prove(device: str, every: bool, advance: Callable[[str], None]) -> KernelPro
     failures: list[KernelFailure] = []
     while start < count and ended < MAX_ENDED:
         begun: tuple[str, str] | None = None
-        for line in _lines(device, every, start):
+        child = _Child(device, every, start)
+        for line in child.lines():
             if "begin" in line:
                 begun = (line["begin"][0], line["begin"][1])
                 continue
@@ -60,32 +62,52 @@ def prove(device: str, every: bool, advance: Callable[[str], None]) -> KernelPro
             advance(outcome["op"])
         if start < count:
             ended += 1
-            op, case = begun or ("", "")
-            error = "the driver ended the process, or gave no answer" if begun else "no case began"
-            failures.append(KernelFailure(op, case, error))
+            failures.append(KernelFailure(*(begun or ("", "")), child.ending))
             start += 1
-            advance(op)
+            advance(begun[0] if begun else "")
             if begun is None:
                 break
     return KernelProof(start, right, on_cpu, tuple(failures))
 
 
-def _lines(device: str, every: bool, start: int) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a child."""
-    command = [sys.executable, "-m", __name__, device, "all" if every else "some", str(start)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-    ) as child:
-        assert child.stdout is not None
-        watch = _Watch(child)
-        try:
-            for text in child.stdout:
-                watch.restart()
-                if text.startswith('{"'):
-                    yield json.loads(text)
-        finally:
-            watch.stop()
-            child.kill()
+class _Child:
+    """The child process that runs cases from `start` on. ending: how it ended."""
+
+    def __init__(self, device: str, every: bool, start: int) -> None:
+        which = "all" if every else "some"
+        self._command = [sys.executable, "-m", __name__, device, which, str(start)]
+        self.ending = ""
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the child until it ends."""
+        with (
+            TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+            subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8"
+            ) as child,
+        ):
+            assert child.stdout is not None
+            watch = _Watch(child)
+            try:
+                for text in child.stdout:
+                    watch.restart()
+                    if text.startswith('{"'):
+                        yield json.loads(text)
+            finally:
+                watch.stop()
+                child.kill()
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or [""])[-1]
+            self.ending = _ending(child.wait(), last, watch.hung)
+
+
+def _ending(code: int, last: str, hung: bool) -> str:
+    """Return a text for the end of a child. last: the last line that it wrote to stderr."""
+    if hung:
+        return f"the driver gave no answer for {SILENT_S:.0f} s"
+    if code < 0:
+        return f"the driver ended the process with signal {-code}"
+    return f"the process ended with code {code}: {last or 'no message'}"
 
 
 class _Watch:
@@ -94,13 +116,18 @@ class _Watch:
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
         self._timer: threading.Timer | None = None
+        self.hung = False
         self.restart()
 
     def restart(self) -> None:
         self.stop()
-        self._timer = threading.Timer(SILENT_S, self._child.kill)
+        self._timer = threading.Timer(SILENT_S, self._end)
         self._timer.daemon = True
         self._timer.start()
+
+    def _end(self) -> None:
+        self.hung = True
+        self._child.kill()
 
     def stop(self) -> None:
         if self._timer is not None:

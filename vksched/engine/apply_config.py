@@ -18,7 +18,7 @@ from ..ir.graph import Graph
 from ..ir.graph_builder import BuildResult
 from ..ir.tensor import Tensor
 from ..ops.creation.state import StatePiece
-from ..parallel.apply_config import Applied, Pieces, apply_config
+from ..parallel.apply_config import AppliedConfig, Pieces, apply_config
 from ..parallel.config.config_types import Config
 from ..parallel.sharding.sharding_strategy import Devices, ShardedAxis
 from ..plan.costs.node_cost import node_seconds
@@ -65,7 +65,7 @@ class PlanCostOracle:
         return simulate(plan).seconds
 
 
-class Configuring:
+class ConfigApplier:
     """Applies one config to requests. lie: returns the locations of states. known: names that need
     no warning.
     """
@@ -116,7 +116,7 @@ class Configuring:
 
     def _applied(
         self, graph: Graph, config: Config, topology: Topology, shown: Collection[str]
-    ) -> Applied:
+    ) -> AppliedConfig:
         costs = PlanCostOracle(topology, self._policy, self._with_cpu)
         return apply_config(graph, config, topology, costs, shown, self._pieces(graph))
 

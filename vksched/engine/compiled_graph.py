@@ -37,14 +37,14 @@ from ..common.user_warning import warn
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
-from ..runtime.device import Closing
+from ..runtime.device import Closeable
 from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
 from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
-from .plan_builder import Preparing
-from .replan import Drift, ReplanReason
+from .plan_builder import PlanBuilder
+from .replan import ReplanReason, ReplanTracker
 from .report.run_history import GraphHistory, PlanOptions
 from .request import Request
 from .run_pool import RunPool
@@ -81,7 +81,7 @@ class GraphExecutionState:
     """
 
     def __init__(
-        self, preparing: Preparing, request: Request, progress: Progress | None = None
+        self, preparing: PlanBuilder, request: Request, progress: Progress | None = None
     ) -> None:
         self._preparing = preparing
         self._request = request
@@ -95,12 +95,12 @@ class GraphExecutionState:
         self._stale = (
             ""  # the reason for a new generation at the next run: "slow", "restore_device"
         )
-        self._drift = Drift(preparing.paces.of)
+        self._drift = ReplanTracker(preparing.paces.of)
         self._measured = False
         """True once kernels were tuned; retried runs do not tune, because they are late already."""
         self.plan_numbers: list[int] = []  # of all plans until now, for events
         self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
-        self._unanswered: list[Closing] = []
+        self._unanswered: list[Closeable] = []
         # This condition guards the following fields; it wakes threads that wait for the end.
         self._state = threading.Condition()
         self._pool = RunPool(stream_on(preparing.opened.devices))
@@ -374,7 +374,7 @@ class GraphExecutionState:
                     raise
 
 
-def _history(request: Request, preparing: Preparing) -> GraphHistory:
+def _history(request: Request, preparing: PlanBuilder) -> GraphHistory:
     copies, with_cpu = preparing.copies, preparing.opened.with_cpu
     asked = PlanOptions(request.overrides, with_cpu, copies, request.all_reduce_nodes)
     return GraphHistory(partial(_asked, request, asked))

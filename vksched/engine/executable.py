@@ -19,7 +19,7 @@ from ..common.errors import (
     call_text,
     cast_text,
 )
-from ..common.fork_guard import OfProcess
+from ..common.fork_guard import ProcessBound
 from ..ir.build_graph import Outputs
 from ..ir.graph import Graph, Node
 from ..ir.tensor import Tensor, convert
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
 
-class CompiledGraph(OfProcess):
+class CompiledGraph(ProcessBound):
     """A compiled graph: call it with arrays by name, any number of times, from any thread."""
 
     _INSTEAD = "to send what its graph is built from, and to compile it in each process"

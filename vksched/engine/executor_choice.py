@@ -1,6 +1,6 @@
 """Executor choice: selects the executor of a plan.
 
-    dynamic scheduling ------> DynamicExecutor        one split on the CPU --> SingleExecutor
+    dynamic scheduling ------> DynamicExecutor        one split on the CPU --> CpuExecutor
     over several hosts ------> ClusterExecutor        with replicas ---------> Replicas
                                                       all others ------------> Executor
 
@@ -15,11 +15,11 @@ from dataclasses import replace
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..runtime.executors.base_executor import BaseExecutor, close_all
-from ..runtime.executors.cpu_executor import SingleExecutor, is_single
+from ..runtime.executors.cpu_executor import CpuExecutor, is_single
 from ..runtime.executors.dynamic_executor import DynamicExecutor
 from ..runtime.executors.executor_context import ExecutorContext
-from ..runtime.executors.plan_executor import Executor
-from ..runtime.executors.replica_executor import Replicas
+from ..runtime.executors.plan_executor import PlanExecutor
+from ..runtime.executors.replica_executor import ReplicaExecutor
 from ..runtime.simulated_clock import SimulatedStream
 from ..topology.host_names import DRIVER, host_of
 from .remote_hosts import Hosts
@@ -46,7 +46,7 @@ def build_executor(
         raise
     if len(each) == 1:
         return each[0]
-    executor = Replicas(plan, each, context)
+    executor = ReplicaExecutor(plan, each, context)
     executor.stream = stream
     return executor
 
@@ -60,7 +60,7 @@ def _build_one(
     elif hosts is None or all(
         host_of(plan.topology.devices[split.device].name) == DRIVER for split in plan.splits
     ):
-        executor = (SingleExecutor if is_single(plan) else Executor)(plan, context)
+        executor = (CpuExecutor if is_single(plan) else PlanExecutor)(plan, context)
     else:
         # imported only with a cluster
         from ..distributed.driver.cluster_executor import ClusterExecutor

@@ -19,19 +19,19 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import GraphError
-from ..common.fork_guard import OfProcess, Owner
+from ..common.fork_guard import Owner, ProcessBound
 from ..ir.build_graph import Outputs, Updates
 from ..ir.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
 from .compile_options import CompileOptions
 from .executable import CompiledGraph, Result
-from .graph_registry import Graphs
+from .graph_registry import GraphRegistry
 
 Build = Callable[..., Outputs | tuple[Outputs, Updates]]
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
-class Function(OfProcess):
+class Function(ProcessBound):
     """A function of arrays of any shape, whose graph `build` creates.
 
     Parameters
@@ -55,7 +55,7 @@ class Function(OfProcess):
     def __init__(
         self,
         build: Build,
-        graphs: Graphs,
+        graphs: GraphRegistry,
         options: CompileOptions,
         bounds: Mapping[str, tuple[int, int]],
         limit: int,

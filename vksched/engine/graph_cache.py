@@ -23,7 +23,7 @@ Types are therefore checked, graph and plan are verified like those of untrusted
 names the request that it answers. An invalid file is set aside with a warning. Constants are used
 as stored: whoever can write to the folder can change results, as with the package itself.
 
-Examples: tests/engine/test_graph_cache.py, tests/generation/test_graph_cache.py.
+Examples: tests/engine/test_cached_graphs.py, tests/generation/test_graph_cache.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from ..ops.lowering import native_kernels
 from ..passes import RewriteConstraints
 from ..plan.serialize.graph_codec import NONSENSE
 from ..planner.plan_cache import CachedPlan
-from ..storage.content_hash import digest_of
 from ..storage.disk_cache import (
     PACKAGE,
     about_loaded,
@@ -63,7 +62,7 @@ from ..storage.disk_cache import (
     set_aside,
 )
 from ..storage.lazy_array import LazyArray, origin_of
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 from .graph_document import Document, LeafTable, bytes_of, decode_graph, document_of, encode_graph
 
 FORMAT = 7
@@ -179,7 +178,7 @@ def describe_graph(graph: Graph) -> tuple[object, ...] | None:
     if len(graph.nodes) < MIN_NODES or any(node.declaration.opaque for node in graph.calls):
         return None
     leaves: list[tuple[object, ...]] = []
-    left = MAX_HASHED_BYTES
+    contents, left = hashlib.sha256(), MAX_HASHED_BYTES
     for node_id, held in graph.data.items():
         origin = None if graph.nodes[node_id].op == "constant" else origin_of(held)
         if origin is not None:
@@ -190,9 +189,10 @@ def describe_graph(graph: Graph) -> tuple[object, ...] | None:
         left -= held.nbytes
         if left < 0 or isinstance(held, LazyArray):
             return None
-        leaves.append((node_id, digest_of(held)))
-    nodes = [(n.op, n.inputs, n.attrs, n.type, n.name) for n in graph.nodes]
-    return repr((nodes, graph.outputs, graph.backed_up_states)), repr(leaves)
+        contents.update(held.tobytes())  # its size is that of the node's type
+    nodes = [(n.op, n.inputs, n.attrs, n.type.shape, n.type.dtype, n.name) for n in graph.nodes]
+    ends = graph.outputs, graph.backed_up_states
+    return repr(nodes), repr(ends), repr(leaves), contents.hexdigest()
 
 
 def depends_on_memory(graph: Graph) -> bool:
@@ -208,7 +208,7 @@ def describe_constraints(constraints: RewriteConstraints, with_memory: bool) -> 
             sorted(constraints.observed),
             sorted(constraints.pinned_devices.items()),
             None if limits is None else dict(limits.tuned),
-            None if limits is None else replace(limits, tuned=Choices()),
+            None if limits is None else replace(limits, tuned=TunedVariants()),
             constraints.memory_bytes if with_memory else None,
         )
     )

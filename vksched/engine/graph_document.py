@@ -5,7 +5,7 @@
 
 Leaves that passes created are constants: their bytes are part of the document. All other leaves
 belong to the model or the source graph, and are looked up by reference. Complexity: O(nodes).
-Examples: tests/engine/test_graph_cache.py.
+Examples: tests/engine/test_cached_graphs.py.
 """
 
 from __future__ import annotations

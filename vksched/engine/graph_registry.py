@@ -32,14 +32,16 @@ from .graph_cache import (
     DeferredGraph,
     depends_on_memory,
     describe_constraints,
+    describe_graph,
     hash_of,
 )
-from .plan_builder import Preparing
+from .graph_document import SourceLeaves
+from .plan_builder import PlanBuilder
 from .request import Request, find_observers, find_pipeline_order, least_limits
 from .request_precision import apply_precision
 
 if TYPE_CHECKING:
-    from .apply_config import Configuring
+    from .apply_config import ConfigApplier
 
 DEFAULTS = CompileOptions()
 
@@ -52,14 +54,14 @@ class _Entry:
     runs: list[CompiledGraph] = field(default_factory=list)
 
 
-class Graphs:
+class GraphRegistry:
     """The compiled graphs of one scheduler.
 
     configuring: applies the scheduler's config, if there is one. warned: fallbacks that were warned
     about. lock: held while a graph is compiled, otherwise only briefly.
     """
 
-    def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:
+    def __init__(self, preparing: PlanBuilder, configuring: ConfigApplier | None = None) -> None:
         self.preparing = preparing
         self.configuring = configuring
         self.warned: set[str] = set()
@@ -126,8 +128,8 @@ class Graphs:
         progress: Progress | None,
         file: CachedGraph | None = None,
     ) -> CompiledGraph:
-        """Return a handle to the compiled graph of a request; the caller holds the lock. file: of a
-        deferred graph; by default that of the request's graph.
+        """Return a handle to the compiled graph of a request; the caller holds the lock. file: the
+        cached graph of a deferred one; by default that of the request's graph.
         """
         key = request.key()
         entry = self.entries.get(key)
@@ -155,7 +157,7 @@ class Graphs:
         preparing, ready = self.preparing, request
         if request.cached_plan is None:
             is_deferred = file is not None
-            file = file or preparing.cached_graph(request)
+            file = file or self._file_of(request)
             ready = preparing.lighten(request, None if is_deferred else file.read())
         assert file is not None
         try:
@@ -172,6 +174,17 @@ class Graphs:
             if cached is None or plan is not None:
                 file.write(ready.graph, plan)
         return state
+
+    def _file_of(self, request: Request) -> CachedGraph:
+        """Return the cached graph and plan of a request, which may not exist."""
+        graph, key = request.graph, None
+        if self.configuring is None and self.preparing.optimizes and not request.pipeline_order:
+            described = describe_graph(graph)
+            if described is not None:
+                constraints = request.constraints(self.preparing.topology())
+                by_memory = depends_on_memory(graph)
+                key = hash_of(described, describe_constraints(constraints, by_memory))
+        return CachedGraph(key, SourceLeaves(graph))
 
     def _warn_of_fallbacks(self, run: CompiledGraph) -> CompiledGraph:
         """Warn of CPU fallbacks in a compiled graph, and return it."""

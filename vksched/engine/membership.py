@@ -14,14 +14,14 @@ from weakref import WeakMethod
 
 from ..common.errors import DeviceError
 from ..topology.host_names import DRIVER, host_of
-from .graph_registry import Graphs
-from .plan_builder import Preparing
+from .graph_registry import GraphRegistry
+from .plan_builder import PlanBuilder
 
 
 class Membership:
     """The devices of other hosts that one scheduler uses."""
 
-    def __init__(self, preparing: Preparing, graphs: Graphs) -> None:
+    def __init__(self, preparing: PlanBuilder, graphs: GraphRegistry) -> None:
         self._preparing = preparing
         self._graphs = graphs
         self._lock = threading.Lock()

@@ -42,19 +42,11 @@ from ..topology.topology import Topology
 from ..trace import Event, Trace
 from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
-from ..tuning.learned_costs import Lessons
+from ..tuning.learned_costs import LearnedCosts
 from .device_set import DeviceSet
 from .executor_choice import build_executor
 from .faults import ON_DEVICE_FAILURE, Faults, Quarantine
-from .graph_cache import (
-    CachedGraph,
-    depends_on_memory,
-    describe_constraints,
-    describe_graph,
-    hash_of,
-)
-from .graph_document import SourceLeaves
-from .replan import Drift, ReplanReason
+from .replan import ReplanReason, ReplanTracker
 from .request import Request, plan_request
 from .state_table import StateTable
 
@@ -113,7 +105,7 @@ class Settings:
             )
 
 
-class Preparing:
+class PlanBuilder:
     """Builds plans and executors on the devices of one scheduler.
 
     lock: held from planning with the free memory until that memory is allocated.
@@ -136,7 +128,7 @@ class Preparing:
         self.states = states
         self.watchdog = watchdog
         self.paces = SpeedTracker(trace.clock)
-        self.lessons = Lessons(self.paces, first_use.calibrator)
+        self.lessons = LearnedCosts(self.paces, first_use.calibrator)
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
@@ -173,17 +165,6 @@ class Preparing:
             return request
         with resting_collector(len(request.graph.nodes)):
             return request.optimized(self.topology(), cached=cached)
-
-    def cached_graph(self, request: Request) -> CachedGraph:
-        """Return the file of a request's rewritten graph and plan, which may not exist."""
-        graph, key = request.graph, None
-        if self._settings.optimize and not (request.pipeline_order or request.notes):
-            described = describe_graph(graph)
-            if described is not None:
-                constraints = request.constraints(self.topology())
-                by_memory = depends_on_memory(graph)
-                key = hash_of(described, describe_constraints(constraints, by_memory))
-        return CachedGraph(key, SourceLeaves(graph))
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measure kernel variants of the graph, as far as the tuner wants to, and then the costs
@@ -281,7 +262,7 @@ class Preparing:
         left_out: Mapping[str, str],
         small: bool,
         progress: Progress | None = None,
-        drift: Drift | None = None,
+        drift: ReplanTracker | None = None,
         again: ReplanReason | None = None,
         cause: str = "compile",
         stream: SimulatedStream | None = None,
@@ -341,7 +322,7 @@ class Preparing:
             why = {"op": found.op, "nodes": found.nodes, "cause": join_reasons(found.reasons)}
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
-    def look(self, request: Request, drift: Drift, faults: Faults) -> ReplanReason | None:
+    def look(self, request: Request, drift: ReplanTracker, faults: Faults) -> ReplanReason | None:
         """Return the reason for a switch to another plan; None to keep the current one."""
         if not self._by_cost:
             drift.left = None  # otherwise each run would look again

@@ -46,7 +46,7 @@ from ..runtime.run_stats import RunStats
 from ..schedule import Metrics, Objective
 from ..topology.perf_model import PerfModel
 from ..topology.topology import Topology
-from .single_device import Alone, Finding
+from .single_device import Finding, SingleDeviceTrials
 
 BAND = 1.5
 """The half-width of the band: the maximum ratio to the speed at planning time."""
@@ -100,7 +100,7 @@ class MeasuredReplanReason(ReplanReason):
         )
 
 
-class Drift:
+class ReplanTracker:
     """Tracks the speeds of one graph's plan; the caller holds a lock.
 
     paces: returns the recent slowdown of a device by op, as `Paces.of` does.
@@ -123,7 +123,7 @@ class Drift:
         self._since_s = 0.0
         """The time of runs since the last look, in seconds."""
         self._next_s = -math.inf
-        self.alone = Alone()
+        self.alone = SingleDeviceTrials()
         """The trials of single devices."""
         self._found: Finding | None = None
         self._began, self._rest = 0, 1

@@ -38,12 +38,13 @@ from ..plan.types.decision import Decision
 from ..plan.types.node_names import NameIndex
 from ..plan.types.placement_overrides import resolve_overrides
 from ..planner.plan_cache import CachedPlan
+from ..planner.planner import plan_graph
 from ..planner.search.select import is_better
 from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
 from ..topology.topology import Topology
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 from .compile_options import Observe
 
 DeviceProfile = tuple[frozenset[str], Limits | None]
@@ -189,6 +190,32 @@ def plan_request(request: Request, topology: Topology, planned: Callable[[Reques
     return plan
 
 
+def plan_by_policy(
+    request: Request,
+    topology: Topology,
+    *,
+    policy: str = "auto",
+    objective: str = "latency",
+    copies: int | str | None = "auto",
+    with_cpu: bool = False,
+) -> Plan:
+    """Return the plan that a scheduler with these options makes of a request; see `plan_graph`."""
+
+    def planned(version: Request) -> Plan:
+        return plan_graph(
+            version.graph,
+            topology,
+            policy=policy,
+            objective=objective,
+            overrides=version.overrides,
+            copies=copies,
+            with_cpu=with_cpu,
+            pipeline_order=version.pipeline_order,
+        )
+
+    return plan_request(request, topology, planned) if policy == "auto" else planned(request)
+
+
 def _plan_for_working(
     request: Request, version: Request, topology: Topology, planned: Callable[[Request], Plan]
 ) -> Plan:
@@ -307,7 +334,7 @@ def _device_profile(topology: Topology) -> DeviceProfile:
     """
     limits = least_limits(topology)
     names = frozenset(d.name for d in _in_use(topology))
-    return names, None if limits is None else replace(limits, tuned=Choices())
+    return names, None if limits is None else replace(limits, tuned=TunedVariants())
 
 
 MAX_CPU_SLOWDOWN = 30.0

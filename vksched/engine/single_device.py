@@ -52,7 +52,7 @@ class Finding:
     after_s: float
 
 
-class Alone:
+class SingleDeviceTrials:
     """The trials of one graph; the caller holds a lock."""
 
     def __init__(self) -> None:

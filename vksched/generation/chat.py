@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..common.dtypes import Progress
 from ..common.errors import DTypeError, ShapeError, VkschedError
-from ..common.fork_guard import OfProcess
+from ..common.fork_guard import ProcessBound
 from ..common.gc_pause import resting_collector
 from .generator import CompilingScheduler, Generator
 from .sampling import Sampling
@@ -80,7 +80,7 @@ class TextStream(Iterator[str]):
             self._state.finish_reason = self._state.finish_reason or "closed"
 
 
-class Chat(OfProcess):
+class Chat(ProcessBound):
     """A language model on the devices of a scheduler, with the KV cache of one sequence.
 
     A prompt that shares a prefix with the previous sequence, as the next message of a conversation

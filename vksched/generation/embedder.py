@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.dtypes import INT32, NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
-from ..common.fork_guard import OfProcess
+from ..common.fork_guard import ProcessBound
 from ..ir.tensor import input
 from .generator import CompilingScheduler
 
@@ -32,7 +32,7 @@ BATCH_SIZE = 8
 """The number of texts of a batch; a single remaining text is a batch of one."""
 
 
-class Embedder(OfProcess):
+class Embedder(ProcessBound):
     """A language model on the devices of a scheduler that computes embedding vectors.
 
     Vectors are normalized to length 1, so their dot product is the cosine similarity. Methods are

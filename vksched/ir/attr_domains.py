@@ -43,7 +43,7 @@ MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AttrCall:
     """The call whose attributes are checked."""
 
     op: str
@@ -67,10 +67,10 @@ class Domain(ABC):
         return ShapeError
 
     @abstractmethod
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         """Return "" if a value is valid, else a description of the valid values."""
 
-    def check(self, name: str, value: AttrValue, call: Asked) -> None:
+    def check(self, name: str, value: AttrValue, call: AttrCall) -> None:
         """Raise ShapeError or DTypeError if a value is invalid."""
         expected = self.expected(value, call)
         if expected:
@@ -84,7 +84,7 @@ def shown(value: object) -> str:
 
 
 Domains = dict[str, Domain]
-Count = Callable[[Asked], int]
+Count = Callable[[AttrCall], int]
 
 
 # -- one value -------------------------------------------------------------------------------------
@@ -94,18 +94,18 @@ Count = Callable[[Asked], int]
 class Flag(Domain):
     """True or False."""
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         return "" if type(value) is bool else "True or False"
 
 
 @dataclass(frozen=True)
-class Whole(Domain):
+class Int(Domain):
     """Integer from low to high; a bool is not accepted."""
 
     low: int = -WORD - 1
     high: int = WORD
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         if type(value) is int and self.low <= value <= self.high:
             return ""
         if type(value) is int and value < self.low and self.high >= WORD:
@@ -114,7 +114,7 @@ class Whole(Domain):
 
 
 @dataclass(frozen=True)
-class Real(Domain):
+class Float(Domain):
     """Finite float32 number from low to high."""
 
     low: float = -LARGEST
@@ -124,7 +124,7 @@ class Real(Domain):
     def error(self) -> type[VkschedError]:
         return DTypeError
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         fits = type(value) in (int, float) and self.low <= value <= self.high  # type: ignore[operator]
         return "" if fits else f"a finite number in {self.low:g}..{self.high:g}"
 
@@ -139,7 +139,7 @@ class Value(Domain):
     def error(self) -> type[VkschedError]:
         return DTypeError
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         dtype = call.inputs[0].dtype if call.inputs else call.attrs.get("dtype")
         if dtype not in (*DTYPES, *NARROW):
             return ""  # the domain of `dtype` reports it
@@ -170,7 +170,7 @@ class OneOf(Domain):
     def error(self) -> type[VkschedError]:
         return DTypeError if self.is_dtype else ShapeError
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         fits = any(type(value) is type(each) and value == each for each in self.choices)
         return "" if fits else f"one of {', '.join(map(repr, self.choices))}"
 
@@ -201,7 +201,7 @@ class Axis(Domain):
     more: int = 0
     of_scalar: bool = False
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         count = max(call.rank(self.of) + self.more, int(self.of_scalar))
         if type(value) is int and 0 <= value < count:
             return ""
@@ -216,7 +216,7 @@ def rank_of(operand: int = 0) -> Count:
     return lambda call: call.rank(operand)
 
 
-def spatial(call: Asked) -> int:
+def spatial(call: AttrCall) -> int:
     """Return the number of spatial axes of operand 0, which exclude batch and channels."""
     return max(call.rank(0) - 2, 0)
 
@@ -224,7 +224,7 @@ def spatial(call: Asked) -> int:
 def as_many_as(name: str) -> Count:
     """Return a count equal to the length of another attribute."""
 
-    def count(call: Asked) -> int:
+    def count(call: AttrCall) -> int:
         other = call.attrs.get(name)
         return len(other) if isinstance(other, tuple) else 0
 
@@ -232,7 +232,7 @@ def as_many_as(name: str) -> Count:
 
 
 @dataclass(frozen=True)
-class Each(Domain):
+class TupleOf(Domain):
     """Tuple of values of one domain.
 
     Parameters
@@ -246,7 +246,7 @@ class Each(Domain):
     least: int = 0
     most: int = MAX_RANK
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         minimum, maximum = self.least, self.most
         if self.count is not None:
             minimum = maximum = self.count if isinstance(self.count, int) else self.count(call)
@@ -257,9 +257,9 @@ class Each(Domain):
         return wrong and f"{wrong} each"
 
 
-def wholes(low: int, high: int = WORD, count: Count | int | None = None) -> Each:
+def wholes(low: int, high: int = WORD, count: Count | int | None = None) -> TupleOf:
     """Return the domain of tuples of integers from low to high."""
-    return Each(Whole(low, high), count)
+    return TupleOf(Int(low, high), count)
 
 
 @dataclass(frozen=True)
@@ -269,8 +269,8 @@ class Dims(Domain):
     rank: int | None = None
     low: int = 0
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
-        wrong = Each(Whole(self.low, MAX_ELEMENTS), self.rank).expected(value, call)
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
+        wrong = TupleOf(Int(self.low, MAX_ELEMENTS), self.rank).expected(value, call)
         rank = f"at most {MAX_RANK}" if self.rank is None else str(self.rank)
         return wrong and f"a shape of rank {rank} and sizes of {self.low} or more"
 
@@ -290,7 +290,7 @@ class Axes(Domain):
     in_order: bool = True
     every: bool = False
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         rank = call.rank(0)
         known = isinstance(value, tuple) and all(type(a) is int and 0 <= a < rank for a in value)
         if known:
@@ -316,7 +316,7 @@ class Nullable(Domain):
     def error(self) -> type[VkschedError]:
         return self.of.error
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         wrong = "" if value is None else self.of.expected(value, call)
         return wrong and f"None or {wrong}"
 
@@ -332,11 +332,11 @@ class Optional(Domain):
     def error(self) -> type[VkschedError]:
         return self.of.error
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         return self.of.expected(value, call)
 
 
 def leaf_attrs(dtypes: tuple[str, ...] = DTYPES) -> Domains:
     """Return the attributes of leaves: the type, and optional bounds of integers."""
-    end = Optional(Whole(-LONG - 1, LONG))
+    end = Optional(Int(-LONG - 1, LONG))
     return {"shape": Dims(), "dtype": dtype_of(*dtypes), "low": end, "high": end}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..common.dtypes import TensorType
 from ..common.errors import ShapeError
-from .attr_domains import Asked, Domain, OneOf, Optional, shown
+from .attr_domains import AttrCall, Domain, OneOf, Optional, shown
 from .attrs import Attrs
 from .op import Op
 from .precision import PRECISION, PRECISIONS
@@ -29,7 +29,7 @@ def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
         raise ShapeError(f"[{op.name}] expected {number} operands, got {len(inputs)}")
     if op.attrs is None:
         return
-    known, call = domains_of(op), Asked(op.name, inputs, attrs)
+    known, call = domains_of(op), AttrCall(op.name, inputs, attrs)
     rest = dict(attrs.items())
     for name, domain in known.items():
         if name in rest:

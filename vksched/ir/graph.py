@@ -133,13 +133,6 @@ class Graph:
         return tuple(calls.setdefault(each, len(calls)) for each in call_keys)
 
     @cached_property
-    def call_results(self) -> dict[int, tuple[object, dict[int, Any]]]:
-        """Results of distinct calls, cached by the module that computes them: by the identity of a
-        device or its limits, the object and the results by signature.
-        """
-        return {}
-
-    @cached_property
     def overwritten(self) -> frozenset[int]:
         """Return nodes that partially update a state, in place if they run on its device."""
         reads = Counter(i for node in self.nodes for i in node.inputs)

@@ -19,9 +19,9 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import GraphError, PlanError, call_text
-from ..common.fork_guard import OfProcess, Owner
+from ..common.fork_guard import Owner, ProcessBound
 from ..engine.compile_options import CompileOptions
-from ..engine.graph_registry import Graphs
+from ..engine.graph_registry import GraphRegistry
 from ..engine.report.build_report import report_last
 from ..engine.report.run_report import RunReport
 from ..importers.onnx.lower.frame import NeedsInputs
@@ -35,7 +35,7 @@ from .run_history import RunHistoryRecorder
 from .segments import CLOSED, CompiledSegment, SegmentCache
 
 
-class CompiledModel(OfProcess):
+class CompiledModel(ProcessBound):
     """A compiled model: call it with arrays by name, any number of times.
 
     Each new set of shapes is compiled at its first call and cached. The least recently used one is
@@ -47,7 +47,7 @@ class CompiledModel(OfProcess):
     def __init__(
         self,
         model: Model,
-        graphs: Graphs,
+        graphs: GraphRegistry,
         options: CompileOptions,
         limit: int,
         warns: bool = True,
@@ -66,7 +66,7 @@ class CompiledModel(OfProcess):
         self._workers: set[int] = set()
         self._submitted: set[Future[dict[str, CpuValue]]] = set()
         self._closed = False
-        self._direct: Direct | None = None
+        self._direct: DirectRun | None = None
         self._looked_at: object = None
         """The input types for which `_direct` was looked up."""
 
@@ -113,7 +113,7 @@ class CompiledModel(OfProcess):
             results = {v.name: _owned(a, owned) for v, a in zip(self.outputs, found, strict=True)}
         if types is not None and (direct is not None or types != self._looked_at):
             segment = program.whole(arrays)
-            self._direct = None if segment is None else Direct(types, segment, self.outputs)
+            self._direct = None if segment is None else DirectRun(types, segment, self.outputs)
             self._looked_at = types
         return results
 
@@ -252,7 +252,7 @@ class CompiledModel(OfProcess):
             return self._programs[initializers]
 
 
-class Direct:
+class DirectRun:
     """A run of the model that is one run of one graph, for fixed input types. types: as returned by
     `types_of`.
     """

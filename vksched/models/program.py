@@ -18,7 +18,7 @@ import numpy as np
 from ..common.errors import OutOfMemory
 from ..engine.compile_options import CompileOptions, Placements
 from ..engine.executable import CompiledGraph
-from ..engine.graph_registry import Graphs
+from ..engine.graph_registry import GraphRegistry
 from ..importers.onnx.lower.frame import CpuStep, Frame
 from ..importers.onnx.lower.frame_lowering import FrameLowering
 from ..importers.onnx.lower.model_context import ModelContext
@@ -45,7 +45,7 @@ class SegmentCompiler:
     a run.
     """
 
-    graphs: Graphs
+    graphs: GraphRegistry
     options: CompileOptions
     warned: set[str] | None
     history: RunHistoryRecorder

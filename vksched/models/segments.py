@@ -17,7 +17,7 @@ import numpy as np
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import PlanError
 from ..engine.executable import CompiledGraph
-from ..importers.onnx.lower.frame import Frame, Lowered
+from ..importers.onnx.lower.frame import Frame, LoweredSegment
 from ..importers.onnx.lower.model_context import ModelContext
 from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.values import CpuValue
@@ -58,7 +58,7 @@ class CompiledSegment:
     wrong shape inference when the segment was lowered.
     """
 
-    lowered: Lowered
+    lowered: LoweredSegment
     run: CompiledGraph | None
     step: CpuStepFunction | None
     then: BranchPoint | None

@@ -76,7 +76,7 @@ class Ticks:
 
 
 @dataclass(slots=True)
-class Moved:
+class TransferCount:
     """copies: transfers between a device and the host in a run. copied_bytes: their size."""
 
     copies: int = 0
@@ -118,7 +118,7 @@ class DeviceActivity:
         self.busy.add(at_s, seconds)
         self.busy_s += seconds
 
-    def move(self, tick: float, runs: int, moved: Moved) -> None:
+    def move(self, tick: float, runs: int, moved: TransferCount) -> None:
         """Add the transfers of runs that ended in a tick."""
         amounts = runs, runs * moved.copies, runs * moved.copied_bytes
         self.runs += amounts[0]
@@ -157,7 +157,7 @@ class Activity:
         self._pending: deque[tuple[PlanValue, RunStats]] = deque()
         self.lock = threading.RLock()
         """Guards all attributes above."""
-        self._moved: dict[int, tuple[weakref.ref[PlanValue], dict[str, Moved]]] = {}
+        self._moved: dict[int, tuple[weakref.ref[PlanValue], dict[str, TransferCount]]] = {}
 
     def ran(self, plan: PlanValue, stats: RunStats) -> None:
         """Record a finished run."""
@@ -193,7 +193,7 @@ class Activity:
         for name, moved in self._count_transfers(plan).items():
             self.devices[name].move(tick, runs, moved)
 
-    def _count_transfers(self, plan: PlanValue) -> dict[str, Moved]:
+    def _count_transfers(self, plan: PlanValue) -> dict[str, TransferCount]:
         known = self._moved.get(id(plan))
         if known is not None and known[0]() is plan:
             return known[1]
@@ -204,13 +204,13 @@ class Activity:
         return found
 
 
-def moved_by(plan: PlanValue) -> dict[str, Moved]:
+def moved_by(plan: PlanValue) -> dict[str, TransferCount]:
     """Return the transfers of a run between each device and the host: inputs, results, cross-device
     transfers, streamed weights. The CPU has none.
     """
-    out: dict[str, Moved] = {}
+    out: dict[str, TransferCount] = {}
     for split in plan.splits:
-        moved = out.setdefault(plan.topology.devices[split.device].name, Moved())
+        moved = out.setdefault(plan.topology.devices[split.device].name, TransferCount())
         if not plan.topology.is_cpu(split.device):
             copies = [c.node for c in split.uploads] + [c.node for c in split.downloads]
             moved.copies += len(copies)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..common.env import is_on
-from ..engine.graph_registry import Graphs
+from ..engine.graph_registry import GraphRegistry
 
 SWITCH = "VKSCHED_MONITOR"
 
 
-def watch(graphs: Graphs, policy: str, wanted: bool | None) -> Callable[[], None]:
+def watch(graphs: GraphRegistry, policy: str, wanted: bool | None) -> Callable[[], None]:
     """Publish a scheduler if enabled; return a function that stops it.
 
     wanted: None uses the variable VKSCHED_MONITOR. Raise VkschedError if the variable is neither on

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ..common.errors import DeviceError
 from ..engine.compiled_graph import load_of
-from ..engine.graph_registry import Graphs
+from ..engine.graph_registry import GraphRegistry
 from ..runtime.device import Device, MemoryUsage, ReportsMemory
 from ..runtime.executors.run_record import InFlightSplit
 from ..trace import SystemClock
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 class Watch:
     """The watch of one scheduler. number: its index in the process."""
 
-    def __init__(self, graphs: Graphs, policy: str) -> None:
+    def __init__(self, graphs: GraphRegistry, policy: str) -> None:
         preparing = graphs.preparing
         self.number = next(_numbers)
         self.policy = policy
@@ -81,7 +81,7 @@ class Watch:
             )
 
     def _device(
-        self, device: Device, graphs: Graphs, at_work: Sequence[InFlightSplit], now_s: float
+        self, device: Device, graphs: GraphRegistry, at_work: Sequence[InFlightSplit], now_s: float
     ) -> DeviceNow:
         name, preparing = device.name, graphs.preparing
         did, (usage, temperature_c) = self.activity.devices[name], self._memory[name]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..common.fork_guard import Owner, in_child, keep_for_ever
 from ..scheduler.scheduler import Scheduler
 from ..trace import Recorder
-from .providers import Chosen
+from .providers import ProviderChoice
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model
@@ -33,7 +33,7 @@ def _renew_lock() -> None:
     _again = threading.Lock()
 
 
-class Opened:
+class OpenedModel:
     """A model compiled on its own devices; see `choose_devices`.
 
     Raises
@@ -45,7 +45,7 @@ class Opened:
     """
 
     def __init__(
-        self, model: Model, chosen: Chosen, recorder: Recorder | None, optimize: bool
+        self, model: Model, chosen: ProviderChoice, recorder: Recorder | None, optimize: bool
     ) -> None:
         self.chosen = chosen
         self._model, self._recorder, self._optimize = model, recorder, optimize

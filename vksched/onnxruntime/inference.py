@@ -18,11 +18,11 @@ from ..common.errors import (
     VkschedError,
     dict_text,
 )
-from ..common.fork_guard import OfProcess
+from ..common.fork_guard import ProcessBound
 from ..importers import load_onnx
 from ..trace import Recorder
 from .binding import IOBinding
-from .compiled_session import Opened
+from .compiled_session import OpenedModel
 from .config_entries import DATA_FOLDER
 from .devices import OrtEpDevice, OrtMemoryInfo, get_ep_devices
 from .options import (
@@ -78,7 +78,7 @@ class ModelMetadata:
     custom_metadata_map: dict[str, str]
 
 
-class InferenceSession(OfProcess):
+class InferenceSession(ProcessBound):
     """A model on vksched's devices, with the interface of onnxruntime's class.
 
     In a forked child, a session that uses only the CPU compiles again at its first use there;
@@ -134,12 +134,12 @@ class InferenceSession(OfProcess):
         self,
         providers: Sequence[Provider] | None,
         provider_options: Sequence[Mapping[str, Any]] | None,
-    ) -> Opened:
+    ) -> OpenedModel:
         """Return the model compiled for the devices of the providers."""
         level = self._sess_options.graph_optimization_level
         optimize = level != GraphOptimizationLevel.ORT_DISABLE_ALL
         chosen = choose_devices(providers, provider_options)
-        return Opened(self._model, chosen, self._recorder, optimize)
+        return OpenedModel(self._model, chosen, self._recorder, optimize)
 
     # -- model metadata ----------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ Provider = str | tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ProviderChoice:
     """The devices and options that providers select.
 
     Attributes
@@ -85,7 +85,7 @@ def offered() -> tuple[str, ...]:
 
 def choose_devices(
     providers: Sequence[Provider] | str | None, options: Sequence[Mapping[str, Any]] | None = None
-) -> Chosen:
+) -> ProviderChoice:
     """Return the devices of providers; None and an empty list select the default devices.
 
     "CPUExecutionProvider" is the CPU. "VulkanExecutionProvider" is all default Vulkan devices, or
@@ -106,7 +106,7 @@ def choose_devices(
         A Vulkan device or "cpu" has no such option.
     """
     if providers is None or not len(providers):
-        return Chosen(None)
+        return ProviderChoice(None)
     if isinstance(providers, str):
         providers = [providers]
     if options is not None and len(options) != len(providers):
@@ -145,12 +145,12 @@ def choose_devices(
             )
     if list(gpus) == [None] or (moved and not gpus):
         shown = tuple(name for name in foreign if name in wanted)
-        return Chosen(None, tuple(foreign), shown, **aim)
+        return ProviderChoice(None, tuple(foreign), shown, **aim)
     defaults = (
         [i.name for i in device_probe.default_devices() if i.name != "cpu"] if None in gpus else []
     )
     found = [name for gpu in gpus for name in ([gpu] if gpu is not None else defaults)]
-    return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
+    return ProviderChoice((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
 
 
 def _check_options(name: str, passed: Mapping[str, Any], known: Sequence[str]) -> None:

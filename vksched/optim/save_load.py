@@ -38,7 +38,7 @@ _KINDS = {
 _CONVERT = "safetensors.numpy.save_file({name: array, ...}, path)"
 
 
-class Holder(Protocol):
+class StateHolder(Protocol):
     """An object that holds states, such as a Scheduler."""
 
     def read(self, state: Tensor) -> NDArray: ...
@@ -52,7 +52,7 @@ States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
 """Updates, or states: one, an iterable, or those of a dict."""
 
 
-def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
+def save(path: str | os.PathLike[str], sched: StateHolder, states: States) -> None:
     """Write the current values of states to a safetensors file.
 
     An existing file is replaced atomically. All values are of one moment: submitted runs complete
@@ -110,7 +110,7 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
         raise
 
 
-def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
+def load(path: str | os.PathLike[str], sched: StateHolder, states: States) -> None:
     """Set states to the values in a file that `save` wrote; none of them if the file does not
     match.
 

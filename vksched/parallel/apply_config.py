@@ -18,7 +18,7 @@ from ..ir.graph_builder import BuildResult
 from ..topology.topology import Topology
 from .config.config_types import AUTO, Config, Section, Shard
 from .config.match_sections import sections_of, unmatched
-from .pipeline.build_pipeline import Arranged, arrange, matching, stage_devices
+from .pipeline.build_pipeline import BuiltPipeline, arrange, matching, stage_devices
 from .sharding.choose_sharding import Sharder
 from .sharding.config_axes import check_axes, idle_shards, where_of
 from .sharding.cost_oracle import CostOracle
@@ -42,7 +42,7 @@ Pieces = Mapping[int, tuple[Devices, ShardedAxis] | None]
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedConfig:
     """A graph with a config applied.
 
     Parameters
@@ -76,7 +76,7 @@ def apply_config(
     oracle: CostOracle,
     shown: Collection[str] = (),
     pieces: Pieces | None = None,
-) -> Applied:
+) -> AppliedConfig:
     """Return an equivalent graph that follows a config.
 
     Parameters
@@ -116,7 +116,7 @@ def apply_config(
     result = work.built_by(sharder)
     warnings |= idle_shards(chosen, sharder.shard, config)
     overrides = tuple(result.pinned_devices.items())
-    return Applied(
+    return AppliedConfig(
         result.graph,
         overrides,
         result.pipeline_order,
@@ -128,7 +128,7 @@ def apply_config(
 
 def _pipelined(
     graph: Graph, config: Config, topology: Topology, oracle: CostOracle, shown: list[int]
-) -> Arranged | None:
+) -> BuiltPipeline | None:
     """Return the graph as a pipeline; None if the config has none for it."""
     pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
     if pipeline is None:

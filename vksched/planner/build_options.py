@@ -26,7 +26,7 @@ from ..common.formatting import count_of
 from ..ir.graph import Node
 from ..plan.costs import node_cost
 from ..plan.costs.op_support import OpSupport
-from ..plan.dynamic.options import Options, Piece, Recorded
+from ..plan.dynamic.options import DeviceRecordings, Options, Piece
 from ..plan.simulation.simulate_plan import overhead_seconds
 from ..plan.types.placement_overrides import Overrides, resolve_overrides
 from ..plan.types.split_draft import SUBMISSION_S
@@ -55,7 +55,7 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
     builder = _OptionsBuilder(support, overrides, with_cpu)
     pieces = builder.pieces
     makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
-    on: dict[int, Recorded] = {}
+    on: dict[int, DeviceRecordings] = {}
     for device in range(len(support.topology.devices)):
         held = [number for number, piece in enumerate(pieces) if device in piece.seconds]
         if held:
@@ -64,7 +64,7 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
     return Options(graph, support.topology, pieces, makers, on, builder.rules, tuple(builder.notes))
 
 
-def _check_host(support: OpSupport, on: Mapping[int, Recorded]) -> None:
+def _check_host(support: OpSupport, on: Mapping[int, DeviceRecordings]) -> None:
     """Raise OutOfMemory if the host cannot hold memory of the CPU and staging buffers."""
     topology, need = support.topology, 0
     for device, recorded in on.items():

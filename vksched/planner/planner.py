@@ -35,7 +35,7 @@ from .build_options import make_options
 from .memory.draft import finish
 from .memory.fit import AUTO, LEAST, most_copies
 from .search.evaluate import fitted
-from .search.select import Chosen, choose, compare
+from .search.select import ChosenPlan, choose, compare
 
 STATIC = ("priority", "auto")
 """"priority" fills devices in the given order; "auto" takes the best of simulated candidates."""
@@ -118,7 +118,7 @@ def plan_graph(
     with resting_collector(len(graph.nodes)):
         if policy not in STATIC:
             return verify_plan(_expect(support, policy, overrides, with_cpu, copies))
-        chosen = Chosen()
+        chosen = ChosenPlan()
         if policy == "auto":
             chosen = choose(support, overrides, with_cpu, goal, copies)
         draft, spills = chosen.fitted or fitted(support, overrides, None)

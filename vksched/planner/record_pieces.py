@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ..common.dtypes import WORD_BYTES
 from ..plan.costs.op_support import OpSupport
-from ..plan.dynamic.options import Piece, Recorded
+from ..plan.dynamic.options import DeviceRecordings, Piece
 from ..plan.types.offsets import aligned, assign_spans
 from ..plan.types.plan_types import (
     HOST,
@@ -29,7 +29,7 @@ from .partition.barriers import find_barriers, split_items
 
 def record(
     support: OpSupport, pieces: Sequence[Piece], held: Sequence[int], device: int
-) -> Recorded:
+) -> DeviceRecordings:
     """Return the recordings of a device with their memory. held: the pieces to record, in order."""
     graph, topology = support.graph, support.topology
     spec = topology.devices[device]
@@ -65,7 +65,7 @@ def record(
         locations=MappingProxyType({(device, v): span for v, span in places.spans.items()}),
         any_order=True,
     )
-    return Recorded(plan, copies, entries, at)
+    return DeviceRecordings(plan, copies, entries, at)
 
 
 class _Places:

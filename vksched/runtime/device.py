@@ -26,14 +26,14 @@ TransferTimes = Mapping[str, tuple[float | None, float | None]]
 """By stage of a split on the transfer queue, its start and its seconds; None without timestamps."""
 
 
-class Closing(Protocol):
+class Closeable(Protocol):
     """An object that must be closed."""
 
     def close(self) -> None:
         """Wait for pending work and free everything; safe to call twice."""
 
 
-class PreparedPlan(Closing, Protocol):
+class PreparedPlan(Closeable, Protocol):
     """One plan on one device.
 
     Order of calls in a run, per slot: `begin`, then for each split `upload`, `submit`, `wait`,

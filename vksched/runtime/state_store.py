@@ -44,7 +44,7 @@ class StateStore(Protocol):
         """Return the keys of all states."""
 
 
-class CpuValues(Protocol):
+class CpuStateAccess(Protocol):
     """The access to states that numpy needs during a split."""
 
     def view(self, key: object) -> NDArray: ...

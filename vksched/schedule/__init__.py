@@ -14,7 +14,7 @@ The package imports no tensors, graphs or drivers. docs/guides/scheduling.md des
 from __future__ import annotations
 
 from ..topology.links import Link
-from ..topology.power import Watts
+from ..topology.power import DevicePower
 from .model.objectives import Metrics, Objective
 from .model.task_graph import Platform, Task, TaskGraph
 from .schedule import Schedule, policies, schedule
@@ -29,7 +29,7 @@ __all__ = [
     "TaskGraph",
     "Platform",
     "Transfer",
-    "Watts",
+    "DevicePower",
     "policies",
     "schedule",
 ]

@@ -23,7 +23,7 @@ from .memory_aware import respecting_memory
 from .model.lower_bounds import path_bound, pinned_bound
 from .model.objectives import Objective, least_of, values_of
 from .model.problem import Problem
-from .model.simulate_tasks import Placed, simulate
+from .model.simulate_tasks import TaskPlacement, simulate
 from .policies import POLICIES, fastest, heft, single
 from .policies.heft import OTHER_RANKS
 
@@ -53,7 +53,7 @@ POLICY_SHARE = 0.35
 
 def best_of_all(
     problem: Problem, objective: Objective, budget_s: float, seed: int
-) -> tuple[str, Placed, dict[str, float]]:
+) -> tuple[str, TaskPlacement, dict[str, float]]:
     """Return the best schedule, the name of the policy that it started from, and the reference of a
     mix: the least value of each objective over all policies.
     """
@@ -82,7 +82,7 @@ def _bound(problem: Problem, objective: Objective) -> float:
 
 
 def _value(
-    problem: Problem, objective: Objective, least: dict[str, float], placed: Placed
+    problem: Problem, objective: Objective, least: dict[str, float], placed: TaskPlacement
 ) -> float:
     words = [word for word, _ in objective.weights]
     return objective.value(values_of(problem, placed, simulate(problem, placed), words), least)
@@ -90,12 +90,12 @@ def _value(
 
 def _portfolio(
     problem: Problem, objective: Objective, steps: float
-) -> tuple[tuple[float, str, Placed], dict[str, float], float]:
+) -> tuple[tuple[float, str, TaskPlacement], dict[str, float], float]:
     """Return the value, name and schedule of the best policy, the least value of each objective
     over all policies, and the total number of steps.
     """
     words = [word for word, _ in objective.weights]
-    taken, found = 0.0, list[tuple[dict[str, float], str, Placed]]()
+    taken, found = 0.0, list[tuple[dict[str, float], str, TaskPlacement]]()
     always = {"heft"}  # the first policy with this name
     for name, policy, cost in _policies(problem, words):
         if found and name not in always and taken + cost > steps:
@@ -115,12 +115,12 @@ def _portfolio(
 
 def _policies(
     problem: Problem, words: list[str]
-) -> list[tuple[str, Callable[[Problem], Placed], float]]:
+) -> list[tuple[str, Callable[[Problem], TaskPlacement], float]]:
     names = problem.where.devices
     alone = fastest(problem)[:MAX_SINGLES]
     if problem.n * problem.m == sum(map(len, problem.candidate_devices)) and not problem.limited:
         del alone[1:]  # with all tasks on one device, the least work is the best
-    out: list[tuple[str, Callable[[Problem], Placed], float]] = [
+    out: list[tuple[str, Callable[[Problem], TaskPlacement], float]] = [
         (f"single:{names[d]}", partial(single, device=d), steps_of("single", problem))
         for d in alone
     ]

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from ..common.errors import PlanError
 from .model.partial_schedule import DeadEnd
 from .model.problem import Problem
-from .model.simulate_tasks import Placed
+from .model.simulate_tasks import TaskPlacement
 
 
-def respecting_memory(problem: Problem, policy: Callable[[Problem], Placed]) -> Placed:
+def respecting_memory(
+    problem: Problem, policy: Callable[[Problem], TaskPlacement]
+) -> TaskPlacement:
     """Return a policy's schedule within the memory limits.
 
     Raises

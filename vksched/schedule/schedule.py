@@ -19,7 +19,7 @@ from .local_search.step_budget import default_budget
 from .memory_aware import respecting_memory
 from .model.objectives import Objective, least_of, metrics_of
 from .model.problem import Problem, make_problem
-from .model.simulate_tasks import Placed, Times, simulate
+from .model.simulate_tasks import TaskPlacement, Times, simulate
 from .model.task_graph import AT_MOST, Platform, TaskGraph, is_amount
 from .policies import POLICIES, single
 from .schedule_result import ScheduleValue, Transfer
@@ -97,7 +97,7 @@ def schedule(
     if goal.asks("energy") and without:
         raise PlanError(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
-            f"{without[0]}; try Platform(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
+            f"{without[0]}; try Platform(..., watts={{{without[0]!r}: DevicePower(busy, idle), ...}})"
         )
     if budget_s is not None and not is_amount(budget_s):  # an infinite budget would never end
         raise PlanError(
@@ -115,7 +115,7 @@ def schedule(
     return make_schedule(problem, placed, name, goal, least)
 
 
-def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
+def find_policy(problem: Problem, policy: str) -> Callable[[Problem], TaskPlacement]:
     """Return the function of a policy by name.
 
     Raises
@@ -142,7 +142,7 @@ def _unknown(what: str, got: str, known: list[str]) -> str:
 
 def make_schedule(
     problem: Problem,
-    placed: Placed,
+    placed: TaskPlacement,
     policy: str,
     objective: str | Objective,
     least: Mapping[str, float] | None = None,
@@ -173,7 +173,7 @@ def make_schedule(
     )
 
 
-def _transfers(problem: Problem, placed: Placed, times: Times) -> tuple[Transfer, ...]:
+def _transfers(problem: Problem, placed: TaskPlacement, times: Times) -> tuple[Transfer, ...]:
     """Return all transfers, by start."""
     names = [task.name for task in problem.tasks]
     devices = problem.where.devices

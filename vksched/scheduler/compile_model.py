@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..engine.compile_options import CompileOptions
-    from ..engine.graph_registry import Graphs
+    from ..engine.graph_registry import GraphRegistry
     from ..generation.chat import Chat
     from ..generation.generator import CompilingScheduler
     from ..importers.base import ImportedModel
@@ -40,7 +40,7 @@ def chat_of(
 
 def run_of_model(
     outputs: ImportedModel,
-    graphs: Graphs,
+    graphs: GraphRegistry,
     options: CompileOptions,
     limit: int = 16,
 ) -> CompiledModel:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, overload
 from ..common.dtypes import NDArray, Progress
 from ..common.env import is_on
 from ..common.errors import DeviceError
-from ..common.fork_guard import OfProcess, Owner
+from ..common.fork_guard import Owner, ProcessBound
 from ..engine.compile_options import CompileOptions, Observe, Placements, split_options
 from ..engine.device_set import DeviceSet
 from ..engine.executable import CompiledGraph
 from ..engine.faults import Quarantine
 from ..engine.function import Build, Function
 from ..engine.graph_cache import DeferredGraph
-from ..engine.graph_registry import Graphs
+from ..engine.graph_registry import GraphRegistry
 from ..engine.membership import Membership
-from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
+from ..engine.plan_builder import PlanBuilder, Settings, check_settings, check_switches
 from ..engine.request_precision import Precision, check_precision
 from ..engine.state_table import StateTable
 from ..importers.base import ImportedModel
@@ -44,7 +44,7 @@ from .compile_model import chat_of, run_of_model
 if TYPE_CHECKING:
     from ..cluster.cluster import Cluster
     from ..cluster.connections import ClusterConnections
-    from ..engine.apply_config import Configuring
+    from ..engine.apply_config import ConfigApplier
     from ..generation.chat import Chat
     from ..importers.gguf.model import LanguageModel
     from ..importers.onnx.model import Model
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 300.0
 
 
-class Scheduler(OfProcess):
+class Scheduler(ProcessBound):
     """Devices in order of priority, the CPU always last, and the graphs compiled for them.
 
     Parameters
@@ -153,12 +153,12 @@ class Scheduler(OfProcess):
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
             tools = Tuner(mode), FirstUse(mode, Calibrator(mode))
-            self._preparing = Preparing(
+            self._preparing = PlanBuilder(
                 *(self._opened, settings, self._quarantine, self._states),
                 *(*tools, SlowdownTracker(self.trace), self.trace),
             )
             configured = _configuring(parsed, self._preparing, self._states, policy)
-            self.graphs = Graphs(self._preparing, configured)
+            self.graphs = GraphRegistry(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
             self._unwatch = watch(self.graphs, policy, monitor)
             self._keep = weakref.finalize(self, self._preparing.lessons.keep)
@@ -362,14 +362,14 @@ def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
 
 
 def _configuring(
-    parsed: Config | None, preparing: Preparing, states: StateTable, policy: str
-) -> Configuring | None:
+    parsed: Config | None, preparing: PlanBuilder, states: StateTable, policy: str
+) -> ConfigApplier | None:
     if parsed is None:
         return None
-    from ..engine.apply_config import Configuring  # imported only with a config
+    from ..engine.apply_config import ConfigApplier  # imported only with a config
 
     about = preparing.topology, policy, preparing.opened.with_cpu
-    return Configuring(parsed, states.locations, *about)
+    return ConfigApplier(parsed, states.locations, *about)
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> ClusterConnections:

@@ -35,7 +35,7 @@ def identity_of(about: os.stat_result) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-class Unchanged:
+class UnchangedFile:
     """A file that stays open and is read only while it is unchanged.
 
     Parameters
@@ -102,7 +102,7 @@ class FileBytes(FileSlice):
         The range in the mapping.
     """
 
-    def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
+    def __init__(self, content: memoryview, file: UnchangedFile, start: int) -> None:
         self.size = len(content)
         self.content, self._file, self._start = content, file, start
         self.place = file.descriptor, start
@@ -128,7 +128,7 @@ class FileBytes(FileSlice):
 
 def copied(part: memoryview | FileBytes) -> memoryview:
     """Return bytes that no change of a file affects: a copy if the file is mapped, read by
-    `Unchanged.read`.
+    `UnchangedFile.read`.
     """
     if isinstance(part, memoryview):
         return part
@@ -150,7 +150,7 @@ class ModelFile:
     """
 
     content: memoryview
-    file: Unchanged | None
+    file: UnchangedFile | None
 
     def part(self, start: int, end: int) -> memoryview | FileBytes:
         """Return a range of the bytes, to be read on demand."""
@@ -177,7 +177,7 @@ def open_model(path: Path, stage: str) -> ModelFile:
             file = opened(stack, path, FLAGS, None)
             content = content_of(file, str(path), where, True)
             mapped = isinstance(content.obj, mmap.mmap)
-            return ModelFile(content, Unchanged(file, str(path), where) if mapped else None)
+            return ModelFile(content, UnchangedFile(file, str(path), where) if mapped else None)
     except ModelFormatError:
         raise
     except (OSError, ValueError) as error:

@@ -24,8 +24,8 @@ from ..ir.vjp import rule_of, why_no_gradient
 from ..scheduler.scheduler import Scheduler
 from .check_ops import select
 from .numeric_gradient import (
-    Compared,
     Function,
+    GradientComparison,
     compare,
     compare_second,
     evaluate,
@@ -58,8 +58,8 @@ HUGE, TINY = 1e37, 1e-37
 class Outcome:
     """One case of one op.
 
-    by: "differences", "second order" or a device. directions, kinks: as in `Compared`; 0 on
-    devices. error: relative to the largest term, on devices to the largest gradient. reason: why
+    by: "differences", "second order" or a device. directions, kinks: as in `GradientComparison`; 0
+    on devices. error: relative to the largest term, on devices to the largest gradient. reason: why
     the case is not compared. wrong: description of an error, or "".
     """
 
@@ -132,7 +132,7 @@ def second_order(case: OpSample) -> Outcome:
     return _outcome(case, SECOND, compare_second)
 
 
-def _outcome(case: OpSample, by: str, run: Callable[[OpSample], Compared]) -> Outcome:
+def _outcome(case: OpSample, by: str, run: Callable[[OpSample], GradientComparison]) -> Outcome:
     try:
         found = run(case)
     except VkschedError as wrong:

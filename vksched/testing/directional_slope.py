@@ -24,7 +24,7 @@ factor.
 
 
 @dataclass(frozen=True, slots=True)
-class Slope:
+class DirectionalSlope:
     """Differences along one direction.
 
     exact: the gradient's own slope. ahead, behind: slopes to either side. low, high: sums of the
@@ -71,13 +71,13 @@ class Slope:
         is_between = self.low - more <= self.exact <= self.high + more
         return is_between and wide > KINK * (abs(self.ahead) + abs(self.behind))
 
-    def is_steady(self, finer: Slope) -> bool:
+    def is_steady(self, finer: DirectionalSlope) -> bool:
         """Return True if smaller steps neither approach the gradient nor get steeper."""
         off = abs(self.numeric - self.exact)
         moved = abs(self.numeric - self.exact - (finer.numeric - finer.exact))
         is_pole = finer.apart > STEEPER * self.apart + self.noise + finer.noise
         return not is_pole and moved <= min(off, abs(self.numeric)) / 4 + finer.noise
 
-    def per(self, unit: float) -> Slope:
+    def per(self, unit: float) -> DirectionalSlope:
         """Return the slope in another unit."""
-        return Slope(*(value / unit for value in astuple(self)))
+        return DirectionalSlope(*(value / unit for value in astuple(self)))

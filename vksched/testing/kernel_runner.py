@@ -16,7 +16,7 @@ from ..ir.op import OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
 from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..runtime.vulkan.buffers import HostBuffer
-from ..runtime.vulkan.single_dispatch import Place, Singles
+from ..runtime.vulkan.single_dispatch import Place, SingleDispatcher
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..runtime.vulkan.word_view import read_words, write_words
 from ..topology.limits import Limits
@@ -43,7 +43,7 @@ class Runner:
         self.device = device
         self._page: HostBuffer = device.context.host(words)
         self._recording = device.context.recording()
-        self._singles = Singles(device.context, device.disable_aliasing)
+        self._singles = SingleDispatcher(device.context, device.disable_aliasing)
 
     def run(self, case: OpSample, limits: Limits, variant: str = "") -> NDArray:
         """Return the op's result, computed by a variant of its kernel.

@@ -39,7 +39,7 @@ from ..ir.graph import Graph
 from ..ir.op import EPILOGUE
 from ..ir.tensor import Tensor, apply, constant, input, weight
 from ..ir.vjp import is_smooth, rule_of
-from .directional_slope import Slope
+from .directional_slope import DirectionalSlope
 from .op_cases.op_sample import OpSample
 from .op_table import is_taken
 
@@ -73,7 +73,7 @@ Rounded = Callable[[NDArray, tuple[NDArray, ...]], NDArray]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class GradientComparison:
     """Result of the comparison of one case.
 
     directions: number of compared ones. kinks: number of skipped ones. error: largest difference
@@ -85,8 +85,8 @@ class Compared:
     error: float = 0.0
     wrong: str = ""
 
-    def __add__(self, other: Compared) -> Compared:
-        return Compared(
+    def __add__(self, other: GradientComparison) -> GradientComparison:
+        return GradientComparison(
             self.directions + other.directions,
             self.kinks + other.kinks,
             max(self.error, other.error),
@@ -247,12 +247,12 @@ def _values(
     return values
 
 
-def compare(case: OpSample) -> Compared:
+def compare(case: OpSample) -> GradientComparison:
     """Compare the gradient rule of a case's op with central differences."""
     return compare_function(function_of(in_float64(case)))
 
 
-def compare_second(case: OpSample) -> Compared:
+def compare_second(case: OpSample) -> GradientComparison:
     """Compare the gradient of the rule itself with central differences of the rule."""
     return compare_function(function_of(in_float64(case)).second)
 
@@ -269,11 +269,11 @@ def why_not_second(case: OpSample) -> str:
     return ""
 
 
-def compare_function(function: Function) -> Compared:
+def compare_function(function: Function) -> GradientComparison:
     """Compare the gradients of a function of float64 with central differences."""
     got = evaluate(function.backward, function.feeds)
     rng = np.random.default_rng(1)
-    total = Compared()
+    total = GradientComparison()
     for name, gradient in got.items():
         found = _Differences(function, name, gradient).compare(rng)
         total += replace(found, wrong=found.wrong and f"by {name}: {found.wrong}")
@@ -297,21 +297,21 @@ class _Differences:
         self._added_up = sum(float(np.abs(term).sum()) for term in self._middle)
         self._added_up += most * float(np.abs(self._x).max(initial=0.0))
 
-    def compare(self, rng: np.random.Generator) -> Compared:
+    def compare(self, rng: np.random.Generator) -> GradientComparison:
         if self._got.shape != self._x.shape:
-            return Compared(wrong=f"a gradient of {self._got.shape} for {self._x.shape}")
+            return GradientComparison(wrong=f"a gradient of {self._got.shape} for {self._x.shape}")
         singular = np.flatnonzero(~self._there)
-        total = Compared(kinks=len(singular))
+        total = GradientComparison(kinks=len(singular))
         for at in singular[: 2 * LARGEST_ELEMENTS]:
             if not self._is_singular(_unit(self._x, at)):
-                return Compared(wrong="no number where differences give one")
+                return GradientComparison(wrong="no number where differences give one")
         for direction in _directions(self._got, rng):
             total += self._along(np.where(self._there, direction, 0.0))
             if total.wrong:
                 break
         return total
 
-    def _along(self, direction: NDArray) -> Compared:
+    def _along(self, direction: NDArray) -> GradientComparison:
         """Compare one direction; for an error find the responsible element, and continue without it
         if it is a kink.
         """
@@ -319,14 +319,14 @@ class _Differences:
         for _ in range(MAX_KINKS):
             found = self._slope(direction)
             if found.error <= TOLERANCE:
-                return Compared(1, kinks, found.error)
+                return GradientComparison(1, kinks, found.error)
             worst = self._worst(direction)
             judged = self._element(worst)
             if judged.wrong or np.count_nonzero(direction) <= 1:
                 return judged
             kinks += judged.kinks
             direction = np.where(_unit(direction, worst), 0.0, direction)
-        return Compared(0, kinks)
+        return GradientComparison(0, kinks)
 
     def _worst(self, direction: NDArray) -> int:
         """Return the element with the wrong slope, found by bisection."""
@@ -342,7 +342,7 @@ class _Differences:
             among = halves[int(off[1] > off[0])]
         return int(among[0]) if len(among) else 0
 
-    def _element(self, at: int) -> Compared:
+    def _element(self, at: int) -> GradientComparison:
         """Compare one element, with decreasing steps if the first is inconclusive.
 
         A rule is wrong if all smaller steps agree, down to those that rounding hides: over many
@@ -355,17 +355,17 @@ class _Differences:
                 continue
             is_resolved = True
             if slope.error <= TOLERANCE:
-                return Compared(1, 0, slope.error)
+                return GradientComparison(1, 0, slope.error)
             if slope.is_kink:
                 continue
             off = abs(slope.numeric - slope.exact)
             finer = [other for other in tried[i + 1 :] if other.noise <= off / 4]
             if finer and all(slope.is_steady(other) for other in finer):
                 text = f"{slope.exact:.6g} where differences give {slope.numeric:.6g}"
-                return Compared(wrong=text)
-        return Compared(0, int(is_resolved))  # no kink if rounding hides all
+                return GradientComparison(wrong=text)
+        return GradientComparison(0, int(is_resolved))  # no kink if rounding hides all
 
-    def _ladder(self, at: int) -> list[Slope]:
+    def _ladder(self, at: int) -> list[DirectionalSlope]:
         """Return the slopes along one element, from the largest step to the smallest."""
         unit, own = _unit(self._x, at), abs(float(self._x.flat[at]))
         steps = {STEP * finer: self._slope(unit, finer) for finer in FINER}
@@ -374,7 +374,9 @@ class _Differences:
                 steps[STEP * finer * own] = self._slope(unit, finer, own).per(own)
         return [steps[step] for step in sorted(steps, reverse=True)]
 
-    def _slope(self, direction: NDArray, finer: float = 1.0, scale: float = 0.0) -> Slope:
+    def _slope(
+        self, direction: NDArray, finer: float = 1.0, scale: float = 0.0
+    ) -> DirectionalSlope:
         """Return the slope along a direction, each element in units of its size. finer: factor of
         the step. scale: another unit.
         """
@@ -397,7 +399,7 @@ class _Differences:
             high = sum(float(np.maximum(a, b).sum()) for a, b in sides) / step
             exact, numeric = float((self._got * change).sum()) / step, (to_right + to_left) / 2
             noise = NOISE * float(sum(changed))
-            return Slope(
+            return DirectionalSlope(
                 exact,
                 numeric,
                 to_right,

@@ -12,7 +12,7 @@ from ..common.errors import PlanError
 from .limits import Limits
 from .links import Link
 from .perf_model import PerfModel
-from .tuned_variants import Choices
+from .tuned_variants import TunedVariants
 
 MIB = 1 << 20
 
@@ -231,9 +231,9 @@ def _as_type(default: object, value: object, where: str) -> object:
         if value is None:
             return None
         default = 0.0
-    if isinstance(default, Choices) and isinstance(value, Mapping):
+    if isinstance(default, TunedVariants) and isinstance(value, Mapping):
         if all(isinstance(word, str) for pair in value.items() for word in pair):
-            return Choices(value)
+            return TunedVariants(value)
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         if len(value) == len(default):
             return tuple(_as_type(d, v, where) for d, v in zip(default, value, strict=True))
@@ -243,7 +243,7 @@ def _as_type(default: object, value: object, where: str) -> object:
         return value
     elif type(default) is int and type(value) is int and as_number(value) is not None:
         return value
-    if isinstance(default, Choices):
+    if isinstance(default, TunedVariants):
         raise PlanError(f"[topology] expected calls to names of variants as {where}, got {value!r}")
     what = _WORDS.get(type(default), "a number of 0 or more")
     if isinstance(default, tuple):

@@ -72,25 +72,26 @@ def some(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def with_device(topology: Topology, spec: DeviceSpec, link: Link | None = None) -> Topology:
-    """Return a topology with one more device, the last one before the CPU.
+    """Return a topology with one more device, the last one before the CPU of its host.
 
     Parameters
     ----------
     link
-        The link to the CPU; by default that of pairs without a link. A name that exists gets a
+        The link to that CPU; by default that of pairs without a link. A name that exists gets a
         number, as "rx6600#2".
     """
-    *devices, host = topology.devices
-    taken = {device.name for device in topology.devices}
+    devices, host = list(topology.devices), host_of(spec.name)
+    taken = {device.name for device in devices}
     count, name = 1, spec.name
     while name in taken:
         count += 1
         name = f"{spec.name}#{count}"
     pairs = topology.links.pairs
     if link is not None:
-        pairs = (*pairs, (name, host.name, link))
-    all_devices = (*devices, replace(spec, name=name), host)
-    return Topology(all_devices, replace(topology.links, pairs=pairs)).verify()
+        pairs = (*pairs, (name, topology.memory_of(host), link))
+    cpus = [d for d in topology.order if topology.is_cpu(d) and topology.host_of(d) == host]
+    devices.insert(cpus[0] if cpus else topology.cpu, replace(spec, name=name))
+    return Topology(tuple(devices), replace(topology.links, pairs=pairs)).verify()
 
 
 def changed(topology: Topology, text: str) -> Topology:

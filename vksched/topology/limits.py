@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .tuned_variants import Choices
+from .tuned_variants import TunedVariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Limits:
     """The device has a transfer queue apart from its compute queues."""
     software: bool = False
     """The device is a CPU driver: shared memory is plain memory and barriers are expensive."""
-    tuned: Choices = field(default_factory=Choices)
+    tuned: TunedVariants = field(default_factory=TunedVariants)
     """The kernel variants that were measured as the fastest on this device."""
 
     def without_features(self) -> Limits:

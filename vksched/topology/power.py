@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Watts:
+class DevicePower:
     """Power of a device while it works and while it is idle.
 
     Parameters
@@ -38,17 +38,17 @@ class Watts:
         return self.busy - self.idle
 
 
-DISCRETE = Watts(150.0, 15.0, True)
+DISCRETE = DevicePower(150.0, 15.0, True)
 """A card with its own memory."""
-INTEGRATED = Watts(25.0, 3.0, True)
+INTEGRATED = DevicePower(25.0, 3.0, True)
 """A GPU that shares the host's memory."""
-PROCESSOR = Watts(65.0, 10.0, True)
+PROCESSOR = DevicePower(65.0, 10.0, True)
 """The CPU, for numpy and for the host's work in a run."""
-SOFTWARE = Watts(65.0, 0.0, True)
+SOFTWARE = DevicePower(65.0, 0.0, True)
 """A driver that computes on the CPU, whose idle power counts once."""
 
 
-def watts_of(spec: DeviceSpec) -> Watts:
+def watts_of(spec: DeviceSpec) -> DevicePower:
     """Return the power of a device: the specified values, else those assumed for its kind."""
     if spec.kind == "cpu":
         kind = PROCESSOR
@@ -58,7 +58,7 @@ def watts_of(spec: DeviceSpec) -> Watts:
         kind = DISCRETE if not spec.unified_memory else INTEGRATED
     busy, idle = spec.busy_watts, spec.idle_watts
     if busy is None:
-        return Watts(max(kind.busy, idle or 0.0), kind.idle if idle is None else idle, True)
+        return DevicePower(max(kind.busy, idle or 0.0), kind.idle if idle is None else idle, True)
     if idle is None:
-        return Watts(busy, min(kind.idle, busy), True)
-    return Watts(busy, idle)
+        return DevicePower(busy, min(kind.idle, busy), True)
+    return DevicePower(busy, idle)

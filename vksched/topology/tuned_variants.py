@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 _SHAPE = re.compile(r"\[(\d+(?:,\d+)*)\]", re.ASCII)
 
 
-class Choices(Mapping[str, str]):
+class TunedVariants(Mapping[str, str]):
     """A frozen, hashable, sorted mapping from call keys (`variants.call_key`) to names of variants.
 
     A call that is not in it uses the variant of calls whose sizes round to equal powers of two, if
@@ -40,7 +40,7 @@ class Choices(Mapping[str, str]):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Choices) and self._exact == other._exact
+        return isinstance(other, TunedVariants) and self._exact == other._exact
 
     def __repr__(self) -> str:
         return f"Choices({self._exact!r})"

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from ..common.errors import VkschedError
-from ..common.schema import Wrong, check
+from ..common.schema import SchemaError, check
 from .events import NAMES, Event
 from .format import COLUMNS, FIELDS, FORMAT, OF_SPLITS, GraphDocument, PlanDocument, TapeDocument
 
@@ -83,7 +83,7 @@ def load_tape(path: str | PathLike[str]) -> TapeFile:
         except (msgspec.MsgspecError, RecursionError):  # json says why
             return tape_of(_data(text))
         return _tape_of(about)
-    except Wrong as error:
+    except SchemaError as error:
         raise TapeError(f"[trace] cannot read {path}: {error}") from None
 
 
@@ -92,13 +92,13 @@ def tape_of(data: object) -> TapeFile:
 
     Raises
     ------
-    Wrong
+    SchemaError
         The data is no tape file.
     """
     if not isinstance(data, dict) or "vksched" not in data:
         foreign = isinstance(data, list) or (isinstance(data, dict) and "traceEvents" in data)
         what = "a trace of another program" if foreign else "something else"
-        raise Wrong(f"expected a tape of vksched, got {what}; try a file of vs.Tape().save")
+        raise SchemaError(f"expected a tape of vksched, got {what}; try a file of vs.Tape().save")
     about = data["vksched"]
     if isinstance(about, dict) and "format" in about:
         _check_format(about)
@@ -107,7 +107,7 @@ def tape_of(data: object) -> TapeFile:
 
 def _check_format(about: Mapping[str, Any]) -> None:
     if about["format"] != FORMAT:
-        raise Wrong(
+        raise SchemaError(
             f"expected format {FORMAT}, got {about['format']!r}, of vksched "
             f"{about.get('version', 'of no version')}; try that version"
         )
@@ -116,7 +116,7 @@ def _check_format(about: Mapping[str, Any]) -> None:
 def _tape_of(about: TapeDocument) -> TapeFile:
     _check_format(about)
     if about["columns"] != COLUMNS:
-        raise Wrong(f"expected columns {COLUMNS}, got {about['columns']}")
+        raise SchemaError(f"expected columns {COLUMNS}, got {about['columns']}")
     for at, graph in enumerate(about["graphs"]):
         _check_graph(graph, f"vksched.graphs[{at}]")
     for at, plan in enumerate(about["plans"]):
@@ -140,16 +140,16 @@ def _text(path: Path) -> str:
             text = file.read(MAX_CHARS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Wrong(reason) from None
+        raise SchemaError(reason) from None
     if len(text) > MAX_CHARS:
-        raise Wrong(f"expected at most {MAX_CHARS:,} characters, got more")
+        raise SchemaError(f"expected at most {MAX_CHARS:,} characters, got more")
     if not text.strip():
-        raise Wrong("expected JSON, got an empty file")
+        raise SchemaError("expected JSON, got an empty file")
     return text
 
 
 def _data(text: str) -> object:
-    """Return the data of a JSON text. Raise Wrong with the line if it is none."""
+    """Return the data of a JSON text. Raise SchemaError with the line if it is none."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -157,9 +157,11 @@ def _data(text: str) -> object:
         ends = len(text[error.pos :].strip()) < MAX_LITERAL or "Unterminated" in error.msg
         cut = ends and text.lstrip()[0] in "{["
         end = "the file is cut" if cut else "it is no JSON"
-        raise Wrong(f"{end}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise SchemaError(
+            f"{end}: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise Wrong(f"it is no JSON: {' '.join(str(error).split())}") from None
+        raise SchemaError(f"it is no JSON: {' '.join(str(error).split())}") from None
 
 
 def _no_constant(word: str) -> object:
@@ -169,7 +171,9 @@ def _no_constant(word: str) -> object:
 def _in_range(numbers: Sequence[int], count: int, where: str, least: int = 0) -> None:
     for number in numbers:
         if not least <= number < count:
-            raise Wrong(f"expected numbers of {least} to {count - 1} in {where}, got {number}")
+            raise SchemaError(
+                f"expected numbers of {least} to {count - 1} in {where}, got {number}"
+            )
 
 
 def _check_graph(graph: Mapping[str, Any], where: str) -> None:
@@ -189,9 +193,9 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     devices = len(plan["memory"])
     items = plan["topology"].get("devices")
     if not isinstance(items, list) or len(items) != devices:
-        raise Wrong(f"expected {devices} devices in {where}.machine, as there are memories")
+        raise SchemaError(f"expected {devices} devices in {where}.machine, as there are memories")
     if len(plan["placements"]) != nodes:
-        raise Wrong(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
+        raise SchemaError(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
     _in_range([device for device, _ in plan["placements"]], devices, f"{where}.placements")
     _in_range([rule for _, rule in plan["placements"]], len(plan["reasons"]), f"{where}.placements")
     _in_range(plan["final_waits"], splits, f"{where}.final_waits")
@@ -200,7 +204,7 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
         names = [str(each.get("name")) for each in items if isinstance(each, dict)]
         if not set(plan["decision"]["devices"]) <= {*names}:
-            raise Wrong(f"expected devices of the machine in {where}.decision.devices")
+            raise SchemaError(f"expected devices of the machine in {where}.decision.devices")
     _in_range([*plan["asked"]["observed"].values()], MAX_OBSERVERS, f"{where}.asked.observed")
     for at, split in enumerate(plan["splits"]):
         _check_split(split, (devices, nodes, at), f"{where}.splits[{at}]")
@@ -226,19 +230,19 @@ def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: s
     _in_range(ordered, at + 1, f"{where}.orders")
     for key in ("seconds", "measured"):
         if len(split[key]) != len(split["nodes"]):
-            raise Wrong(f"expected one of {where}.{key} for each node")
+            raise SchemaError(f"expected one of {where}.{key} for each node")
 
 
 def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> Event:
     name, device, start_s, end_s, run, plan, fields = row
     where = f"vksched.events[{at}]"
     if name not in NAMES:
-        raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
+        raise SchemaError(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
     if name in FIELDS:
         check(fields, FIELDS[name], f"{where}.fields")
     _in_range([plan], len(plans), f"{where}.plan", -1)
     if max(abs(start_s), abs(end_s)) > MAX_TIME_S:
-        raise Wrong(f"expected seconds of at most {MAX_TIME_S:.0e} in {where}")
+        raise SchemaError(f"expected seconds of at most {MAX_TIME_S:.0e} in {where}")
     if plan >= 0 and name in OF_SPLITS:
         splits = len(plans[plan]["splits"])
         nodes = len(plans[plan]["placements"])  # one for each node

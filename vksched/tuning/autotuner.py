@@ -19,7 +19,7 @@ from ..plan.costs.node_cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 from ..trace import Event, Trace
 from .crash_marker import CrashMarker
 from .device_cache import Identity
@@ -55,7 +55,7 @@ class _Results:
 
     found: dict[str, TuningResult]
     lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    choices: Choices = field(init=False)
+    choices: TunedVariants = field(init=False)
 
     def __post_init__(self) -> None:
         self.choices = choices(self.found.values())

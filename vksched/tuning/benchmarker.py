@@ -46,7 +46,7 @@ from ..ops.reduction.softmax import softmax
 from ..planner.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executors.executor_context import ExecutorContext
-from ..runtime.executors.plan_executor import Executor
+from ..runtime.executors.plan_executor import PlanExecutor
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
 from ..topology.perf_model import MIN_S, PerfModel
@@ -234,7 +234,7 @@ class DeviceBenchmarker:
     @contextmanager
     def _executor(
         self, graph: Graph, recorder: Recorder, submit_granularity: str = "split"
-    ) -> Iterator[Executor]:
+    ) -> Iterator[PlanExecutor]:
         spec = replace(self.spec, submit_granularity=submit_granularity)
         others = tuple(device.spec for device in self._devices[1:])
         own = self.device.link  # a simulated device reports its link
@@ -245,7 +245,7 @@ class DeviceBenchmarker:
         if {split.device for split in plan.splits} != {0}:
             raise UnsupportedOp(f"[calibrate] expected a call that {self.name} runs itself")
         trace = Trace(self._clock, [recorder])
-        executor = Executor(plan, ExecutorContext(self._devices, trace, TIMEOUT_S))
+        executor = PlanExecutor(plan, ExecutorContext(self._devices, trace, TIMEOUT_S))
         try:
             yield executor
         finally:

@@ -17,7 +17,7 @@ from ..ir.op import OUTPUT, SCRATCH, STATUS, Call, Op
 from ..ops.lowering.lower import Lowering, lower
 from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
-from ..runtime.vulkan.single_dispatch import Place, Singles
+from ..runtime.vulkan.single_dispatch import Place, SingleDispatcher
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from .search import MeasurementSkipped
 
@@ -56,7 +56,7 @@ class CallBench:
         self._device, self._op, self._call = device, op, call
         self._weights, self._sets, self._turn = frozenset(weights), sets, 0
         self._context = device.context
-        self._singles = Singles(self._context, device.disable_aliasing)
+        self._singles = SingleDispatcher(self._context, device.disable_aliasing)
         self._buffers: list[Buffer] = []
         self._lowerings: dict[str, Lowering] = {}
         self._recording = self._context.recording()

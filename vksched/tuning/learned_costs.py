@@ -55,7 +55,7 @@ Place = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedCall:
     """A call of a plan that ran.
 
     Parameters
@@ -77,18 +77,18 @@ class Seen:
         return sample_of(self.way, self.estimate_s, self.bound, taken_s, launch_s, shaders)
 
 
-class Lessons:
+class LearnedCosts:
     """The learned costs of one scheduler's runs. Calls must be serialized by a lock."""
 
     def __init__(self, paces: SpeedTracker, calibrator: Calibrator) -> None:
         self._paces = paces
         self._calibrator = calibrator
         self._owner = Owner()
-        self._calls: dict[str, dict[Place, Seen]] = {}
+        self._calls: dict[str, dict[Place, ObservedCall]] = {}
         self._specs: dict[str, DeviceSpec] = {}
-        self._expected: weakref.WeakKeyDictionary[PlanValue, dict[int, dict[Place, Seen]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._expected: weakref.WeakKeyDictionary[
+            PlanValue, dict[int, dict[Place, ObservedCall]]
+        ] = weakref.WeakKeyDictionary()
 
     def expect(self, plan: PlanValue, devices: Sequence[Device]) -> None:
         """Collect the calls of a plan before it runs.
@@ -139,7 +139,7 @@ def _is_cached(spec: DeviceSpec, device: Device) -> bool:
 def lesson_of(
     spec: DeviceSpec,
     known: Calibration,
-    calls: Mapping[Place, Seen],
+    calls: Mapping[Place, ObservedCall],
     usual: float,
     ops: Mapping[str, float],
 ) -> Calibration | None:
@@ -182,7 +182,7 @@ def lesson_of(
     )
 
 
-def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
+def _calls_of(plan: PlanValue, device: int) -> dict[Place, ObservedCall]:
     """Return the distinct calls of a plan on a device."""
     graph, spec = plan.graph, plan.topology.devices[device]
     nodes = {
@@ -192,7 +192,7 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
         for n in split.nodes
         if n not in graph.views and not graph.nodes[n].declaration.stateful
     }
-    out: dict[Place, Seen] = {}
+    out: dict[Place, ObservedCall] = {}
     for node in nodes.values():
         op, call = node.declaration, call_of(spec, graph, node)
         first_s = first_cost(spec, graph, node).seconds
@@ -200,6 +200,6 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
             call = call.without_epilogue
             first_s = call_cost(spec, op, call, node.id in graph.overwritten).seconds
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
-        seen = Seen(node.op, call_signature(op, call), bound, estimate_s, first_s)
+        seen = ObservedCall(node.op, call_signature(op, call), bound, estimate_s, first_s)
         out[seen.sample(first_s, 0.0, "").place] = seen
     return out

@@ -137,10 +137,10 @@ def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
     """Yield a progress callback that draws a bar on stderr, if stderr is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    from ..common.console import Bars, Described
+    from ..common.console import DescriptionColumn, ProgressBars
 
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, Described(), quiet=quiet) as bars:
+    with ProgressBars(*columns, DescriptionColumn(), quiet=quiet) as bars:
         task = bars.add_task("", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

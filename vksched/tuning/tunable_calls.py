@@ -33,7 +33,7 @@ from ..ops.rnn.rnn import lstm
 from ..plan.costs.node_cost import call_of, unsupported_reason
 from ..runtime.vulkan.shaders import load_manifest
 from ..topology.device_spec import DeviceSpec
-from ..topology.tuned_variants import Choices
+from ..topology.tuned_variants import TunedVariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def calls_of(
     """
     out: dict[str, Tunable] = {}
     seen: set[int] = set()
-    untuned = replace(spec, limits=replace(spec.limits, tuned=Choices()))
+    untuned = replace(spec, limits=replace(spec.limits, tuned=TunedVariants()))
     for node in graph.ops:
         op, signature = node.declaration, graph.signatures[node.id]
         if op.kernel is None or node.id in graph.views or signature in seen:

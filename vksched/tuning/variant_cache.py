@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..topology.tuned_variants import Choices, size_class_key
+from ..topology.tuned_variants import TunedVariants, size_class_key
 from . import crash_marker
 from .device_cache import DeviceCache, Identity
 
@@ -58,9 +58,9 @@ class TuningResult:
         return self.seconds[self.static] / self.seconds[self.best]
 
 
-def choices(found: Iterable[TuningResult]) -> Choices:
+def choices(found: Iterable[TuningResult]) -> TunedVariants:
     """Return results as tuned variants for lowering."""
-    return Choices({each.key: each.best for each in found})
+    return TunedVariants({each.key: each.best for each in found})
 
 
 class VariantCache(DeviceCache[dict[str, TuningResult]]):

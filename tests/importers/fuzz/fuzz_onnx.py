@@ -61,10 +61,10 @@ def run(sched: Scheduler, model: Model) -> str:
         dims = [d if isinstance(d, int) else 2 for d in value.dims or ()]
         if value.kind != "tensor" or math.prod(dims) > 1 << 16:
             return "not: it takes no small tensors"
-        made = rng.integers(0, 4, dims)
+        built = rng.integers(0, 4, dims)
         if value.dtype == "string":
-            made = made.astype(str)
-        feeds[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(value.elem_type))
+            built = built.astype(str)
+        feeds[value.name] = built.astype(helper.tensor_dtype_to_np_dtype(value.elem_type))
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(RUN_LIMIT_S)
     try:
@@ -112,10 +112,10 @@ def main() -> int:
         path = folder / "m.onnx"
         for model in models.values():  # imports what is imported late
             path.write_bytes(model.SerializeToString())
-            given = vs.load(path)
+            values = vs.load(path)
             if asked.run:
-                print("ran", run(sched, given))
-            del given
+                print("ran", run(sched, values))
+            del values
         blas.is_in_loops()  # finds the libraries of products once, in /proc/self/maps
         names = sorted(p.name for p in folder.iterdir())
         gc.collect()

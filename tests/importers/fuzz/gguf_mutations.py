@@ -22,7 +22,7 @@ Change = Callable[[random.Random, Draft], Draft]
 
 
 def mutant(drafts: Corpus, seed: int, number: int) -> tuple[str, bytes]:
-    """Returns what a mutant was made of and its bytes."""
+    """Return the origin of a mutant and its bytes."""
     rng = random.Random(f"{seed} {number}")
     name = rng.choice(sorted(drafts))
     draft, done = drafts[name], []
@@ -87,11 +87,11 @@ def change_kind(rng: random.Random, draft: Draft) -> Draft:
 
 def change_number(rng: random.Random, draft: Draft) -> Draft:
     """Another value, or another length of a string, or another type of an array."""
-    given = struct.pack("<Q", rng.choice(LARGE))
+    length = struct.pack("<Q", rng.choice(LARGE))
 
     def changed(key: Key) -> Key:
         size = rng.choice((1, 2, 4, 8))
-        return replace(key, raw=given[:size] + key.raw[size:])
+        return replace(key, raw=length[:size] + key.raw[size:])
 
     return _with_key(rng, draft, changed)
 

@@ -25,7 +25,7 @@ Change = Callable[[random.Random, onnx.ModelProto], None]
 
 
 def mutant(models: Corpus, seed: int, number: int) -> tuple[str, bytes]:
-    """Returns what a mutant was made of and its bytes."""
+    """Return the origin of a mutant and its bytes."""
     rng = random.Random(f"{seed} {number}")
     name = rng.choice(sorted(models))
     if rng.random() < 0.45:

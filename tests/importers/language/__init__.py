@@ -45,14 +45,14 @@ class Golden:
 
 def load(name: str) -> Golden:
     """Return a model by its name in the folder."""
-    kept = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    stored = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     return Golden(
         name,
-        kept["architecture"],
-        kept["config"],
-        {tensor: tuple(shape) for tensor, shape in kept["tensors"].items()},
-        np.array(kept["ids"], np.int32),
-        np.array([row.split() for row in kept["wanted"]], np.float32),
+        stored["architecture"],
+        stored["config"],
+        {tensor: tuple(shape) for tensor, shape in stored["tensors"].items()},
+        np.array(stored["ids"], np.int32),
+        np.array([row.split() for row in stored["wanted"]], np.float32),
     )
 
 

@@ -70,7 +70,7 @@ PERMUTED = ("arcee", "granite", "granitemoe", "llama", "mistral3", "smollm3")
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
-TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
+ROTATED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
 TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
 
 
@@ -82,9 +82,9 @@ def write(
     rounded: bool = False,
     apart: bool = False,
 ) -> None:
-    """Write a model, and more keys. kind: of weights whose rows are whole blocks; others are of
-    float32. rounded: so are these, with the values that they have as this kind. apart: each expert
-    has tensors of its own, as in old files.
+    """Write a model, and more keys. kind: type of weights whose rows are whole blocks; others
+    are float32. rounded: so are these, with the values that they have as this kind. apart: each
+    expert has tensors of its own, as in old files.
     """
     writer = gguf.GGUFWriter(path, golden.architecture)
     adders: dict[type, Callable[..., None]] = {
@@ -111,15 +111,15 @@ def write(
 
 def draft(golden: Golden, apart: bool = False) -> Draft:
     """Return the same file in its parts, for tests that change them."""
-    made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
+    built = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
     for key, value in _keys(golden.architecture, golden.config):
         if isinstance(value, list):
-            made = made.with_key(key, ValueType.ARRAY, value, KINDS[type(value[0])])
+            built = built.with_key(key, ValueType.ARRAY, value, KINDS[type(value[0])])
         else:
-            made = made.with_key(key, KINDS[type(value)], value)
+            built = built.with_key(key, KINDS[type(value)], value)
     for name, array in _tensors(golden, apart):
-        made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
-    return made
+        built = built.with_tensor(name, array.shape, Type.F32, array.tobytes())
+    return built
 
 
 def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
@@ -153,8 +153,8 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
     if kind == "yarn":
         for key, name in YARN.items():
             if name in scaling:
-                given = scaling[name]
-                yield f"rope.scaling.{key}", given if "context" in key else float(given)
+                factor = scaling[name]
+                yield f"rope.scaling.{key}", factor if "context" in key else float(factor)
     if "llama_4_scaling_beta" in scaling:
         yield "attention.temperature_scale", scaling["llama_4_scaling_beta"]
         yield "rope.freq_base", scaling["rope_theta"]
@@ -177,12 +177,12 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
             found += ".weight"
-        made = np.ascontiguousarray(_turned(golden, name, array))
+        built = np.ascontiguousarray(_permuted(golden, name, array))
         if apart and found.endswith(EXPERTS):
-            for number, own in enumerate(made):
+            for number, own in enumerate(built):
                 yield f"{found.removesuffix(EXPERTS)}.{number}.weight", own
         else:
-            yield found, made
+            yield found, built
     scaling = config.get("rope_scaling") or {}
     for which in ("long", "short"):
         if factors := scaling.get(f"{which}_factor"):
@@ -192,16 +192,16 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
 
 
 def _speeds(config: Settings, scaling: Settings) -> NDArray:
-    """Returns what the speed of each pair is divided by: as they are where a pair turns more often
-    than high_freq_factor times in the context of training, by the factor where it does less often
-    than low_freq_factor times, and by something between them.
+    """Return the divisor of the speed of each pair: 1 if a pair turns more often than
+    high_freq_factor times in the context of training, the factor if it turns less often than
+    low_freq_factor times, and a value between them otherwise.
     """
     dims = config["hidden_size"] // config["num_attention_heads"]
     rates = config["rope_theta"] ** (-np.arange(0, dims, 2) / dims)
     turns = scaling["original_max_position_embeddings"] * rates / (2 * np.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0, 1)
-    return np.asarray(1 / (kept + (1 - kept) / scaling["factor"]), np.float32)
+    ramp = np.clip((turns - low) / (high - low), 0, 1)
+    return np.asarray(1 / (ramp + (1 - ramp) / scaling["factor"]), np.float32)
 
 
 def _stacked(golden: Golden) -> dict[str, NDArray]:
@@ -221,10 +221,10 @@ def _llama4(name: str, array: NDArray) -> dict[str, NDArray]:
     """Matrices of experts are turned, and gates lie before what they are factors of."""
     if ".experts." not in name:
         return {name: array}
-    turned = array.swapaxes(1, 2)
+    transposed = array.swapaxes(1, 2)
     if "gate_up" not in name:
-        return {name: turned}
-    halves = zip(("gate", "up"), np.split(turned, 2, axis=1), strict=True)
+        return {name: transposed}
+    halves = zip(("gate", "up"), np.split(transposed, 2, axis=1), strict=True)
     return {name.replace("gate_up", kind): half for kind, half in halves}
 
 
@@ -255,10 +255,10 @@ APART = {"llama4": _llama4, "gpt-oss": _gpt_oss, "granitemoe": _granite}
 """Takes the experts of a layer apart, by what architectures have one tensor for."""
 
 
-def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
+def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
     """Return a tensor as files have it, where it is another than in transformers."""
     architecture, config = golden.architecture, golden.config
-    if architecture in PERMUTED and (found := TURNED.search(name)):
+    if architecture in PERMUTED and (found := ROTATED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
     if architecture.startswith(("gemma", "nemotron")) and ONE_MORE.search(name):

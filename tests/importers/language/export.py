@@ -40,7 +40,7 @@ def main() -> None:
             size = recipe.config["vocab_size"]
             ids = [(7 * at * at + 3 * at + 5) % size for at in range(recipe.tokens)]
             wanted = model(input_ids=torch.tensor([ids]))[0][0].numpy()
-        kept = {
+        data = {
             "architecture": recipe.architecture,
             "config": _settings(recipe, config),
             "tensors": {key: list(shape) for key, shape in tensors.items()},
@@ -48,21 +48,23 @@ def main() -> None:
             "wanted": [" ".join(f"{number:.6g}" for number in row) for row in wanted],
         }
         path = FOLDER / f"{name}.json"
-        path.write_text(_written(kept), "utf-8")
+        path.write_text(_written(data), "utf-8")
         print(name, path.stat().st_size, "bytes, of", float(wanted.std()))
 
 
 def _settings(recipe: Recipe, config: Any) -> dict[str, Any]:
     """Return the recipe's settings, and those that a file needs though they are usual ones."""
-    told = ("rope_theta", "head_dim", "attn_logit_softcapping", "final_logit_softcapping")
-    usual = {key: getattr(config, key) for key in told if getattr(config, key, None) is not None}
+    optional = ("rope_theta", "head_dim", "attn_logit_softcapping", "final_logit_softcapping")
+    usual = {
+        key: getattr(config, key) for key in optional if getattr(config, key, None) is not None
+    }
     return {**usual, **recipe.config}
 
 
-def _written(kept: dict[str, Any]) -> str:
+def _written(data: dict[str, Any]) -> str:
     """Return JSON with a line for each tensor and each token."""
     lines = []
-    for key, value in kept.items():
+    for key, value in data.items():
         text = json.dumps(value)
         if key == "tensors":
             rows = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())

@@ -21,7 +21,7 @@ WINDOW = 7
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: of transformers. more: settings beside the common ones."""
+    """kind: model type of transformers. more: settings beside the common ones."""
 
     architecture: str
     kind: str
@@ -56,7 +56,7 @@ BERT = {
     "type_vocab_size": 2,
 }
 STRETCHED = {"original_max_position_embeddings": 16, "factor": 4.0}
-TOLD = {
+YARN = {
     **STRETCHED,
     "rope_type": "yarn",
     "attention_factor": 1.3,
@@ -135,7 +135,7 @@ RECIPES = {
         "llama", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     ),
     "llama_yarn": Recipe("llama", "Llama", {"rope_scaling": {"rope_type": "yarn", **STRETCHED}}),
-    "llama_yarn_told": Recipe("llama", "Llama", {"rope_scaling": TOLD}),
+    "llama_yarn_told": Recipe("llama", "Llama", {"rope_scaling": YARN}),
     "llama_speeds": Recipe("llama", "Llama", {"rope_scaling": SPEEDS}),
     "llama4": Recipe("llama4", "Llama4Text", LLAMA4),
     "mistral3": Recipe("mistral3", "Ministral3", MINISTRAL),

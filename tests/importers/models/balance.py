@@ -41,8 +41,8 @@ def gains(
     shown.CopyFrom(model)
     del shown.graph.output[:]
     names = list(dict.fromkeys(name for c in convs for name in (c.input[0], c.output[0])))
-    given = {value.name for value in model.graph.input}
-    shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in given)
+    feeds = {value.name for value in model.graph.input}
+    shown.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in feeds)
     session = onnxruntime.InferenceSession(shown.SerializeToString())
     outputs = [o.name for o in session.get_outputs()]
     values = {**inputs, **dict(zip(outputs, session.run(outputs, inputs), strict=True))}

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
-KEPT_ELEMENTS = 64
+STORED_ELEMENTS = 64
 """A tensor of at most so many elements is kept as it is."""
 
 SEVEN_BITS = 63
@@ -26,7 +26,7 @@ saturate: onnxruntime's results are then wrong. Two of these weights do not get 
 FILLED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
 """The element types of weights; tensors of others hold positions and shapes, and are kept."""
 
-KEPT_MAGNITUDE = 1000.0
+STORED_MAGNITUDE = 1000.0
 """Larger numbers are those of masks, not of weights."""
 
 FILL = "fill"
@@ -62,9 +62,9 @@ def fill_of(tensor: TensorProto) -> str | None:
 def strip(model: ModelProto) -> None:
     """Takes away the data of large weights, and all that tells of the machine of the export."""
     for _, tensor in tensors(model):
-        if tensor.data_type in FILLED and np.prod(tensor.dims) > KEPT_ELEMENTS:
+        if tensor.data_type in FILLED and np.prod(tensor.dims) > STORED_ELEMENTS:
             values = onnx.numpy_helper.to_array(tensor)
-            if np.abs(values.astype(np.float64)).max() < KEPT_MAGNITUDE:
+            if np.abs(values.astype(np.float64)).max() < STORED_MAGNITUDE:
                 name, dims, kind = tensor.name, list(tensor.dims), tensor.data_type
                 tensor.Clear()
                 tensor.name, tensor.data_type = name, kind
@@ -135,7 +135,7 @@ def same_structure(one: ModelProto, other: ModelProto) -> bool:
 
 
 def numbers_of(tensor: TensorProto) -> list[np.ndarray]:
-    """Returns what the tensor holds of floating-point numbers, in its data or its recipe."""
+    """Return the floating-point numbers of a tensor, from its data or its recipe."""
     recipe = fill_of(tensor)
     if recipe is not None:
         return [np.array(recipe.split()[1:], np.float64)]

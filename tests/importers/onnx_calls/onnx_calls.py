@@ -50,12 +50,12 @@ class Call:
     reference: bool = False
 
     def __str__(self) -> str:
-        given = ", ".join(
+        values = ", ".join(
             "-" if a is None else f"{'=' if i in self.fixed else ''}{a.dtype}{list(a.shape)}"
             + (f"{a.tolist()}" if a.size <= 6 else "")
             for i, a in enumerate(self.inputs)
         )  # fmt: skip
-        return f"#{self.seed} {self.op}-{self.opset}({given}) {self.attrs}"
+        return f"#{self.seed} {self.op}-{self.opset}({values}) {self.attrs}"
 
     @property
     def feeds(self) -> dict[str, NDArray]:
@@ -64,7 +64,7 @@ class Call:
         }
 
     def model(self) -> onnx.ModelProto:
-        given = [(i, f"x{i}", a) for i, a in enumerate(self.inputs) if a is not None]
+        inputs = [(i, f"x{i}", a) for i, a in enumerate(self.inputs) if a is not None]
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(self.inputs)]
         results = [f"y{i}" for i in range(self.results)]
         node = helper.make_node(self.op, names, results, domain=self.domain, **self.attrs)
@@ -74,11 +74,11 @@ class Call:
             "call",
             [
                 helper.make_tensor_value_info(n, kind(a.dtype), a.shape)
-                for i, n, a in given
+                for i, n, a in inputs
                 if i not in self.fixed
             ],
             [helper.make_empty_tensor_value_info(name) for name in results],
-            [numpy_helper.from_array(a, n) for i, n, a in given if i in self.fixed],
+            [numpy_helper.from_array(a, n) for i, n, a in inputs if i in self.fixed],
         )
         versions = {"": self.opset, "com.microsoft": 1}
         if self.domain == ML:
@@ -90,7 +90,7 @@ class Call:
 def expected(call: Call) -> tuple[str, list[NDArray]] | None:
     """Return who computed the results, and these; None where neither takes the call."""
     if call.attrs.get("layout"):
-        return _turned(call)
+        return _batch_first(call)
     model = call.model()
     if not call.reference:
         options = ort.SessionOptions()
@@ -116,13 +116,13 @@ def expected(call: Call) -> tuple[str, list[NDArray]] | None:
         return None
 
 
-def _turned(call: Call) -> tuple[str, list[NDArray]] | None:
+def _batch_first(call: Call) -> tuple[str, list[NDArray]] | None:
     """As `expected`, of a recurrent layer with the batch first, which both know the other way."""
     inputs = list(call.inputs)
     for i in (0, 5, 6):
-        given = inputs[i] if i < len(inputs) else None
-        inputs[i : i + 1] = [] if given is None and i >= len(inputs) else [
-            None if given is None else np.ascontiguousarray(given.transpose(1, 0, 2))
+        values = inputs[i] if i < len(inputs) else None
+        inputs[i : i + 1] = [] if values is None and i >= len(inputs) else [
+            None if values is None else np.ascontiguousarray(values.transpose(1, 0, 2))
         ]  # fmt: skip
     found = expected(replace(call, inputs=inputs, attrs={**call.attrs, "layout": 0}))
     if found is None:
@@ -308,17 +308,17 @@ def draw_call(entry: Entry, seed: int) -> Call | None:
     while inputs and inputs[-1] is None:
         inputs.pop()
     attrs = {k: v for k, v in attrs.items() if v is not None}
-    given = [i for i, a in enumerate(inputs) if a is not None]
+    operands = [i for i, a in enumerate(inputs) if a is not None]
     if source.fixed is not None:
         fixed = source.fixed
     elif source.chance(0.3):
         fixed = frozenset[int]()
     elif source.chance(0.1):
-        fixed = frozenset(given)
+        fixed = frozenset(operands)
     elif source.chance(0.5):
-        fixed = frozenset(given[1:])
+        fixed = frozenset(operands[1:])
     else:
-        fixed = frozenset(i for i in given if source.chance(0.5))
+        fixed = frozenset(i for i in operands if source.chance(0.5))
     return Call(
         entry.op, opset, inputs, attrs, results, entry.domain, fixed, seed, source.reference
     )

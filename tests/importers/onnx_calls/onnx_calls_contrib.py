@@ -60,8 +60,8 @@ def range_of(s: Source) -> Drawn:
     step = s.pick(1, 2, -1, None)
     start, span = s.int(-4, 4), s.int(0, 9)
     ends = [start, start + span * (-1 if step == -1 else 1)]
-    given = [np.array(v, kind).reshape(s.pick((), (1,))) for v in ends]
-    return [*given, None if step is None else np.array(step, kind)], {}
+    inputs = [np.array(v, kind).reshape(s.pick((), (1,))) for v in ends]
+    return [*inputs, None if step is None else np.array(step, kind)], {}
 
 
 @calls("GridSample")

@@ -63,5 +63,5 @@ def dynamic_slice(s: Source) -> Drawn:
     axes = s.axes(len(shape)) if s.chance(0.6) else None
     count = len(shape) if axes is None else len(axes)
     ends = [s.pick(1000, s.int(-2, 4)) for _ in range(count)]
-    given = [s.vector(s.ints(count, -3, 3)), s.vector(ends)]
-    return [s.values(shape), *given, None if axes is None else s.vector(axes)], {}
+    inputs = [s.vector(s.ints(count, -3, 3)), s.vector(ends)]
+    return [s.values(shape), *inputs, None if axes is None else s.vector(axes)], {}

@@ -144,10 +144,10 @@ def non_max_suppression(s: Source) -> Drawn:
     scores = s.rng.random((batches, classes, boxes)).astype(np.float32)
     if s.chance(0.3):
         scores = np.round(scores * 3) / np.float32(3)
-    given = s.int(0, 3)
+    chosen = s.int(0, 3)
     more = [np.array([s.int(0, 4)]), np.array([s.pick(0.0, 0.3, 0.5, 1.0)], np.float32),
             np.array([s.pick(0.0, 0.4)], np.float32)]  # fmt: skip
-    return [corners, scores, *more[:given]], {"center_point_box": s.pick(0, 1, None)}
+    return [corners, scores, *more[:chosen]], {"center_point_box": s.pick(0, 1, None)}
 
 
 @calls("MaxRoiPool", since=7)

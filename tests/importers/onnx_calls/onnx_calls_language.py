@@ -128,8 +128,8 @@ def scaled_silu(s: Source) -> Drawn:
 @calls("GatedAdd")
 def gated_add(s: Source) -> Drawn:
     shape, kind = s.shape(2, 3, empty=False), _halves(s)
-    given = [s.values(part, kind) for part in (shape, shape, (*shape[:-1], 1))]
-    return given, {}
+    inputs = [s.values(part, kind) for part in (shape, shape, (*shape[:-1], 1))]
+    return inputs, {}
 
 
 @calls("LinearAttentionGate")
@@ -218,7 +218,7 @@ def linear_attention(s: Source) -> Drawn:
     heads, shared = s.pick((2, 2), (4, 2), (2, 4), (1, 1))
     kind = s.pick("linear", "gated", "delta", "gated_delta", None)
     asked = kind or "gated_delta"
-    given = [
+    inputs = [
         s.values((batch, length, count), scale=0.5)
         for count in (heads * depth, shared * depth, shared * width)
     ]
@@ -229,7 +229,7 @@ def linear_attention(s: Source) -> Drawn:
     if "delta" in asked:
         rate = np.abs(s.values((batch, length, s.pick(1, shared)), scale=0.5))
     attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": kind}
-    return [*given, state, decay, rate], {**attrs, "scale": s.pick(0.5, None)}, 2
+    return [*inputs, state, decay, rate], {**attrs, "scale": s.pick(0.5, None)}, 2
 
 
 @calls("GatedDeltaNet")

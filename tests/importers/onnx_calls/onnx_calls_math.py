@@ -52,8 +52,8 @@ def activation(s: Source) -> Drawn:
 @calls("IsInf")
 def is_inf(s: Source) -> Drawn:
     names = ("detect_negative", "detect_positive")
-    given = {n: s.int(0, 1) for n in names if s.chance(0.6)}
-    return [s.values(s.shape(), s.dtype(), special=True)], given
+    feeds = {n: s.int(0, 1) for n in names if s.chance(0.6)}
+    return [s.values(s.shape(), s.dtype(), special=True)], feeds
 
 
 @calls("Gelu")
@@ -313,8 +313,8 @@ BYTES = (np.uint8, np.int8)
 
 def scale_of(s: Source, shape: tuple[int, ...] = (), dtype: Any = np.float32) -> Any:
     """Scales; powers of 2 among them, so that quotients end in .5."""
-    made = s.rng.choice([0.25, 0.5, 0.125], shape) if s.chance(0.5) else s.rng.random(shape) + 0.01
-    return np.asarray(made).astype(dtype)
+    built = s.rng.choice([0.25, 0.5, 0.125], shape) if s.chance(0.5) else s.rng.random(shape) + 0.01
+    return np.asarray(built).astype(dtype)
 
 
 def zero_of(s: Source, dtype: Any, shape: tuple[int, ...] = ()) -> Any:

@@ -82,9 +82,9 @@ def fused_gemm(s: Source) -> Drawn:
     m, k, n = (s.size(False) for _ in range(3))
     kind = s.pick(*GEMM_ACTIVATIONS)
     names = GEMM_ACTIVATIONS[kind]
-    given = {f"activation_{name}": 0.3 + 0.1 * i for i, name in enumerate(names)}
+    feeds = {f"activation_{name}": 0.3 + 0.1 * i for i, name in enumerate(names)}
     bias = s.values(s.pick((m, n), (n,))) if s.chance(0.6) else None
-    return [s.values((m, k)), s.values((k, n)), bias], {"activation": kind, **given}
+    return [s.values((m, k)), s.values((k, n)), bias], {"activation": kind, **feeds}
 
 
 @calls("FusedConv")

@@ -297,17 +297,17 @@ def tree_attributes(
     if s.chance(0.4):
         columns["nodes_missing_value_tracks_true"] = []
     attrs: dict[str, Any] = {name: value or None for name, value in columns.items()}
-    for name, given in (("nodes_values", values), (f"{kind}_weights", weights)):
-        put(attrs, name, given, dtype)
+    for name, inputs in (("nodes_values", values), (f"{kind}_weights", weights)):
+        put(attrs, name, inputs, dtype)
     return attrs
 
 
-def put(attrs: dict[str, Any], name: str, given: list[float], dtype: Any) -> None:
+def put(attrs: dict[str, Any], name: str, values: list[float], dtype: Any) -> None:
     """Add floats as an attribute, of doubles as a tensor."""
     if dtype == np.float64:
-        attrs[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(given, dtype))
+        attrs[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(values, dtype))
     else:
-        attrs[name] = given
+        attrs[name] = values
 
 
 def tree_dtype(s: Source, x: NDArray) -> Any:

@@ -103,10 +103,10 @@ def squeeze(s: Source) -> Drawn:
     chosen = [int(a) for a in s.rng.permutation(ones)[: s.int(0, len(ones))]]
     if s.opset >= 11:
         chosen = [a - len(shape) * s.chance(0.4) for a in chosen]
-    given = chosen if s.chance(0.7) and chosen else None
+    axes = chosen if s.chance(0.7) and chosen else None
     if s.opset < 13:
-        return [x], {"axes": given}
-    return [x, None if given is None else s.vector(given)], {}
+        return [x], {"axes": axes}
+    return [x, None if axes is None else s.vector(axes)], {}
 
 
 @calls("Unsqueeze")
@@ -186,8 +186,8 @@ def size(s: Source) -> Drawn:
 @calls("ConstantOfShape")
 def constant_of_shape(s: Source) -> Drawn:
     value = s.values((1,), s.pick(np.float32, np.int64, np.bool_, np.int8, np.float16))
-    given = helper.make_tensor("v", helper.np_dtype_to_tensor_dtype(value.dtype), [1], value)
-    return [s.vector(s.shape(0, 4))], {"value": given if s.chance(0.7) else None}
+    axes = helper.make_tensor("v", helper.np_dtype_to_tensor_dtype(value.dtype), [1], value)
+    return [s.vector(s.shape(0, 4))], {"value": axes if s.chance(0.7) else None}
 
 
 @calls("Range")

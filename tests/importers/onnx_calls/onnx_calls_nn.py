@@ -396,13 +396,13 @@ def attention(s: Source) -> Drawn:
 @calls("RotaryEmbedding")
 def rotary(s: Source) -> Drawn:
     batch, heads, length, size = s.int(1, 2), s.int(1, 3), s.int(1, 4), s.pick(2, 4, 8)
-    turned = s.pick(0, 0, *([size // 2] if size > 2 else []))
-    half, flat = (turned or size) // 2, s.chance(0.4)
+    rotary_size = s.pick(0, 0, *([size // 2] if size > 2 else []))
+    half, flat = (rotary_size or size) // 2, s.chance(0.4)
     x = s.values((batch, length, heads * size) if flat else (batch, heads, length, size))
     attrs: dict[str, Any] = {
         "interleaved": s.pick(0, 1, None),
-        "rotary_embedding_dim": turned or None,
-        "num_heads": heads if flat or turned else None,
+        "rotary_embedding_dim": rotary_size or None,
+        "num_heads": heads if flat or rotary_size else None,
     }
     if s.chance(0.5):
         caches = [s.values((7, half)) for _ in range(2)]

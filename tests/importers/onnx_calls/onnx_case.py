@@ -20,7 +20,7 @@ MICROSOFT = "com.microsoft"
 @dataclass
 class OneNode:
     """One node. fixed: operands that are initializers. wanted: its results, - where not asked.
-    lengths: of each batch, how many keys of the caches are defined.
+    lengths: the number of defined keys of the caches of each batch.
     """
 
     op: str
@@ -35,21 +35,21 @@ class OneNode:
 
     def model(self) -> ModelProto:
         names = [f"x{i}" if a is not None else "" for i, a in enumerate(self.inputs)]
-        given = [(n, a) for n, a in zip(names, self.inputs, strict=True) if n]
+        inputs = [(n, a) for n, a in zip(names, self.inputs, strict=True) if n]
         dtype = helper.np_dtype_to_tensor_dtype
         outputs = [w if w != "-" else "" for w in self.wanted.split()]
         node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
-        kept = {f"x{i}" for i in self.fixed}
+        stored = {f"x{i}" for i in self.fixed}
         graph = helper.make_graph(
             [node],
             "one",
             [
                 helper.make_tensor_value_info(n, dtype(a.dtype), a.shape)
-                for n, a in given
-                if n not in kept
+                for n, a in inputs
+                if n not in stored
             ],
             [helper.make_empty_tensor_value_info(o) for o in outputs if o],
-            [numpy_helper.from_array(a, n) for n, a in given if n in kept],
+            [numpy_helper.from_array(a, n) for n, a in inputs if n in stored],
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)

@@ -46,7 +46,7 @@ ROUNDS = ("Quantize", "QLinear", "QGemm", "DynamicQuantize")
 
 
 def difference(call: Call, found: NDArray, wanted: NDArray) -> str:
-    """Returns what is wrong with a result; nothing where it is right."""
+    """Return the error of a result; "" if it is right."""
     if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
         return f"{found.dtype}{found.shape} for {wanted.dtype}{wanted.shape}"
     if wanted.dtype.kind in "fV":
@@ -91,8 +91,8 @@ def check(call: Call, sched: vs.Scheduler) -> bool:
 def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     if request.param != "cpu" and request.param not in {d.name for d in vs.devices()}:
         pytest.skip("no such device")
-    with vs.Scheduler([request.param]) as made:
-        yield made
+    with vs.Scheduler([request.param]) as sched:
+        yield sched
 
 
 def line(*shape: int) -> NDArray:

@@ -41,9 +41,9 @@ def _by_heads(pick: Pick) -> OpSample:
 
 def _rotary(pick: Pick) -> OpSample:
     batch, heads, length, depth = (pick(st.integers(0, 5)) for _ in range(4))
-    turned = 2 * pick(st.integers(0, depth // 2))
+    rotary_size = 2 * pick(st.integers(0, depth // 2))
     batched = (pick(st.booleans()), pick(st.booleans()))
-    return rotary((batch, heads, length, depth), turned, batched, pick(st.booleans()))
+    return rotary((batch, heads, length, depth), rotary_size, batched, pick(st.booleans()))
 
 
 DRAWS: dict[str, Draw] = {

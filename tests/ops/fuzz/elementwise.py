@@ -21,8 +21,8 @@ def _unary(op: str) -> Draw:
 
     def draw(pick: Pick) -> OpSample:
         dtype = pick(st.sampled_from(dtypes))
-        given = attrs(op, dtype, pick(st.integers(0, max(0, len(ATTRS.get(op, ())) - 1))))
-        return OpSample(op, (unary_sample(op, dtype, *pick(shapes())),), given, nmse=tolerance(op))
+        values = attrs(op, dtype, pick(st.integers(0, max(0, len(ATTRS.get(op, ())) - 1))))
+        return OpSample(op, (unary_sample(op, dtype, *pick(shapes())),), values, nmse=tolerance(op))
 
     return draw
 
@@ -59,8 +59,8 @@ def _where(pick: Pick) -> OpSample:
 
 def _addcmul(pick: Pick) -> OpSample:
     x, a, b = broadcasting(pick, 3)
-    given = {"value": pick(st.sampled_from((1.0, -0.5, 0.1)))}
-    return OpSample("addcmul", (floats(*x), floats(*a, seed=1), floats(*b, seed=2)), given)
+    feeds = {"value": pick(st.sampled_from((1.0, -0.5, 0.1)))}
+    return OpSample("addcmul", (floats(*x), floats(*a, seed=1), floats(*b, seed=2)), feeds)
 
 
 DRAWS: dict[str, Draw] = {

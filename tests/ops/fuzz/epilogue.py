@@ -16,9 +16,9 @@ ONE = ("relu", "tanh", "silu", "hard_swish")
 
 def followed(pick: Pick, case: OpSample) -> OpSample:
     """The call alone, or with up to four steps behind it, which may read a residual."""
-    made = case.result_type()
-    if made.dtype not in ("float32", "float16") or not made.size or pick(st.booleans()):
+    built = case.result_type()
+    if built.dtype not in ("float32", "float16") or not built.size or pick(st.booleans()):
         return case
-    residual = accepts_residual(case.op, made) and pick(st.booleans())
+    residual = accepts_residual(case.op, built) and pick(st.booleans())
     steps = draw_steps(pick, 2 + residual, 4, ONE, ("add", "mul"))  # behind the constant
     return behind(case, steps, (0.75,), residual)

@@ -43,7 +43,7 @@ def _linear(pick: Pick) -> OpSample:
     return OpSample("quantized_linear", tuple(inputs), {"format": name}, terms=sums)
 
 
-def _beside(pick: Pick) -> OpSample:
+def _gate_up(pick: Pick) -> OpSample:
     name, gate = pick(st.sampled_from(list(FORMATS))), pick(st.sampled_from(list(GATES)))
     kind, normed = FORMATS[name], pick(st.booleans())
     columns = kind.step * pick(st.integers(1, 3 if kind.step > RUN else 17))
@@ -60,5 +60,5 @@ def _beside(pick: Pick) -> OpSample:
 DRAWS: dict[str, Draw] = {
     "dequantize": _dequantize,
     "quantized_linear": _linear,
-    "merged_linear": _beside,
+    "merged_linear": _gate_up,
 }

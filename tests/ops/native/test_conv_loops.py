@@ -201,15 +201,15 @@ def test_a_residual_and_what_follows_it(
     groups = 20 if channels == 1 else 1
     x, w = drawn.values(1, groups * channels, 9, 15), drawn.values(20, channels, kernel, kernel)
     x[0, 0, 3, 4:7] = np.nan, np.inf, -np.inf
-    beside, bias = drawn.values(1, 20, 9, 15), drawn.values(20)
-    beside[0, :, 0, :3] = np.nan, np.inf, -np.inf
+    residual, bias = drawn.values(1, 20, 9, 15), drawn.values(20)
+    residual[0, :, 0, :3] = np.nan, np.inf, -np.inf
     sliding = native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2)
-    sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
+    sums, out = (np.full(residual.shape, 77, np.float32) for _ in range(2))
     native.conv(x, w, bias, None, sums, sliding, native.FusedProgram(1, [], []), wide)
     steps = [("add", 1, 0, 0, 0)] + ([(epilogue, 3, 3, -0.25, 0.5)] if epilogue else [])
-    native.conv(x, w, bias, beside, out, sliding, native.FusedProgram(2, [9.0], steps), wide)
+    native.conv(x, w, bias, residual, out, sliding, native.FusedProgram(2, [9.0], steps), wide)
     with np.errstate(all="ignore"):
-        wanted = sums + beside
+        wanted = sums + residual
         if epilogue == "silu":
             wanted = referred("silu", wanted).astype(np.float32)
         elif epilogue:
@@ -304,10 +304,10 @@ STEPS: list[tuple[str, tuple[float, float], Callable[[NDArray], NDArray]]] = [
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("kernel", [1, 3])
-@pytest.mark.parametrize(("name", "given", "wanted"), STEPS)
+@pytest.mark.parametrize(("name", "values", "wanted"), STEPS)
 def test_each_step_is_its_function(
     name: str,
-    given: tuple[float, float],
+    values: tuple[float, float],
     wanted: Callable[[NDArray], NDArray],
     kernel: int,
     wide: int,
@@ -325,7 +325,7 @@ def test_each_step_is_its_function(
     sums, out = (np.full(x.shape, 77, np.float32) for _ in range(2))
     native.conv(x, w, None, None, sums, sliding, plain, wide)
     native.conv(
-        x, w, None, None, out, sliding, native.FusedProgram(1, [], [(name, 0, 0, *given)]), wide
+        x, w, None, None, out, sliding, native.FusedProgram(1, [], [(name, 0, 0, *values)]), wide
     )
     with np.errstate(all="ignore"):
         expected = wanted(sums)
@@ -337,13 +337,13 @@ def test_steps_read_registers(kernel: int, wide: int) -> None:
     """(c + residual) * 0.5 * c, with the convolution read once more at the end."""
     drawn = Drawn(0)
     x, w = drawn.values(2, 5, 11, 19), drawn.values(9, 5, kernel, kernel)
-    beside, bias = drawn.values(2, 9, 11, 19), drawn.values(9)
+    residual, bias = drawn.values(2, 9, 11, 19), drawn.values(9)
     sliding = native.SlidingWindow([1, 1], [1, 1], [kernel // 2] * 2)
-    sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
+    sums, out = (np.full(residual.shape, 77, np.float32) for _ in range(2))
     native.conv(x, w, bias, None, sums, sliding, native.FusedProgram(1, [], []), wide)
     steps = [("add", 0, 1, 0, 0), ("mul", 3, 2, 0, 0), ("mul", 4, 0, 0, 0)]
-    native.conv(x, w, bias, beside, out, sliding, native.FusedProgram(2, [0.5], steps), wide)
-    assert np.allclose(out, (sums + beside) * np.float32(0.5) * sums, rtol=1e-6, atol=1e-6)
+    native.conv(x, w, bias, residual, out, sliding, native.FusedProgram(2, [0.5], steps), wide)
+    assert np.allclose(out, (sums + residual) * np.float32(0.5) * sums, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.each_value
@@ -401,18 +401,18 @@ def test_padding_is_zeros_that_meet_weights(wide: int) -> None:
 def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(seed)
     x, w, bias = operands(drawn, seed)
-    given: tuple[NDArray, ...] = (x, w, bias)
+    inputs: tuple[NDArray, ...] = (x, w, bias)
     attrs = drawn.attrs(groups=x.shape[1] // w.shape[1])
     channels = w.shape[0]
     if op != "conv":
         attrs = drawn.attrs(kernel=drawn.kernel, sizes=drawn.out, count_include_pad=False)
-        given, channels = (x,), x.shape[1]
+        inputs, channels = (x,), x.shape[1]
     kernel = all_ops()[op].cpu
     assert kernel is not None
     whole, cut = (np.full((2, channels, *drawn.out), 77, np.float32) for _ in range(2))
-    kernel.compute(given, attrs, whole)
+    kernel.compute(inputs, attrs, whole)
     monkeypatch.setattr(cpu_kernel, "BLOCK", 4)
-    pieces = list(kernel.cut(given, attrs, cut))
+    pieces = list(kernel.cut(inputs, attrs, cut))
     assert len(pieces) > 1
     for piece, part in pieces:
         kernel.compute(piece, attrs, part)
@@ -431,7 +431,7 @@ def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.Monke
     ],
 )
 def test_other_shapes_are_refused(change: dict[str, NDArray]) -> None:
-    given: dict[str, Any] = {
+    feeds: dict[str, Any] = {
         "x": np.ones((1, 4, 6, 6), np.float32),
         "w": np.ones((4, 2, 3, 3), np.float32),
         "bias": None,
@@ -440,9 +440,9 @@ def test_other_shapes_are_refused(change: dict[str, NDArray]) -> None:
         "sliding": native.SlidingWindow([1, 1], [1, 1], [1, 1]),
         "epilogue": native.FusedProgram(1, [], []),
     }
-    native.conv(**given)
+    native.conv(**feeds)
     with pytest.raises(ValueError, match="expected"):
-        native.conv(**{**given, **change})
+        native.conv(**{**feeds, **change})
 
 
 def test_registers_and_windows_that_make_no_sense_are_refused() -> None:
@@ -460,8 +460,8 @@ def network() -> Graph:
     rng = np.random.default_rng(0)
     x = vs.input("x", (1, 4, 8, 8), "float32")
     w = vs.weight(rng.standard_normal((4, 4, 3, 3)).astype(np.float32))
-    made = vs.relu(vs.conv(x, w, padding=1) + x)
-    return vs.build_graph(made)[0]
+    output = vs.relu(vs.conv(x, w, padding=1) + x)
+    return vs.build_graph(output)[0]
 
 
 def test_numpy_alone_takes_steps_in_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,9 +482,9 @@ def test_a_network_gives_what_its_ops_give(
     rng = np.random.default_rng(1)
     x = rng.standard_normal((1, 4, 8, 8)).astype(np.float32)
     w = rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
-    given = vs.input("x", x.shape, "float32")
+    placeholder = vs.input("x", x.shape, "float32")
     with vs.Scheduler(["cpu"]) as sched:
-        run = sched.compile(vs.relu(vs.conv(given, vs.weight(w), padding=1) + given))
+        run = sched.compile(vs.relu(vs.conv(placeholder, vs.weight(w), padding=1) + placeholder))
         if not with_loops:
             monkeypatch.setattr(native_kernels, "native", None)
         got = np.array(run(x=x))

@@ -91,8 +91,8 @@ def test_each_way_multiplies_exactly(way: str, signed: bool, m: int) -> None:
 def test_each_way_rounds_half_to_even(way: str) -> None:
     x = (np.arange(-600, 600) / 2).astype(np.float32)
     out = np.empty(x.shape, np.int32)
-    given: list[Any] = [np.float32(1), np.int32(3), out, -128, 127, 1, way]
-    native_kernels.native.quantize(x, *map(np.asarray, given[:2]), *given[2:])
+    inputs: list[Any] = [np.float32(1), np.int32(3), out, -128, 127, 1, way]
+    native_kernels.native.quantize(x, *map(np.asarray, inputs[:2]), *inputs[2:])
     np.testing.assert_array_equal(out, np.clip(np.rint(x) + 3, -128, 127).astype(np.int32))
     whole = np.arange(-600, 600, dtype=np.int32)
     scale, bias = np.float32([0.5, 0.25]), np.int32([7, -1])
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused() -> None:
     out = np.empty((3, 4), np.int32)
     with pytest.raises(KeyError):
         native_kernels.native.int8_matmul(a, words, 0, zero, out, False, "no such way")
-    for given in (
+    for values in (
         (a, words, 0, zero, out[:2]),
         (a[:, :4], words, 0, zero, out),
         (a, words[:, 1:].copy(), 0, zero, out),
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (a, words, 0, zero, np.empty((3, 17), np.int32)),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native_kernels.native.int8_matmul(*given, False)
+            native_kernels.native.int8_matmul(*values, False)
     x, scale = np.ones(6, np.float32), np.ones(1, np.float32)
     with pytest.raises(ValueError, match="as many results"):
         native_kernels.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)

@@ -24,13 +24,13 @@ CONV: dict[str, Any] = {**POOL, "groups": 1}
 
 
 def work_of(op: str, attrs: dict[str, Any], *types: TensorType) -> Work:
-    declared, given = get_op(op), Attrs(attrs)
-    return declared.work(types, declared.infer(types, given), given)
+    declared, options = get_op(op), Attrs(attrs)
+    return declared.work(types, declared.infer(types, options), options)
 
 
 def lowered(op: str, attrs: dict[str, Any], *types: TensorType, limits: Limits = GPU) -> Any:
-    declared, given = get_op(op), Attrs(attrs)
-    return lower(declared, Call(types, declared.infer(types, given), given, limits))
+    declared, options = get_op(op), Attrs(attrs)
+    return lower(declared, Call(types, declared.infer(types, options), options, limits))
 
 
 def f32(*shape: int) -> TensorType:

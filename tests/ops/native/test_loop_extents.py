@@ -30,7 +30,7 @@ FAR = (-1, 0, 1, 2, 1 << 20, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63
 
 
 @dataclass(frozen=True)
-class Told:
+class LoopProgram:
     """A program of loops, and the bytes of its slots."""
 
     loops: tuple[tuple[Loop, tuple[int, ...]], ...]
@@ -42,14 +42,14 @@ class Told:
         ]
         return native.Program(steps, list(self.sizes), list(range(len(self.sizes))))
 
-    def with_numbers(self, number: int, numbers: tuple[int, ...]) -> Told:
+    def with_numbers(self, number: int, numbers: tuple[int, ...]) -> LoopProgram:
         """The same with other numbers of one loop."""
         loop, slots = self.loops[number]
         changed = (replace(loop, int_params=numbers), slots)
         return replace(self, loops=(*self.loops[:number], changed, *self.loops[number + 1 :]))
 
 
-def told_of(case: OpSample) -> tuple[Told, list[NDArray]] | None:
+def loop_program_of(case: OpSample) -> tuple[LoopProgram, list[NDArray]] | None:
     """Return the program of a case, and what its operands hold."""
     make, output = case.declaration.native_program, case.result_type()
     if make is None or not all(t.size for t in (output, *case.types)):
@@ -57,46 +57,48 @@ def told_of(case: OpSample) -> tuple[Told, list[NDArray]] | None:
     native_program = make(case.types, output, Attrs(case.attrs))
     if native_program is None or sum(t.size for t in (output, *case.types)) > 1 << 14:
         return None
-    given = list(map(np.ascontiguousarray, case.inputs))
-    made = [4 * loop.elements for loop in native_program.loops[:-1]]
+    inputs = list(map(np.ascontiguousarray, case.inputs))
+    built = [4 * loop.elements for loop in native_program.loops[:-1]]
     in_place = case.op == "dynamic_update_slice"
-    last = len(given) + len(made)
+    last = len(inputs) + len(built)
     slots = tuple(
-        (loop, ((last, *loop.operands[1:]) if in_place else loop.operands) + (len(given) + at,))
+        (loop, ((last, *loop.operands[1:]) if in_place else loop.operands) + (len(inputs) + at,))
         for at, loop in enumerate(native_program.loops)
     )
-    sizes = (*(x.nbytes for x in given), *made, output.host_bytes)
-    return Told(slots, sizes), given
+    sizes = (*(x.nbytes for x in inputs), *built, output.host_bytes)
+    return LoopProgram(slots, sizes), inputs
 
 
-def programs() -> Iterator[tuple[str, Told, list[NDArray]]]:
+def programs() -> Iterator[tuple[str, LoopProgram, list[NDArray]]]:
     """Yield some programs of each op."""
     for op in sorted({case.op for case in CASES}):
-        found = (made for case in CASES if case.op == op and (made := told_of(case)))
-        for told, given in islice(found, 6):
-            yield op, told, given
+        found = (built for case in CASES if case.op == op and (built := loop_program_of(case)))
+        for reported, values in islice(found, 6):
+            yield op, reported, values
 
 
 PROGRAMS = list(programs())
 
 
-def run_guarded(told: Told, given: list[NDArray]) -> None:
+def run_guarded(info: LoopProgram, values: list[NDArray]) -> None:
     """Run a program; fails where it writes outside of its slots."""
     arrays, memories = [], []
-    for slot, size in enumerate(told.sizes):
+    for slot, size in enumerate(info.sizes):
         memory = np.full(size + 2 * GUARD, 0xA5, np.uint8)
         array = memory[GUARD : GUARD + size]
-        if slot < len(given):
-            array[:] = given[slot].reshape(-1).view(np.uint8)
+        if slot < len(values):
+            array[:] = values[slot].reshape(-1).view(np.uint8)
         arrays.append(array)
         memories.append(memory)
-    told.program().run(arrays)
+    info.program().run(arrays)
     for memory in memories:
         assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()
 
 
 def test_all_kinds_of_loops_are_tried() -> None:
-    kinds = {loop.name.partition(" ")[0] for _, told, _ in PROGRAMS for loop, _ in told.loops}
+    kinds = {
+        loop.name.partition(" ")[0] for _, reported, _ in PROGRAMS for loop, _ in reported.loops
+    }
     assert kinds >= {
         "fused_elementwise",
         "concat",
@@ -118,24 +120,26 @@ def test_all_kinds_of_loops_are_tried() -> None:
 
 def test_a_slot_that_is_too_small_is_refused() -> None:
     """The result's by one element, and an operand's without any."""
-    for op, told, _ in PROGRAMS:
-        told.program()
-        read = {slot for _, slots in told.loops for slot in slots}
-        for slot, size in enumerate(told.sizes):
+    for op, reported, _ in PROGRAMS:
+        reported.program()
+        read = {slot for _, slots in reported.loops for slot in slots}
+        for slot, size in enumerate(reported.sizes):
             if slot not in read:
                 continue
-            less = size - 4 if slot == len(told.sizes) - 1 and op != "dynamic_update_slice" else 0
-            sizes = (*told.sizes[:slot], max(less, 0), *told.sizes[slot + 1 :])
+            less = (
+                size - 4 if slot == len(reported.sizes) - 1 and op != "dynamic_update_slice" else 0
+            )
+            sizes = (*reported.sizes[:slot], max(less, 0), *reported.sizes[slot + 1 :])
             with pytest.raises(ValueError, match="one is too small"):
-                replace(told, sizes=sizes).program()
+                replace(reported, sizes=sizes).program()
 
 
 @pytest.mark.scales
 def test_numbers_of_no_sense_do_no_harm() -> None:
     """Each number of a loop in turn is one that is far off; an eighth of them in `make test`."""
     rng, refused, ran, share = random.Random(0), 0, 0, 1.0 if THOROUGH else 0.125
-    for _, told, given in PROGRAMS:
-        for number, (loop, _) in enumerate(told.loops):
+    for _, reported, values in PROGRAMS:
+        for number, (loop, _) in enumerate(reported.loops):
             for at in range(len(loop.int_params)):
                 if rng.random() >= share:
                     continue
@@ -143,7 +147,7 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
                 for value in (own + 1, own - 1, rng.choice(FAR), rng.choice(FAR)):
                     numbers = (*loop.int_params[:at], value, *loop.int_params[at + 1 :])
                     try:
-                        run_guarded(told.with_numbers(number, numbers), given)
+                        run_guarded(reported.with_numbers(number, numbers), values)
                     except (ValueError, IndexError, KeyError, MemoryError):
                         refused += 1
                     else:

@@ -44,12 +44,12 @@ class Plain:
     """The native loops of a processor without wide vectors."""
 
     @staticmethod
-    def unary(*given: object) -> None:
-        loops_of_native.unary(*given, wide=False)
+    def unary(*args: object) -> None:
+        loops_of_native.unary(*args, wide=False)
 
     @staticmethod
-    def norm(*given: object) -> None:
-        loops_of_native.norm(*given, wide=False)
+    def norm(*args: object) -> None:
+        loops_of_native.norm(*args, wide=False)
 
 
 loops_of_native: Any = native_kernels.native
@@ -193,13 +193,13 @@ def test_unaligned_weights_of_norms(way: str) -> None:
 )
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("columns", [1, 7, 8, 33, 70_001])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 def test_norms_are_exact_around_any_mean(
-    kind: str, shifted: bool, scaled: bool, columns: int, turned: bool, way: str
+    kind: str, shifted: bool, scaled: bool, columns: int, transposed: bool, way: str
 ) -> None:
     rng = np.random.default_rng(columns)
-    x = rng.standard_normal((columns, 3) if turned else (3, columns)) * [[0.01]] + [[4.0]]
-    x = (x.T if turned else x).astype(np.float32)
+    x = rng.standard_normal((columns, 3) if transposed else (3, columns)) * [[0.01]] + [[4.0]]
+    x = (x.T if transposed else x).astype(np.float32)
     affine = [rng.standard_normal(columns).astype(np.float32) for _ in range(scaled + shifted)]
     attrs: dict[str, AttrValue] = {"axis": 1, "eps": 1e-5, "kind": kind}
     attrs |= {"scaled": scaled, "shifted": shifted}
@@ -278,9 +278,9 @@ def test_every_function_that_asks_for_a_loop_has_one(monkeypatch: pytest.MonkeyP
 
     class Noting:
         @staticmethod
-        def unary(function: str, *given: object) -> None:
+        def unary(function: str, *args: object) -> None:
             asked.append(function)
-            loops_of_native.unary(function, *given)
+            loops_of_native.unary(function, *args)
 
     monkeypatch.setattr(native_kernels, "native", Noting)
     x = np.ones(3, np.float32)

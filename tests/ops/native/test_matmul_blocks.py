@@ -120,15 +120,15 @@ CALLS = [  # a, b; a and b as they are read where they are transposed
 ]
 
 
-def operands(a: Shape, b: Shape, turned_a: bool, turned_b: bool, bias: bool) -> list[NDArray]:
+def operands(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, bias: bool) -> list[NDArray]:
     rng = np.random.default_rng(0)
-    made = [
+    built = [
         np.ascontiguousarray(np.swapaxes(rng.standard_normal(s, dtype=np.float32), -1, -2))
-        if turned
+        if transposed
         else rng.standard_normal(s, dtype=np.float32)
-        for s, turned in ((a, turned_a), (b, turned_b))
+        for s, transposed in ((a, transpose_a), (b, transpose_b))
     ]
-    return [*made, *([rng.standard_normal(b[-1], dtype=np.float32)] if bias else [])]
+    return [*built, *([rng.standard_normal(b[-1], dtype=np.float32)] if bias else [])]
 
 
 def by_numpy(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> NDArray:
@@ -145,8 +145,8 @@ def in_pieces(inputs: list[NDArray], attrs: Attrs, shape: Shape) -> tuple[NDArra
     assert kernel is not None
     pieces = list(kernel.cut(tuple(inputs), attrs, out))
     with threadpool_limits(1, "blas"):
-        for given_, part in reversed(pieces):
-            kernel.compute(given_, attrs, part)
+        for arrays, part in reversed(pieces):
+            kernel.compute(arrays, attrs, part)
     return out, len(pieces)
 
 
@@ -181,16 +181,16 @@ def by_loops(inputs: list[NDArray], attrs: Attrs, shape: Shape, helpers: int) ->
 @pytest.mark.parametrize(("a", "b"), CALLS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
-    ("turned_a", "turned_b"), [(False, False), (True, False), (False, True), (True, True)]
+    ("transpose_a", "transpose_b"), [(False, False), (True, False), (False, True), (True, True)]
 )
 def test_blocks_have_the_bits_of_the_whole(
-    a: Shape, b: Shape, turned_a: bool, turned_b: bool, bias: bool
+    a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, bias: bool
 ) -> None:
     """With kernels of AVX-512. Others sum rows and columns at the end of a block in another order,
     so there results of OpenBLAS depend on its threads; those of blocks do not.
     """
-    inputs = operands(a, b, turned_a, turned_b, bias)
-    attrs = Attrs({"transpose_a": turned_a, "transpose_b": turned_b})
+    inputs = operands(a, b, transpose_a, transpose_b, bias)
+    attrs = Attrs({"transpose_a": transpose_a, "transpose_b": transpose_b})
     shape = (*broadcast_shapes("matmul", a[:-2], b[:-2]), a[-2], b[-1])
     expected, (found, pieces) = by_numpy(inputs, attrs, shape), in_pieces(inputs, attrs, shape)
     assert pieces > 1
@@ -255,10 +255,10 @@ def test_attention_in_pieces_is_that_of_all_heads(monkeypatch: pytest.MonkeyPatc
     k, v = (rng.standard_normal((3, 2, 11, 8), dtype=np.float32) for _ in range(2))
     mask = rng.standard_normal((9, 11), dtype=np.float32)
     declared = all_ops()["attention"]
-    told = vs.attention(
+    reported = vs.attention(
         vs.transpose(vs.constant(q), (0, 2, 1, 3)), *map(vs.constant, (k, v)), mask=mask
     )
-    attrs = Attrs({**told.attrs, "is_bshd": (1, 0, 0, 1)})
+    attrs = Attrs({**reported.attrs, "is_bshd": (1, 0, 0, 1)})
     assert declared.cpu is not None
     out = np.full((3, 9, 6, 8), np.nan, np.float32)
     pieces = list(declared.cpu.cut((q, k, v, mask), attrs, out))
@@ -282,9 +282,9 @@ def test_residuals_that_lie_otherwise_are_cut_as_the_result_is(change: str) -> N
     assert kernel is not None
     ends = epilogue_attrs(2, (("add", (0, 1), ()),), ())
     attrs = Attrs({"transpose_a": False, "transpose_b": False, **ends})
-    given_ = a, b.astype(np.float32), residual
-    pieces = list(kernel.cut(given_, attrs, out))
+    inputs = a, b.astype(np.float32), residual
+    pieces = list(kernel.cut(inputs, attrs, out))
     assert len(pieces) > 1
     for operands_, part in pieces:
         kernel.compute(operands_, attrs, part)
-    np.testing.assert_allclose(out, a @ given_[1] + residual, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(out, a @ inputs[1] + residual, rtol=1e-4, atol=1e-3)

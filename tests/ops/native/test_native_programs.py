@@ -42,7 +42,7 @@ def run(
     begin: Callable[[Any], None] | None = None,
 ) -> NDArray:
     """Run a native program. begin: is given the program when it begins."""
-    given = list(map(np.ascontiguousarray, case.inputs))
+    inputs = list(map(np.ascontiguousarray, case.inputs))
     wanted = case.expected()
     out = (
         case.inputs[0].copy()
@@ -51,15 +51,15 @@ def run(
     )
     if case.op != "dynamic_update_slice":
         out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
-    made = [np.full(loop.elements, np.nan, np.float32) for loop in native_program.loops[:-1]]
-    arrays = [*given, *made, out]
-    first = len(given)
+    built = [np.full(loop.elements, np.nan, np.float32) for loop in native_program.loops[:-1]]
+    arrays = [*inputs, *built, out]
+    first = len(inputs)
     steps = [
         (loop.name, [*loop.operands, first + at], loop.int_params, loop.float_params, loop.pieces)
         for at, loop in enumerate(native_program.loops)
     ]
     if case.op == "dynamic_update_slice":  # writes where the data lies
-        steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
+        steps = [(name, [len(arrays) - 1, *at[1:]], *reported) for name, at, *reported in steps]
     slots = list(range(len(arrays)))
     program = native.Program(steps, [array.nbytes for array in arrays], slots, wide)
     program.run(arrays, None if begin is None else lambda: begin(program))
@@ -143,10 +143,10 @@ def test_pieces_of_convolutions(
     """By spans of places, or by channels; all make the bits of one piece."""
     plain = next(c for c in CASES if c.op == "conv")
     rng = np.random.default_rng(0)
-    given = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1])]
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1])]
     padding = (w[2] // 2,) * 2
     attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": padding, "end": padding}
-    case = replace(plain, inputs=tuple(given), attrs={**attrs, "groups": groups})
+    case = replace(plain, inputs=tuple(inputs), attrs={**attrs, "groups": groups})
     native_program = native_program_of(case)
     assert native_program is not None
     (loop,) = native_program.loops
@@ -162,9 +162,9 @@ def test_one_channel_of_many_places_is_one_piece() -> None:
     plain = next(c for c in CASES if c.op == "conv")
     rng = np.random.default_rng(0)
     shapes = (2, 30, 400, 300), (1, 30, 1, 1)
-    given = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    inputs = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": (0, 0), "end": (0, 0), "groups": 1}
-    case = replace(plain, inputs=tuple(given), attrs=attrs)
+    case = replace(plain, inputs=tuple(inputs), attrs=attrs)
     native_program = native_program_of(case)
     assert (
         native_program is not None
@@ -190,9 +190,9 @@ def test_pieces_of_attention_are_heads() -> None:
         helpers.append(threading.Thread(target=program.help))
         helpers[-1].start()
 
-    made = run(case, native_program, begin=begin)
+    built = run(case, native_program, begin=begin)
     helpers[0].join()
-    check(case, made, case.expected(), "in pieces")
+    check(case, built, case.expected(), "in pieces")
 
 
 def test_a_run_that_nobody_helps_ends() -> None:
@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("fused_elementwise", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
         ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 1, 0), (), 1),
         ("pool", [0, 1], (1, 0), (), 1),
-        *(("rnn_scan", *told) for told in WRONG_LAYERS if native_kernels.rnn_functions()),
+        *(("rnn_scan", *reported) for reported in WRONG_LAYERS if native_kernels.rnn_functions()),
     ):
         with pytest.raises(ValueError):
             native.Program([wrong], [16, 16], [0, 1])
@@ -270,8 +270,8 @@ def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
     q, k, v = (np.ones((1, 1, rows, 4), np.float32) for rows in (1, 3, 3))
     v[0, 0, 1], v[0, 0, 2] = np.inf, np.nan
     k[0, 0, 1] = -np.inf
-    told = vs.attention(*map(vs.constant, (q, k, v)), kv_len=vs.constant(np.array(2, np.int32)))
-    case = OpSample(told.op, (q, k, v, np.array(2, np.int32)), dict(told.attrs))
+    reported = vs.attention(*map(vs.constant, (q, k, v)), kv_len=vs.constant(np.array(2, np.int32)))
+    case = OpSample(reported.op, (q, k, v, np.array(2, np.int32)), dict(reported.attrs))
     native_program = native_program_of(case)
     assert native_program is not None
     np.testing.assert_array_equal(run(case, native_program), np.ones((1, 1, 1, 4), np.float32))
@@ -282,7 +282,7 @@ def test_a_loop_says_how_large_it_is() -> None:
     big = vs.input("x", (1 << 10, 1 << 10)).type
     add, softmax = (all_ops()[name].native_program for name in ("add", "softmax"))
     assert add is not None and softmax is not None
-    made = add((big, big), big, Attrs({}))
-    assert made is not None and made.loops[0].pieces > 1 and made.loops[0].work == big.size
+    built = add((big, big), big, Attrs({}))
+    assert built is not None and built.loops[0].pieces > 1 and built.loops[0].work == big.size
     assert softmax((big,), big, Attrs({"axis": 1})) is None
     assert Loop("neg", (0,), 1, (1,)).pieces == 1

@@ -26,22 +26,22 @@ pytestmark = pytest.mark.skipif(
 native: Any = native_kernels.native
 
 
-def node(made: vs.Tensor) -> NativeProgram:
+def node(outputs: vs.Tensor) -> NativeProgram:
     """The recipe of what a builder makes."""
-    make = all_ops()[made.op].native_program
-    found = make and make(tuple(t.type for t in made.inputs), made.type, made.attrs)
+    make = all_ops()[outputs.op].native_program
+    found = make and make(tuple(t.type for t in outputs.inputs), outputs.type, outputs.attrs)
     assert found
     return found
 
 
-def ran(made: vs.Tensor, native_program: NativeProgram, *given: NDArray) -> NDArray:
+def ran(outputs: vs.Tensor, native_program: NativeProgram, *args: NDArray) -> NDArray:
     """Run the native program of one loop."""
     (loop,) = native_program.loops
-    out = np.full(made.shape, 77, np.float32)
-    arrays = [*given, out]
+    out = np.full(outputs.shape, 77, np.float32)
+    arrays = [*args, out]
     slots = list(range(len(arrays)))
-    told = (loop.name, slots, loop.int_params, loop.float_params, loop.pieces)
-    native.Program([told], [array.nbytes for array in arrays], slots).run(arrays)
+    reported = (loop.name, slots, loop.int_params, loop.float_params, loop.pieces)
+    native.Program([reported], [array.nbytes for array in arrays], slots).run(arrays)
     return out
 
 
@@ -54,9 +54,9 @@ def cases() -> Iterator[tuple[vs.Tensor, tuple[NDArray, ...]]]:
     x, row, column = values(3, 7, 300), values(300), values(7, 1)
     x[0, 0, :4] = np.nan, np.inf, -np.inf, -0.0
     a, b, c = (vs.input(n, v.shape) for n, v in zip("abc", (x, row, column), strict=True))
-    for made in (a + b, a * c, c - b, vs.maximum(b, a), vs.hard_swish(a), vs.clip(a, -1, 0.5)):
+    for built in (a + b, a * c, c - b, vs.maximum(b, a), vs.hard_swish(a), vs.clip(a, -1, 0.5)):
         by_name = {"a": x, "b": row, "c": column}
-        yield made, tuple(by_name[str(t.name)] for t in made.inputs)
+        yield built, tuple(by_name[str(t.name)] for t in built.inputs)
     for moved in (
         vs.transpose(a, (2, 0, 1)),
         a[:, ::-2, 5:205:3],
@@ -75,12 +75,12 @@ def cases() -> Iterator[tuple[vs.Tensor, tuple[NDArray, ...]]]:
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 64])
 def test_pieces_make_what_the_references_make(pieces: int) -> None:
-    for made, given in cases():
-        native_program = node(made)
+    for built, values in cases():
+        native_program = node(built)
         cut = NativeProgram((replace(native_program.loops[0], pieces=pieces),))
         with np.errstate(all="ignore"):
-            wanted = all_ops()[made.op].reference(given, made.attrs)
-        np.testing.assert_allclose(ran(made, cut, *given), wanted, 1e-6, 1e-6, err_msg=made.op)
+            wanted = all_ops()[built.op].reference(values, built.attrs)
+        np.testing.assert_allclose(ran(built, cut, *values), wanted, 1e-6, 1e-6, err_msg=built.op)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 12])
@@ -90,17 +90,17 @@ def test_pieces_of_convolutions(groups: int, monkeypatch: pytest.MonkeyPatch) ->
     w = rng.standard_normal((36, 12 // groups, 3, 3)).astype(np.float32)
     bias = rng.standard_normal(36).astype(np.float32)
     leaves = [vs.input(n, v.shape) for n, v in zip("xwb", (x, w, bias), strict=True)]
-    made = vs.conv(*leaves, stride=2, padding=1, groups=groups)
-    whole = ran(made, node(made), x, w, bias)
+    output = vs.conv(*leaves, stride=2, padding=1, groups=groups)
+    whole = ran(output, node(output), x, w, bias)
     np.testing.assert_allclose(
-        whole, all_ops()["conv"].reference((x, w, bias), made.attrs), 1e-4, 1e-4
+        whole, all_ops()["conv"].reference((x, w, bias), output.attrs), 1e-4, 1e-4
     )
     for shares in (2, 5, 100):
         monkeypatch.setattr(conv_native, "PIECE", 1)
         monkeypatch.setattr(conv_native, "SHARES", shares)
-        native_program = node(made)
+        native_program = node(output)
         assert native_program.loops[0].pieces > 2
-        assert ran(made, native_program, x, w, bias).tobytes() == whole.tobytes()
+        assert ran(output, native_program, x, w, bias).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -117,22 +117,22 @@ def test_transposed_convolutions(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     bias = rng.standard_normal(5 * groups).astype(np.float32)
     leaves = [vs.input(n, v.shape) for n, v in zip("xwb", (x, w, bias), strict=True)]
     more = {"stride": some(1, 4), "dilation": some(1, 3), "padding": some(0, 2)}
-    made = vs.conv_transpose(*leaves[: 2 + seed % 2], groups=groups, **more)
-    given = (x, w, bias)[: 2 + seed % 2]
-    wanted = all_ops()["conv_transpose"].reference(given, made.attrs)
+    output = vs.conv_transpose(*leaves[: 2 + seed % 2], groups=groups, **more)
+    inputs = (x, w, bias)[: 2 + seed % 2]
+    wanted = all_ops()["conv_transpose"].reference(inputs, output.attrs)
     for shares in (1, 3, 100):
         monkeypatch.setattr(conv_native, "PIECE", 1)
         monkeypatch.setattr(conv_native, "SHARES", shares)
-        np.testing.assert_allclose(ran(made, node(made), *given), wanted, 1e-4, 1e-4)
+        np.testing.assert_allclose(ran(output, node(output), *inputs), wanted, 1e-4, 1e-4)
 
 
 def test_a_chain_of_few_values_a_line_is_numpys() -> None:
     many = fused_loop.MANY_LINES + 1
     x, column = vs.input("x", (many, 2)), vs.input("c", (many, 1))
-    make, made = all_ops()["add"].native_program, x + column
+    make, built = all_ops()["add"].native_program, x + column
     assert make is not None
-    assert make((x.type, column.type), made.type, Attrs({})) is None
-    assert make((x.type, x.type), made.type, Attrs({})) is not None  # one line
+    assert make((x.type, column.type), built.type, Attrs({})) is None
+    assert make((x.type, x.type), built.type, Attrs({})) is not None  # one line
 
 
 def test_an_index_outside_its_axis_names_its_node() -> None:

@@ -66,10 +66,10 @@ def test_runs_without_a_scale() -> None:
     x = np.ones((6, 32), np.float32)
     x[0, 3], x[1, 4], x[2] = np.inf, np.nan, 0
     x[3], x[4, 9] = 1e-38, 3.4e38
-    made = fake_quantize_q8(x)
-    assert np.isnan(made[:2]).all() and not made[2:4].any()
-    assert made[4, 9] == pytest.approx(3.4e38) and not made[4, :9].any()
-    np.testing.assert_array_equal(made[5], x[5])
+    built = fake_quantize_q8(x)
+    assert np.isnan(built[:2]).all() and not built[2:4].any()
+    assert built[4, 9] == pytest.approx(3.4e38) and not built[4, :9].any()
+    np.testing.assert_array_equal(built[5], x[5])
 
 
 @needs_native
@@ -140,7 +140,7 @@ def test_wrong_operands_are_refused() -> None:
         native.quantized_linear_q8("f16", codes, words, None, out)
     with pytest.raises(KeyError):
         native.quantized_linear_q8("q4_0", codes, words, None, out, "none")
-    for given in (
+    for values in (
         (codes[:, :32], words, None, out),
         (codes.view(np.float32), words, None, out),
         (codes, words[:, :-1], None, out),
@@ -151,7 +151,7 @@ def test_wrong_operands_are_refused() -> None:
         (codes, words, None, np.zeros((3, 2), np.float32).T),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native.quantized_linear_q8("q4_0", *given)
+            native.quantized_linear_q8("q4_0", *values)
     for other in (np.zeros((2, 33), np.float32), np.zeros((3, 64), np.float32), x.astype(int)):
         with pytest.raises(ValueError, match="expected"):
             native.quantize_rows_q8("q4_0", other, codes)
@@ -172,15 +172,15 @@ def test_calls_in_pieces_are_the_whole(
     for lead in ((1,), (2, 3), (3, 1, 5)):
         x = rng.standard_normal((*lead, 512), np.float32)
         out = np.empty((*lead, 2100), np.float32)
-        given, attrs = (x, words, bias), Attrs({"format": name, PRECISION: BYTES})
-        host.compute(given, attrs, out)
+        operands, attrs = (x, words, bias), Attrs({"format": name, PRECISION: BYTES})
+        host.compute(operands, attrs, out)
         pieces = np.full_like(out, np.nan)
-        cut = list(host.cut(given, attrs, pieces))
+        cut = list(host.cut(operands, attrs, pieces))
         assert len(cut) > 1
         for inputs, part in cut:
             host.compute(inputs, attrs, part)
-        for made in (out, pieces):
-            rows, got = x.reshape(-1, 512), made.reshape(-1, 2100)
+        for built in (out, pieces):
+            rows, got = x.reshape(-1, 512), built.reshape(-1, 2100)
             if name == "f16":  # no codes: nothing is rounded
                 np.testing.assert_allclose(got, rows @ values.T + bias, 1e-4, 1e-4)
             else:

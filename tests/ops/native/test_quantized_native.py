@@ -96,7 +96,7 @@ def test_wrong_operands_are_refused() -> None:
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
     with pytest.raises(KeyError):
         native.quantized_linear("q4_7", x, words, None, out)
-    for given in (
+    for values in (
         (x[:, :32], words, None, out),
         (x.astype(np.float64), words, None, out),
         (x, words[:, :-1], None, out),
@@ -107,7 +107,7 @@ def test_wrong_operands_are_refused() -> None:
         (x, words, None, np.zeros((3, 2), np.float32).T),
     ):
         with pytest.raises(ValueError, match="expected"):
-            native.quantized_linear("q4_0", *given)
+            native.quantized_linear("q4_0", *values)
     with pytest.raises(ValueError, match="expected"):
         native.dequantize("q4_0", words, np.zeros((3, 96), np.float32))
     out.flags.writeable = False
@@ -168,10 +168,10 @@ def test_calls_in_pieces_are_the_whole(
     for lead in ((1,), (2, 3), (11,), (3, 1, 5)):
         x = rng.standard_normal((*lead, 512), np.float32)
         out = np.empty((*lead, 2100), np.float32)
-        given, attrs = (x, words, bias), Attrs({"format": name})
-        host.compute(given, attrs, out)
+        operands, attrs = (x, words, bias), Attrs({"format": name})
+        host.compute(operands, attrs, out)
         pieces = np.full_like(out, np.nan)
-        cut = list(host.cut(given, attrs, pieces))
+        cut = list(host.cut(operands, attrs, pieces))
         assert len(cut) > 1
         for inputs, part in cut:
             host.compute(inputs, attrs, part)
@@ -180,7 +180,7 @@ def test_calls_in_pieces_are_the_whole(
 
 
 @pytest.mark.parametrize("gate", ["", "silu"])
-def test_weights_beside_each_other_are_the_same_in_pieces(gate: str) -> None:
+def test_weights_side_by_side_are_the_same_in_pieces(gate: str) -> None:
     host = get_op("merged_linear").cpu
     assert host is not None
     rng = np.random.default_rng(0)
@@ -190,11 +190,11 @@ def test_weights_beside_each_other_are_the_same_in_pieces(gate: str) -> None:
     attrs = Attrs({"format": "q4_K", "normed": True, "gate": gate, "eps": 1e-5})
     for lead in ((1,), (2, 3), (11,)):
         x = rng.standard_normal((*lead, 512), np.float32)
-        given = x, rng.standard_normal(512, np.float32), *weights
+        operands = x, rng.standard_normal(512, np.float32), *weights
         out = np.empty((*lead, n), np.float32)
-        host.compute(given, attrs, out)
+        host.compute(operands, attrs, out)
         pieces = np.full_like(out, np.nan)
-        cut = list(host.cut(given, attrs, pieces))
+        cut = list(host.cut(operands, attrs, pieces))
         assert len(cut) > len(weights)
         for inputs, part in cut:
             host.compute(inputs, attrs, part)

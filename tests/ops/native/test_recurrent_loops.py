@@ -12,6 +12,7 @@ import pytest
 
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
+from vksched.ir.evaluate import compute, compute_into
 from vksched.ir.op import get_op
 from vksched.ops.lowering import native_kernels
 from vksched.testing.op_cases.linalg.rnn import CASES, layer
@@ -106,13 +107,13 @@ def test_operands_may_lie_anyhow() -> None:
     for time in (1, 9):
         case = layer("gru", (time, 3, 21))
         gates, r, state = case.inputs
-        turned = np.ascontiguousarray(r.swapaxes(1, 2)).swapaxes(1, 2)
+        transposed = np.ascontiguousarray(r.swapaxes(1, 2)).swapaxes(1, 2)
         odd = np.frombuffer(b"?" + r.tobytes(), np.uint8)[1:].view(np.float32).reshape(r.shape)
         back = np.ascontiguousarray(gates[:, ::-1])[:, ::-1]
-        assert not odd.flags.aligned and turned.strides[2] != 4
-        for given in ((gates, turned), (gates, odd), (back, r)):
+        assert not odd.flags.aligned and transposed.strides[2] != 4
+        for values in ((gates, transposed), (gates, odd), (back, r)):
             out = np.empty(case.result_type().shape, np.float32)
-            host_of(case).compute((*given, state), Attrs(case.attrs), out)
+            host_of(case).compute((*values, state), Attrs(case.attrs), out)
             close(out, case)
 
 
@@ -152,3 +153,31 @@ def test_loops_refuse_what_they_would_read_beyond() -> None:
         native.rnn_scan(
             "rnn", (False,), (("elu",),), 0.0, False, False, gates, r, state, None, None, out
         )
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
+def test_time_steps_without_sequences_take_no_time(kind: str) -> None:
+    gates, states = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[kind]
+    shapes = (1, 1 << 33, 0, 3 * gates), (1, 3, 3 * gates), (states, 1, 0, 3)
+    inputs = tuple(np.zeros(shape, np.float32) for shape in shapes)
+    attrs = Attrs(
+        {
+            "kind": kind,
+            "backwards": (False,),
+            "activations": (
+                {"rnn": ("tanh",), "gru": ("sigmoid", "tanh")}.get(
+                    kind, ("sigmoid", "tanh", "tanh")
+                ),
+            ),
+            "clip": 0.0,
+            "input_forget": False,
+            "linear_before_reset": False,
+            "own": False,
+            "masked": False,
+        }
+    )
+    op = get_op("rnn_scan")
+    result = compute(op, inputs, attrs)
+    assert result.shape == ((1 << 33) + states, 1, 0, 3)
+    compute_into(op, inputs, attrs, result)

@@ -66,6 +66,6 @@ def test_other_shapes_are_refused() -> None:
     indices, weights = np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32)
     native.resample(x, indices, weights, out, 3, 1)
     for change in ({"weights": weights[:3]}, {"indices": weights}, {"out": x}, {"size": 4}):
-        given = {"x": x, "indices": indices, "weights": weights, "out": out}
+        feeds = {"x": x, "indices": indices, "weights": weights, "out": out}
         with pytest.raises(ValueError, match="expected"):
-            native.resample(**{**given, "size": 3, "inner": 1, **change})
+            native.resample(**{**feeds, "size": 3, "inner": 1, **change})

@@ -20,9 +20,9 @@ def arg(largest: bool) -> Oracle:
         x, axes = case.inputs[0], case.attrs["axes"]
         assert isinstance(axes, tuple)
         last = bool(case.attrs["select_last_index"])
-        kept = [a for a in range(x.ndim) if a not in axes]
-        rows = x.transpose((*kept, *map(int, axes))).reshape(  # type: ignore[arg-type]
-            *(x.shape[a] for a in kept),
+        remaining = [a for a in range(x.ndim) if a not in axes]
+        rows = x.transpose((*remaining, *map(int, axes))).reshape(  # type: ignore[arg-type]
+            *(x.shape[a] for a in remaining),
             int(np.prod([x.shape[int(a)] for a in axes])),  # type: ignore[arg-type]
         )
         found = []

@@ -44,7 +44,7 @@ def run_attention(arrays: list[NDArray], attrs: dict[str, Any], past: int) -> ND
 
 
 def has_onnx(arrays: list[NDArray], attrs: Any) -> bool:
-    """Whether ONNX has what the case asks for: hidden keys that are NaN are not there only here."""
+    """Return True if ONNX supports the case: only here hidden keys that are NaN are ignored."""
     q, k = arrays[:2]
     past, scale = attrs["past_len"], attrs["scale"]
     assert isinstance(past, int) and isinstance(scale, float)
@@ -65,14 +65,14 @@ def attention(case: OpSample) -> NDArray:
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
     wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, bshd, strict=False)]
     if nan or not has_onnx(wide, attrs):
-        made = by_rows(wide, attrs, math.nan if nan else 0.0)
+        built = by_rows(wide, attrs, math.nan if nan else 0.0)
     else:
-        given = {"scale": attrs["scale"], "softcap": attrs["softcap"]}
-        given |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
+        feeds = {"scale": attrs["scale"], "softcap": attrs["softcap"]}
+        feeds |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
         causal = attrs["right"] == 0
-        given |= {"is_causal": 1, "right_window_size": -1} if causal else {}
-        made = np.asarray(run_attention(wide, given, attrs["past_len"]), np.float32)
-    return made.swapaxes(1, 2) if result_bshd else made
+        feeds |= {"is_causal": 1, "right_window_size": -1} if causal else {}
+        built = np.asarray(run_attention(wide, feeds, attrs["past_len"]), np.float32)
+    return built.swapaxes(1, 2) if result_bshd else built
 
 
 def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
@@ -139,8 +139,8 @@ def visible_range(attrs: Any, mask: NDArray, query: int) -> list[int]:
     """The keys that a query sees, of so many as its mask has."""
     first = query + attrs["past_len"] - attrs["left"] if attrs["left"] >= 0 else 0
     last = query + attrs["past_len"] + attrs["right"] if attrs["right"] >= 0 else mask.size - 1
-    kept = mask if mask.dtype == bool else mask != -math.inf
-    return [j for j in range(max(first, 0), min(last + 1, mask.size)) if kept[j]]
+    stored = mask if mask.dtype == bool else mask != -math.inf
+    return [j for j in range(max(first, 0), min(last + 1, mask.size)) if stored[j]]
 
 
 def joined(case: FunctionSample) -> NDArray:

@@ -20,8 +20,8 @@ def fused_elementwise(case: OpSample) -> NDArray:
         values.append(np.uint32(word).view(np.float32).astype(float_type))
     for op, registers, attrs in steps:  # type: ignore[misc]
         one = OpSample(str(op), tuple(values[r] for r in registers), dict(attrs))  # type: ignore[arg-type,call-overload,union-attr,index]
-        made = np.asarray(references.ORACLES[one.op](one))
-        values.append(made.astype(float_type) if made.dtype.kind == "f" else made)
+        built = np.asarray(references.ORACLES[one.op](one))
+        values.append(built.astype(float_type) if built.dtype.kind == "f" else built)
     return np.asarray(values[-1])
 
 

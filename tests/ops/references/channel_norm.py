@@ -27,38 +27,38 @@ def affine(operands: list[NDArray]) -> list[NDArray]:
 
 
 def group_norm(case: FunctionSample) -> NDArray:
-    operands, given = of(case)
+    operands, values = of(case)
     if operands[0].size == 0:
         return case.inputs[0]
-    attrs = {"num_groups": given["groups"], "epsilon": given.get("eps", 1e-5), "stash_type": 11}
+    attrs = {"num_groups": values["groups"], "epsilon": values.get("eps", 1e-5), "stash_type": 11}
     result = run_node("GroupNormalization", affine(operands), attrs, opset=21)[0]
     return result.astype(case.inputs[0].dtype)
 
 
 def instance_norm(case: FunctionSample) -> NDArray:
-    operands, given = of(case)
-    attrs = {"epsilon": given.get("eps", 1e-5)}
+    operands, values = of(case)
+    attrs = {"epsilon": values.get("eps", 1e-5)}
     result = run_node("InstanceNormalization", affine(operands), attrs, opset=6)[0]
     return result.astype(case.inputs[0].dtype)
 
 
 def batch_norm(case: FunctionSample) -> NDArray:
-    operands, given = of(case)
-    attrs = {"epsilon": given.get("eps", 1e-5)}
+    operands, values = of(case)
+    attrs = {"epsilon": values.get("eps", 1e-5)}
     return run_node("BatchNormalization", operands, attrs, opset=15)[0].astype(case.inputs[0].dtype)
 
 
 def batch_norm_training(case: FunctionSample) -> list[NDArray]:
-    operands, given = of(case)
-    attrs = {"epsilon": given.get("eps", 1e-5), "momentum": given.get("momentum", 0.9)}
+    operands, values = of(case)
+    attrs = {"epsilon": values.get("eps", 1e-5), "momentum": values.get("momentum", 0.9)}
     results = run_node("BatchNormalization", operands, attrs | {"training_mode": 1}, 15, 3)
     return [y.astype(case.inputs[0].dtype) for y in results]
 
 
 def lp_normalize(case: FunctionSample) -> NDArray:
     """By numpy.linalg: the ONNX reference sums without absolute values."""
-    (x,), given = of(case)
-    norm = np.linalg.norm(x, given["p"], given["axis"], keepdims=True)
+    (x,), values = of(case)
+    norm = np.linalg.norm(x, values["p"], values["axis"], keepdims=True)
     with np.errstate(invalid="ignore"):
         return np.divide(x, norm, out=np.zeros_like(x), where=norm != 0).astype(
             case.inputs[0].dtype
@@ -66,8 +66,8 @@ def lp_normalize(case: FunctionSample) -> NDArray:
 
 
 def mean_variance_normalize(case: FunctionSample) -> NDArray:
-    (x,), given = of(case)
-    attrs = {"axes": [a % x.ndim for a in given["axes"]]} if "axes" in given else {}
+    (x,), values = of(case)
+    attrs = {"axes": [a % x.ndim for a in values["axes"]]} if "axes" in values else {}
     return run_node("MeanVarianceNormalization", [x.astype(np.float32)], attrs, opset=13)[0].astype(
         case.inputs[0].dtype
     )
@@ -75,9 +75,9 @@ def mean_variance_normalize(case: FunctionSample) -> NDArray:
 
 def local_response_norm(case: FunctionSample) -> NDArray:
     """In plain Python: the ONNX reference counts the batch for the channels."""
-    (x,), given = of(case)
-    size, alpha = given["size"], given.get("alpha", 1e-4)
-    beta, bias = given.get("beta", 0.75), given.get("bias", 1.0)
+    (x,), values = of(case)
+    size, alpha = values["size"], values.get("alpha", 1e-4)
+    beta, bias = values.get("beta", 0.75), values.get("bias", 1.0)
     before, after = (size - 1) // 2, -(-(size - 1) // 2)
     out = np.empty_like(x)
     for c in range(x.shape[1]):

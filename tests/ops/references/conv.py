@@ -127,8 +127,8 @@ def flip_filters(case: OpSample) -> NDArray:
     out = np.zeros((groups * channels, rows, *kernel), w.dtype)
     for line, channel, *place in np.ndindex(*w.shape):
         group, row = divmod(line, rows)
-        turned = tuple(size - 1 - at for size, at in zip(kernel, place, strict=True))
-        out[(group * channels + channel, row, *turned)] = w[(line, channel, *place)]
+        flipped = tuple(size - 1 - at for size, at in zip(kernel, place, strict=True))
+        out[(group * channels + channel, row, *flipped)] = w[(line, channel, *place)]
     return out
 
 

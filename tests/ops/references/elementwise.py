@@ -72,7 +72,7 @@ def guarded(compute: Callable[..., float]) -> Callable[..., float]:
     return one
 
 
-def kept(compute: Callable[[float], int]) -> Oracle:
+def rounding(compute: Callable[[float], int]) -> Oracle:
     """A rounding: infinities stay, and zeros keep their signs."""
 
     def one(x: float) -> float:
@@ -184,10 +184,10 @@ ORACLES: dict[str, Oracle] = {
     "rsqrt": in_double(lambda x: 1 / np.sqrt(x)),
     "erf": in_double(scipy_special.erf),
     "erfc": in_double(scipy_special.erfc),
-    "ceil": kept(math.ceil),
-    "floor": kept(math.floor),
-    "trunc": kept(math.trunc),
-    "round": kept(round),
+    "ceil": rounding(math.ceil),
+    "floor": rounding(math.floor),
+    "trunc": rounding(math.trunc),
+    "round": rounding(round),
     "positive": elementwise(operator.pos),
     "neg": elementwise(lambda x: -x),
     "abs": elementwise(abs),

@@ -23,8 +23,8 @@ def with_epilogue(oracle: Oracle) -> Oracle:
         operands, steps, constants = case.attrs[EPILOGUE]  # type: ignore[misc]
         count = len(case.inputs) - int(operands) + 1  # type: ignore[arg-type]
         attrs = {name: value for name, value in case.attrs.items() if name != EPILOGUE}
-        made = oracle(replace(case, inputs=case.inputs[:count], attrs=attrs))
-        inputs = (np.asarray(made), *case.inputs[count:])
+        built = oracle(replace(case, inputs=case.inputs[:count], attrs=attrs))
+        inputs = (np.asarray(built), *case.inputs[count:])
         return fused_elementwise(
             OpSample("fused_elementwise", inputs, {"steps": steps, "constants": constants})
         )

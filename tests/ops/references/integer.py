@@ -17,12 +17,12 @@ from .common import Oracle
 def _onnx(op: str, inputs: list[NDArray], result: int, **attrs: object) -> NDArray:
     names = [f"x{i}" for i in range(len(inputs))]
     node = helper.make_node(op, names, ["y"], **attrs)
-    given = [
+    operands = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in zip(names, inputs, strict=True)
     ]
-    made = [helper.make_tensor_value_info("y", result, None)]
-    graph = helper.make_graph([node], "oracle", given, made)
+    built = [helper.make_tensor_value_info("y", result, None)]
+    graph = helper.make_graph([node], "oracle", operands, built)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     (out,) = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
     return np.asarray(out)
@@ -35,8 +35,8 @@ def _code(words: NDArray, row: int, column: int) -> int:
 
 
 def _matrix(words: NDArray, k: int, n: int) -> NDArray:
-    made = [_code(words, row, column) for row in range(k) for column in range(n)]
-    return np.array(made, np.int8).reshape(k, n)
+    built = [_code(words, row, column) for row in range(k) for column in range(n)]
+    return np.array(built, np.int8).reshape(k, n)
 
 
 def _wrapped(x: NDArray) -> NDArray:
@@ -77,18 +77,18 @@ def conv_integer(case: OpSample) -> NDArray:
     for tap, at in enumerate(np.ndindex(*kernel)):
         w[(slice(None), slice(None), *at)] = matrix[tap * fours :][:channels].T
     w -= w_zero.reshape(-1, 1, *(1,) * len(kernel))
-    given = _narrow(x, attrs["signed"]).astype(np.float64) - x_zero.item()
+    values = _narrow(x, attrs["signed"]).astype(np.float64) - x_zero.item()
     if 0 in x.shape:
         return np.zeros(case.result_type().shape, np.int32)
-    made = _onnx(
+    built = _onnx(
         "Conv",
-        [given, w],
+        [values, w],
         TensorProto.DOUBLE,
         pads=[*attrs["begin"], *attrs["end"]],
         strides=attrs["stride"],
         dilations=attrs["dilation"],
     )
-    return _wrapped(made)
+    return _wrapped(built)
 
 
 def prepack_int8(case: OpSample) -> NDArray:

@@ -19,22 +19,22 @@ def run_node(
     opset: int,
     results: int = 1,
 ) -> list[NDArray]:
-    """Returns what the ONNX reference evaluator computes. inputs: None is left out."""
+    """Return the results of the ONNX reference evaluator. inputs: None is left out."""
     from onnx.reference import ReferenceEvaluator
 
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(results)]
-    given = {n: x for n, x in zip(names, inputs, strict=True) if x is not None}
+    feeds = {n: x for n, x in zip(names, inputs, strict=True) if x is not None}
     values = [
         onnx.helper.make_tensor_value_info(
             n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
         )
-        for n, x in given.items()
+        for n, x in feeds.items()
     ]
-    made = [onnx.helper.make_tensor_value_info(n, 0, None) for n in outputs]
+    built = [onnx.helper.make_tensor_value_info(n, 0, None) for n in outputs]
     node = onnx.helper.make_node(op_type, names, outputs, **attrs)
-    graph = onnx.helper.make_graph([node], "one", values, made)
+    graph = onnx.helper.make_graph([node], "one", values, built)
     opsets = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     with np.errstate(all="ignore"):
-        return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, given)]
+        return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]

@@ -37,7 +37,7 @@ def layer_norm_backward(case: OpSample) -> NDArray:
     columns = int(np.prod(x.shape[int(case.attrs["axis"]) :]))  # type: ignore[arg-type]
     rows, out = x.reshape(-1, columns) if x.size else x, np.empty_like(x)
     scale = case.inputs[2].reshape(-1) if case.attrs["scaled"] else 1.0
-    made = out.reshape(-1, max(1, columns))
+    built = out.reshape(-1, max(1, columns))
     for number, row in enumerate(rows if x.size else ()):
         centered = case.attrs["kind"] == "layer_norm"
         with np.errstate(all="ignore"):
@@ -45,7 +45,7 @@ def layer_norm_backward(case: OpSample) -> NDArray:
             length = np.sqrt(np.mean(away**2) + case.attrs["eps"])  # type: ignore[operator]
             h = g.reshape(-1, columns)[number] * scale
             through = h / length - away * (away @ h) / (columns * length**3)
-        made[number] = through - through.mean() if centered else through
+        built[number] = through - through.mean() if centered else through
     return np.asarray(out, np.float32)
 
 

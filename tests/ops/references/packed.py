@@ -21,10 +21,10 @@ special = pytest.importorskip("scipy.special")
 def values(name: str, words: NDArray) -> NDArray:
     """The values of words that the case table made."""
     gguf = pytest.importorskip("gguf")
-    made = BLOCKS[name, words.tobytes()]
+    built = BLOCKS[name, words.tobytes()]
     with np.errstate(all="ignore"):
-        numbers = gguf.quants.dequantize(made, gguf.GGMLQuantizationType(FORMATS[name].number))
-    return np.asarray(numbers).reshape(len(made), -1)
+        numbers = gguf.quants.dequantize(built, gguf.GGMLQuantizationType(FORMATS[name].number))
+    return np.asarray(numbers).reshape(len(built), -1)
 
 
 def dequantize(case: OpSample) -> NDArray:
@@ -38,8 +38,8 @@ def dequantize(case: OpSample) -> NDArray:
 def quantized_linear(case: OpSample) -> NDArray:
     x, words, *bias = case.inputs
     weight = values(case.attrs["format"], words).astype(np.float64)
-    made = np.einsum("...k,nk->...n", x.astype(np.float64), weight)
-    return np.asarray(made + (bias[0] if bias else 0)).astype(np.float32)
+    built = np.einsum("...k,nk->...n", x.astype(np.float64), weight)
+    return np.asarray(built + (bias[0] if bias else 0)).astype(np.float32)
 
 
 RATES: dict[str, Callable[[NDArray], NDArray]] = {
@@ -52,11 +52,11 @@ RATES: dict[str, Callable[[NDArray], NDArray]] = {
 
 def merged_linear(case: OpSample) -> NDArray:
     x, *rest = case.inputs
-    made, gate = x.astype(np.float64), case.attrs["gate"]
+    built, gate = x.astype(np.float64), case.attrs["gate"]
     if case.attrs["normed"]:
-        spread = np.sqrt(np.mean(made * made, -1, keepdims=True) + case.attrs["eps"])
-        made = np.divide(made, spread, where=spread > 0, out=made * np.nan) * rest.pop(0)
-    parts = [made @ values(case.attrs["format"], words).astype(np.float64).T for words in rest]
+        spread = np.sqrt(np.mean(built * built, -1, keepdims=True) + case.attrs["eps"])
+        built = np.divide(built, spread, where=spread > 0, out=built * np.nan) * rest.pop(0)
+    parts = [built @ values(case.attrs["format"], words).astype(np.float64).T for words in rest]
     if gate:
         parts = [parts[0] * RATES[gate](parts[0]) * parts[1]]
     return np.concatenate(parts, -1).astype(np.float32)

@@ -34,15 +34,15 @@ def constant(case: OpSample) -> NDArray:
 
 def any_mode(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
-    given, x = case.arguments, case.inputs[0]
+    values, x = case.arguments, case.inputs[0]
     if x.ndim == 0:
         return x
-    pads, axes = given["pads"], given.get("axes", range(x.ndim))
+    pads, axes = values["pads"], values.get("axes", range(x.ndim))
     pairs = np.broadcast_to(pads, (len(axes), 2)).tolist()
     every = [(0, 0)] * x.ndim
     for axis, pair in zip(axes, pairs, strict=True):
         every[axis] = tuple(pair)
-    return by_numpy(x, every, given.get("mode", "constant"), given.get("value", 0))
+    return by_numpy(x, every, values.get("mode", "constant"), values.get("value", 0))
 
 
 ORACLES: dict[str, Oracle] = {"pad": constant}

@@ -118,15 +118,15 @@ def checked(oracle: Oracle, op_type: str, *names: str) -> Oracle:
             and not any(w in case.name for w in ("ceil", "only"))
             and np.isfinite(out).all()
         ):
-            given: dict[str, Any] = {
+            feeds: dict[str, Any] = {
                 "kernel_shape": kernel,
                 "strides": attrs["stride"],
                 **({} if mean else {"dilations": attrs["dilation"]}),
                 "pads": (*attrs["begin"], *attrs["end"]),  # type: ignore[misc]
                 **{name: int(attrs[name]) for name in names},  # type: ignore[arg-type]
             }
-            if all(attrs[name] == given[name] for name in names):  # p is an integer there
-                by_onnx = run_onnx(op_type, case.inputs, given)
+            if all(attrs[name] == feeds[name] for name in names):  # p is an integer there
+                by_onnx = run_onnx(op_type, case.inputs, feeds)
                 np.testing.assert_allclose(by_onnx, out, 1e-4, 1e-5)
         return out
 

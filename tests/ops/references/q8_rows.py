@@ -33,8 +33,8 @@ def values(words: NDArray, columns: int) -> NDArray:
     if not words.size:
         return np.zeros((*lead, columns), np.float32)
     with np.errstate(all="ignore"):
-        made = gguf.quants.dequantize(blocks_of(words, columns), gguf.GGMLQuantizationType.Q8_0)
-    return np.asarray(made).reshape(*lead, -1)[..., :columns]
+        built = gguf.quants.dequantize(blocks_of(words, columns), gguf.GGMLQuantizationType.Q8_0)
+    return np.asarray(built).reshape(*lead, -1)[..., :columns]
 
 
 def quantize_q8_0(case: OpSample) -> NDArray:
@@ -48,14 +48,14 @@ def quantize_q8_0(case: OpSample) -> NDArray:
     if not filled.size:
         return words.reshape(*lead, words.shape[1])
     with np.errstate(all="ignore"):
-        made = gguf.quants.quantize(filled, gguf.GGMLQuantizationType.Q8_0)
-    made = made.reshape(len(filled), blocks, 34)
+        built = gguf.quants.quantize(filled, gguf.GGMLQuantizationType.Q8_0)
+    built = built.reshape(len(filled), blocks, 34)
     for block in range(blocks):
         scales = 17 * (block // 2)
         codes = scales + 1 + 8 * (block % 2)
-        half = np.ascontiguousarray(made[:, block, :2]).view(np.uint16)[:, 0].astype(np.uint32)
+        half = np.ascontiguousarray(built[:, block, :2]).view(np.uint16)[:, 0].astype(np.uint32)
         words[:, scales] |= half << np.uint32(16 * (block % 2))
-        held = np.ascontiguousarray(made[:, block, 2:]).view(np.uint32)
+        held = np.ascontiguousarray(built[:, block, 2:]).view(np.uint32)
         words[:, codes : codes + 8] = held[:, : words[:, codes : codes + 8].shape[1]]
     return words.reshape(*lead, words.shape[1])
 

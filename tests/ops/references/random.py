@@ -59,8 +59,8 @@ def words(count: int, seed: int, stream: int = 0) -> list[int]:
 def of_case(case: OpSample) -> tuple[list[int], tuple[int, ...]]:
     for counter, key, answer in KNOWN_ANSWERS:
         assert philox(counter, key) == answer
-    given = [int(v) for v in case.inputs[0].reshape(-1)]
-    seed = given[0] if len(given) == 1 else given[0] % 2**32 + given[1] * 2**32
+    inputs = [int(v) for v in case.inputs[0].reshape(-1)]
+    seed = inputs[0] if len(inputs) == 1 else inputs[0] % 2**32 + inputs[1] * 2**32
     shape = case.attrs["shape"]
     assert isinstance(shape, tuple)
     return words(int(np.prod(shape)), seed, int(case.attrs["stream"])), shape  # type: ignore[arg-type, return-value]
@@ -111,8 +111,8 @@ def dropout(case: FunctionSample) -> NDArray:
         "13": (0.999985, 13, 0),
         "tensor": (0.9, -3, 3),
     }[case.name]
-    kept = np.asarray(words(x.size, seed, stream)).reshape(x.shape) / 2**32 < 1 - p
-    return np.where(kept, x / np.float32(1 - p), np.float32(0)).astype(x.dtype)
+    stored = np.asarray(words(x.size, seed, stream)).reshape(x.shape) / 2**32 < 1 - p
+    return np.where(stored, x / np.float32(1 - p), np.float32(0)).astype(x.dtype)
 
 
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {

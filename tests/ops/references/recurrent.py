@@ -63,8 +63,8 @@ def by_equations(setting: Setting, inputs: dict[str, NDArray]) -> list[NDArray]:
         for t in range(length)[:: -1 if back else 1]:
             states = STEPS[setting.op](setting, inputs, d, inputs["x"][t, b], *states)
             y[t, d, b] = states[0]
-        for kept, state in zip(last, states, strict=True):
-            kept[d, b] = state
+        for stored, state in zip(last, states, strict=True):
+            stored[d, b] = state
     return [y, *last]
 
 
@@ -136,25 +136,25 @@ def rnn_scan(case: FunctionSample) -> list[NDArray]:
 def op(case: OpSample) -> NDArray:
     """By the equations of a layer whose weights of the inputs choose the gates of a direction."""
     cell = cell_of(Attrs(case.attrs))
-    given = operands_of(cell, tuple(x.astype(np.float64) for x in case.inputs))
-    count, time, batch, columns = given.gates.shape
+    values = operands_of(cell, tuple(x.astype(np.float64) for x in case.inputs))
+    count, time, batch, columns = values.gates.shape
     hidden, rest = columns // cell.gates, columns - columns // cell.gates
     bias = np.zeros((count, 2, columns))
     inputs = {
-        "x": np.moveaxis(given.gates, 0, 2).reshape(time, batch, count * columns),
+        "x": np.moveaxis(values.gates, 0, 2).reshape(time, batch, count * columns),
         "w": np.eye(count * columns).reshape(count, columns, count * columns),
-        "r": given.r.swapaxes(1, 2),
-        "initial_h": given.state[0],
+        "r": values.r.swapaxes(1, 2),
+        "initial_h": values.state[0],
     }
     if cell.kind == "lstm":
-        inputs["initial_c"] = given.state[1]
-    if given.own is not None and cell.kind == "lstm":
-        inputs["peepholes"] = given.own[:, :rest]
-    elif given.own is not None:
-        bias[:, 1, rest:] = given.own[:, rest:]
+        inputs["initial_c"] = values.state[1]
+    if values.own is not None and cell.kind == "lstm":
+        inputs["peepholes"] = values.own[:, :rest]
+    elif values.own is not None:
+        bias[:, 1, rest:] = values.own[:, rest:]
     inputs["b"] = bias.reshape(count, 2 * columns)
-    if given.lengths is not None:
-        inputs["sequence_lens"] = np.minimum(given.lengths, time)
+    if values.lengths is not None:
+        inputs["sequence_lens"] = np.minimum(values.lengths, time)
     keywords: dict[str, Any] = {
         "activations": [name for names in cell.activations for name in names],
         "clip": cell.clip or np.inf,

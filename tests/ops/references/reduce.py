@@ -24,10 +24,10 @@ def reduce(compute: Callable[..., Any]) -> Oracle:
         x = case.inputs[0]
         axes = case.attrs["axes"]
         assert isinstance(axes, tuple)
-        kept = [a for a in range(x.ndim) if a not in axes]
+        remaining = [a for a in range(x.ndim) if a not in axes]
         columns = math.prod(x.shape[int(a)] for a in axes)  # type: ignore[arg-type]
-        rows = math.prod(x.shape[a] for a in kept)
-        flat = x.transpose((*kept, *map(int, axes))).reshape(rows, columns).tolist()  # type: ignore[arg-type]
+        rows = math.prod(x.shape[a] for a in remaining)
+        flat = x.transpose((*remaining, *map(int, axes))).reshape(rows, columns).tolist()  # type: ignore[arg-type]
         dtype = x.dtype
         values = [compute(row) for row in flat]
         if dtype == np.int32:

@@ -31,16 +31,16 @@ def resample(case: OpSample) -> NDArray:
 
 def resize(case: FunctionSample) -> NDArray:
     assert isinstance(case, FunctionCall)
-    x, given = case.inputs[0], dict(case.arguments)
+    x, feeds = case.inputs[0], dict(case.arguments)
     if x.ndim == 0:
         return x
     operands: list[NDArray | None] = [x, None, None, None]
     for place, what, dtype in ((1, "roi", "f4"), (2, "scales", "f4"), (3, "sizes", "i8")):
-        if what in given:
-            operands[place] = np.asarray(given.pop(what), dtype)
-    if "axes" in given:
-        given["axes"] = [a % x.ndim for a in given["axes"]]
-    attrs = {k: int(v) if k in FLAGS else v for k, v in given.items()}
+        if what in feeds:
+            operands[place] = np.asarray(feeds.pop(what), dtype)
+    if "axes" in feeds:
+        feeds["axes"] = [a % x.ndim for a in feeds["axes"]]
+    attrs = {k: int(v) if k in FLAGS else v for k, v in feeds.items()}
     if operands[3] is None:
         operands.pop()
     if x.size == 0:  # the reference divides by the size

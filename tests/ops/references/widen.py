@@ -15,10 +15,10 @@ from .common import Oracle
 def dequantize_linear(case: OpSample) -> NDArray:
     x, *rest = case.inputs
     axis = case.attrs["axis"]
-    given = {part.dtype.kind: part.reshape(-1) for part in rest}
-    out = np.empty(x.shape, np.float32 if "f" in given else np.int32)
+    feeds = {part.dtype.kind: part.reshape(-1) for part in rest}
+    out = np.empty(x.shape, np.float32 if "f" in feeds else np.int32)
     for at in np.ndindex(*x.shape):
-        own = {k: p[at[axis] if p.size > 1 else 0] for k, p in given.items()}
+        own = {k: p[at[axis] if p.size > 1 else 0] for k, p in feeds.items()}
         whole = (int(x[at]) - int(own.get("i", 0)) + 2**31) % 2**32 - 2**31
         out[at] = float(np.float32(whole)) * float(own["f"]) if "f" in own else whole
     return out

@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="do not use transformers")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    made = [
+    built = [
         f"python {platform.python_version()}",
         f"torch {torch.__version__}",
         f"tokenizers {version('tokenizers')}",
@@ -158,17 +158,17 @@ def main() -> None:
         except ImportError:
             plain = True
         else:
-            made.insert(2, f"transformers {transformers.__version__} (BertModel, eager)")
+            built.insert(2, f"transformers {transformers.__version__} (BertModel, eager)")
     if plain:
-        made.insert(2, "torch.nn.functional written out, no transformers")
+        built.insert(2, "torch.nn.functional written out, no transformers")
     forward = plain_forward(args.model) if plain else transformers_forward(args.model)
     embeddings = embed(TEXTS, args.model, forward)
     if embeddings.shape != (24, 384) or not np.isfinite(embeddings).all():
         raise SystemExit(f"unexpected result: shape {embeddings.shape}")
     np.savez_compressed(
-        args.out, texts=np.array(TEXTS), embeddings=embeddings, made_with=np.array("; ".join(made))
+        args.out, texts=np.array(TEXTS), embeddings=embeddings, made_with=np.array("; ".join(built))
     )
-    print(f"{args.out}: {embeddings.shape}, {args.out.stat().st_size} bytes; {'; '.join(made)}")
+    print(f"{args.out}: {embeddings.shape}, {args.out.stat().st_size} bytes; {'; '.join(built)}")
 
 
 if __name__ == "__main__":

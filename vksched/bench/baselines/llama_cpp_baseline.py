@@ -79,7 +79,7 @@ class Library:
         return sum(sizes) * (1 << 20) if sizes else None
 
 
-class Loaded:
+class LoadedModel:
     """A model with a context. device: None for the CPU."""
 
     def __init__(self, library: Library, device: int | None, spec: Spec) -> None:
@@ -129,7 +129,7 @@ class Loaded:
         logits = api.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(logits, shape=(self._size,)).astype(np.float32)
 
-    def take(self, other: Loaded) -> bool:
+    def take(self, other: LoadedModel) -> bool:
         """Copy the state of another context of the model; return False if it fails."""
         size = self._api.llama_state_get_size(other._context)
         data = (ctypes.c_uint8 * size)()
@@ -217,13 +217,13 @@ class LlamaBaseline:
         self.version = library.version
         self.device = device
         self._library = library
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
 
-    def load(self, spec: Spec, on_cpu: bool = False) -> Loaded:
+    def load(self, spec: Spec, on_cpu: bool = False) -> LoadedModel:
         """Return the model of a case, newly loaded."""
-        return Loaded(self._library, None if on_cpu else self.device, spec)
+        return LoadedModel(self._library, None if on_cpu else self.device, spec)
 
-    def loaded(self, spec: Spec) -> Loaded:
+    def loaded(self, spec: Spec) -> LoadedModel:
         """Return the model of a case, shared by the cases of one file."""
         if self._loaded is None or self._loaded.file != spec["file"]:
             if self._loaded is not None:

@@ -271,7 +271,7 @@ def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
     return result
 
 
-class Numbers:
+class NumpyBuilder:
     """A builder that computes directly, with numpy. flops: operations of matmuls. weight_bytes:
     size of their weights and of tables.
     """
@@ -361,12 +361,12 @@ class Numbers:
 
 
 @lru_cache(maxsize=len(NETWORKS))
-def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, Numbers]:
-    numbers = Numbers()
+def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, NumpyBuilder]:
+    numbers = NumpyBuilder()
     return build(dict(params), numbers), numbers
 
 
-def computed(params: Mapping[str, Any]) -> tuple[Array, Numbers]:
+def computed(params: Mapping[str, Any]) -> tuple[Array, NumpyBuilder]:
     """Return a network's result with numpy, and its work."""
     same = {key: value for key, value in params.items() if key == "model" or key not in NO_SIZES}
     return _computed(tuple(sorted(same.items())))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .protocol import Job, Skip, Timed
+from .protocol import Job, Skip, TimedCalls
 from .workloads import Array, Arrays, Spec, expected_of
 
 
@@ -25,7 +25,7 @@ class NumpyBaseline:
             raise Skip("numpy has no models of its own")
         first = expected_of(spec, arrays)
         call = _into(spec, arrays, np.empty_like(first))
-        return Timed(call, lambda: np.asarray(call()))
+        return TimedCalls(call, lambda: np.asarray(call()))
 
     def _chain(self, spec: Spec, arrays: Arrays) -> Job:
         out, count = arrays["x0"].copy(), spec["ops"]
@@ -36,7 +36,7 @@ class NumpyBaseline:
                 np.add(out, arrays["x1"], out=out)
             return np.asarray(out)
 
-        return Timed(call, call, count)
+        return TimedCalls(call, call, count)
 
 
 def _into(spec: Spec, arrays: Arrays, out: Array) -> Callable[[], Array]:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .memory_growth import growth_of
 from .onnx_writer import TYPES, network_file
-from .protocol import Job, Skip, Timed, repeats
+from .protocol import Job, Skip, TimedCalls, repeats
 from .workloads import EPSILON, FILE, Array, Arrays, Spec, joined, result_shape
 
 OPSET = 18
@@ -61,9 +61,9 @@ def _job(spec: Spec, data: bytes, feeds: Arrays, most: int, memory: float | None
         return np.asarray(out.numpy())
 
     result()
-    calls = repeats(Timed(call, result).sample(), most=most)
+    calls = repeats(TimedCalls(call, result).sample(), most=most)
     note = f"{calls} calls" if calls > 1 else ""
-    job = Timed(lambda: call(calls), result, calls * spec.get("ops", 1), note, memory)
+    job = TimedCalls(lambda: call(calls), result, calls * spec.get("ops", 1), note, memory)
     job.held = held, binding  # type: ignore[attr-defined]
     return job
 
@@ -80,7 +80,7 @@ def _file(spec: Spec, arrays: Arrays) -> Job:
     def result() -> Array:
         return joined(session.run(None, arrays))
 
-    return Timed(lambda: session.run(None, arrays), result, 1, f"{threads} threads")
+    return TimedCalls(lambda: session.run(None, arrays), result, 1, f"{threads} threads")
 
 
 def usable_cores() -> int:

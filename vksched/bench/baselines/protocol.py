@@ -52,7 +52,7 @@ class Baseline(Protocol):
         """Return the prepared case; raise Skip if it is unsupported."""
 
 
-class Timed:
+class TimedCalls:
     """A job of functions: `call` executes `count` calls and waits for them."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Timed:
         return (time.perf_counter() - start) / self._count
 
 
-def fastest(jobs: list[Timed]) -> Timed:
+def fastest(jobs: list[TimedCalls]) -> TimedCalls:
     """Return the fastest job of one trial each."""
     if len(jobs) == 1:
         return jobs[0]

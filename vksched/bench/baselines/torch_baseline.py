@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from .protocol import Job, Skip, Timed, repeats
+from .protocol import Job, Skip, TimedCalls, repeats
 from .torch_networks import network, training
 from .workloads import (
     COPY,
@@ -78,10 +78,10 @@ class TorchBaseline:
             return np.asarray(call().float().cpu().numpy())
 
         result()
-        calls = repeats(Timed(call, result).sample())
-        return Timed(lambda: call(calls), result, calls * count, f"{calls} calls")
+        calls = repeats(TimedCalls(call, result).sample())
+        return TimedCalls(lambda: call(calls), result, calls * count, f"{calls} calls")
 
-    def _model(self, spec: Spec) -> Timed:
+    def _model(self, spec: Spec) -> TimedCalls:
         """Return a network with host inputs and results in each run; a KV cache stays on the
         device.
         """
@@ -92,9 +92,9 @@ class TorchBaseline:
                 return np.asarray(run_steps().float().cpu().numpy())
 
         run()
-        return Timed(run, run, 1, "eager")
+        return TimedCalls(run, run, 1, "eager")
 
-    def _copy(self, spec: Spec, values: Array) -> Timed:
+    def _copy(self, spec: Spec, values: Array) -> TimedCalls:
         if not self._cuda:
             raise Skip("a CPU has no bus to copy over")
         host_values = torch.from_numpy(values).pin_memory()
@@ -114,7 +114,7 @@ class TorchBaseline:
             call()
             return np.array(target.cpu().numpy())
 
-        return Timed(call, result, 1, "pinned memory")
+        return TimedCalls(call, result, 1, "pinned memory")
 
     def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
         """Return an operand on the device, for weights in the element type of matmuls."""

@@ -22,7 +22,7 @@ from ...scheduler.scheduler import Scheduler
 from ..baselines.workloads import GENERATED, Spec, arrays_of
 
 
-class Noting:
+class RecordingScheduler:
     """A scheduler that records the graphs that it compiles."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -58,7 +58,7 @@ class Model:
             [device], on_device_failure="raise", precision=precision, tune=tune
         )
         try:
-            self._noting: Any = Noting(self._scheduler)
+            self._noting: Any = RecordingScheduler(self._scheduler)
             self.reader = Generator(self._noting, load_gguf(file), context, cache_type=cache_type)
         except BaseException:
             self._scheduler.close()

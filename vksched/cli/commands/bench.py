@@ -17,7 +17,7 @@ from ..options.precision_option import MODES, SINGLE
 if TYPE_CHECKING:
     from ...bench.find_baselines import BaselineInfo
     from ...bench.report import DeviceReport, Report
-    from ...bench.rounds import Figure, Result
+    from ...bench.rounds import Result, RunnerTiming
     from ...bench.suite_loader import Suite
 
 
@@ -269,10 +269,10 @@ class _bar:
     def __init__(self, quiet: bool, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-        from ...common.console import Bars, Described
+        from ...common.console import DescriptionColumn, ProgressBars
 
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
-        self._bars = Bars(*columns, quiet=quiet)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), DescriptionColumn())
+        self._bars = ProgressBars(*columns, quiet=quiet)
         self._task = self._bars.add_task("", total=total)
 
     def __enter__(self) -> tuple[Any, Any]:
@@ -359,7 +359,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
     return table
 
 
-def _token_cells(result: Result, figure: Figure) -> tuple[str, str]:
+def _token_cells(result: Result, figure: RunnerTiming) -> tuple[str, str]:
     """Return tokens per second and memory."""
     from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number
@@ -378,7 +378,7 @@ def _bound(result: Result, device: DeviceReport) -> str:
     return device.ceiling.bound(*work_of(result.spec))
 
 
-def _time(figure: Figure) -> str:
+def _time(figure: RunnerTiming) -> str:
     from ...common.formatting import format_seconds
 
     return format_seconds(figure.seconds or 0.0)

@@ -73,10 +73,10 @@ class _Progress:
     def __init__(self, quiet: bool) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-        from ...common.console import Bars, Described
+        from ...common.console import DescriptionColumn, ProgressBars
 
-        columns = (Described(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, quiet=quiet)
+        columns = (DescriptionColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = ProgressBars(*columns, quiet=quiet)
 
     def begin(self, stage: str, steps: int) -> Callable[[str], None]:
         """Add the bar of a stage; return the call after each step."""

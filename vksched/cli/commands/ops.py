@@ -184,10 +184,10 @@ def _gradient_devices(wanted: Iterable[str]) -> list[str]:
 def _progress(quiet: bool) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-    from ...common.console import Bars, Described
+    from ...common.console import DescriptionColumn, ProgressBars
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
-    return Bars(*columns, quiet=quiet)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), DescriptionColumn())
+    return ProgressBars(*columns, quiet=quiet)
 
 
 def _table(*columns: str) -> Any:

@@ -126,7 +126,7 @@ def run(
             raise GraphError(f"[run] expected --{name} of 0 or more, got {value}")
     if report is not None:
         repeat = max(repeat, 2)  # the first run plans and uploads weights
-    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), planning, precision)
+    where = RunTarget(feeds.parse_devices(devices), feeds.parse_places(places), planning, precision)
     if profile is not None and planning.policy in ("earliest-finish", "work-stealing"):
         raise click.UsageError(f"--profile and --policy {planning.policy} exclude each other.")
     for path in filter(None, (tape_file, profile)):
@@ -220,7 +220,7 @@ def _inputs(
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class RunTarget:
     """Devices (None for the default ones), placement, planning and precision of a model.
 
     precision: a mode, or modes by name pattern.
@@ -249,7 +249,7 @@ class Where:
 def measure(
     model: Model,
     inputs_by_name: Mapping[str, Any],
-    where: Where,
+    where: RunTarget,
     repeat: int,
     tape: Tape,
     progress: Progress,
@@ -312,7 +312,7 @@ def measure(
 def run_once(
     model: Model,
     inputs_by_name: Mapping[str, Any],
-    where: Where,
+    where: RunTarget,
 ) -> Mapping[str, Any]:
     """Return the outputs of one run without measurements."""
 
@@ -334,7 +334,7 @@ def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def measure_ops(
     model: Model,
     inputs_by_name: Mapping[str, Any],
-    where: Where,
+    where: RunTarget,
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ Again = Callable[[Sequence[str]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Off:
+class QuantizedMismatch:
     """A quantized value with wrong elements. node: its producer. steps: error in levels."""
 
     node: str
@@ -72,9 +72,9 @@ class Steps:
     """
 
     values: int
-    off: tuple[Off, ...]
+    off: tuple[QuantizedMismatch, ...]
     wrong: tuple[str, ...]
-    parted: Off | None
+    parted: QuantizedMismatch | None
 
     @property
     def acquits(self) -> bool:
@@ -111,14 +111,16 @@ def compare_steps(
     found = reference.values(parts, {**inputs, **cuts}, [*ends, *(f"{n}{AGAIN}" for n in cuts)])
     off, wrong = [], []
     for value in _judged(nodes, cuts, {n: found[f"{n}{AGAIN}"] for n in cuts}, tolerance):
-        if isinstance(value, Off) and value.is_one_step:
+        if isinstance(value, QuantizedMismatch) and value.is_one_step:
             off.append(value)
         else:
             wrong.append(str(value))
     judged = compare(ends, {name: found[name] for name in ends}, tolerance)
     wrong += [f"output {d.output!r}: {d.wrong}" for d in judged if d.wrong]
     theirs = reference.values(whole_model(model, names), inputs, names)
-    parted = (v for v in _judged(nodes, cuts, theirs, tolerance) if isinstance(v, Off))
+    parted = (
+        v for v in _judged(nodes, cuts, theirs, tolerance) if isinstance(v, QuantizedMismatch)
+    )
     return Steps(len(cuts), tuple(off), tuple(wrong), next(parted, None))
 
 
@@ -127,7 +129,7 @@ def _judged(
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
     tolerance: Tolerance,
-) -> Iterator[Off | str]:
+) -> Iterator[QuantizedMismatch | str]:
     """Return the errors of quantized values in levels, or other errors.
 
     A zero point may itself be one level off: elements are compared by their distance from it.
@@ -148,7 +150,7 @@ def _judged(
 
 def _off(
     node: str, name: str, one: NDArray, other: NDArray, shift: int, tolerance: Tolerance
-) -> Off | str:
+) -> QuantizedMismatch | str:
     """Return the error of one value in levels, or a description of another error; "" for none."""
     if one.shape != other.shape or one.dtype != other.dtype or one.dtype.kind not in "iu":
         (found,) = compare({name: one}, {name: other}, tolerance)
@@ -156,7 +158,7 @@ def _off(
     far = np.abs(one.astype(np.int64) + shift - other.astype(np.int64))
     if not far.any():
         return ""
-    return Off(node, name, int(np.count_nonzero(far)), far.size, int(far.max()))
+    return QuantizedMismatch(node, name, int(np.count_nonzero(far)), far.size, int(far.max()))
 
 
 def _split_model(model: Model, cuts: Mapping[str, Any], outputs: Sequence[str]) -> ModelProto:

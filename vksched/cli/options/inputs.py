@@ -271,9 +271,9 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 def _bars() -> Any:
     from rich.progress import BarColumn, DownloadColumn, TimeElapsedColumn
 
-    from ...common.console import Bars, Described
+    from ...common.console import DescriptionColumn, ProgressBars
 
-    return Bars(Described(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    return ProgressBars(DescriptionColumn(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
 
 
 def table(*columns: str, left: int = 1) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ...planner.what_if import Change
+    from ...planner.what_if import MachineChange
     from ...topology.device_spec import DeviceSpec
     from ...topology.topology import Topology
 
@@ -49,11 +49,11 @@ def topology_of(
     return (*local_topology(devices), names_cpu(devices))
 
 
-def changes_of(topology: Topology, changes: Sequence[str]) -> list[Change]:
+def changes_of(topology: Topology, changes: Sequence[str]) -> list[MachineChange]:
     """Return the topology after each change."""
-    from ...planner.what_if import Change, changed
+    from ...planner.what_if import MachineChange, changed
 
-    return [Change(text, changed(topology, text)) for text in changes]
+    return [MachineChange(text, changed(topology, text)) for text in changes]
 
 
 def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:

@@ -17,7 +17,7 @@ from ..options.policy_options import DEFAULT, PlanningOptions
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from ...importers.onnx.lower.frame import Lowered
+    from ...importers.onnx.lower.frame import LoweredSegment
     from ...importers.onnx.model import Model, ModelValue
     from ...ir.graph import Graph
     from ...plan.plan import Plan
@@ -60,12 +60,11 @@ def describe(
     places: devices by pattern, which may match in later stages only. with_cpu: the CPU competes
     with the other devices. planning: policy and objective of the plan.
     """
-    from ...engine.request import Request, plan_request
+    from ...engine.request import Request, plan_by_policy
     from ...importers.onnx.example_inputs import choose_shapes
     from ...ir.build_graph import build_graph
     from ...plan.explain.explain_plan import COMMAND, idle_lines
     from ...plan.types.node_names import NameIndex
-    from ...planner.planner import plan_graph
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     options = inputs.size_options(model, sizes)
@@ -77,21 +76,13 @@ def describe(
         names = NameIndex(written, "place")
         here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
         overrides = tuple((pattern, places[pattern]) for pattern in here)
-        request = Request(written, overrides, {}).optimized(topology)
-
-        def planned(version: Request) -> Plan:
-            return plan_graph(
-                version.graph,
-                topology,
-                policy=planning.policy,
-                objective=planning.objective,
-                overrides=version.overrides,
-                copies="auto",
-                with_cpu=with_cpu,
-            )
-
-        by_cost = planning.policy == "auto"
-        plan = plan_request(request, topology, planned) if by_cost else planned(request)
+        plan = plan_by_policy(
+            Request(written, overrides, {}).optimized(topology),
+            topology,
+            policy=planning.policy,
+            objective=planning.objective,
+            with_cpu=with_cpu,
+        )
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),
@@ -109,7 +100,7 @@ def describe(
 
 def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> tuple[Lowered, list[str]]:
+) -> tuple[LoweredSegment, list[str]]:
     """Return the lowered first stage of a model for some shapes and arrays, with notes."""
     from ...importers.onnx.example_inputs import example_inputs
     from ...importers.onnx.lower.frame import NeedsInputs
@@ -149,7 +140,7 @@ def _value(value: ModelValue) -> dict[str, Any]:
 
 
 def _ops(
-    nodes: Sequence[NodeProto], lowered: Lowered, written: Graph | None, plan: Plan | None
+    nodes: Sequence[NodeProto], lowered: LoweredSegment, written: Graph | None, plan: Plan | None
 ) -> list[dict[str, Any]]:
     """Return for each op of the file the number of its nodes per device. written: graph of the
     first stage before the plan's rewrites.
@@ -251,7 +242,7 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _cut(lowered: Lowered) -> dict[str, Any] | None:
+def _cut(lowered: LoweredSegment) -> dict[str, Any] | None:
     """Return the node that ends the first stage, or None at the end of the model. by_host: the CPU
     runs that node. doubtful: the CPU may refuse it.
     """

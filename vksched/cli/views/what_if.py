@@ -51,25 +51,18 @@ class Planner:
         self._plans: dict[Topology, Plan] = {}
 
     def __call__(self, topology: Topology) -> Plan:
-        from ...engine.request import plan_request
-        from ...planner.planner import plan_graph
-
-        def planned(request: Request) -> Plan:
-            return plan_graph(
-                request.graph,
-                topology,
-                policy=self._planning.policy,
-                objective=self._planning.objective,
-                overrides=request.overrides,
-                copies=self._copies,
-                with_cpu=self._with_cpu,
-                pipeline_order=request.pipeline_order,
-            )
+        from ...engine.request import plan_by_policy
 
         if topology not in self._plans:
             request = self._request(topology)
-            by_cost = self._planning.policy == "auto"
-            plan = plan_request(request, topology, planned) if by_cost else planned(request)
+            plan = plan_by_policy(
+                request,
+                topology,
+                policy=self._planning.policy,
+                objective=self._planning.objective,
+                copies=self._copies,
+                with_cpu=self._with_cpu,
+            )
             self._plans[topology] = replace(plan, notes=(*request.notes, *plan.notes))
         return self._plans[topology]
 
@@ -104,7 +97,7 @@ class Planner:
         return self._requests[key]
 
     def _configured(self, request: Request, topology: Topology, config: Config) -> Request:
-        from ...engine.apply_config import Configuring
+        from ...engine.apply_config import ConfigApplier
 
         about = (lambda: topology), self._planning.policy, self._with_cpu
         here = {spec.name for spec in topology.devices}
@@ -112,7 +105,7 @@ class Planner:
         names = {d for section in config.sections.values() for d in section.devices}
         names.update(config.pipeline.devices if config.pipeline else ())
         left = config.without({name for name in names if self._resolve(name) in gone})
-        return Configuring(left, lambda _: None, *about).apply(request, self._resolve)
+        return ConfigApplier(left, lambda _: None, *about).apply(request, self._resolve)
 
 
 def compare_topologies(planner: Planner, what_ifs: Sequence[str]) -> Comparison:

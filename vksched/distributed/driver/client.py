@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ...plan.multi_host.host_plan import HostPlan, Send
 from ...runtime.executors.base_executor import CommitFailed, RunResult
 from ...runtime.run_stats import RunStats
@@ -44,7 +44,7 @@ from ..wire.stats_codec import (
     require_of,
     stats_to_local_clock,
 )
-from ..wire.stream import Closed
+from ..wire.stream import ConnectionClosed
 from ..wire.tls import Security, place_of, place_text
 from ..worker.inbox import run_of
 from ..worker.session import Documents
@@ -107,7 +107,7 @@ class RemoteWorkers:
                 worker = self._workers[name] = RemoteWorker(
                     self, name, place_text(place_of(address))
                 )
-        except Closed as error:
+        except ConnectionClosed as error:
             stream.close()
             raise DeviceError(
                 f"[cluster] the worker at {address} ended the connection: {error}"
@@ -257,7 +257,7 @@ class RemoteWorker:
         found = self._request_device(host, "measure", PREPARE_S).fields
         try:
             return link_of(found["bytes_per_s"], found["latency_s"])
-        except Wrong as error:
+        except SchemaError as error:
             raise self._mark_lost(f"it sent an invalid message: {error}") from error
 
     def _mark_lost(self, why: str) -> HostLost:
@@ -411,7 +411,7 @@ class RemoteWorker:
                 error.host = fields["host"] or self.name
             self._note(run_of(fields), error=error, torn=torn)
         else:
-            raise Wrong(f"a worker must not send {message.kind}")
+            raise SchemaError(f"a worker must not send {message.kind}")
 
     def _note(self, run: RunKey, **what: object) -> None:
         with self._changed:

@@ -34,7 +34,7 @@ from ...plan.multi_host.verify_host_plans import fit_together
 from ...plan.plan import Plan
 from ...plan.types.plan_types import HOST
 from ...planner.partition.host_partition import cut
-from ...runtime.device import Closing
+from ...runtime.device import Closeable
 from ...runtime.executors.base_executor import (
     INTERRUPTED_S,
     BaseExecutor,
@@ -350,7 +350,7 @@ class ClusterExecutor(BaseExecutor):
 
     # -- shutdown ----------------------------------------------------------------------------------
 
-    def shutdown(self) -> tuple[Closing, ...]:
+    def shutdown(self) -> tuple[Closeable, ...]:
         """Wait for the runs in progress and free the plan on all hosts; see
         `BaseExecutor.shutdown`.
         """
@@ -359,7 +359,7 @@ class ClusterExecutor(BaseExecutor):
             return (_DeferredRelease(self._release),)
         return self._release()
 
-    def _release(self) -> tuple[Closing, ...]:
+    def _release(self) -> tuple[Closeable, ...]:
         start = self._trace.clock.now()
         left = self._free()
         prepared, self._prepared = self._prepared, ()
@@ -367,7 +367,7 @@ class ClusterExecutor(BaseExecutor):
             self._tell_freed(device, start)
         return left
 
-    def _free(self) -> tuple[Closing, ...]:
+    def _free(self) -> tuple[Closeable, ...]:
         for host in self._hosts.values():
             host.release_plan(self._plan_number)
         return self._own.shutdown()
@@ -376,7 +376,7 @@ class ClusterExecutor(BaseExecutor):
 class _DeferredRelease:
     """Resources that can be freed only after a run has ended."""
 
-    def __init__(self, free: Callable[[], tuple[Closing, ...]]) -> None:
+    def __init__(self, free: Callable[[], tuple[Closeable, ...]]) -> None:
         self._free = free
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ...ir.graph import Graph
 from ...storage.content_hash import digest_of
 from ...storage.lazy_array import origin_of
@@ -28,7 +28,7 @@ def send_weights(
 
     Raises
     ------
-    Wrong
+    SchemaError
         The worker requests a weight that was not announced.
     """
     asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
@@ -42,6 +42,6 @@ def send_weights(
     answer = channel.ask("missing", {"plan": number}, [text], timeout_s)
     missing: list[str] = document_of(bytes(answer.payload or b""), list[str], "missing weights")
     if not asked.keys() >= set(missing):
-        raise Wrong(f"{channel.peer} requests unknown weights")
+        raise SchemaError(f"{channel.peer} requests unknown weights")
     for name in dict.fromkeys(missing):
         channel.ask("weight", {"plan": number, "hash": name}, weights[name], timeout_s)

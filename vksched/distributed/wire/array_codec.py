@@ -25,7 +25,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import ShapeError
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 
 ALIGN_BYTES = 64
 _GAP = bytes(ALIGN_BYTES)
@@ -44,7 +44,7 @@ def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray 
 
 
 def packed_bytes(fields: Iterable[Mapping[str, Any]]) -> int:
-    """Return the payload size of arrays. Raise Wrong if one is no array."""
+    """Return the payload size of arrays. Raise SchemaError if one is no array."""
     return sum(_padded(_sent_bytes(each)) for each in fields)
 
 
@@ -65,10 +65,10 @@ def unpack(fields: Sequence[Mapping[str, Any]], payload: memoryview | None) -> l
 def _sent_bytes(field: Mapping[str, Any]) -> int:
     dtype, shape = field["dtype"], field["shape"]
     if dtype not in (*DTYPES, *NARROW) or len(shape) > MAX_RANK or min(shape, default=0) < 0:
-        raise Wrong(f"expected an array, got {dtype} of shape {shape}")
+        raise SchemaError(f"expected an array, got {dtype} of shape {shape}")
     count = math.prod(shape)
     if field["uniform"] and not count:
-        raise Wrong("an array without elements is not uniform")
+        raise SchemaError("an array without elements is not uniform")
     return (1 if field["uniform"] else count) * numpy_dtype(dtype).itemsize
 
 

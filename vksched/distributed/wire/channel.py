@@ -23,11 +23,11 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceTimeout, HostLost
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from .error_codec import copy_error, error_of, fields_of
 from .heartbeat import HEARTBEAT_MONITOR, STUCK_TICKS, HeartbeatMonitor
 from .messages import MAX_FIELD_BYTES, Fields, Message, decode, encode
-from .stream import Closed, Stream
+from .stream import ConnectionClosed, Stream
 
 FRAME = struct.Struct("<BxxxIIQ")
 """Frame type, message number, bytes of fields, bytes of payload or chunk."""
@@ -49,12 +49,12 @@ class Handler(Protocol):
     """Handler of incoming messages. Methods are called on the reader thread and must be brief."""
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        """Return memory of this size for a payload, or None to allocate it. Raise Wrong if it is
-        unexpected.
+        """Return memory of this size for a payload, or None to allocate it. Raise SchemaError if it
+        is unexpected.
         """
 
     def received(self, channel: Channel, message: Message) -> None:
-        """Handle a complete message. Raise Wrong if it is invalid."""
+        """Handle a complete message. Raise SchemaError if it is invalid."""
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         """Handle the loss of the channel; called once."""
@@ -203,7 +203,7 @@ class Channel:
             else:
                 with self._large:
                     self._send_large(number, head, pieces)
-        except Closed as error:
+        except ConnectionClosed as error:
             self.mark_lost(str(error))
             assert self._error is not None
             raise copy_error(self._error) from None
@@ -222,7 +222,7 @@ class Channel:
     def send_heartbeat(self) -> None:
         try:
             self._stream.attempt(_HEARTBEAT)
-        except Closed as error:
+        except ConnectionClosed as error:
             self.mark_lost(str(error))
 
     def has_unread(self) -> bool:
@@ -261,10 +261,10 @@ class Channel:
                 elif sort == DATA:
                     self._go_on(buffered, number, size)
                 elif sort != BEAT or number or fields or size:
-                    raise Wrong(f"there is no frame {sort}")
-        except Closed as error:
+                    raise SchemaError(f"there is no frame {sort}")
+        except ConnectionClosed as error:
             self.mark_lost(str(error))
-        except Wrong as error:
+        except SchemaError as error:
             self.mark_lost(f"it sent an invalid message: {error}")
         except Exception as error:
             self.mark_lost(f"{type(error).__name__}: {error}")
@@ -274,7 +274,7 @@ class Channel:
 
     def _begin(self, buffered: _Buffered, number: int, fields: int, size: int) -> None:
         if fields > MAX_FIELD_BYTES:
-            raise Wrong(f"expected at most {MAX_FIELD_BYTES} bytes of fields, got {fields}")
+            raise SchemaError(f"expected at most {MAX_FIELD_BYTES} bytes of fields, got {fields}")
         text = bytearray(fields)
         buffered.fill(memoryview(text))
         message = decode(bytes(text), size)
@@ -282,14 +282,14 @@ class Channel:
             self._arrived(message)
             return
         if number in self._open or len(self._open) >= MAX_OPEN_PAYLOADS:
-            raise Wrong(
+            raise SchemaError(
                 f"expected at most {MAX_OPEN_PAYLOADS} payloads under way, each with its number"
             )
         if self._is_awaited(message):
             place = self._place(message, size)
             message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")
             if len(message.payload) != size:
-                raise Wrong(
+                raise SchemaError(
                     f"expected {len(message.payload)} bytes with {message.kind}, got {size}"
                 )
         self._open[number] = _PartialMessage(message, size, message.payload)
@@ -311,7 +311,7 @@ class Channel:
     def _go_on(self, buffered: _Buffered, number: int, size: int) -> None:
         found = self._open.get(number)
         if found is None or not 0 < size <= min(found.size, CHUNK_BYTES):
-            raise Wrong(f"{size} bytes came for a message that does not expect them")
+            raise SchemaError(f"{size} bytes came for a message that does not expect them")
         if found.left is None:
             buffered.fill(memoryview(bytearray(size)))
         else:
@@ -333,7 +333,7 @@ class Channel:
         if message.kind == "refused":
             asked.error = error_of(message.fields, self.host)
         elif message.kind != asked.kind:
-            raise Wrong(f"expected an answer to {asked.kind}, got one to {message.kind}")
+            raise SchemaError(f"expected an answer to {asked.kind}, got one to {message.kind}")
         asked.answer = message
         asked.there.set()
 

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ...common.errors import VkschedError
-from ...common.schema import Whole, Wrong, parse, record
+from ...common.schema import SchemaError, Whole, parse, record
 
 SECRET_BYTES = 32
 VALID_DAYS = 3650
@@ -64,7 +64,9 @@ class Credentials:
             data = parse(text, _FILE, "it")
             secret = bytes.fromhex(data["secret"])
             if data["format"] != _FORMAT or len(secret) != SECRET_BYTES:
-                raise Wrong(f"it has format {data['format']} and {len(secret)} bytes of secret")
+                raise SchemaError(
+                    f"it has format {data['format']} and {len(secret)} bytes of secret"
+                )
             credentials = Credentials(secret, data["certificate"], data["key"])
             credentials.context(server=False)
         except (ValueError, RecursionError, ssl.SSLError) as error:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ...common import errors
 from ...common.errors import DeviceError, HostLost, VkschedError
 from ...common.formatting import printable
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ...topology.host_names import host_of, on
 from .messages import MAX_FIELD_BYTES, Fields
 
@@ -70,5 +70,5 @@ def refusing(host: str) -> Iterator[None]:
         yield
     except DeviceError:
         raise
-    except (VkschedError, Wrong) as error:
+    except (VkschedError, SchemaError) as error:
         raise DeviceError(f"[cluster] {host} refuses its part: {error}") from error

@@ -18,13 +18,13 @@ from typing import Any
 from ... import ops as ops
 from ...common.errors import DeviceError, ShaderError
 from ...common.formatting import printable
-from ...common.schema import Whole, Wrong, check, parse, record
+from ...common.schema import SchemaError, Whole, check, parse, record
 from ...common.version import __version__
 from ...ir.op import all_ops
 from ...ops.lowering import native_kernels
 from ...runtime.vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
-from .stream import Closed, Stream
+from .stream import ConnectionClosed, Stream
 
 PROTOCOL = 3
 MAX_BYTES = 1 << 12
@@ -66,17 +66,17 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
     stream.receive_all(memoryview(head), until_s)
     (size,) = _SIZE.unpack(head)
     if size > MAX_BYTES:
-        raise Closed(f"its hello has {size} bytes")
+        raise ConnectionClosed(f"its hello has {size} bytes")
     payload = bytearray(size)
     stream.receive_all(memoryview(payload), until_s)
     try:
         theirs: Fields = parse(payload, dict[str, Any], "its hello")
         protocol = check(theirs, record(protocol=Whole), "its hello")["protocol"]
         if protocol != PROTOCOL:
-            raise Wrong(f"expected protocol {PROTOCOL}, got {protocol}")
+            raise SchemaError(f"expected protocol {PROTOCOL}, got {protocol}")
         check(theirs, HELLO, "its hello")
-    except Wrong as error:
-        raise Closed(f"its hello is invalid: {error}") from None
+    except SchemaError as error:
+        raise ConnectionClosed(f"its hello is invalid: {error}") from None
     return theirs
 
 

@@ -1,6 +1,6 @@
 """JSON payloads: parse documents of messages with bounded memory.
 
-    bytes --brackets counted--> too many? Wrong      else --budget--> json --checked--> data
+    bytes --brackets counted--> too many? SchemaError      else --budget--> json --checked--> data
 
 Problem: `[],` takes 3 bytes in a document and 64 in memory, so that a document of 12 MiB takes 350.
 Method: count lists and objects before parsing. All documents that a process parses share a memory
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...common.fork_guard import in_child
-from ...common.schema import Wrong, parse
+from ...common.schema import SchemaError, parse
 from .stream import FairLock
 
 MAX_CONTAINERS = 1 << 20
@@ -63,12 +63,12 @@ def parsed_bytes(text: bytes, where: str) -> int:
 
     Raises
     ------
-    Wrong
+    SchemaError
         It has too many lists and objects.
     """
     containers = text.count(b"[") + text.count(b"{")
     if containers > MAX_CONTAINERS:
-        raise Wrong(
+        raise SchemaError(
             f"expected at most {MAX_CONTAINERS} lists and objects in {where}, got {containers}"
         )
     return containers * CONTAINER_BYTES + len(text) * BYTES_EACH

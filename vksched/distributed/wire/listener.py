@@ -23,7 +23,7 @@ from ...common.errors import DeviceError
 from ...common.user_warning import warn
 from .handshake import exchange, require_equal
 from .messages import Fields
-from .stream import Closed, Stream
+from .stream import ConnectionClosed, Stream
 from .tls import Security, place_text
 
 STRANGERS = 32
@@ -183,10 +183,10 @@ class Listener:
             finally:
                 self._threads.release()
             if not in_time:
-                raise Closed("it was evicted by another connection")
+                raise ConnectionClosed("it was evicted by another connection")
             require_equal(self._mine, theirs, "the other end")
             self._welcome(stream, theirs)
-        except (Closed, DeviceError):  # the peer reports the error to its user
+        except (ConnectionClosed, DeviceError):  # the peer reports the error to its user
             (stream or own).close()
         except Exception as error:
             (stream or own).close()

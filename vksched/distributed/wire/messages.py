@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict, get_type_hints
 
-from ...common.schema import Number, Whole, Wrong, check, parse, record
+from ...common.schema import Number, SchemaError, Whole, check, parse, record
 
 MAX_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 25
@@ -32,12 +32,12 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Form:
+class MessageFormat:
     """Format of a message. answer: fields of its response, or None without a response."""
 
     fields: Fields = field(default_factory=dict)
     payload_bytes: int = 0
-    answer: Form | None = None
+    answer: MessageFormat | None = None
 
     @cached_property
     def kind(self) -> Any:
@@ -83,7 +83,7 @@ ARRAY = get_type_hints(ArrayDocument, include_extras=True)
 HOSTS = dict[str, tuple[str, str]]
 """Addresses of a driver's workers with the pair secrets of connections to them; see HELLO."""
 ERROR = {"error": str, "text": str, "device": str, "host": str}
-_NOTHING = Form()
+_NOTHING = MessageFormat()
 HELLO = record(
     role=str,
     name=str,
@@ -100,37 +100,39 @@ role: driver or worker. driver: random name of the driver that sends it, or that
 for. pair: the secret of a connection between two workers, which authenticates them to each other.
 The driver sends it only to these two, and replaces it when either of them reconnects.
 """
-MESSAGES: dict[str, Form] = {
+MESSAGES: dict[str, MessageFormat] = {
     # driver to worker
-    "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
-    "clock": Form(answer=Form({"came_s": Number, "left_s": Number})),
-    "echo": Form({}, ECHO_BYTES, Form({}, ECHO_BYTES)),
-    "measure": Form(
-        {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": Number, "latency_s": Number})
+    "specs": MessageFormat(answer=MessageFormat({}, DOCUMENT_BYTES)),
+    "clock": MessageFormat(answer=MessageFormat({"came_s": Number, "left_s": Number})),
+    "echo": MessageFormat({}, ECHO_BYTES, MessageFormat({}, ECHO_BYTES)),
+    "measure": MessageFormat(
+        {"host": str, "hosts": HOSTS},
+        0,
+        MessageFormat({"bytes_per_s": Number, "latency_s": Number}),
     ),
-    "reach": Form({"host": str, "hosts": HOSTS}, 0, _NOTHING),
-    "missing": Form({"plan": Whole}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
-    "weight": Form({"plan": Whole, "hash": str}, ARRAY_BYTES, _NOTHING),
-    "prepare": Form({"plan": Whole, "hosts_bytes": Whole}, DOCUMENT_BYTES, _NOTHING),
-    "release_plan": Form({"plan": Whole}),
-    "start": Form({**RUN, "traced": bool}, ARRAY_BYTES),
-    "commit": Form(RUN),
-    "abort": Form(RUN),
-    "add": Form(
+    "reach": MessageFormat({"host": str, "hosts": HOSTS}, 0, _NOTHING),
+    "missing": MessageFormat({"plan": Whole}, DOCUMENT_BYTES, MessageFormat({}, DOCUMENT_BYTES)),
+    "weight": MessageFormat({"plan": Whole, "hash": str}, ARRAY_BYTES, _NOTHING),
+    "prepare": MessageFormat({"plan": Whole, "hosts_bytes": Whole}, DOCUMENT_BYTES, _NOTHING),
+    "release_plan": MessageFormat({"plan": Whole}),
+    "start": MessageFormat({**RUN, "traced": bool}, ARRAY_BYTES),
+    "commit": MessageFormat(RUN),
+    "abort": MessageFormat(RUN),
+    "add": MessageFormat(
         {"device": str, "keys": list[str], "arrays": list[ArrayDocument]}, ARRAY_BYTES, _NOTHING
     ),
-    "read": Form({"device": str, "key": str}, 0, Form(ARRAY, ARRAY_BYTES)),
-    "write": Form({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
-    "remove": Form({"device": str, "key": str}, 0, _NOTHING),
+    "read": MessageFormat({"device": str, "key": str}, 0, MessageFormat(ARRAY, ARRAY_BYTES)),
+    "write": MessageFormat({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
+    "remove": MessageFormat({"device": str, "key": str}, 0, _NOTHING),
     # worker to driver
-    "progress": Form({"plan": Whole, "what": str, "done": Whole, "total": Whole}),
-    "ready": Form(RUN),
-    "done": Form(RUN, DOCUMENT_BYTES),
-    "failed": Form({**RUN, **ERROR, "torn": list[Whole] | None}),
+    "progress": MessageFormat({"plan": Whole, "what": str, "done": Whole, "total": Whole}),
+    "ready": MessageFormat(RUN),
+    "done": MessageFormat(RUN, DOCUMENT_BYTES),
+    "failed": MessageFormat({**RUN, **ERROR, "torn": list[Whole] | None}),
     # to the receiver of the value
-    "value": Form({**RUN, "node": Whole}, ARRAY_BYTES),
+    "value": MessageFormat({**RUN, "node": Whole}, ARRAY_BYTES),
     # to the sender of a failed request
-    "refused": Form(ERROR),
+    "refused": MessageFormat(ERROR),
 }
 
 
@@ -167,30 +169,32 @@ def encode(kind: str, fields: Fields, ask: int | None = None, to: int | None = N
 
 
 def decode(text: bytes, payload_bytes: int) -> Message:
-    """Return a message without its payload of `payload_bytes`. Raise Wrong if it does not match the
-    table.
+    """Return a message without its payload of `payload_bytes`. Raise SchemaError if it does not
+    match the table.
     """
     try:
         data = parse(text, dict[str, Any], "a message")
         check(data, _Envelope, "a message")
-    except Wrong as error:
-        raise Wrong(f"it is no message: {error}") from None
+    except SchemaError as error:
+        raise SchemaError(f"it is no message: {error}") from None
     kind, ask, to = (data.pop(name, None) for name in ("kind", "ask", "to"))
     form = _form(kind, to is not None)
     check(data, form.kind, kind)
     if data.keys() - form.fields.keys():
-        raise Wrong(f"expected {sorted(form.fields)} in {kind}, got {sorted(data)}")
+        raise SchemaError(f"expected {sorted(form.fields)} in {kind}, got {sorted(data)}")
     if payload_bytes > form.payload_bytes:
-        raise Wrong(f"expected at most {form.payload_bytes} bytes with {kind}, got {payload_bytes}")
+        raise SchemaError(
+            f"expected at most {form.payload_bytes} bytes with {kind}, got {payload_bytes}"
+        )
     if (ask is not None) != (to is None and form.answer is not None):
-        raise Wrong(f"{kind} came with an unexpected request number, or without one")
+        raise SchemaError(f"{kind} came with an unexpected request number, or without one")
     return Message(kind, data, ask, to)
 
 
-def _form(kind: str, answers: bool) -> Form:
-    form: Form | None = MESSAGES.get(kind)
+def _form(kind: str, answers: bool) -> MessageFormat:
+    form: MessageFormat | None = MESSAGES.get(kind)
     if form is not None and answers and kind != "refused":
         form = form.answer
     if form is None or (kind == "refused" and not answers):
-        raise Wrong(f"there is no {'answer' if answers else 'message'} {kind!r}")
+        raise SchemaError(f"there is no {'answer' if answers else 'message'} {kind!r}")
     return form

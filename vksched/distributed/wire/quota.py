@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 
 MAX_ASKED = 1 << 10
 """Maximum number of pending requests of a driver."""
@@ -30,12 +30,12 @@ class Quota:
 
         Raises
         ------
-        Wrong
+        SchemaError
             Too many requests are pending.
         """
         with self._lock:
             if self._count >= self._most:
-                raise Wrong(f"expected at most {self._most} questions at once")
+                raise SchemaError(f"expected at most {self._most} questions at once")
             self._count += 1
 
     def take_bytes(self, size_bytes: int) -> None:
@@ -43,13 +43,13 @@ class Quota:
 
         Raises
         ------
-        Wrong
+        SchemaError
             The pending requests have too many bytes.
         """
         with self._lock:
             self._bytes += size_bytes
             if self._bytes > self._most_bytes:
-                raise Wrong(f"expected questions of at most {self._most_bytes} bytes at once")
+                raise SchemaError(f"expected questions of at most {self._most_bytes} bytes at once")
 
     def release(self, size_bytes: int) -> None:
         """Release a request with a payload of `size_bytes`."""

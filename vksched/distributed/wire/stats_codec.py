@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
 from ...common.errors import DeviceError, PlanError
-from ...common.schema import Number, Whole, Wrong, check
+from ...common.schema import Number, SchemaError, Whole, check
 from ...common.serialize import number_of, plain
 from ...plan.multi_host.host_plan import HostPlan
 from ...plan.types.plan_types import HOST
@@ -72,7 +72,7 @@ def decode_run_stats(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
 
     Raises
     ------
-    Wrong
+    SchemaError
         The bytes are invalid.
     """
     data, rows = document_of(text, _RAN, "run statistics")
@@ -85,13 +85,13 @@ def _event(
     name: str, device: str, start_s: float, end_s: float, fields: Mapping[str, object]
 ) -> Event:
     if name not in OF_SPLITS:
-        raise Wrong(f"expected an event of a run, got {name!r}")
+        raise SchemaError(f"expected an event of a run, got {name!r}")
     check(fields, FIELDS[name], f"an event {name}")
     return Event(name, device, start_s, end_s, -1, fields)
 
 
 def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None:
-    """Raise Wrong if statistics or events name splits or nodes that a part does not have."""
+    """Raise SchemaError if statistics or events name splits or nodes that a part does not have."""
     splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
     nodes: set[Any] = set()
     for fields in (event.fields for event in events):
@@ -101,7 +101,7 @@ def require_of(part: HostPlan, stats: RunStats, events: Iterable[Event]) -> None
     if not splits <= set(range(len(part.numbers))) or not nodes <= set(
         range(len(part.plan.graph.nodes))
     ):
-        raise Wrong(f"expected times of splits of the plan, got those of {sorted(splits)}")
+        raise SchemaError(f"expected times of splits of the plan, got those of {sorted(splits)}")
 
 
 def remap_ids(event: Event, numbers: Sequence[int], host: str) -> Event:
@@ -180,9 +180,13 @@ def _device_info(each: _DeviceDocument) -> RemoteDeviceInfo:
 
 
 def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
-    """Return the link that a host reports. Raise Wrong if its bandwidth or latency is invalid."""
+    """Return the link that a host reports. Raise SchemaError if its bandwidth or latency is
+    invalid.
+    """
     if not (bytes_per_s or 0.0) >= MIN_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
-        raise Wrong(f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s")
+        raise SchemaError(
+            f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s"
+        )
     return Link(bytes_per_s or 0.0, latency_s or 0.0)
 
 

@@ -26,7 +26,7 @@ _TAKEN, _TAKEN_AT = struct.Struct("=Q"), 120
 Wants = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError)
 
 
-class Closed(Exception):
+class ConnectionClosed(Exception):
     """The connection is closed; the text says why."""
 
 
@@ -95,11 +95,11 @@ class Stream:
                 self._wait(isinstance(error, ssl.SSLWantWriteError), until_s)
                 continue
             except (OSError, ValueError) as error:
-                raise Closed(_why(error)) from None
+                raise ConnectionClosed(_why(error)) from None
             if count:
                 return count
-            raise Closed("it closed the connection")
-        raise Closed("it is closed")
+            raise ConnectionClosed("it closed the connection")
+        raise ConnectionClosed("it is closed")
 
     def receive_all(self, into: memoryview, until_s: float | None = None) -> None:
         """Receive until the memory is full."""
@@ -136,14 +136,14 @@ class Stream:
 
     def _send_some(self, piece: memoryview) -> int:
         if self.closed:
-            raise Closed("it is closed")
+            raise ConnectionClosed("it is closed")
         try:
             with self._inside:
                 return self._socket.send(piece)
         except Wants:
             return 0
         except (OSError, ValueError) as error:
-            raise Closed(_why(error)) from None
+            raise ConnectionClosed(_why(error)) from None
 
     def readable(self) -> bool:
         """Return True if received bytes are unread."""
@@ -168,11 +168,11 @@ class Stream:
         if until_s is not None:
             left = until_s - time.monotonic()
             if left <= 0:
-                raise Closed("it took too long")
+                raise ConnectionClosed("it took too long")
         try:
             _ready(self._socket, write, left)
         except (OSError, ValueError) as error:
-            raise Closed(_why(error)) from None
+            raise ConnectionClosed(_why(error)) from None
 
     def shut(self) -> None:
         """Shut down both directions and wake waiting threads; `close` frees the socket

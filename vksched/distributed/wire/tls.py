@@ -22,7 +22,7 @@ import time
 
 from ...common.errors import DeviceError, VkschedError
 from .credentials import Credentials
-from .stream import Closed, Stream
+from .stream import ConnectionClosed, Stream
 
 SECURITY = ("tls", "plain")
 GREETING = b"vksched\n"
@@ -67,7 +67,7 @@ class Security:
             ) from error
         try:
             return self._secured(own, server=False)
-        except Closed as error:
+        except ConnectionClosed as error:
             raise DeviceError(
                 f"[cluster] expected a worker of this cluster at {place_text(address)}, got another"
                 f" one, or one with other credentials or security: {error}; try the same file and "
@@ -84,9 +84,9 @@ class Security:
             stream = Stream(own)
             self._prove(stream, server, until_s)
             return stream
-        except (Closed, OSError, ValueError) as error:  # includes ssl's errors
+        except (ConnectionClosed, OSError, ValueError) as error:  # includes ssl's errors
             (stream or own).close()
-            raise Closed(str(getattr(error, "reason", None) or error)) from None
+            raise ConnectionClosed(str(getattr(error, "reason", None) or error)) from None
         except BaseException:
             (stream or own).close()
             raise
@@ -109,13 +109,13 @@ class Security:
 
     def _check(self, stream: Stream, text: bytes, until_s: float) -> None:
         if not hmac.compare_digest(_read(stream, PROOF_BYTES, until_s), self._proof(text)):
-            raise Closed("it does not know the secret of this cluster")
+            raise ConnectionClosed("it does not know the secret of this cluster")
 
 
 def _greeting(stream: Stream, until_s: float) -> bytes:
     """Return the random bytes of the peer."""
     if _read(stream, len(GREETING), until_s) != GREETING:
-        raise Closed("it uses another protocol")
+        raise ConnectionClosed("it uses another protocol")
     return _read(stream, NONCE_BYTES, until_s)
 
 

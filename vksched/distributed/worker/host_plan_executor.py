@@ -20,10 +20,10 @@ from ...common.dtypes import NDArray, numpy_dtype
 from ...common.errors import DeviceError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan, Recv, Send
 from ...plan.types.plan_types import HOST
-from ...runtime.device import Closing
+from ...runtime.device import Closeable
 from ...runtime.executors.base_executor import ExecutorClosed, RunResult
 from ...runtime.executors.executor_context import ExecutorContext
-from ...runtime.executors.plan_executor import Executor
+from ...runtime.executors.plan_executor import PlanExecutor
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import HostSpan
 from ...topology.host_names import on
@@ -48,7 +48,7 @@ class _RunArguments:
     unsent: deque[Send] = field(default_factory=deque)
 
 
-class HostPlanExecutor(Executor):
+class HostPlanExecutor(PlanExecutor):
     """Run one part; the devices are those of the topology of its plan."""
 
     def __init__(
@@ -90,7 +90,7 @@ class HostPlanExecutor(Executor):
     def _sequence_number(self, slot: int) -> int:
         return self._asked[slot].key.sequence_number
 
-    def shutdown(self) -> tuple[Closing, ...]:
+    def shutdown(self) -> tuple[Closeable, ...]:
         left = super().shutdown()
         if not self.under_way:  # called from a callback of a run
             self._sender.close()

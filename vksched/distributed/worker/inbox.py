@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from ...common.errors import DeviceTimeout, HostLost, RunAborted
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ..protocols import RunKey
 from ..wire.error_codec import copy_error
 from ..wire.messages import Fields, Message
@@ -79,7 +79,7 @@ class Inbox:
     # -- reader threads ----------------------------------------------------------------------------
 
     def place(self, message: Message, size: int, sender: str) -> memoryview:
-        """Return memory for a value. Raise Wrong if it is not expected, has another sender or
+        """Return memory for a value. Raise SchemaError if it is not expected, has another sender or
         another size.
         """
         run, value = run_of(message.fields), message.fields["node"]
@@ -87,17 +87,19 @@ class Inbox:
             plan = self._plans.get(run.plan)
             if plan is None:  # the plan was released meanwhile
                 if size > self._most_bytes:
-                    raise Wrong(f"{size} bytes came for plan {run.plan}, which is not here")
+                    raise SchemaError(f"{size} bytes came for plan {run.plan}, which is not here")
                 return memoryview(bytearray(size))
             host, type_ = plan.awaited.get(value, (None, None))
             if host != sender or type_ is None or not 0 <= run.slot < plan.slots:
-                raise Wrong(f"nobody awaits value {value} of {run} from {sender or 'the driver'}")
+                raise SchemaError(
+                    f"nobody awaits value {value} of {run} from {sender or 'the driver'}"
+                )
             waiting = [r for r in self._runs if (r.plan, r.slot) == (run.plan, run.slot)]
             if run not in self._runs and len(waiting) >= AHEAD:
-                raise Wrong(f"values of more than {AHEAD} runs of one slot came")
+                raise SchemaError(f"values of more than {AHEAD} runs of one slot came")
             expected = _bytes(type_)
             if size != expected:
-                raise Wrong(f"expected {expected} bytes of value {value}, got {size}")
+                raise SchemaError(f"expected {expected} bytes of value {value}, got {size}")
             return self._buffer_pool.acquire((run.plan, run.slot, value), size)
 
     def arrived(self, message: Message, sender: str) -> None:

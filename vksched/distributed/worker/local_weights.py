@@ -23,7 +23,7 @@ from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 from ...common.errors import VkschedError
 from ...ops.quantized.gguf_formats import pack_u32
 from ...storage.lazy_array import ArrayLike, Origin, lazy_bytes
-from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
+from ...storage.model_file import FileBytes, ModelFile, UnchangedFile, content_of
 from ...storage.safe_open import opened_below, parts_of
 
 MAX_PARTS = 8
@@ -64,7 +64,7 @@ class ModelFolders:
                     name = str(folder.joinpath(*parts))
                     content = content_of(file, name, WHERE, True)
                     if len(content) == size:
-                        return ModelFile(content, Unchanged(file, name, WHERE))
+                        return ModelFile(content, UnchangedFile(file, name, WHERE))
             except (OSError, ValueError, VkschedError):  # not in this folder
                 continue
         return None

@@ -24,7 +24,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, HostLost
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ...common.user_warning import warn
 from ...plan.multi_host.host_plan import HostPlan, Recv
 from ...runtime.device import Device
@@ -182,7 +182,7 @@ class Session:
         elif message.kind in ("add", "write"):
             expected = packed_bytes(fields["arrays"] if message.kind == "add" else [fields])
         if size != expected:
-            raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
+            raise SchemaError(f"expected {expected} bytes with {message.kind}, got {size}")
         if message.kind in QUEUED:
             self._asked.take_bytes(size)
         return memory(size) if run is None else self._buffer_pool.acquire(run[:2], size)
@@ -197,7 +197,7 @@ class Session:
             part, types = self._part(run.plan), self._input_types(run)
             missing = message.payload is None and typed_bytes(types)
             if missing or not 0 <= run.slot < part.plan.copies:
-                raise Wrong(f"expected the inputs of a run, got those of {run}")
+                raise SchemaError(f"expected the inputs of a run, got those of {run}")
             payload = self._buffer_pool.lend(run[:2], message.payload or memoryview(b""))
             arrays = typed_arrays(types, payload)
             feeds = dict(zip(part.inputs, arrays, strict=True))
@@ -215,7 +215,7 @@ class Session:
         elif message.ask is not None:
             self._queue(channel, message)
         else:
-            raise Wrong(f"a driver must not send {message.kind}")
+            raise SchemaError(f"a driver must not send {message.kind}")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
@@ -228,7 +228,7 @@ class Session:
     def _part(self, number: int) -> HostPlan:
         found = self._plans.get(number)
         if found is None or found.part is None:
-            raise Wrong(f"there is no plan {number}")
+            raise SchemaError(f"there is no plan {number}")
         return found.part
 
     def _input_types(self, run: RunKey) -> list[Any]:

@@ -18,14 +18,14 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceError, HostLost, RunAborted, VkschedError
-from ...common.schema import Wrong
+from ...common.schema import SchemaError
 from ..protocols import RunKey
 from ..wire.channel import Channel
 from ..wire.handshake import exchange, hello, require_equal
 from ..wire.messages import Message
 from ..wire.peer_list import PeerList
 from ..wire.quota import Quota
-from ..wire.stream import Closed
+from ..wire.stream import ConnectionClosed
 from ..wire.tls import Security, place_of
 from .inbox import Inbox
 
@@ -65,7 +65,7 @@ class PeerHandler:
 
     def __init__(self, inbox: Inbox, host: str, is_current: Callable[[], bool]) -> None:
         self._inbox, self._host, self._is_current = inbox, host, is_current
-        self._echoes = Echoes()
+        self._echoes = EchoThread()
         if is_current():
             inbox.mark_recovered(host)
 
@@ -85,9 +85,11 @@ class PeerHandler:
 
     def _require_value(self, message: Message) -> None:
         if message.kind != "value":
-            raise Wrong(f"a worker sends {message.kind} to drivers only")
+            raise SchemaError(f"a worker sends {message.kind} to drivers only")
         if not self._is_current():
-            raise Wrong(f"a value came from a peer other than {self._host} as the driver means it")
+            raise SchemaError(
+                f"a value came from a peer other than {self._host} as the driver means it"
+            )
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         self._echoes.close()
@@ -95,7 +97,7 @@ class PeerHandler:
             self._inbox.mark_lost(self._host, error)
 
 
-class Echoes:
+class EchoThread:
     """Answer the echoes of one channel sequentially on a thread: a response may block until the
     peer reads, and a peer that reads none gets no more.
     """
@@ -227,7 +229,7 @@ class Peers:
                 stream.close()
                 raise
             return self._confirmed(Channel(stream, host, self.handler(host, pair)))
-        except (VkschedError, Closed) as error:
+        except (VkschedError, ConnectionClosed) as error:
             if self._logged.get(host) != str(error):  # with names and texts of others; logged once
                 self._logged[host] = str(error)
                 LOG.warning("%r cannot be reached: %r", host, str(error))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ...common.errors import PlanError
 from ...plan.plan import Plan
 from ...runtime.executors.executor_context import ExecutorContext
-from ...runtime.executors.plan_executor import Executor
+from ...runtime.executors.plan_executor import PlanExecutor
 from ...runtime.simulated.meta_device import MetaDevice, meta_array
 from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
@@ -36,7 +36,7 @@ MAX_BYTES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class PlannedEvent:
     """The part of an event that the plan determines."""
 
     name: str
@@ -58,7 +58,7 @@ class Deed:
         return where if needed_by == -1 else f"{where}, for split {needed_by}"
 
 
-def deed_of(event: Event) -> Deed:
+def deed_of(event: Event) -> PlannedEvent:
     """Return the part of an event that the plan determines."""
     fields: Mapping[str, object] = event.fields
     keys: Sequence[str] = PLANNED_FIELDS
@@ -66,10 +66,10 @@ def deed_of(event: Event) -> Deed:
         stats = fields_of(event).get("stats")
         fields, keys = (stats if isinstance(stats, Mapping) else {}), TOTALS
     shown = tuple((key, fields[key]) for key in keys if key in fields)
-    return Deed(event.name, event.device, shown)
+    return PlannedEvent(event.name, event.device, shown)
 
 
-def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
+def order_of(plan: Plan, observed: Mapping[int, int]) -> list[PlannedEvent]:
     """Return the events of a run of a plan, executed on meta devices. observed: the number of
     observers by node.
 
@@ -86,7 +86,7 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
     clock, tape = SimulatedClock(), Tape(None)
     devices = [MetaDevice(spec, clock) for spec in topology.devices]
     context = ExecutorContext(devices, Trace(clock, [tape]), float("inf"), plan_number=0)
-    executor = Executor(plan, context)
+    executor = PlanExecutor(plan, context)
     try:
         feeds = {node.id: meta_array(node.type) for node in graph.inputs}
         executor.run(feeds, {n: [lambda *_: None] * count for n, count in observed.items()})
@@ -96,7 +96,7 @@ def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
 
 
 @dataclass(frozen=True, slots=True)
-class TapedRun:
+class RecordedRun:
     """A run on a tape: its number, its events with their indices, and whether it failed. whole:
     False if its first event may have been dropped.
     """
@@ -108,7 +108,7 @@ class TapedRun:
 
 
 def first_difference(
-    run: TapedRun, order: Sequence[Deed], names: Sequence[str], where: str
+    run: RecordedRun, order: Sequence[PlannedEvent], names: Sequence[str], where: str
 ) -> tuple[int, Difference] | None:
     """Return the index and the difference of the first event of a run that does not match its
     plan.

@@ -14,7 +14,7 @@ from ...common.version import __version__
 from ...plan.serialize.graph_codec import NONSENSE
 from ...trace import Event, TapeFile
 from .replay_plans import Difference, RebuiltPlan, rebuild_plan
-from .replay_runs import ORDERED, Deed, TapedRun, first_difference, order_of
+from .replay_runs import ORDERED, PlannedEvent, RecordedRun, first_difference, order_of
 
 DifferenceAt = tuple[int, Difference]
 """An event index and the difference there."""
@@ -90,7 +90,7 @@ def replay_tape(tape: TapeFile) -> Replay:
     return Replay(tape.version, len(tape.plans), runs, events, tuple(notes), first)
 
 
-def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | None:
+def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[PlannedEvent] | None:
     """Return the events of a run of a plan; None, with a note, if they cannot be determined."""
     if rebuilt.plan is None:
         return None
@@ -102,7 +102,7 @@ def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[Deed] | N
 
 
 def _differences(
-    taped: Iterable[TapedRun], order: list[Deed], names: list[str], where: str
+    taped: Iterable[RecordedRun], order: list[PlannedEvent], names: list[str], where: str
 ) -> Iterator[DifferenceAt]:
     for run in taped:
         found = first_difference(run, order, names, f"{where}, run {run.number}")
@@ -110,7 +110,7 @@ def _differences(
             yield found
 
 
-def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
+def _runs_by_plan(tape: TapeFile) -> dict[int, list[RecordedRun]]:
     """Return the runs of each plan, in the order of their first events."""
     events: dict[tuple[int, int], list[tuple[int, Event]]] = {}
     failed: set[tuple[int, int]] = set()
@@ -122,9 +122,9 @@ def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
             events.setdefault(key, []).append((at, event))
         elif event.name == "failed":
             failed.add(key)
-    out: dict[int, list[TapedRun]] = {}
+    out: dict[int, list[RecordedRun]] = {}
     for (plan, number), each in events.items():
-        run = TapedRun(number, each, (plan, number) in failed, not tape.dropped)
+        run = RecordedRun(number, each, (plan, number) in failed, not tape.dropped)
         out.setdefault(plan, []).append(run)
     return out
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import OutOfMemory
-from ...engine.request import Request, plan_request
+from ...engine.request import Request, plan_by_policy
 from ...ir.build_graph import build_graph
 from ...ir.graph import Graph
 from ...plan.plan import Plan
 from ...plan.simulation.simulate_plan import simulate
-from ...planner.planner import plan_graph
-from ...planner.what_if import Change, Comparison, compare
+from ...planner.what_if import Comparison, MachineChange, compare
 from ...topology.topology import Topology
 from .layer_costs import measure_layers
 from .partition_layers import PARTS, LayerRange
@@ -94,7 +93,7 @@ class Forecaster:
         self._with_cpu = with_cpu
         self._known: list[tuple[Topology, LayerPlacement, tuple[Plan, Plan]]] = []
 
-    def compare(self, topology: Topology, changes: Sequence[Change] = ()) -> Comparison:
+    def compare(self, topology: Topology, changes: Sequence[MachineChange] = ()) -> Comparison:
         """Return the decode time per token with and without each device."""
         return compare(topology, lambda each: self._planned(each)[1][0], changes)
 
@@ -130,21 +129,9 @@ class Forecaster:
 
     def _plan(self, graph: Graph, layer_placement: LayerPlacement) -> Plan:
         """Return the plan of a step, built as the scheduler builds it."""
-        request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(
-            layer_placement.topology
-        )
-
-        def planned(version: Request) -> Plan:
-            return plan_graph(
-                version.graph,
-                layer_placement.topology,
-                policy="auto",
-                overrides=version.overrides,
-                copies="auto",
-                with_cpu=self._with_cpu,
-            )
-
-        return plan_request(request, layer_placement.topology, planned)
+        topology = layer_placement.topology
+        request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(topology)
+        return plan_by_policy(request, topology, with_cpu=self._with_cpu)
 
 
 def _placed_layers(layer_placement: LayerPlacement, layer_range: LayerRange) -> PlacedLayers:

@@ -38,7 +38,7 @@ from ...storage.disk_cache import (
 )
 from ...topology.topology import Topology
 from ...tuning.device_cache import DAMAGE
-from .layer_costs import Measured, places_of
+from .layer_costs import LayerCosts, places_of
 from .partition_layers import Layer
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ MAX_FILES = 32
 
 
 class MeasuredDocument(TypedDict):
-    """The fields of `Measured`; of `DeviceBudget` only the times of a layer range."""
+    """The fields of `LayerCosts`; of `DeviceBudget` only the times of a layer range."""
 
     layers: tuple[Layer, ...]
     range_s: list[tuple[Number, Number]]
@@ -67,8 +67,8 @@ def cached_or_measured(
     cache: KeyValueCache,
     sizes: Sequence[int],
     topology: Topology,
-    measure: Callable[[], Measured],
-) -> Measured:
+    measure: Callable[[], LayerCosts],
+) -> LayerCosts:
     """Return the cached layer costs, or call `measure` and cache its result."""
     folder = folder_of("layers")
     if folder is None or model.hyper.layers < MIN_LAYERS:
@@ -100,7 +100,7 @@ def cache_key(
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, key: str, topology: Topology) -> Measured | None:
+def _read(path: Path, key: str, topology: Topology) -> LayerCosts | None:
     """Return the costs of a file with the devices' current memory budgets; None if there is no
     valid file.
     """
@@ -125,7 +125,7 @@ def _read(path: Path, key: str, topology: Topology) -> Measured | None:
         return None
 
 
-def _measured_of(fields: Any, topology: Topology) -> Measured:
+def _measured_of(fields: Any, topology: Topology) -> LayerCosts:
     """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
     found: MeasuredDocument = check(fields, MeasuredDocument, "what layers take")
     if json.loads(msgspec.json.encode(found)) != fields:
@@ -138,10 +138,10 @@ def _measured_of(fields: Any, topology: Topology) -> Measured:
         raise ValueError(f"expected times of {count} devices")
     shared_bytes = found["shared_bytes"]
     places = places_of(topology, shared_bytes, seconds)
-    return Measured(layers, places, shared_bytes, found["tokens"], found["hidden_bytes"])
+    return LayerCosts(layers, places, shared_bytes, found["tokens"], found["hidden_bytes"])
 
 
-def _write(path: Path, key: str, measured: Measured) -> None:
+def _write(path: Path, key: str, measured: LayerCosts) -> None:
     fields = {
         "layers": [asdict(layer) for layer in measured.layers],
         "range_s": [(place.write_s, place.read_s) for place in measured.places],

@@ -40,7 +40,7 @@ _LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayerCosts:
     """The costs of all layers. layers: in order. places: the devices of the machine, the host last.
     shared_bytes: the memory on a device that all steps need in addition to the layers' memory.
     tokens: the size of a prefill microbatch. hidden_bytes: the bytes of its hidden states.
@@ -53,7 +53,9 @@ class Measured:
     hidden_bytes: int
 
 
-def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: Topology) -> Measured:
+def measure_layers(
+    write: Graph, read: Graph, sizes: Sequence[int], topology: Topology
+) -> LayerCosts:
     """Return the costs of layers.
 
     write: the decode step of one token. read: the largest step, whose sizes in tokens, from 1 on,
@@ -82,7 +84,7 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], topology: To
     range_s = [(writing.range_s(device), reading.range_s(device)) for device in devices]
     places = places_of(topology, shared_bytes, range_s)
     about = sizes[-1], reading.hidden_bytes
-    return Measured(tuple(layers), places, shared_bytes, *about)
+    return LayerCosts(tuple(layers), places, shared_bytes, *about)
 
 
 def places_of(

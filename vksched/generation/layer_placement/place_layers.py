@@ -20,7 +20,7 @@ from ...ir.build_graph import build_graph
 from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Topology
 from .layer_cost_cache import cached_or_measured
-from .layer_costs import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
+from .layer_costs import BETWEEN, EXPERTS, INSIDE, LayerCosts, measure_layers
 from .partition_layers import Experts, Layer, LayerPartition, LayerRange, partition_layers
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LayerPlacement:
     """The placement of a model's layers on a machine."""
 
     topology: Topology
-    measured: Measured
+    measured: LayerCosts
     partition: LayerPartition
 
     @property
@@ -187,14 +187,14 @@ def lay_out(
 
 def _measured(
     model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
-) -> Measured:
+) -> LayerCosts:
     steps = (model.step(cache, size) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
     return measure_layers(write, read, sizes, topology)
 
 
 def decide(
-    measured: Measured, topology: Topology, with_cpu: bool, full: Container[str] = ()
+    measured: LayerCosts, topology: Topology, with_cpu: bool, full: Container[str] = ()
 ) -> LayerPartition:
     """Return the fastest partition over the enabled devices, one for each memory. full: devices
     without memory, which get no layers.

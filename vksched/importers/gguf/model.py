@@ -14,9 +14,9 @@ from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
 from .architectures.positions import Tables
-from .architectures.token_layout import FullSequence, PaddedTexts, Text
+from .architectures.token_layout import FullSequence, PaddedTexts, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
-from .hparams.hparams import Hyper, architecture_of, read_hyper
+from .hparams.hparams import HParams, architecture_of, read_hyper
 from .kv_cache import KINDS, CachedSequence, KeyValueCache, Step
 from .pooling import WAYS, pooled
 from .read.loader import GgufFile
@@ -53,7 +53,7 @@ class LanguageModel(ImportedModel):
         return architecture_of(self.file)
 
     @cached_property
-    def hyper(self) -> Hyper:
+    def hyper(self) -> HParams:
         """The hyperparameters; only available for known architectures."""
         architecture(self.architecture)
         return read_hyper(self.file)
@@ -170,7 +170,7 @@ class LanguageModel(ImportedModel):
             )
         return way
 
-    def _network(self, text: Text) -> Network:
+    def _network(self, text: SequenceLayout) -> Network:
         return Network(architecture(self.architecture), self.hyper, self.weights, text)
 
     def _tokens_of(self, ids: Tensor) -> int:

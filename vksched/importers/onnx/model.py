@@ -20,7 +20,7 @@ from ...common.errors import (
     close_text,
 )
 from ..base import ImportedModel
-from .lower.frame import Frame, Lowered
+from .lower.frame import Frame, LoweredSegment
 from .lower.frame_lowering import FrameLowering
 from .lower.memory_budget import Budget
 from .lower.model_context import ModelContext
@@ -171,7 +171,7 @@ class Model(ImportedModel):
         """The nodes of the main graph, with local functions inlined."""
         return self._nodes
 
-    def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> Lowered:
+    def lower(self, inputs: Mapping[str, CpuValueType | CpuValue]) -> LoweredSegment:
         """Return the first segment for input types or for concrete inputs.
 
         Nothing is planned, and CPU steps between segments are not evaluated.

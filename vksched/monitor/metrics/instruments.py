@@ -26,7 +26,7 @@ Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class Instrument:
     """One metric. kind: "counter", "histogram" or "gauge". labels: names of its labels. unit: UCUM
     unit; "{run}" counts runs.
     """
@@ -37,24 +37,24 @@ class Measure:
     labels: tuple[str, ...] = ()
 
 
-MEASURES: Mapping[str, Measure] = {
-    "runs": Measure("counter", "{run}", "Runs that are done"),
-    "run_seconds": Measure("histogram", "s", "How long runs take"),
-    "failed_runs": Measure("counter", "{run}", "Runs that ended without results", ("error",)),
-    "busy_seconds": Measure("counter", "s", "Time at work, as devices tell it", ("device",)),
-    "waited_seconds": Measure("counter", "s", "Time that the host waited", ("device",)),
-    "copies": Measure(
+MEASURES: Mapping[str, Instrument] = {
+    "runs": Instrument("counter", "{run}", "Runs that are done"),
+    "run_seconds": Instrument("histogram", "s", "How long runs take"),
+    "failed_runs": Instrument("counter", "{run}", "Runs that ended without results", ("error",)),
+    "busy_seconds": Instrument("counter", "s", "Time at work, as devices tell it", ("device",)),
+    "waited_seconds": Instrument("counter", "s", "Time that the host waited", ("device",)),
+    "copies": Instrument(
         "counter", "{copy}", "Values between device and host", ("device", "direction")
     ),
-    "copied_bytes": Measure("counter", "By", "Bytes of these", ("device", "direction")),
-    "transfer_bytes": Measure("counter", "By", "Bytes from one device to another"),
-    "faults": Measure("counter", "{fault}", "Failures of devices", ("device", "error")),
-    "slow_submissions": Measure(
+    "copied_bytes": Instrument("counter", "By", "Bytes of these", ("device", "direction")),
+    "transfer_bytes": Instrument("counter", "By", "Bytes from one device to another"),
+    "faults": Instrument("counter", "{fault}", "Failures of devices", ("device", "error")),
+    "slow_submissions": Instrument(
         "counter", "{submission}", "Submissions far slower than planned", ("device",)
     ),
-    "plans": Measure("counter", "{plan}", "Plans that were made"),
-    "fallbacks": Measure("counter", "{fallback}", "Kinds of ops that no device runs, by plan"),
-    "memory_bytes": Measure("gauge", "By", "What plans made ready take", ("device",)),
+    "plans": Instrument("counter", "{plan}", "Plans that were made"),
+    "fallbacks": Instrument("counter", "{fallback}", "Kinds of ops that no device runs, by plan"),
+    "memory_bytes": Instrument("gauge", "By", "What plans made ready take", ("device",)),
 }
 
 

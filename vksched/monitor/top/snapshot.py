@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from ...common.errors import VkschedError
 from ...common.formatting import printable
-from ...common.schema import Wrong, parse
+from ...common.schema import SchemaError, parse
 
 FORMAT = 1
 LINE_BYTES = 1 << 18
@@ -148,7 +148,7 @@ def decode(line: bytes) -> ProcessNow:
     try:
         process: ProcessNow = parse(line, ProcessNow, "the line")
         return process
-    except Wrong as error:
+    except SchemaError as error:
         raise VkschedError(
             f"[top] expected a line of a running vksched, got {line[:40]!r}...: {error}; try the "
             "same version of vksched on both sides"

@@ -19,7 +19,7 @@ from ...common.dtypes import (
     broadcast_shapes,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Domains, Flag, Real, Whole, wholes
+from ...ir.attr_domains import Domains, Flag, Float, Int, wholes
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -34,11 +34,11 @@ from .attention_native import attention_program
 
 
 SCORES: Domains = {
-    "scale": Real(),
-    "softcap": Real(0.0),
-    "past_len": Whole(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
-    "left": Whole(-1, UNBOUNDED // 2 - 1),
-    "right": Whole(-1, UNBOUNDED // 2 - 1),
+    "scale": Float(),
+    "softcap": Float(0.0),
+    "past_len": Int(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
+    "left": Int(-1, UNBOUNDED // 2 - 1),
+    "right": Int(-1, UNBOUNDED // 2 - 1),
 }
 """Attributes for the scores and the visible keys, of attention and of its gradient."""
 ATTENTION: Domains = {

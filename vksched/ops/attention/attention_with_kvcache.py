@@ -29,7 +29,7 @@ from ...common.dtypes import (
     TensorType,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Optional, Whole
+from ...ir.attr_domains import Int, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
@@ -273,7 +273,7 @@ register(
         _infer,
         _reference,
         CACHED_KERNEL,
-        attrs={**ATTENTION, "columns": Optional(Whole(1))},
+        attrs={**ATTENTION, "columns": Optional(Int(1))},
         operands=(4, 6),
         work=_work,
         roundable_operands=(0, 1, 2, 4, 5),

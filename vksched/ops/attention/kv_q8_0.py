@@ -19,7 +19,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, UINT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Whole
+from ...ir.attr_domains import Int
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -178,7 +178,7 @@ register(
         _from_infer,
         lambda inputs, attrs: np.ascontiguousarray(unpack_q8_0(inputs[0], attrs.as_int("columns"))),
         Kernel(("dequantize_q8_0",), _from_lower),
-        attrs={"columns": Whole(0)},
+        attrs={"columns": Int(0)},
         operands=(1, 1),
         is_dequantize=True,
     )

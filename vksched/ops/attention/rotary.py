@@ -8,7 +8,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_constant_size
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Flag, Whole
+from ...ir.attr_domains import Flag, Int
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel
 from ...ir.native_program import NativeProgram, one_loop
@@ -109,7 +109,7 @@ register(
         _infer,
         _reference,
         Kernel(("rotary_embedding",), _lower),
-        attrs={"interleaved": Flag(), "rotary_dim": Whole(0)},
+        attrs={"interleaved": Flag(), "rotary_dim": Int(0)},
         operands=(3, 3),
         work=_work,
         cpu=CpuKernel(_cpu),

@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...common.dtypes import FLOAT32, INT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Whole
+from ...ir.attr_domains import Int
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Call, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -169,7 +169,7 @@ _CONV = Op(
     _conv_infer,
     _conv_reference,
     Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
-    attrs={**WINDOW, "groups": Whole(1)},
+    attrs={**WINDOW, "groups": Int(1)},
     operands=(2, 3),
     work=_conv_work,
     roundable_operands=(0, 1),
@@ -236,7 +236,7 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
-        attrs={**WINDOW, "groups": Whole(1), "output_padding": PADDING},
+        attrs={**WINDOW, "groups": Int(1), "output_padding": PADDING},
         operands=(2, 3),
         work=_transpose_work,
         roundable_operands=(0, 1),

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...common.dtypes import INT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Flag, Whole
+from ...ir.attr_domains import Flag, Int
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import Call, Op, Work, register
@@ -25,7 +25,7 @@ from ...ir.sharding_rule import REPLICATE, Factor, Sharded, sharding
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...ir.vjp import no_gradient
 from ..linalg.int8_matmul import PIECE_PRODUCTS, check_zeros, subtract_zero_point, wrapped
-from ..linalg.int8_matmul_kernels import Unfolded, integer_kernel
+from ..linalg.int8_matmul_kernels import Im2Col, integer_kernel
 from ..linalg.int8_weights import PER_WORD, TILE, check_words, depth_of, unpack_int8
 from ..lowering import native_kernels
 from .conv import reference_of
@@ -138,11 +138,11 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * steps * output.size, float(moved))
 
 
-def _unfolded(call: Call) -> Unfolded:
+def _unfolded(call: Call) -> Im2Col:
     x, out = call.inputs[0], call.output
     window = _window(x.shape, call.attrs)
     sizes, places = math.prod(x.shape[2:]), math.prod(out.shape[2:])
-    return Unfolded(
+    return Im2Col(
         images=x.shape[0],
         sizes=three(window.sizes),
         counts=three(window.counts()),
@@ -163,7 +163,7 @@ register(
         _infer,
         _reference,
         integer_kernel(_unfolded),
-        attrs={**WINDOW, "kernel": STEPS, "channels": Whole(0), "signed": Flag()},
+        attrs={**WINDOW, "kernel": STEPS, "channels": Int(0), "signed": Flag()},
         operands=(4, 4),
         work=_work,
         any_dtype=True,

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray, TensorType
 from ...common.errors import ShapeError
-from ...ir.attr_domains import Whole
+from ...ir.attr_domains import Int
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ...ir.tensor import Tensor, apply
@@ -83,7 +83,7 @@ register(
         _infer,
         _reference,
         Kernel((OP,), _lower),
-        attrs={"groups": Whole(1)},
+        attrs={"groups": Int(1)},
         operands=(1, 1),
     )
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, INT64, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Domains, Flag, Real
+from ...ir.attr_domains import Domains, Flag, Float
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -208,7 +208,7 @@ register(
         partial(_infer, "lp_pool"),
         lp_reference,
         Kernel(("pool_lp",), _lower_lp),
-        attrs={**_POOL, "p": Real(MIN_NORMAL)},
+        attrs={**_POOL, "p": Float(MIN_NORMAL)},
         operands=(1, 1),
         work=_work,
     )

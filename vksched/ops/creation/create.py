@@ -25,7 +25,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Dims, Domains, Value, Whole, dtype_of
+from ...ir.attr_domains import Dims, Domains, Int, Value, dtype_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_u32, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
@@ -171,7 +171,7 @@ _register(
 )
 _register(
     *("eye", _eye_reference, ("eye",), _eye_lower),
-    {"shape": Dims(2), "diagonal": Whole(-MAX_DIAGONAL, MAX_DIAGONAL), "dtype": dtype_of()},
+    {"shape": Dims(2), "diagonal": Int(-MAX_DIAGONAL, MAX_DIAGONAL), "dtype": dtype_of()},
 )
 _RAMP: Domains = {"shape": Dims(1), "start": Value(), "step": Value()}
 _register(

@@ -30,7 +30,7 @@ from ...common.dtypes import (
     canonical_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Dims, Domains, Real, Whole, dtype_of
+from ...ir.attr_domains import Dims, Domains, Float, Int, dtype_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -186,19 +186,19 @@ def _register(
     )
 
 
-_STREAM = Whole(0, 2**64 - 1)
+_STREAM = Int(0, 2**64 - 1)
 _FLOATS = dtype_of(FLOAT16, FLOAT32)
 _register(
     *("random_uniform", _uniform_reference, _float_words),
-    {"start": Real(), "scale": Real(), "dtype": _FLOATS},
+    {"start": Float(), "scale": Float(), "dtype": _FLOATS},
 )
 _register(
     *("random_integers", _integers_reference, _int_words),
-    {"start": Whole(), "scale": Whole(1, 2**32), "dtype": dtype_of(INT32, UINT32)},
+    {"start": Int(), "scale": Int(1, 2**32), "dtype": dtype_of(INT32, UINT32)},
 )
 _register(
     *("bernoulli", _coins_reference, _int_words),
-    {"start": Whole(0, 0), "scale": Whole(0, 2**24), "dtype": dtype_of(BOOL)},
+    {"start": Int(0, 0), "scale": Int(0, 2**24), "dtype": dtype_of(BOOL)},
 )
 
 
@@ -277,8 +277,8 @@ register(
         attrs={
             "shape": Dims(),
             "stream": _STREAM,
-            "mean": Real(),
-            "deviation": Real(0.0),
+            "mean": Float(),
+            "deviation": Float(0.0),
             "dtype": _FLOATS,
         },
         operands=(2, 2),

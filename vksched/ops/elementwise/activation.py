@@ -6,7 +6,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray
 from ...common.errors import DTypeError
-from ...ir.attr_domains import Real
+from ...ir.attr_domains import Float
 from ...ir.tensor import Tensor, TensorLike, binary
 from ..lowering.native_kernels import one_pass
 from .pointwise import MIN_NORMAL, declare_binary, declare_unary, number, unary
@@ -76,7 +76,7 @@ for _name, _rule, _parameters in (
     ("thresholded_relu", lambda x, alpha: np.where(x <= alpha, 0, x), ("alpha",)),
     ("hard_sigmoid", lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), ("alpha", "beta")),
 ):
-    declare_unary(_name, (FLOAT32,), _rule, parameters={each: Real() for each in _parameters})
+    declare_unary(_name, (FLOAT32,), _rule, parameters={each: Float() for each in _parameters})
 declare_binary("prelu", (FLOAT32,), lambda x, slope: np.where(x < 0, x * slope, x))
 
 

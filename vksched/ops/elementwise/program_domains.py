@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...common.dtypes import BOOL, FLOAT32, INT32, UINT32
-from ...ir.attr_domains import Asked, Domain, Domains
+from ...ir.attr_domains import AttrCall, Domain, Domains
 from ...ir.attrs import AttrValue
 
 MAX_INSTRS = 1 << 10
@@ -51,7 +51,7 @@ def _is_constant(value: AttrValue) -> bool:
 class Instrs(Domain):
     """(op, registers, attributes) of each instruction of a program, at least one."""
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         known = isinstance(value, tuple) and 1 <= len(value) <= MAX_INSTRS
         if known and all(map(_is_instr, value)):  # type: ignore[arg-type]
             return ""
@@ -62,7 +62,7 @@ class Instrs(Domain):
 class Constants(Domain):
     """(element type, 32-bit word) of each constant of a program."""
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         known = isinstance(value, tuple) and len(value) <= MAX_INSTRS
         if known and all(map(_is_constant, value)):  # type: ignore[arg-type]
             return ""
@@ -75,7 +75,7 @@ class Epilogue(Domain):
 
     is_optional = True
 
-    def expected(self, value: AttrValue, call: Asked) -> str:
+    def expected(self, value: AttrValue, call: AttrCall) -> str:
         if not isinstance(value, tuple) or len(value) != 3 or value[0] not in (1, 2):
             return "(1 or 2 operands, steps, constants)"
         _, steps, constants = value

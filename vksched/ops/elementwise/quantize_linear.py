@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Axis, Domains, Whole
+from ...ir.attr_domains import Axis, Domains, Int
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
@@ -126,8 +126,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch(shader, (0, 1, 2, OUTPUT), spread(x.size, call.limits), push),)
 
 
-_CODE = Whole(-LARGEST, LARGEST)
-_WITH_ZERO: Domains = {"zero": Whole()}
+_CODE = Int(-LARGEST, LARGEST)
+_WITH_ZERO: Domains = {"zero": Int()}
 for name, reference, cpu, more in (
     ("quantize_linear", _quantized, _quantize_cpu, {}),
     ("requantize", _requantized, _requantize_cpu, _WITH_ZERO),

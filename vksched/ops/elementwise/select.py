@@ -20,7 +20,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Nullable, Real, Value, Whole, dtype_of, one_of
+from ...ir.attr_domains import Float, Int, Nullable, Value, dtype_of, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, cut_elements, in_pieces
 from ...ir.native_program import NativeProgram
@@ -187,9 +187,9 @@ declare_unary(
     (FLOAT32,),
     _reduce_precision_reference,
     parameters={
-        "mantissa_bits": Whole(1, _DIGITS - 1),
-        "min_exponent": Whole(1 - _BIAS, _BIAS),
-        "max_finite": Real(0.0),
+        "mantissa_bits": Int(1, _DIGITS - 1),
+        "min_exponent": Int(1 - _BIAS, _BIAS),
+        "max_finite": Float(0.0),
         "overflow": one_of(*OVERFLOW),
     },
     words=_reduce_precision_words,
@@ -407,7 +407,7 @@ register(
         _addcmul_infer,
         _addcmul_reference,
         _ADDCMUL_KERNEL,
-        attrs={"value": Real()},
+        attrs={"value": Float()},
         operands=(3, 3),
         cpu=CpuKernel(_addcmul_cpu, cut_elements),
         in_place=InPlace(),

@@ -23,7 +23,7 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
-from ...ir.attr_domains import Axis, Whole
+from ...ir.attr_domains import Axis, Int
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel
 from ...ir.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
@@ -361,7 +361,7 @@ register(
         _nd_infer,
         _nd_reference,
         Kernel(("gather_nd",), _nd_lower, as_u32=_nd_words),
-        attrs={"batch_dims": Whole(0, MAX_RANK)},
+        attrs={"batch_dims": Int(0, MAX_RANK)},
         operands=(2, 2),
         work=_gather_work,
         indices=(1,),
@@ -429,7 +429,7 @@ register(
         _one_hot_infer,
         _one_hot_reference,
         Kernel(("one_hot",), _one_hot_lower),
-        attrs={"axis": Axis(more=1), "depth": Whole(0)},
+        attrs={"axis": Axis(more=1), "depth": Int(0)},
         operands=(2, 2),
         indices=(0,),
         any_dtype=True,

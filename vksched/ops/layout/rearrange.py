@@ -24,7 +24,7 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import ShapeError
-from ...ir.attr_domains import Axes, Whole, as_many_as, wholes
+from ...ir.attr_domains import Axes, Int, as_many_as, wholes
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -154,7 +154,7 @@ def _triangle(op: str, is_upper: bool, compute: Callable[[NDArray, int], NDArray
             _triangle_infer,
             reference,
             kernel,
-            attrs={"k": Whole(-MAX_DIAGONAL, MAX_DIAGONAL)},
+            attrs={"k": Int(-MAX_DIAGONAL, MAX_DIAGONAL)},
             operands=(1, 1),
             work=_copy_work,
             any_dtype=True,

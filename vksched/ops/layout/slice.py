@@ -8,7 +8,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray, TensorType, contiguous_strides
 from ...common.errors import ShapeError
-from ...ir.attr_domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
+from ...ir.attr_domains import LONG, Axes, Int, Nullable, TupleOf, as_many_as, wholes
 from ...ir.attrs import Attrs
 from ...ir.native_program import NativeProgram
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
@@ -102,7 +102,7 @@ register(
         attrs={
             "axes": Axes(in_order=False),
             "starts": wholes(-LONG, LONG, as_many_as("axes")),
-            "stops": Each(Nullable(Whole(-LONG, LONG)), as_many_as("axes")),
+            "stops": TupleOf(Nullable(Int(-LONG, LONG)), as_many_as("axes")),
             "steps": wholes(-LONG, LONG, as_many_as("axes")),
         },
         operands=(1, 1),

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.dtypes import INT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Flag, Whole
+from ...ir.attr_domains import Flag, Int
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.op import Call, Op, Work, register
@@ -24,7 +24,7 @@ from ...ir.sharding_rule import REPLICATE, Factor, Sharded, sharding
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...ir.vjp import no_gradient
 from ..lowering import native_kernels
-from .int8_matmul_kernels import Unfolded, integer_kernel
+from .int8_matmul_kernels import Im2Col, integer_kernel
 from .int8_weights import TILE, check_words, unpack_int8
 
 PIECE_PRODUCTS = 1 << 24
@@ -142,14 +142,14 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
 
 
-def _unfolded(call: Call) -> Unfolded:
+def _unfolded(call: Call) -> Im2Col:
     """Return the product as a convolution: rows of a are positions, k is the channel axis."""
     a, words = call.inputs[:2]
     k, n = a.shape[-1], call.output.shape[-1]
     batches = math.prod(words.shape[:-3])
     rows = math.prod(a.shape[:-1]) // batches
     sizes = (1, 1, rows)
-    return Unfolded(
+    return Im2Col(
         images=batches,
         sizes=sizes,
         counts=sizes,
@@ -167,7 +167,7 @@ register(
         _infer,
         _reference,
         integer_kernel(_unfolded),
-        attrs={"columns": Whole(0), "signed": Flag()},
+        attrs={"columns": Int(0), "signed": Flag()},
         operands=(4, 4),
         work=_work,
         any_dtype=True,

@@ -67,7 +67,7 @@ Three = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unfolded:
+class Im2Col:
     """Windows of an image as rows of a matrix product, over three axes.
 
     Attributes
@@ -121,7 +121,7 @@ class Unfolded:
         return self.taps * depth_of(self.channels)
 
 
-def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
+def integer_kernel(unfolded: Callable[[Call], Im2Col]) -> Kernel:
     """Return the kernel of an op that multiplies int8 values.
 
     `unfolded` converts a call to a product; it is not called for empty results.
@@ -139,7 +139,7 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
     return Kernel(PRODUCT_SHADERS, lower, scratch, variants=variants)
 
 
-def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
+def _variants(call: Call, own: Im2Col) -> tuple[str, ...]:
     """Return the variants, the best guess first.
 
     Dot products come first if they are one instruction, cooperative matrices come last.
@@ -159,7 +159,7 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     )
 
 
-def _rows_at_once(call: Call, own: Unfolded) -> int:
+def _rows_at_once(call: Call, own: Im2Col) -> int:
     """Return the rows of a pass, limited by scratch memory and by the size of a dispatch."""
     limits = call.limits
     if call.variant == FLOATS:
@@ -187,7 +187,7 @@ def _tile_of(call: Call) -> tuple[int, int]:
     return ROWS[name], min(TILE, max(4, limits.subgroup_size)) if limits.software else TILE
 
 
-def _scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
+def _scratch(call: Call, own: Im2Col) -> tuple[int, ...]:
     """Return the sizes of the scratch buffers of a pass, in words."""
     rows = _rows_at_once(call, own)
     if call.variant == FLOATS:
@@ -196,18 +196,18 @@ def _scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
     return (HEADER_WORDS + rows * own.depth,)
 
 
-def _parts(own: Unfolded) -> int:
+def _parts(own: Im2Col) -> int:
     return -(-own.depth * PER_WORD // PART)
 
 
-def _has_floats(call: Call, own: Unfolded) -> bool:
+def _has_floats(call: Call, own: Im2Col) -> bool:
     """Return True if the float32 weights and the sums of a pass fit into scratch memory."""
     most = min(FLOAT_WORDS[1], call.limits.max_buffer_bytes // 4)
     sums = _parts(own) * max(own.columns, FLOAT_WORDS[0])
     return 0 < own.columns * own.depth * PER_WORD <= most and sums <= most
 
 
-def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
+def _lower(call: Call, own: Im2Col) -> tuple[Dispatch, ...]:
     """Return the dispatches of a matrix product or convolution of int8 values.
 
     The operands are values, packed weights and both zero points.
@@ -222,13 +222,13 @@ def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
     return tuple(step for at in passes for step in make(call, own, *at, each))
 
 
-def _pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
+def _pass(call: Call, own: Im2Col, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows = min(each, own.rows - row)
     yield _words(call, own, image, row, rows, "int8_pack_activations", bool(image or row))
     yield _product(call, own, image, row, rows)
 
 
-def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
+def _float_pass(call: Call, own: Im2Col, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows, steps, n = min(each, own.rows - row), PER_WORD * own.depth, own.columns
     values, weights, sums = SCRATCH, SCRATCH - 1, SCRATCH - 2
     yield _words(call, own, image, row, rows, "int8_unpack_activations", bool(image or row))
@@ -254,7 +254,7 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
     yield Dispatch("int8_row_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
 
 
-def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
+def _weights(call: Call, own: Im2Col, image: int, target: int) -> Dispatch:
     groups, constants = _launch(own.columns * own.depth, call.limits)
     push = (
         *(("columns", own.columns), ("depth", own.depth)),
@@ -281,7 +281,7 @@ def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tup
 
 
 def _words(
-    call: Call, own: Unfolded, image: int, row: int, rows: int, shader: str, later: bool
+    call: Call, own: Im2Col, image: int, row: int, rows: int, shader: str, later: bool
 ) -> Dispatch:
     groups, constants = _launch(rows * own.depth, call.limits)
     push = (
@@ -297,7 +297,7 @@ def _words(
     return Dispatch(shader, operands, groups, push, constants, barrier=later)
 
 
-def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
+def _product(call: Call, own: Im2Col, image: int, row: int, rows: int) -> Dispatch:
     limits, tile, coopmat = call.limits, _tile_of(call), coopmat_tile(call, INT8_MATMUL)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
@@ -320,7 +320,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
     )
 
 
-def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ...]:
+def _result_of(own: Im2Col, image: int, row: int) -> tuple[tuple[str, int], ...]:
     """Return the offsets and strides of the result of a pass that starts at `row` of a product."""
     each, across, step = own.result_steps
     return (

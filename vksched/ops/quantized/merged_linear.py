@@ -20,7 +20,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Flag, Real, one_of
+from ...ir.attr_domains import Flag, Float, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
@@ -171,7 +171,7 @@ register(
                 "format": FORMAT,
                 "normed": Flag(),
                 "gate": one_of(*GATES),
-                "eps": Real(0.0),
+                "eps": Float(0.0),
             },
             operands=(2, 2 + MAX_WEIGHTS),
             work=_work,

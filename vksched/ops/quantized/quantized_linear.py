@@ -19,7 +19,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Whole
+from ...ir.attr_domains import Int
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.native_program import Loop, NativeProgram
@@ -101,7 +101,7 @@ register(
         _dequantize_infer,
         _dequantize_reference,
         Kernel(DEQUANTIZE_SHADERS, _dequantize_lower),
-        attrs={"format": FORMAT, "columns": Whole(0)},
+        attrs={"format": FORMAT, "columns": Int(0)},
         operands=(1, 1),
         any_dtype=True,
         is_dequantize=True,

@@ -19,7 +19,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import ShapeError
-from ...ir.attr_domains import Axes, Flag, Whole
+from ...ir.attr_domains import Axes, Flag, Int
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Call, Op, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -157,7 +157,7 @@ register(
         _nonzero_infer,
         _nonzero_reference,
         None,
-        attrs={"size": Whole(0, MAX_ELEMENTS), "fill_value": Whole()},
+        attrs={"size": Int(0, MAX_ELEMENTS), "fill_value": Int()},
         operands=(1, 1),
         cpu_only_reason="its result depends on the values: it runs on numpy",
     )

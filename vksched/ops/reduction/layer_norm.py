@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Axis, Domains, Flag, Real, one_of
+from ...ir.attr_domains import Axis, Domains, Flag, Float, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading, sum_rows
 from ...ir.native_program import NativeProgram, one_loop
@@ -66,7 +66,7 @@ def check_eps(op: str, eps: float) -> float:
 def norm_attrs(*kinds: str) -> Domains:
     """Return the attribute domains of these norms and of their gradients."""
     flags: Domains = {"scaled": Flag(), "shifted": Flag()}
-    return {"axis": Axis(), "eps": Real(0.0), "kind": one_of(*kinds), **flags}
+    return {"axis": Axis(), "eps": Float(0.0), "kind": one_of(*kinds), **flags}
 
 
 def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:

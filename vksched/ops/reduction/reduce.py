@@ -20,7 +20,7 @@ from ...common.dtypes import (
     normalize_axes,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Axes, Domains, Flag, Real
+from ...ir.attr_domains import Axes, Domains, Flag, Float
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import SHARES, CpuKernel, Piece, rows_of_piece
 from ...ir.native_program import Loop, NativeProgram, NativeProgramRule
@@ -163,7 +163,7 @@ REDUCTIONS = {
     "reduce_l1": Reduction(_FLOATS, _l1, words=2),
     "reduce_sum_square": Reduction(_FLOATS, _sum_square, words=2),
     "reduce_logsumexp": Reduction(_FLOATS, _logsumexp, words=3, rounds=True),
-    "reduce_var": Reduction(_FLOATS, _var, words=4, rounds=True, attrs={"correction": Real(0.0)}),
+    "reduce_var": Reduction(_FLOATS, _var, words=4, rounds=True, attrs={"correction": Float(0.0)}),
 }
 
 

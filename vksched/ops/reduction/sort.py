@@ -23,7 +23,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import LONG, Axis, Flag, Nullable, Whole, one_of
+from ...ir.attr_domains import LONG, Axis, Flag, Int, Nullable, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -168,7 +168,7 @@ for _name, _rule, _compute in (
             attrs={
                 "axis": Axis(),
                 "descending": Flag(),
-                "count": Nullable(Whole(-LONG, LONG)),
+                "count": Nullable(Int(-LONG, LONG)),
                 "kind": one_of(_name),
             },
             operands=(1, 1),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ...ir.attr_domains import Domains, Each, Flag, Real, as_many_as, one_of
+from ...ir.attr_domains import Domains, Flag, Float, TupleOf, as_many_as, one_of
 from ...ir.attrs import Attrs, AttrValue
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ NAMED = ("sigmoid", "tanh", "relu")
 
 ATTRS: Domains = {
     "kind": one_of(*GATES),
-    "backwards": Each(Flag(), least=1, most=2),
-    "activations": Each(Each(one_of(*NAMED), least=1, most=3), as_many_as("backwards")),
-    "clip": Real(0.0),
+    "backwards": TupleOf(Flag(), least=1, most=2),
+    "activations": TupleOf(TupleOf(one_of(*NAMED), least=1, most=3), as_many_as("backwards")),
+    "clip": Float(0.0),
     "input_forget": Flag(),
     "linear_before_reset": Flag(),
     "own": Flag(),

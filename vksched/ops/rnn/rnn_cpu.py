@@ -114,7 +114,8 @@ def rnn_scan_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     args = operands_of(cell, inputs)
     states, *rest = args.state.shape
     out: NDArray = np.empty((args.gates.shape[1] + states, *rest), args.gates.dtype)
-    _write(cell, args, out)
+    if out.size:  # without sequences there may be any number of time steps
+        _write(cell, args, out)
     return out
 
 
@@ -125,7 +126,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         cell = cell.only(int(args.rest[0]))
     layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
     operands = (args.gates, args.r, args.state, args.own, args.lengths)
-    if not native_kernels.rnn_scan(layer, operands, out):
+    if out.size and not native_kernels.rnn_scan(layer, operands, out):
         _write(cell, args, out)
 
 

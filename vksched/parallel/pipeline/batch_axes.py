@@ -19,7 +19,7 @@ from ...ops.layout.sharding import groups
 
 
 @dataclass(frozen=True, slots=True)
-class Regrouped:
+class ReshapedAxis:
     """The sharding factor of a reshape, and the number of blocks of the axis of its result."""
 
     factor: Factor
@@ -28,7 +28,7 @@ class Regrouped:
 
 def regroup(
     before: tuple[int, ...], after: tuple[int, ...], axis: int, outer: int, count: int
-) -> Regrouped | None:
+) -> ReshapedAxis | None:
     """Return how a reshape of `count` equal parts of an axis gives parts of the result; None if
     these are not equal runs of one of its axes.
 
@@ -44,5 +44,5 @@ def regroup(
             if blocks % around or run % inside or after[new] % (blocks // around * count):
                 continue
             attrs = with_size(after, new, after[new] // count)
-            return Regrouped(Factor((axis,), new, count, attrs), blocks // around)
+            return ReshapedAxis(Factor((axis,), new, count, attrs), blocks // around)
     return None

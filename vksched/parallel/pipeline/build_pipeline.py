@@ -24,7 +24,7 @@ from ..sharding.cost_oracle import CostOracle
 from .dualpipe import dualpipe
 from .gpipe_1f1b import gpipe, one_f_one_b
 from .interleaved_1f1b import interleaved
-from .microbatch import Batcher, Batches, Slot, find_batches
+from .microbatch import Batcher, Microbatches, Slot, find_batches
 from .schedule_types import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, PipelineSchedule
 from .simulate_schedule import PhaseTimes, Simulated, simulate
 from .stage_assignment import Place, find_phases, find_places
@@ -32,7 +32,7 @@ from .zero_bubble import zb_h1, zb_h2
 
 
 @dataclass(frozen=True)
-class Arranged:
+class BuiltPipeline:
     """A graph of microbatches, the simulated schedule, and a note on the choice."""
 
     result: BuildResult
@@ -46,7 +46,7 @@ def arrange(
     devices: Sequence[str],
     oracle: CostOracle,
     shown: Sequence[int],
-) -> Arranged:
+) -> BuiltPipeline:
     """Return the graph as a pipeline.
 
     pipeline: with stages that exist. devices: the device of each stage. shown: nodes whose full
@@ -68,7 +68,7 @@ def arrange(
     work = _Work(graph, batches, phases, devices, shown)
     found = _schedules(pipeline, devices, training)
     result, simulated = work.best([simulate(schedule, times) for schedule in found], oracle)
-    return Arranged(result, simulated, _describe(simulated, pipeline))
+    return BuiltPipeline(result, simulated, _describe(simulated, pipeline))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Work:
     """The parts of a pipeline that do not depend on the schedule."""
 
     graph: Graph
-    batches: Batches
+    batches: Microbatches
     phases: Mapping[int, Place]
     devices: Sequence[str]
     shown: Sequence[int]

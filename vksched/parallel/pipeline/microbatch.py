@@ -42,7 +42,7 @@ class _Value:
 
 
 @dataclass(frozen=True)
-class Batches:
+class Microbatches:
     """How a graph is split into microbatches.
 
     `strategies` holds the nodes computed in parts; `added_up` those of them whose results are
@@ -65,7 +65,7 @@ class Slot:
     turn: int
 
 
-def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> Batches:
+def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> Microbatches:
     """Return which nodes are computed in parts.
 
     axis: the batch axis of the inputs. first: returns True for names of the first stage, whose
@@ -92,7 +92,7 @@ class _Finder:
         self.strategies: dict[int, ShardingStrategy] = {}
         self.added_up: set[int] = set()
 
-    def find(self) -> Batches:
+    def find(self) -> Microbatches:
         for node in self.graph.nodes:
             if node.declaration.leaf or node.op in ("state", "assign"):
                 continue
@@ -114,7 +114,7 @@ class _Finder:
             else:
                 self.shardings[node.id] = shard
         added_up = frozenset(self.added_up)
-        return Batches(self.count, self.strategies, added_up, self.outers, self.reads)
+        return Microbatches(self.count, self.strategies, added_up, self.outers, self.reads)
 
     def _length(self, first: Callable[[str], bool]) -> int:
         """Return the batch size."""
@@ -215,7 +215,9 @@ class _Finder:
 class Batcher:
     """Builds the graph of microbatches; `slots` returns the slot of a node and a microbatch."""
 
-    def __init__(self, graph: Graph, batches: Batches, slots: Callable[[int, int], Slot]) -> None:
+    def __init__(
+        self, graph: Graph, batches: Microbatches, slots: Callable[[int, int], Slot]
+    ) -> None:
         self._graph = graph
         self._batches = batches
         self._slots = slots

@@ -23,7 +23,7 @@ from ...ir.graph_builder import BuildResult, GraphBuilder
 from ...ir.sharding_rule import PARTIAL_SUM, Factor, factors_of
 from ...topology.topology import Topology
 from ..config.config_types import AUTO, COLUMNS, Section, Shard
-from .reshard_cost import Prices
+from .reshard_cost import ReshardCosts
 from .sharded_values import SMALL, ShardedValues
 from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, divides, shares, units_of
 
@@ -61,7 +61,7 @@ class Sharder:
         self.values = ShardedValues(
             graph, self.builder, host, self._weights_of, pieces, pipeline_order
         )
-        self.prices = Prices(self.values, topology)
+        self.prices = ReshardCosts(self.values, topology)
         self._readers = readers_of(graph)
 
     def run(self, shown: Sequence[int]) -> BuildResult:

@@ -14,7 +14,7 @@ from .sharded_values import SMALL, ShardedValues
 from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, units_of
 
 
-class Prices:
+class ReshardCosts:
     """The costs of layouts of values in the new graph so far."""
 
     def __init__(self, values: ShardedValues, topology: Topology) -> None:

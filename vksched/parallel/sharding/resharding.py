@@ -17,7 +17,7 @@ from ...ir.graph_builder import GraphBuilder
 from .sharding_strategy import Devices, ShardedAxis
 
 
-class Moves:
+class MoveEmitter:
     """Emits moves into a new graph. Each method returns the node with the result."""
 
     def __init__(self, builder: GraphBuilder) -> None:

@@ -22,7 +22,7 @@ from ...ir.graph import Graph, Node
 from ...ir.graph_builder import GraphBuilder
 from ...ir.sharding_rule import ANY, PARTIAL_SUM, Sharded, factors_of
 from ...ops.creation.state import StatePiece
-from .resharding import Moves
+from .resharding import MoveEmitter
 from .sharding_strategy import Devices, ShardedAxis, ShardingStrategy, shares, units_of
 
 SMALL = 1024
@@ -65,7 +65,7 @@ class ShardedValues:
     ) -> None:
         self.graph = graph
         self.builder = builder
-        self._moves = Moves(builder)
+        self._moves = MoveEmitter(builder)
         self.host = host
         self.held = [ShardedValue() for _ in graph.nodes]
         self.lazy = input_independent_nodes(graph)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ...common.dtypes import FLOAT16
 from ...common.errors import UnsupportedOp
@@ -73,15 +74,22 @@ MAX_OWNERS = 16
 """The maximum number of devices and limits for which results of a graph's calls are cached."""
 
 
+_results: WeakKeyDictionary[Graph, dict[int, tuple[object, dict[int, Any]]]] = WeakKeyDictionary()
+"""By graph and by the identity of a device or its limits: the object, and results by signature."""
+
+
 def _known(graph: Graph, owner: object) -> dict[int, Any]:
     """Return the cached results of a graph's distinct calls for a device or its limits, by
     signature.
     """
-    found = graph.call_results.get(id(owner))
+    of_graph = _results.get(graph)
+    if of_graph is None:
+        of_graph = _results[graph] = {}
+    found = of_graph.get(id(owner))
     if found is None or found[0] is not owner:
-        if len(graph.call_results) >= MAX_OWNERS:
-            graph.call_results.clear()
-        found = graph.call_results[id(owner)] = owner, {}
+        if len(of_graph) >= MAX_OWNERS:
+            of_graph.clear()
+        found = of_graph[id(owner)] = owner, {}
     return found[1]
 
 

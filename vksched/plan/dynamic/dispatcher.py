@@ -131,7 +131,7 @@ class DispatchedPiece:
 
 
 @dataclass(slots=True)
-class Tape:
+class DynamicRunRecord:
     """The record of a run. waits: pieces that were awaited after the last submission."""
 
     sent: list[DispatchedPiece] = field(default_factory=list)
@@ -168,7 +168,7 @@ class Dispatcher:
         self._alone = alone
         self.device_of: dict[int, int] = {}
         self.complete: set[int] = set()
-        self.tape = Tape()
+        self.tape = DynamicRunRecord()
         devices = len(options.topology.devices)
         self.queues: list[list[int]] = [[] for _ in range(devices)]
         """For each device, the submitted pieces that have not ended."""
@@ -278,7 +278,7 @@ class Dispatcher:
         return max(now_s, self._free_s[device]) if self.queues[device] else now_s
 
 
-class Earliest(Dispatcher):
+class SharedQueue(Dispatcher):
     """One queue, in order of urgency."""
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
@@ -303,7 +303,7 @@ class Earliest(Dispatcher):
         return None
 
 
-class Stealing(Dispatcher):
+class WorkStealing(Dispatcher):
     """A queue of ready pieces for each device, each in order of urgency."""
 
     def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
@@ -364,7 +364,10 @@ class Stealing(Dispatcher):
         return None
 
 
-POLICIES: dict[str, type[Dispatcher]] = {"earliest-finish": Earliest, "work-stealing": Stealing}
+POLICIES: dict[str, type[Dispatcher]] = {
+    "earliest-finish": SharedQueue,
+    "work-stealing": WorkStealing,
+}
 
 
 def execute(dispatcher: Dispatcher, target: DispatchTarget) -> None:

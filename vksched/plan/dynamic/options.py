@@ -43,7 +43,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class DeviceRecordings:
     """The recordings of one device.
 
     plan: its memory, and a split for each recording. copies: for each value, its upload. entries:
@@ -70,7 +70,7 @@ class Options:
     topology: Topology
     pieces: tuple[Piece, ...]
     makers: Mapping[int, int]
-    on: Mapping[int, Recorded]
+    on: Mapping[int, DeviceRecordings]
     rules: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     _moves: dict[tuple[str, int, int], float] = field(default_factory=dict, repr=False)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ..types.plan_types import HOST, DeviceMemory, Placement, Span, Split, scratch_of
 from ..types.split_draft import SplitDraft, critical_path_length
-from .dispatcher import Tape
+from .dispatcher import DynamicRunRecord
 from .options import DynamicPlan, Options
 
 RULES = {
@@ -26,7 +26,9 @@ RULES = {
 }
 
 
-def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = ()) -> DynamicPlan:
+def plan_of(
+    options: Options, tape: DynamicRunRecord, policy: str, notes: tuple[str, ...] = ()
+) -> DynamicPlan:
     """Return the plan of a recorded run."""
     graph, topology, number = options.graph, options.topology, dict[int, int]()
     splits: list[Split] = []

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..simulation.event_sim import Queues
+from ..simulation.event_sim import DeviceQueues
 from ..types.plan_types import HOST
-from .dispatcher import POLICIES, Speeds, Tape, execute
+from .dispatcher import POLICIES, DynamicRunRecord, Speeds, execute
 from .options import Options
 
 
@@ -20,7 +20,7 @@ class Simulated:
     """The expected course of a run. busy_s: seconds of work of each device."""
 
     seconds: float
-    tape: Tape
+    tape: DynamicRunRecord
     busy_s: Mapping[int, float]
 
 
@@ -32,7 +32,7 @@ class _Clock:
         self._slow = slowdowns
         self._device_of: dict[int, int] = {}
         self._ends_s: dict[int, float] = {}
-        self._queues = Queues(options.topology.queues)
+        self._queues = DeviceQueues(options.topology.queues)
         self.busy_s = dict.fromkeys(range(len(options.topology.devices)), 0.0)
         self.now_s = max((d.costs.run_s for d in options.topology.devices), default=0.0)
 

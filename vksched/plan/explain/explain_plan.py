@@ -50,7 +50,7 @@ NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class DetailHints:
     """The calls by which the reader gets more text. node: the call for one node. place: the call
     that moves nodes to a device.
     """
@@ -59,14 +59,14 @@ class Asking:
     place: str
 
 
-PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
-COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
+PYTHON = DetailHints('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
+COMMAND = DetailHints("--node NAME", "--place PATTERN=DEVICE")
 
 
-_TEXTS: WeakIdMap[dict[Asking, str]] = WeakIdMap()
+_TEXTS: WeakIdMap[dict[DetailHints, str]] = WeakIdMap()
 
 
-def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
+def explain_plan(plan: PlanValue, asking: DetailHints = PYTHON) -> str:
     """Return the plan as text, which is computed once per plan."""
     known = _TEXTS.get(plan)
     if known is None:
@@ -77,7 +77,7 @@ def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     return known[asking]
 
 
-def _explain(plan: PlanValue, asking: Asking) -> str:
+def _explain(plan: PlanValue, asking: DetailHints) -> str:
     lines = [_totals(plan), "", *_device_rows(plan)]
     choice = choice_lines(plan)
     if choice:
@@ -110,7 +110,7 @@ def _replica_lines(plan: PlanValue) -> list[str]:
     return ["each run goes whole to the splits below, or to those of:", *lines, ""] if lines else []
 
 
-def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
+def idle_lines(plans: Sequence[PlanValue], asking: DetailHints = PYTHON) -> list[str]:
     """Return a line on the idle GPUs if other GPUs have work; [] if all have work."""
     idle, working = without_work(plans)
     if not idle:
@@ -288,7 +288,7 @@ def _splits(numbers: tuple[int, ...]) -> str:
     return f"split{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
+def _placement_lines(plan: PlanValue, asking: DetailHints) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
     nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _has_device(n.op)]
     names = [spec.name for spec in plan.topology.devices]

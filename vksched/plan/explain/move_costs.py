@@ -23,7 +23,7 @@ from ..types.plan_types import PlanValue, value_of
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class MoveCosts:
     """Seconds of copies in and out.
 
     measured: True if the topology names each link on the way, as calibration and topology files do;
@@ -36,7 +36,7 @@ class Moves:
     out_measured: bool
 
 
-def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> Moves:
+def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> MoveCosts:
     """Return the copies of a node on a device. readers: the devices that read its result."""
     graph, topology = plan.graph, plan.topology
     ins: list[_Leg] = []
@@ -55,7 +55,7 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
     if any(graph.view_base(output) == node.id for _, output in graph.outputs):
         targets.add(topology.cpu)
     outs = [(leg, node.type.device_bytes) for leg in _out(topology, device, targets - {device})]
-    return Moves(*_seconds(topology, ins), *_seconds(topology, outs))
+    return MoveCosts(*_seconds(topology, ins), *_seconds(topology, outs))
 
 
 def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:

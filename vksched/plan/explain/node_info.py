@@ -30,7 +30,7 @@ MAX_LISTED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class NodeNeighbor:
     """An operand or a reader.
 
     device: its device, "caller" for an input. via: the view through which it is read, or "".
@@ -107,8 +107,8 @@ class NodeInfo:
     reason: str
     view_of: str
     output: bool
-    operands: tuple[Neighbour, ...]
-    readers: tuple[Neighbour, ...]
+    operands: tuple[NodeNeighbor, ...]
+    readers: tuple[NodeNeighbor, ...]
     views: tuple[str, ...]
     copies: tuple[tuple[str, int], ...]
     transfers: tuple[Transfer, ...]
@@ -195,7 +195,7 @@ def _device(plan: PlanValue, node: Node) -> int:
     return plan.placements[node.id].device
 
 
-def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
+def _operand(plan: PlanValue, node: Node, operand: int) -> NodeNeighbor:
     graph = plan.graph
     root = graph.nodes[graph.view_base(operand)]
     here = _device(plan, node)
@@ -206,13 +206,15 @@ def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
         crosses = root.op == "input" and plan.topology.devices[here].kind != "cpu"
     else:
         where, crosses = _device_name(plan, root), _device(plan, root) != here
-    return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
+    return NodeNeighbor(
+        root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses
+    )
 
 
-def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
+def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[NodeNeighbor, ...]:
     """Return the nodes that run and read the node, directly or through its views."""
     graph = plan.graph
-    out: dict[int, Neighbour] = {}
+    out: dict[int, NodeNeighbor] = {}
     for split in plan.splits:
         for reader in split.nodes:
             for operand in graph.nodes[reader].inputs:
@@ -222,7 +224,7 @@ def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
                 via = "" if operand == node.id else graph.nodes[operand].name
                 size = _bytes(plan, split.device, graph.nodes[operand].type)
                 name = plan.topology.devices[split.device].name
-                out[reader] = Neighbour(graph.nodes[reader].name, name, size, via, crosses)
+                out[reader] = NodeNeighbor(graph.nodes[reader].name, name, size, via, crosses)
     return tuple(out.values())
 
 
@@ -377,7 +379,7 @@ def _time(seconds: float, measured: bool) -> str:
     return f"{text} as measured" if measured else f"about {text}"
 
 
-def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:
+def _listed(title: str, neighbours: tuple[NodeNeighbor, ...]) -> list[str]:
     lines = []
     for n in neighbours[:MAX_LISTED]:
         via = f" through {n.via}" if n.via else ""

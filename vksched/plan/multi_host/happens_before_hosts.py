@@ -23,7 +23,7 @@ from ...topology.host_names import DRIVER, on
 from ...topology.topology import Topology
 from ..types.plan_types import HOST, PlanValue, Split
 from ..verify.happens_before import Checker, Finding, fail_on
-from ..verify.interleavings import Walk
+from ..verify.interleavings import RunEvents
 from ..verify.memory_events import Event, EventGenerator, RecvMsg
 from .host_plan import HostPlan, Send
 
@@ -57,7 +57,7 @@ class _Place:
         )
 
 
-class Joined:
+class JoinedPlans:
     """The host plans of a plan, joined; the driver's comes last, as its CPU does.
 
     plan: the plan of all devices and splits, for checks only.
@@ -91,7 +91,9 @@ class Joined:
             },
         )
 
-    def walk(self, place: _Place, sent_labels: Set[object], draw: np.random.Generator) -> HostWalk:
+    def walk(
+        self, place: _Place, sent_labels: Set[object], draw: np.random.Generator
+    ) -> HostEvents:
         """Return the walk of one host. A host plan has its own graph, and the numbers of the joined
         plan.
 
@@ -108,7 +110,7 @@ class Joined:
             placements=placements,
         )
         generator = EventGenerator(numbered, place.devices, place.thread)
-        return HostWalk(self, place, generator, sent_labels, draw)
+        return HostEvents(self, place, generator, sent_labels, draw)
 
     def cpu_of(self, host: str) -> int:
         """Return the CPU of a host."""
@@ -120,14 +122,14 @@ class Joined:
         return [place.host_plan for place in self.places[:-1]]
 
 
-class HostWalk(Walk):
+class HostEvents(RunEvents):
     """The events of one host for each run, with its messages to other hosts. It sends values at any
     moment drawn by `draw`, but before it waits for another host.
     """
 
     def __init__(
         self,
-        joined: Joined,
+        joined: JoinedPlans,
         place: _Place,
         generator: EventGenerator,
         sent_labels: Set[object],
@@ -247,7 +249,7 @@ def events_of_parts(
     """Return the events of some runs on all hosts, in an order drawn by `rng`: at each step one
     thread that waits for no message proceeds. The driver runs each run in the first free slot.
     """
-    joined, draw = Joined(plan, host_plans), rng or np.random.default_rng(0)
+    joined, draw = JoinedPlans(plan, host_plans), rng or np.random.default_rng(0)
     free, sent_labels = list(range(plan.copies)), set[object]()
     *others, caller = [joined.walk(place, sent_labels, draw) for place in joined.places]
     threads: list[tuple[int, Iterator[Event], list[Event]]] = []
@@ -285,7 +287,7 @@ def check_part_events(
     plan: PlanValue, host_plans: Sequence[HostPlan], events: Sequence[Event]
 ) -> list[Finding]:
     """Return all findings in the events of the host plans of a plan."""
-    checker = Checker(Joined(plan, host_plans).plan, len(host_plans))
+    checker = Checker(JoinedPlans(plan, host_plans).plan, len(host_plans))
     return [finding for event in events for finding in checker.feed(event)]
 
 

@@ -25,10 +25,10 @@ from functools import partial
 
 from ..types.plan_types import HOST
 from .host_schedules import Message, Walks, Wire
-from .sim_types import Busy, Program, Simulation, SplitTiming
+from .sim_types import BusySpan, Program, Simulation, SplitTiming
 
 
-class Queues:
+class DeviceQueues:
     """The times at which the compute queue and the copy queue of each device become idle.
 
     of: for each device, the first device that shares its compute queue.
@@ -58,8 +58,8 @@ class EventSim:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.queues = Queues(program.queues or range(len(program.devices)))
-        self.spans: list[Busy] = []
+        self.queues = DeviceQueues(program.queues or range(len(program.devices)))
+        self.spans: list[BusySpan] = []
         self.wires_s: dict[Wire, float] = {}
         """The times at which wires become idle."""
         self._events: list[tuple[float, int, int, Run, Callable[[], object]]] = []
@@ -241,7 +241,7 @@ class HostLoop:
     def _record_span(
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
     ) -> None:
-        self._spans.append(Busy(kind, device, split, self._run.number, start_s, finish_s))
+        self._spans.append(BusySpan(kind, device, split, self._run.number, start_s, finish_s))
 
 
 class PeerLoop(HostLoop):

@@ -20,19 +20,17 @@ Complexity: O(splits * hosts in use + transfers). Examples: tests/plan/test_host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ...ir.graph import Graph
 from ...topology.host_names import DRIVER
 from ...topology.topology import Topology
 from ..types.plan_types import HOST
+from ..types.split_draft import SplitDraft
 
 Wire = tuple[int, int]
 """The link from one host to another, or the port of one of them, with -1 for the other."""
-Flow = tuple[int, Sequence[tuple[int, int]], tuple[int, ...]]
-"""The device of a split, the values that enter it, each with the split that produces it or HOST,
-and the splits that it waits for.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +87,25 @@ class Walks:
     done: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Properties of values.
-
-    size_bytes: a function that returns the size of a value. copied_s: a function that returns the
-    seconds of a host to copy a value from a device. weights: values that each host has from the
-    start.
-    """
-
-    size_bytes: Callable[[int], int]
-    copied_s: Callable[[int, int], float]
-    weights: Mapping[int, object]
-
-
 def make_walks(
+    graph: Graph,
     topology: Topology,
-    flows: Sequence[Flow],
+    splits: Sequence[SplitDraft],
     commits: int,
     results: Iterable[tuple[int, int]],
-    values: Values,
+    copied_s: Callable[[int, int], float],
 ) -> Walks | None:
     """Return the schedules of the hosts of a plan, or None if the driver's host runs all splits.
 
     commits: the number of final splits that write states. results: values that the caller gets,
-    each with the split that produces it.
+    each with the split that produces it. copied_s: a function that returns the seconds of a host to
+    copy a value from a device.
     """
-    working = {topology.host_of(device) for device, _, _ in flows} | {DRIVER}
+    working = {topology.host_of(split.device) for split in splits} | {DRIVER}
     if len(working) == 1:
         return None
-    return _ScheduleBuilder(topology, flows, sorted(working), values).make(commits, results)
+    builder = _ScheduleBuilder(graph, topology, splits, sorted(working), copied_s)
+    return builder.make(commits, results)
 
 
 class Turns:
@@ -148,34 +135,40 @@ class Turns:
 
 class _ScheduleBuilder:
     def __init__(
-        self, topology: Topology, flows: Sequence[Flow], hosts: Sequence[str], values: Values
+        self,
+        graph: Graph,
+        topology: Topology,
+        splits: Sequence[SplitDraft],
+        hosts: Sequence[str],
+        copied_s: Callable[[int, int], float],
     ) -> None:
+        self._graph = graph
         self._topology = topology
-        self._flows = flows
+        self._splits = splits
         self._names = hosts
         number = {host: at for at, host in enumerate(hosts)}
         self._on = tuple(
             number.get(topology.host_of(device), -1) for device in range(len(topology.devices))
         )
         self._caller = number[DRIVER]
-        self._values = values
+        self._copied_s = copied_s
         self._scheduled: set[tuple[int, int]] = set()
         self._input_bytes: list[int] = [0] * len(hosts)
-        self._turns = Turns([live_in for _, live_in, _ in flows], len(hosts))
-        self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
+        self._turns = Turns([split.live_in for split in splits], len(hosts))
+        self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in splits]
 
     def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
-        flows, run, others = self._flows, len(self._flows) - commits, self._others
+        splits, run, others = self._splits, len(self._splits) - commits, self._others
         takes = [tuple(self._received(split)) for split in range(run)]
         ends: list[list[Message]] = [[] for _ in self._names]
-        for split in range(run, len(flows)):
-            ends[self._on[flows[split][0]]] += self._received(split)
+        for split in range(run, len(splits)):
+            ends[self._on[splits[split].device]] += self._received(split)
         for value, split in results:
             ends[self._caller] += self._send_value(value, split, self._caller, HOST)
         return Walks(
             on=self._on,
             own=tuple(
-                tuple(n for n, flow in enumerate(flows) if self._on[flow[0]] == host)
+                tuple(n for n, split in enumerate(splits) if self._on[split.device] == host)
                 for host in range(len(self._names))
             ),
             caller=self._caller,
@@ -184,7 +177,7 @@ class _ScheduleBuilder:
                 self._message("start", self._caller, host, self._input_bytes[host])
                 for host in others
             ),
-            waits=(*(self._own_waits(*flow) for flow in flows[:run]), *[()] * commits),
+            waits=(*map(self._own_waits, splits[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
             sends=tuple(
                 tuple(message for _, message in sorted(each, key=lambda sent: sent[0]))
@@ -192,7 +185,7 @@ class _ScheduleBuilder:
             ),
             ends=tuple(map(tuple, ends)),
             ready=self._last_of(range(run)),
-            last=self._last_of(range(len(flows))),
+            last=self._last_of(range(len(splits))),
             tells=self._from(others, "ready" if commits else "done"),
             commits=tuple(self._message("commit", self._caller, h) for h in others if commits),
             done=self._from(others, "done") if commits else (),
@@ -201,9 +194,9 @@ class _ScheduleBuilder:
     def _run_s(self) -> tuple[float, ...]:
         """Return the fixed seconds per run of each host."""
         out = [0.0] * len(self._names)
-        for device, _, _ in self._flows:
-            here = self._on[device]
-            out[here] = max(out[here], self._topology.devices[device].costs.run_s)
+        for split in self._splits:
+            here = self._on[split.device]
+            out[here] = max(out[here], self._topology.devices[split.device].costs.run_s)
         return tuple(out)
 
     @property
@@ -215,36 +208,36 @@ class _ScheduleBuilder:
 
     def _received(self, split: int) -> Iterator[Message]:
         """Yield the messages that a split receives from other hosts."""
-        device, live_in, _ = self._flows[split]
-        here = self._on[device]
-        for value, source in live_in:
+        here = self._on[self._splits[split].device]
+        for value, source in self._splits[split].live_in:
             if source != HOST:
                 yield from self._send_value(value, source, here, split)
-            elif value not in self._values.weights and (value, here) not in self._scheduled:
+            elif value not in self._graph.data and (value, here) not in self._scheduled:
                 self._scheduled.add((value, here))
-                self._input_bytes[here] += self._values.size_bytes(value)
+                self._input_bytes[here] += self._graph.nodes[value].type.device_bytes
 
     def _send_value(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
         """Schedule the send of a value by its producer, once for each host that needs it."""
-        device = self._flows[split][0]
+        device = self._splits[split].device
         source = self._on[device]
         if source == target or (value, target) in self._scheduled:
             return
         self._scheduled.add((value, target))
-        message = self._message("value", source, target, self._values.size_bytes(value))
-        copied_s = self._values.copied_s(value, device)
+        size_bytes = self._graph.nodes[value].type.device_bytes
+        message = self._message("value", source, target, size_bytes)
+        copied_s = self._copied_s(value, device)
         sent = replace(message, value=value, split=split, device=device, copied_s=copied_s)
         self._sends[split].append((self._turns.turn(source, target, reader), sent))
         yield sent
 
-    def _own_waits(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
+    def _own_waits(self, split: SplitDraft) -> tuple[int, ...]:
         """Return the splits of its own host that a split waits for."""
-        here = self._on[device]
-        return tuple(split for split in waits if self._on[self._flows[split][0]] == here)
+        here = self._on[split.device]
+        return tuple(n for n in split.waits if self._on[self._splits[n].device] == here)
 
     def _last_of(self, splits: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         """Return, for each host, the last of some splits on each device."""
-        latest = {self._flows[split][0]: split for split in splits}
+        latest = {self._splits[split].device: split for split in splits}
         out: list[list[int]] = [[] for _ in self._names]
         for device, split in latest.items():
             out[self._on[device]].append(split)

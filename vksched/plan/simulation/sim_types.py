@@ -59,7 +59,7 @@ class Program:
     queues: tuple[int, ...] = ()
 
 
-class Busy(NamedTuple):
+class BusySpan(NamedTuple):
     """A span of time.
 
     kind: "split" on a device; "transfer_queue" on its copy queue; "copy" or "wait" of the host, for
@@ -82,7 +82,7 @@ class Simulation:
 
     devices: tuple[str, ...]
     finish_s: tuple[float, ...]
-    spans: tuple[Busy, ...]
+    spans: tuple[BusySpan, ...]
 
     @property
     def seconds(self) -> float:

@@ -44,7 +44,7 @@ from ..types.plan_types import (
 )
 from ..types.split_draft import SplitDraft
 from .event_sim import EventSim
-from .host_schedules import Values, make_walks
+from .host_schedules import make_walks
 from .sim_types import Program, Simulation, SplitTiming
 
 
@@ -116,9 +116,7 @@ def make_program(
     ]
     results = [(value, split) for value, split in wanted if split is not None]
     written = sum(commits(graph, part.nodes, part.in_place) for part in parts)
-    flows = [(part.device, part.live_in, part.waits) for part in parts]
-    values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
-    walks = make_walks(topology, flows, written, results, values)
+    walks = make_walks(graph, topology, parts, written, results, leaves_s)
     costs_of = {part.device: topology.devices[part.device].costs for part in parts}
     if len(parts) == 1 and walks is None and topology.is_cpu(parts[0].device):
         costs_of = {device: costs.alone() for device, costs in costs_of.items()}

@@ -26,7 +26,7 @@ from .plan_types import PlanValue
 
 
 @dataclass(frozen=True, slots=True)
-class Phrases:
+class ObjectivePhrases:
     """The phrases for a value, as in "[what] [does] as [large]", "[what] would [do] 5 % [less]" and
     "makes [result] 5 % [smaller]". head: the heading of a column.
     """
@@ -43,23 +43,23 @@ class Phrases:
 
 
 _PHRASES = {
-    "latency": Phrases(
+    "latency": ObjectivePhrases(
         *("one run", "a run", "takes", "take", "a run"), *("long", "longer", "shorter", "less")
     ),
-    "throughput": Phrases(
+    "throughput": ObjectivePhrases(
         *("in a stream", "a run in a stream", "takes", "take", "a run in a stream"),
         *("long", "longer", "shorter", "less"),
     ),
-    "memory": Phrases(
+    "memory": ObjectivePhrases(
         *("peak", "the fullest device", "holds", "hold", "the fullest device hold"),
         *("much", "more", "less", "less"),
     ),
-    "energy": Phrases(
+    "energy": ObjectivePhrases(
         *("energy", "a run", "takes", "take", "a run take"),
         *("much energy", "more energy", "less energy", "less energy"),
     ),
 }
-_MIX = Phrases(
+_MIX = ObjectivePhrases(
     *("mix", "the mix", "is", "be", "the mix"), *("large", "larger", "smaller", "smaller")
 )
 
@@ -82,7 +82,7 @@ class ObjectiveFormatter:
         return ObjectiveFormatter(objective, least_of([base.values if base is not None else {}]))
 
     @property
-    def phrases(self) -> Phrases:
+    def phrases(self) -> ObjectivePhrases:
         """The phrases for its values."""
         return _PHRASES.get(self.objective.word, _MIX)
 

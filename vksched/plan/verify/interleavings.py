@@ -16,7 +16,7 @@ from ..types.plan_types import HOST, PlanValue, Split
 from .memory_events import Event, EventGenerator
 
 
-class Walk:
+class RunEvents:
     """The events of the executor for each run, with an observer for all observable values.
 
     splits: the splits of this host, of which the last `commits` write states. Subclasses add the
@@ -125,7 +125,7 @@ def events_of(
     """Return the events of some runs, each in the first free slot, in an order drawn by `rng`: at
     each step one of the active runs proceeds.
     """
-    walk, draw = Walk(EventGenerator(plan), plan.commits, plan.final_waits), rng or _default()
+    walk, draw = RunEvents(EventGenerator(plan), plan.commits, plan.final_waits), rng or _default()
     free, under_way = list(range(plan.copies)), dict[int, Iterator[Event]]()
     events: list[Event] = []
     started = 0

@@ -60,7 +60,7 @@ class PlacementHints:
     spread: frozenset[int] = frozenset()
 
 
-class Placing:
+class PlacementState:
     """The state of one placement; `device` and `reason` are filled step by step."""
 
     def __init__(self, support: OpSupport, caps: Caps, hints: PlacementHints) -> None:

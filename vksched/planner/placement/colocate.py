@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from ...ir.graph import Node
 from ...plan.costs.op_support import OpSupport
-from .candidate_devices import NONE, Caps, PlacementHints, Placing
+from .candidate_devices import NONE, Caps, PlacementHints, PlacementState
 from .states import StatePlacement
 
 MIN_PULL_INTENSITY = 16.0
@@ -24,7 +24,7 @@ moment; a matmul of many rows is worth a transfer to the preferred device.
 """
 
 
-class Colocating(Placing):
+class Colocation(PlacementState):
     """The steps of placement that pin weights and states."""
 
     def __init__(self, support: OpSupport, caps: Caps, hints: PlacementHints) -> None:

@@ -140,7 +140,7 @@ class Merger(_Moves):
         return found
 
 
-class Crossed(NamedTuple):
+class CrossedTransfers(NamedTuple):
     """The transfers of some values; `seconds` includes the submissions that they cause."""
 
     size_bytes: int
@@ -255,7 +255,7 @@ class Groups(_Moves):
 
     def _transfers(
         self, parts: Sequence[int], inner: set[int], reads: Counter[int], here: int, there: int
-    ) -> Crossed:
+    ) -> CrossedTransfers:
         """Return the transfers of some values if the group `inner`, which is on `here`, were on
         `there`.
 
@@ -280,7 +280,7 @@ class Groups(_Moves):
                 total += size_bytes
                 count += 1
                 seconds += self._seconds(source, target, size_bytes)
-        return Crossed(total, count, seconds)
+        return CrossedTransfers(total, count, seconds)
 
     def _seconds(self, source: int, target: int, size_bytes: int) -> float:
         """Return the seconds to transfer a value, with the submission that follows."""

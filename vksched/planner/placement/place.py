@@ -25,7 +25,7 @@ from ...plan.costs.op_support import OpSupport
 from ...plan.types.placement_overrides import Overrides, resolve_overrides
 from ...plan.types.plan_types import Placement
 from .candidate_devices import Caps, PlacementHints
-from .colocate import Colocating
+from .colocate import Colocation
 from .merge_neighbours import Merger
 
 
@@ -51,7 +51,7 @@ def place(
     return _placements(placer), tuple(dict.fromkeys(placer.notes))
 
 
-class _Placer(Colocating):
+class _Placer(Colocation):
     """The steps of placement after colocation."""
 
     def place_rest(self) -> None:

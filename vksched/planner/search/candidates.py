@@ -36,7 +36,7 @@ from ...topology.power import watts_of
 from ..placement.candidate_devices import PlacementHints
 from ..placement.node_groups import find_node_groups
 from .pipeline_stages import find_stages
-from .task_graph import Cut
+from .task_graph import Partition
 
 LARGE = 2_000
 """Number of nodes from which on a graph has few candidates, to save planning time."""
@@ -55,6 +55,10 @@ class Strategy:
     name: str
     hints: PlacementHints
     device: int | None = None
+
+
+Loads = Sequence[Mapping[str, float]]
+"""Seconds by device, for each node group in order."""
 
 
 class Candidates:
@@ -163,14 +167,14 @@ class Candidates:
         """Yield strategies over several devices, each once."""
         if len(self.devices) < 2:
             return
-        known: set[tuple[Cut, tuple[str, ...]]] = set()
+        known: set[tuple[Partition, tuple[str, ...]]] = set()
         for name, cut, devices in self._found(objective):
             key = cut, tuple(devices)
             if len(set(devices)) > 1 and key not in known:
                 known.add(key)
                 yield Strategy(name, cut.hints_for(devices))
 
-    def _found(self, objective: Objective) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+    def _found(self, objective: Objective) -> Iterator[tuple[str, Partition, Sequence[str]]]:
         cut = self.cut
         if len(cut.node_groups) > 1:
             for policy in POLICIES if self.few else POLICIES[:1]:
@@ -186,7 +190,7 @@ class Candidates:
         if objective.asks("memory"):
             yield from self._for_memory()
 
-    def _for_memory(self) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+    def _for_memory(self) -> Iterator[tuple[str, Partition, Sequence[str]]]:
         cut = self.cut_by_bytes
         if len(cut.node_groups) < 2:
             return
@@ -196,8 +200,8 @@ class Candidates:
         yield from self._stages("stages of equal bytes", cut, held, gpus)
 
     def _by(
-        self, cut: Cut, policy: str, goal: str | Objective = "latency"
-    ) -> tuple[str, Cut, list[str]]:
+        self, cut: Partition, policy: str, goal: str | Objective = "latency"
+    ) -> tuple[str, Partition, list[str]]:
         """Return a schedule of node groups, with its name and the device of each group."""
         tasks, edges = cut.tasks
         problem = TaskGraph(tasks, edges)
@@ -215,8 +219,8 @@ class Candidates:
         return name, cut, devices
 
     def _stages(
-        self, name: str, cut: Cut, loads: Sequence[Mapping[str, float]], devices: Sequence[int]
-    ) -> Iterator[tuple[str, Cut, list[str]]]:
+        self, name: str, cut: Partition, loads: Loads, devices: Sequence[int]
+    ) -> Iterator[tuple[str, Partition, list[str]]]:
         """Yield stages over the fastest two devices, and over all."""
         ranked = sorted(devices, key=self.total_s)
         for count in dict.fromkeys((min(2, len(ranked)), len(ranked))):
@@ -275,7 +279,7 @@ class Candidates:
         return found
 
     @cached_property
-    def cut(self) -> Cut:
+    def cut(self) -> Partition:
         """The graph as node groups, each worth a submission."""
         seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
         total_s = sum(seconds.values())
@@ -285,7 +289,7 @@ class Candidates:
         return self._cut(seconds, max(total_s / GRAINS, least_s))
 
     @cached_property
-    def cut_by_bytes(self) -> Cut:
+    def cut_by_bytes(self) -> Partition:
         """The graph as node groups of equal bytes of weights and states. A group may be shorter
         than a submission, which costs no memory.
         """
@@ -299,13 +303,13 @@ class Candidates:
             held |= new
         return self._cut(sizes, sum(sizes.values()) / GRAINS)
 
-    def _cut(self, sizes: Mapping[int, float], grain: float) -> Cut:
+    def _cut(self, sizes: Mapping[int, float], grain: float) -> Partition:
         pinned_devices, states = self._state_placement, self.support.graph.initial.keys()
         read = {operand for n in sizes for operand in self.support.operands[n]}
         movable = dict.fromkeys(read & states - pinned_devices.keys(), 0.0)
         ordered = dict(sorted({**movable, **sizes}.items()))
         node_groups = find_node_groups(self.support, self.candidate_devices, ordered, grain)
-        return Cut(self.support, self.devices, node_groups, pinned_devices)
+        return Partition(self.support, self.devices, node_groups, pinned_devices)
 
     @cached_property
     def _state_placement(self) -> Mapping[int, int]:

@@ -51,7 +51,7 @@ SUBMISSION_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPlan:
     """The chosen plan.
 
     `fitted` is its draft; None: devices in their order. `copies` is the number of runs in flight if
@@ -67,7 +67,7 @@ class Chosen:
     replicas: tuple[tuple[Fitted, int], ...] = ()
 
 
-NO_CHOICE = Chosen()
+NO_CHOICE = ChosenPlan()
 """No choice: the user has placed every node."""
 
 
@@ -77,7 +77,7 @@ def choose(
     with_cpu: bool,
     objective: Objective = LATENCY,
     copies: int | str = 1,
-) -> Chosen:
+) -> ChosenPlan:
     """Return the best draft.
 
     with_cpu: the CPU competes; else it runs only nodes that no other device supports. copies: as in
@@ -92,7 +92,7 @@ def choose(
         return NO_CHOICE
     evaluator = Evaluator(support, overrides, copies, not quick)
     if quick and len(devices) < 2:
-        return Chosen(evaluator.fit_in_order())
+        return ChosenPlan(evaluator.fit_in_order())
     strategies = Candidates(support, overrides, devices)
     if quick and strategies.bound:
         return NO_CHOICE
@@ -115,8 +115,8 @@ def choose(
         others = [(each.fitted, each.candidate.copies) for each in chosen.replicas]
         own = chosen.candidate.copies - sum(count for _, count in others)
         replicas = tuple((fitted, count) for fitted, count in others if fitted is not None)
-        return Chosen(chosen.fitted, own, decision, notes, replicas)
-    return Chosen(chosen.fitted, None if quick else chosen.candidate.copies, decision, notes)
+        return ChosenPlan(chosen.fitted, own, decision, notes, replicas)
+    return ChosenPlan(chosen.fitted, None if quick else chosen.candidate.copies, decision, notes)
 
 
 def _evaluate_all(

@@ -29,7 +29,7 @@ RULE = "the best plan by simulation has it here"
 """The reason of a node placed by a candidate, as `plan.explain()` shows it."""
 
 
-class Cut:
+class Partition:
     """The node groups of a graph; `devices` are those that compete, and `pinned_devices` the
     devices of states that have one.
     """

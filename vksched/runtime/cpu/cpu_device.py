@@ -31,7 +31,7 @@ from ..state_store import CpuStates
 from .evaluate import CpuWeights, Values
 from .host_memory import host_memory_bytes, resident_bytes
 from .split_program import make_programs
-from .split_task import ComputeLock, Gate, Task
+from .split_task import ComputeLock, StateGate, Task
 from .thread_governor import products_alone
 from .worker import Worker
 from .worker_pool import Buffers, Workers
@@ -129,7 +129,7 @@ class CpuPreparedPlan:
     ) -> None:
         self._plan = plan
         self._states = states
-        self._no_states = None if plan.graph.states else Gate(states)
+        self._no_states = None if plan.graph.states else StateGate(states)
         self._worker = worker
         self._compute_lock = compute_lock
         self._alone = _single_split(plan)
@@ -156,7 +156,7 @@ class CpuPreparedPlan:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, sequence_number: int) -> None:
-        task = self._tasks[slot, split] = Task(self._no_states or Gate(self._states))
+        task = self._tasks[slot, split] = Task(self._no_states or StateGate(self._states))
         if split != self._alone:
             self._hand_over(slot, split, task)
 
@@ -164,14 +164,14 @@ class CpuPreparedPlan:
         self._compute_lock.release()  # an interrupt may have stopped this thread from releasing it
         task.job = self._worker.submit(partial(self._run_on_worker, slot, split, task.gate))
 
-    def _run_on_worker(self, slot: int, split: int, gate: Gate) -> float:
+    def _run_on_worker(self, slot: int, split: int, gate: StateGate) -> float:
         self._compute_lock.wait()
         try:
             return self._run(slot, split, gate)
         finally:
             self._compute_lock.release()
 
-    def _run(self, slot: int, split: int, gate: Gate) -> float:
+    def _run(self, slot: int, split: int, gate: StateGate) -> float:
         start = time.perf_counter()
         program, values = self._programs[split], self._values[slot]
         with products_alone() if split in self._with_products else nullcontext():

@@ -15,7 +15,7 @@ from ...ir.evaluate import compute
 from ...ir.graph import Graph, Node
 from ...plan.types.plan_types import PlanValue, Split
 from ...storage.lazy_array import as_array, buffer_of
-from ..state_store import CpuValues
+from ..state_store import CpuStateAccess
 
 
 def named(error: VkschedError, node: Node) -> VkschedError:
@@ -134,7 +134,7 @@ def run_split(
     split: Split,
     values: Values,
     dead: dict[int, tuple[int, ...]],
-    states: CpuValues,
+    states: CpuStateAccess,
 ) -> None:
     """Compute the nodes of a split into `values` with their references; drop dead values after each
     node.
@@ -163,7 +163,7 @@ def next_value(
     plan: PlanValue,
     node: Node,
     operands: tuple[NDArray, ...],
-    states: CpuValues,
+    states: CpuStateAccess,
     evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
     """Write a state's next value into its memory, as the plan has it, and return it.

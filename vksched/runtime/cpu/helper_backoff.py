@@ -25,7 +25,7 @@ MAX_S = 0.5
 """Maximum pause: the load may have ended by then."""
 
 
-class Pauses:
+class HelperBackoff:
     """The number of allowed helpers. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -49,5 +49,5 @@ class Pauses:
         self._until_s = now_s + self._last_s
 
 
-of_process = Pauses()
+of_process = HelperBackoff()
 """Shared by all devices, because they compute on the same cores."""

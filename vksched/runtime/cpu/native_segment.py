@@ -22,7 +22,7 @@ from ...ir.native_program import NativeProgram
 from ...ir.precision import rounds_operands
 from ...ops.lowering import native_kernels
 from ...plan.types.plan_types import PlanValue, Split
-from ..state_store import CpuValues
+from ..state_store import CpuStateAccess
 from .evaluate import Values, named
 from .worker_pool import Workers
 
@@ -154,7 +154,7 @@ class Segment:
         self._begin = partial(workers.help, self._native.help) if helped else None
         self._most, self._paused = workers.count - 1, workers.paused
 
-    def __call__(self, values: Values, states: CpuValues) -> None:
+    def __call__(self, values: Values, states: CpuStateAccess) -> None:
         for node_id, take in self._takes:
             values[node_id] = take()
         arrays = [values[value] for value in self._open]

@@ -31,14 +31,14 @@ from ...ir.precision import (
     rounds_operands,
 )
 from ...plan.types.plan_types import PlanValue, Split
-from ..state_store import CpuValues
+from ..state_store import CpuStateAccess
 from .buffer_layout import Layout, Memory, lay_out, live_out
 from .constants import make_constants
 from .evaluate import CpuWeights, Values, evaluate_reference, last_uses, named, next_value
 from .native_segment import Segment, native_programs_of, writes_state
 from .worker_pool import Buffers, Workers
 
-Step = Callable[[Values, CpuValues], None]
+Step = Callable[[Values, CpuStateAccess], None]
 
 
 class Program:
@@ -69,7 +69,7 @@ class Program:
         self._read = tuple(read.items())
         self._shown = tuple(shown.items())
 
-    def run(self, values: Values, states: CpuValues) -> None:
+    def run(self, values: Values, states: CpuStateAccess) -> None:
         """Compute the nodes of the split: `values` holds its live-in values before, and its
         live-out values after. Programs of a prepared plan share memory, therefore one of them runs
         at a time.
@@ -84,7 +84,7 @@ class Program:
         with np.errstate(all="ignore"):
             self._run_steps(values, states)
 
-    def _run_steps(self, values: Values, states: CpuValues) -> None:
+    def _run_steps(self, values: Values, states: CpuStateAccess) -> None:
         for step in self._steps:
             step(values, states)
 
@@ -258,13 +258,13 @@ class _SplitProgramBuilder:
         operands = self._operands(node, weights)
         evaluate = self._evaluation(node, weights)
 
-        def change(values: Values, states: CpuValues) -> None:
+        def change(values: Values, states: CpuStateAccess) -> None:
             values[node_id] = next_value(plan, node, operands(values), states, evaluate)
 
-        def compute(values: Values, states: CpuValues) -> None:
+        def compute(values: Values, states: CpuStateAccess) -> None:
             evaluate(operands(values))
 
-        def make(values: Values, states: CpuValues) -> None:
+        def make(values: Values, states: CpuStateAccess) -> None:
             values[node_id] = evaluate(operands(values))
 
         if node_id in plan.in_place:
@@ -274,7 +274,7 @@ class _SplitProgramBuilder:
     def _assign_step(self, node: Node) -> Step:
         key, operands = self._graph.keys[node.inputs[0]], self._operands(node)
 
-        def assign(values: Values, states: CpuValues) -> None:
+        def assign(values: Values, states: CpuStateAccess) -> None:
             states.write(key, operands(values)[1])
 
         return assign
@@ -351,6 +351,6 @@ class _SplitProgramBuilder:
         return self._buffers.taker(node.type.shape, numpy_dtype(node.type.dtype))
 
 
-def _drop(gone: tuple[int, ...], values: Values, states: CpuValues) -> None:
+def _drop(gone: tuple[int, ...], values: Values, states: CpuStateAccess) -> None:
     for value in gone:
         values.drop(value)

@@ -20,7 +20,7 @@ from .worker import Job
 _POLL_S = 2e-4
 
 
-class Gate:
+class StateGate:
     """The states as one split sees them. When it is shut, the split goes on but can no longer
     write.
     """
@@ -88,7 +88,7 @@ class Task:
 
     __slots__ = ("error", "gate", "job", "seconds")
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: StateGate) -> None:
         self.gate = gate
         self.job: Job | None = None
         self.seconds: float | None = None

@@ -94,7 +94,7 @@ class Workers:
         self,
         name: str,
         count: int | None = None,
-        paused: helper_backoff.Pauses = helper_backoff.of_process,
+        paused: helper_backoff.HelperBackoff = helper_backoff.of_process,
     ) -> None:
         self.count = usable_cores() if count is None else count
         self.paused = paused

@@ -19,7 +19,7 @@ from ...common.errors import DeviceError, DeviceTimeout, PlanError
 from ...common.user_warning import warn
 from ...plan.plan import Plan
 from ...plan.types.offsets import aligned
-from ..device import Closing, PreparedPlan
+from ..device import Closeable, PreparedPlan
 from ..run_stats import RunStats
 from ..simulated_clock import SimulatedStream
 from . import race_checker
@@ -271,7 +271,7 @@ class BaseExecutor:
             faults, self._faults = self._faults, []
         return faults
 
-    def shutdown(self) -> tuple[Closing, ...]:
+    def shutdown(self) -> tuple[Closeable, ...]:
         """Accept no new runs, wait for the current ones, and free everything except the prepared
         plans of devices that may still use their memory. Return these, to be closed as late as
         possible. If a run's own observer or sink calls this, return all prepared plans, because it
@@ -342,7 +342,7 @@ def guarded(progress: Progress | None) -> Progress | None:
     return call
 
 
-def close_all(prepared_plans: Iterable[Closing]) -> None:
+def close_all(prepared_plans: Iterable[Closeable]) -> None:
     """Close each prepared plan; if a device does not answer, log a warning."""
     for prepared in prepared_plans:
         try:

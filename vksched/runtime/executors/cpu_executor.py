@@ -1,4 +1,4 @@
-"""SingleExecutor: executes a plan of a single CPU split.
+"""CpuExecutor: executes a plan of a single CPU split.
 
     inputs -> submit -> wait -> check -> outputs        no transfer, no state, no observer
 
@@ -17,7 +17,7 @@ from ...common.errors import DeviceError
 from ...plan.types.plan_types import HOST, PlanValue
 from ..run_stats import RunStats, SplitStats
 from .base_executor import RunResult
-from .plan_executor import Executor
+from .plan_executor import PlanExecutor
 from .run_record import Observers, RunRecord, times_of
 
 
@@ -37,7 +37,7 @@ def is_single(plan: PlanValue) -> bool:
     )
 
 
-class SingleExecutor(Executor):
+class CpuExecutor(PlanExecutor):
     """Executes a plan that `is_single`."""
 
     @cached_property

@@ -32,7 +32,7 @@ from .executor_context import ExecutorContext
 from .run_record import Observers, RunRecord
 
 
-class Executor(BaseExecutor):
+class PlanExecutor(BaseExecutor):
     """Executes a static plan."""
 
     def __init__(self, plan: Plan, context: ExecutorContext) -> None:

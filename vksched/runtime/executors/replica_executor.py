@@ -21,13 +21,13 @@ from ...common.dtypes import NDArray
 from ...common.errors import DeviceError
 from ...plan.plan import Plan
 from ...plan.simulation.plan_metrics import measure_plan
-from ..device import Closing
+from ..device import Closeable
 from .base_executor import BaseExecutor, RunResult
 from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers
 
 
-class Replicas(BaseExecutor):
+class ReplicaExecutor(BaseExecutor):
     """Several executors of one graph, each on devices of its own.
 
     Parameters
@@ -104,7 +104,7 @@ class Replicas(BaseExecutor):
     def take_faults(self) -> list[DeviceError]:
         return [fault for executor in self._each for fault in executor.take_faults()]
 
-    def shutdown(self) -> tuple[Closing, ...]:
+    def shutdown(self) -> tuple[Closeable, ...]:
         # stop all first, so that no executor takes a run that another one rejects
         for executor in self._each:
             executor.stop_accepting()

@@ -44,7 +44,7 @@ class Native(Protocol):
     _native: Any
 
 
-class Submitted(Native, Protocol):
+class InFlight(Native, Protocol):
     """An object that may be in flight on the device: a recording."""
 
     _sequence: Any
@@ -52,7 +52,7 @@ class Submitted(Native, Protocol):
     def _end(self, limit_s: float) -> bool: ...
 
 
-class Mapped(Protocol):
+class MappedMemory(Protocol):
     """A view of mapped memory in numpy, which keeps the memory alive."""
 
     _tensor: Any
@@ -87,8 +87,8 @@ class DeviceHandle:
         self.idle = threading.Condition(self.lock)
         self.closed = False
         self.index = index
-        self.recordings: weakref.WeakSet[Submitted] = weakref.WeakSet()
-        self.mappings: weakref.WeakSet[Mapped] = weakref.WeakSet()
+        self.recordings: weakref.WeakSet[InFlight] = weakref.WeakSet()
+        self.mappings: weakref.WeakSet[MappedMemory] = weakref.WeakSet()
         self.natives: weakref.WeakSet[Native] = weakref.WeakSet()
         self.retained: list[object] = []
         """Objects that hanging submissions may still use, including the caller's memory."""

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Singles:
+class SingleDispatcher:
     """Records calls on one device and holds their pipelines.
 
     Parameters

@@ -24,7 +24,7 @@ import math
 import random
 
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed, simulate
+from ..model.simulate_tasks import TaskPlacement, simulate
 from .reinsertion import Local
 
 WARM = 0.005
@@ -42,8 +42,8 @@ TOLERANCE = 1e-9
 
 
 def search(
-    problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
-) -> Placed:
+    problem: Problem, placed: TaskPlacement, steps: float, bound: float, rng: random.Random
+) -> TaskPlacement:
     """Return the schedule with the shortest makespan found.
 
     bound: the search ends when the makespan is not above it.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from ..model.partial_schedule import DeadEnd
 from ..model.problem import Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from ..policies.heft import heft
 
 BLOCKS = (1, 1, 1, 2, 3, 5)
@@ -31,7 +31,7 @@ IDLE, IDLE_EACH = 400, 4
 """Steps without gain after which the search ends: the first number, or the second for each task."""
 
 
-def balanced_memory(problem: Problem) -> Placed:
+def balanced_memory(problem: Problem) -> TaskPlacement:
     """Return a schedule with balanced memory of devices."""
     held = [0.0] * problem.m
     chosen: dict[int, int] = {}
@@ -52,7 +52,7 @@ def balanced_memory(problem: Problem) -> Placed:
     return heft(problem.only(chosen))
 
 
-def least_energy(problem: Problem) -> Placed:
+def least_energy(problem: Problem) -> TaskPlacement:
     """Return a schedule in which each task takes the least energy, within the memory limits."""
     watts = problem.where.watts
     more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
@@ -64,7 +64,7 @@ def least_energy(problem: Problem) -> Placed:
     return heft(problem.only(chosen))
 
 
-STARTS: tuple[tuple[str, Callable[[Problem], Placed]], ...] = (
+STARTS: tuple[tuple[str, Callable[[Problem], TaskPlacement]], ...] = (
     ("memory", balanced_memory),
     ("energy", least_energy),
 )
@@ -73,16 +73,16 @@ STARTS: tuple[tuple[str, Callable[[Problem], Placed]], ...] = (
 
 def descend(
     problem: Problem,
-    placed: Placed,
+    placed: TaskPlacement,
     steps: float,
-    value: Callable[[Placed], float],
+    value: Callable[[TaskPlacement], float],
     rng: random.Random,
-) -> Placed:
+) -> TaskPlacement:
     """Return the schedule with the least value found."""
     order = by_rank(problem, upward(problem))
     free = [t for t in range(problem.n) if len(problem.candidate_devices[t]) > 1]
     best, found = value(placed), placed
-    again = Placed(list(placed.device), order)
+    again = TaskPlacement(list(placed.device), order)
     now = value(again)
     if now < best:
         best, found = now, again
@@ -94,12 +94,12 @@ def descend(
         other = _moved(problem, device, free, rng)
         if other is None:
             continue
-        judged = value(Placed(other, order))
+        judged = value(TaskPlacement(other, order))
         if judged <= now:
             idle = 0 if judged < now * (1 - 1e-9) else idle
             now, device = judged, other
             if now < best * (1 - 1e-12):
-                best, found = now, Placed(list(device), order)
+                best, found = now, TaskPlacement(list(device), order)
     return found
 
 

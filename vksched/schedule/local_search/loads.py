@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..model.objectives import throughput
 from ..model.problem import INFINITY, Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed, Times
+from ..model.simulate_tasks import TaskPlacement, Times
 
 KICK = 4
 """Maximum number of tasks that a kick moves."""
@@ -122,8 +122,8 @@ class Loads:
 
 
 def spread(
-    problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
-) -> Placed:
+    problem: Problem, placed: TaskPlacement, steps: float, bound: float, rng: random.Random
+) -> TaskPlacement:
     """Return the schedule with the least period found."""
     order = by_rank(problem, upward(problem))
     loads = Loads(problem, placed.device)
@@ -132,7 +132,7 @@ def spread(
         if not problem.exclusive:
             return float(loads.load.max())
         loads.steps += problem.n + problem.edges
-        return throughput(problem, Placed(loads.device.tolist(), order), Times([], [], {}))
+        return throughput(problem, TaskPlacement(loads.device.tolist(), order), Times([], [], {}))
 
     best, found = value(), loads.device.copy()
     now, at = best, found.copy()
@@ -153,4 +153,4 @@ def spread(
             loads.refresh()
         if new < best * (1 - 1e-12):
             best, found = new, loads.device.copy()
-    return Placed(found.tolist(), order)
+    return TaskPlacement(found.tolist(), order)

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from ..model.problem import INFINITY, Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .chains import Chains
 
 
 class Local:
     """A schedule whose tasks can be moved one by one. Transfers do not wait for each other."""
 
-    def __init__(self, problem: Problem, placed: Placed) -> None:
+    def __init__(self, problem: Problem, placed: TaskPlacement) -> None:
         self.problem = problem
         self.order: list[int] = []
         self.device: list[int] = []
@@ -45,7 +45,7 @@ class Local:
         self._each = 0.45 + 0.17 * problem.edges / max(problem.n, 1)
         self.load(placed)
 
-    def load(self, placed: Placed) -> None:
+    def load(self, placed: TaskPlacement) -> None:
         """Continue with another schedule."""
         self.order = list(placed.order)
         self.device = list(placed.device)
@@ -55,9 +55,9 @@ class Local:
                 self.room[d] -= self.problem.size[t]
         self.refresh(0, self.problem.n)
 
-    def placed(self) -> Placed:
+    def placed(self) -> TaskPlacement:
         """Return the current schedule."""
-        return Placed(list(self.device), list(self.order))
+        return TaskPlacement(list(self.device), list(self.order))
 
     def refresh(self, low: int, high: int) -> None:
         """Recompute `up` from a position of the order on, and `down` before another one; others are

@@ -27,9 +27,9 @@ from typing import Any
 
 from ...common.errors import PlanError
 from .problem import Problem
-from .simulate_tasks import Placed, Times
+from .simulate_tasks import TaskPlacement, Times
 
-Measure = Callable[[Problem, Placed, Times], float]
+Measure = Callable[[Problem, TaskPlacement, Times], float]
 MAX_WEIGHT = 1e100
 """Maximum weight of an objective in a mix: sums of larger weights would overflow."""
 
@@ -170,12 +170,12 @@ def _number(text: str) -> float:
 # -- of schedules ----------------------------------------------------------------------------------
 
 
-def latency(problem: Problem, placed: Placed, times: Times) -> float:
+def latency(problem: Problem, placed: TaskPlacement, times: Times) -> float:
     """Return the makespan."""
     return times.makespan
 
 
-def throughput(problem: Problem, placed: Placed, times: Times) -> float:
+def throughput(problem: Problem, placed: TaskPlacement, times: Times) -> float:
     """Return the period of a stream."""
     load = loads(problem, placed)
     links: dict[int, float] = {}
@@ -190,7 +190,7 @@ def throughput(problem: Problem, placed: Placed, times: Times) -> float:
     return max(*load, *links.values(), 0.0)
 
 
-def memory(problem: Problem, placed: Placed, times: Times) -> float:
+def memory(problem: Problem, placed: TaskPlacement, times: Times) -> float:
     """Return the largest memory of the tasks of one device, in bytes."""
     held = [0.0] * problem.m
     for t, d in enumerate(placed.device):
@@ -198,7 +198,7 @@ def memory(problem: Problem, placed: Placed, times: Times) -> float:
     return max(held)
 
 
-def energy(problem: Problem, placed: Placed, times: Times) -> float:
+def energy(problem: Problem, placed: TaskPlacement, times: Times) -> float:
     """Return the joules of one run, by the known watts."""
     out = 0.0
     watts = problem.where.watts
@@ -208,7 +208,7 @@ def energy(problem: Problem, placed: Placed, times: Times) -> float:
     return out
 
 
-def loads(problem: Problem, placed: Placed) -> list[float]:
+def loads(problem: Problem, placed: TaskPlacement) -> list[float]:
     """Return the busy seconds of each device."""
     load = [0.0] * problem.m
     for t, d in enumerate(placed.device):
@@ -225,13 +225,13 @@ OBJECTIVES: dict[str, Measure] = {
 
 
 def values_of(
-    problem: Problem, placed: Placed, times: Times, words: Iterable[str]
+    problem: Problem, placed: TaskPlacement, times: Times, words: Iterable[str]
 ) -> dict[str, float]:
     """Return the values of some objectives."""
     return {word: OBJECTIVES[word](problem, placed, times) for word in words}
 
 
-def metrics_of(problem: Problem, placed: Placed, times: Times) -> Metrics:
+def metrics_of(problem: Problem, placed: TaskPlacement, times: Times) -> Metrics:
     """Return all values of a schedule; without energy if the watts of a device are unknown."""
     known = all(name in problem.where.watts for name in problem.where.devices)
     return Metrics(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...common.errors import PlanError
 from .problem import INFINITY, Problem
-from .simulate_tasks import Placed
+from .simulate_tasks import TaskPlacement
 
 GAPS = 64
 """Maximum number of gaps of a device, so that the search stays short with 100,000 tasks."""
@@ -219,13 +219,13 @@ class Partial:
                 begun = max(at, self._channel.get(channel, 0.0))
                 self._channel[channel] = begun + problem.transfer_s(size, s, d)
 
-    def done(self) -> Placed:
+    def done(self) -> TaskPlacement:
         """Return the schedule, in the order of starts."""
         rank = [0] * self.problem.n
         for at, t in enumerate(self.problem.order):
             rank[t] = at
         keys = list(zip(self.start, self.finish, rank, strict=True))
-        return Placed(self.device, sorted(range(self.problem.n), key=keys.__getitem__))
+        return TaskPlacement(self.device, sorted(range(self.problem.n), key=keys.__getitem__))
 
 
 def place_in_order(
@@ -233,7 +233,7 @@ def place_in_order(
     order: Iterable[int],
     insertion: bool = True,
     extra: Callable[[int], Sequence[float]] | None = None,
-) -> Placed:
+) -> TaskPlacement:
     """Return the schedule that places tasks in an order, each on the device where it ends first.
 
     order: producers before consumers. extra: seconds by device for a task, added to its ends before

@@ -20,7 +20,7 @@ from .problem import Problem
 
 
 @dataclass(slots=True)
-class Placed:
+class TaskPlacement:
     """The result of a policy: a device for each task, and an order of all tasks.
 
     order: producers before consumers. A device runs its tasks in this order.
@@ -44,7 +44,7 @@ class Times:
         return max(self.finish, default=0.0)
 
 
-def simulate(problem: Problem, placed: Placed) -> Times:
+def simulate(problem: Problem, placed: TaskPlacement) -> Times:
     """Return the start and the end of each task."""
     if problem.exclusive:
         return simulate_events(problem, placed)
@@ -67,7 +67,7 @@ def simulate(problem: Problem, placed: Placed) -> Times:
     return Times(start, finish, {})
 
 
-def simulate_events(problem: Problem, placed: Placed) -> Times:
+def simulate_events(problem: Problem, placed: TaskPlacement) -> Times:
     """Return the start and the end of each task, event by event, for both kinds of links."""
     n, m = problem.n, problem.m
     device, cost = placed.device, problem.cost

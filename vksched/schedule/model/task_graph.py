@@ -20,7 +20,7 @@ import numpy as np
 
 from ...common.errors import GraphError, PlanError
 from ...topology.links import Link
-from ...topology.power import Watts
+from ...topology.power import DevicePower
 
 MOST = 1e60
 """Maximum seconds, bytes and watts: products of larger ones, as joules, may overflow."""
@@ -207,7 +207,7 @@ class Platform:
     links: Mapping[tuple[str, str], Link]
     memory_bytes: Mapping[str, float]
     default_link: Link
-    watts: Mapping[str, Watts]
+    watts: Mapping[str, DevicePower]
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Platform:
         *,
         memory_bytes: Mapping[str, float] | None = None,
         default_link: Link | None = None,
-        watts: Mapping[str, Watts] | None = None,
+        watts: Mapping[str, DevicePower] | None = None,
     ) -> None:
         names = tuple(devices)
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
@@ -235,11 +235,11 @@ class Platform:
                     f"{name!r}"
                 )
         for name, each in power.items():
-            fits = isinstance(each, Watts) and is_amount(each.busy)
+            fits = isinstance(each, DevicePower) and is_amount(each.busy)
             if name not in known_names or not fits or not is_amount(each.idle, each.busy):
                 raise PlanError(
                     f"[platform] expected busy watts, {AT_MOST}, and at most as many idle ones, "
-                    f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
+                    f"for {known}, got {each!r} for {name!r}; try DevicePower(busy=150, idle=15)"
                 )
         object.__setattr__(self, "devices", names)
         object.__setattr__(self, "links", links_by_ends)

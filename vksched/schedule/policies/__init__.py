@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .cpop import cpop
 from .dls import dls
 from .etf import etf
@@ -23,7 +23,7 @@ from .sufferage import sufferage
 
 __all__ = ["POLICIES", "Policy", "fastest", "heft", "single"]
 
-Policy = Callable[[Problem], Placed]
+Policy = Callable[[Problem], TaskPlacement]
 
 POLICIES: dict[str, Policy] = {
     "priority": priority,

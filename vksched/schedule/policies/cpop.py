@@ -11,10 +11,10 @@ from __future__ import annotations
 from ..model.partial_schedule import Partial
 from ..model.problem import INFINITY, Problem
 from ..model.ranks import by_rank, downward, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 
-def cpop(problem: Problem) -> Placed:
+def cpop(problem: Problem) -> TaskPlacement:
     """Return the schedule of CPOP with insertion."""
     up, down = upward(problem), downward(problem)
     rank = [a + b for a, b in zip(up, down, strict=True)]

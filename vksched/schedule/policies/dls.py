@@ -8,11 +8,11 @@ Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
 from __future__ import annotations
 
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .ready import Step, place_ready
 
 
-def dls(problem: Problem) -> Placed:
+def dls(problem: Problem) -> TaskPlacement:
     """Return the schedule of dynamic levels."""
     return place_ready(problem, pick)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from ..model.partial_schedule import Partial
 from ..model.problem import Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .idle import Idle
 
 
-def fcp(problem: Problem) -> Placed:
+def fcp(problem: Problem) -> TaskPlacement:
     """Return the schedule of fast critical path."""
     partial = Partial(problem)
     idle = Idle(problem.m)

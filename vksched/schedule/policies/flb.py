@@ -17,12 +17,12 @@ import heapq
 from ..model.partial_schedule import Partial
 from ..model.problem import Problem
 from ..model.ranks import levels
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .fcp import enabling, place_fast, start_on
 from .idle import Idle
 
 
-def flb(problem: Problem) -> Placed:
+def flb(problem: Problem) -> TaskPlacement:
     """Return the schedule of fast load balancing."""
     partial, idle = Partial(problem), Idle(problem.m)
     level = levels(problem)

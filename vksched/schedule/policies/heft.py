@@ -11,13 +11,13 @@ from __future__ import annotations
 from ..model.partial_schedule import place_in_order
 from ..model.problem import Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 OTHER_RANKS = ("fastest", "all links", "half links", "no links")
 """Ranks other than the paper's; each is the best for some graphs. See `rank_of`."""
 
 
-def heft(problem: Problem, by: str = "means") -> Placed:
+def heft(problem: Problem, by: str = "means") -> TaskPlacement:
     """Return the schedule of HEFT with insertion.
 
     by: "means", as in the paper, or one of `OTHER_RANKS`.

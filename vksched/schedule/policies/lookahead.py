@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..model.partial_schedule import Partial
 from ..model.problem import INFINITY, Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 CONSUMERS = 8
 """Maximum number of consumers that are considered, the most urgent ones."""
@@ -20,7 +20,7 @@ DEVICES = 16
 """Maximum number of devices that are tried for a task: the ones on which it ends first."""
 
 
-def lookahead(problem: Problem) -> Placed:
+def lookahead(problem: Problem) -> TaskPlacement:
     """Return the schedule of HEFT with a lookahead of one step."""
     rank = upward(problem)
     partial = Partial(problem, insertion=True)

@@ -8,11 +8,11 @@ Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
 from __future__ import annotations
 
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .ready import Step, place_ready
 
 
-def max_min(problem: Problem) -> Placed:
+def max_min(problem: Problem) -> TaskPlacement:
     """Return the schedule of max-min."""
     return place_ready(problem, pick)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ..model.partial_schedule import place_in_order
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 
-def mct(problem: Problem) -> Placed:
+def mct(problem: Problem) -> TaskPlacement:
     """Return the schedule of minimum completion time, in the order of the graph."""
     return place_in_order(problem, problem.order, insertion=False)

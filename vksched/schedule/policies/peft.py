@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from ..model.partial_schedule import place_in_order
 from ..model.problem import Problem
 from ..model.ranks import by_rank
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 
-def peft(problem: Problem) -> Placed:
+def peft(problem: Problem) -> TaskPlacement:
     """Return the schedule of PEFT with insertion."""
     table = optimistic(problem)
     rank: list[float] = table.mean(axis=1).tolist() if problem.n else []

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ..model.partial_schedule import Partial
 from ..model.problem import Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 
-def priority(problem: Problem) -> Placed:
+def priority(problem: Problem) -> TaskPlacement:
     """Return the schedule that fills devices in their order."""
     partial = Partial(problem)
     for t in problem.order:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..model.partial_schedule import DeadEnd, Partial
 from ..model.problem import INFINITY, Problem
 from ..model.ranks import levels, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 WINDOW = 256
 WIDE_WINDOW = 32
@@ -49,7 +49,7 @@ Pick = Callable[[Step], int]
 """A function that returns the number of a cell, in row-major order."""
 
 
-def place_ready(problem: Problem, pick: Pick) -> Placed:
+def place_ready(problem: Problem, pick: Pick) -> TaskPlacement:
     """Return the schedule of a policy that picks cell after cell."""
     partial = Partial(problem)
     m = problem.m

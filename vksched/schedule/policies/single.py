@@ -9,10 +9,10 @@ from __future__ import annotations
 from ..model.partial_schedule import Partial
 from ..model.problem import Problem
 from ..model.ranks import by_rank, upward
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 
 
-def single(problem: Problem, device: int) -> Placed:
+def single(problem: Problem, device: int) -> TaskPlacement:
     """Return the schedule with all tasks on one device."""
     partial = Partial(problem)
     for t in by_rank(problem, upward(problem)):

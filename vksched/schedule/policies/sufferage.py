@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..model.problem import INFINITY, Problem
-from ..model.simulate_tasks import Placed
+from ..model.simulate_tasks import TaskPlacement
 from .ready import Step, place_ready
 
 
-def sufferage(problem: Problem) -> Placed:
+def sufferage(problem: Problem) -> TaskPlacement:
     """Return the schedule of sufferage."""
     return place_ready(problem, pick)
 

@@ -31,12 +31,12 @@ from ....ops import (
     tanh,
     transpose,
 )
-from ..hparams.hparams import EMBEDDING, OUTPUT, Hyper
+from ..hparams.hparams import EMBEDDING, OUTPUT, HParams
 from .attention_sinks import widened
 from .family import Family
 from .moe import Experts
 from .positions import Positions, Tables
-from .token_layout import AttentionMask, Text
+from .token_layout import AttentionMask, SequenceLayout
 from .weights import Weights
 
 
@@ -45,9 +45,9 @@ class Network:
     """The builder of one graph."""
 
     family: Family
-    hyper: Hyper
+    hyper: HParams
     weights: Weights
-    text: Text
+    text: SequenceLayout
     tables: Tables = field(default_factory=dict)
     """The position tables, which all parts of a text share."""
 

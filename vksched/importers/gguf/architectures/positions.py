@@ -14,11 +14,11 @@ from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, constant
 from ....ops import gather, rotary_embedding
-from ..hparams.hparams import Hyper
+from ..hparams.hparams import HParams
 from ..hparams.metadata_keys import MAX_REAL
 from ..hparams.rope import Rope
 from .family import Family
-from .token_layout import Text
+from .token_layout import SequenceLayout
 from .weights import Weights
 
 Tables = dict[Rope | None, tuple[Tensor, ...]]
@@ -31,9 +31,9 @@ class Positions:
     """The positions of the tokens of one text."""
 
     family: Family
-    hyper: Hyper
+    hyper: HParams
     weights: Weights
-    text: Text
+    text: SequenceLayout
     tables: Tables
     """The tables for all positions, which all parts of a text share."""
     rows: Tables = field(default_factory=dict)

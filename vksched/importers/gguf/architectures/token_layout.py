@@ -63,7 +63,7 @@ class AttentionMask:
         )
 
 
-class Text(Protocol):
+class SequenceLayout(Protocol):
     """The sequences that the tokens of a call belong to.
 
     length: the maximum length of the text. positions: the positions of the tokens, (n,); None for

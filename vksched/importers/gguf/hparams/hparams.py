@@ -7,8 +7,8 @@ from reprlib import repr as shortened
 
 from ....common.errors import ModelFormatError
 from ..read.loader import GgufFile
-from ..read.texts import Texts
-from .metadata_keys import Keys
+from ..read.texts import LazyStrings
+from .metadata_keys import MetadataKeys
 from .rope import Rope, read_rope
 
 MAX_LAYERS = MAX_EXPERTS = 1 << 12
@@ -20,7 +20,7 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 
 
 @dataclass(frozen=True)
-class Hyper:
+class HParams:
     """The hyperparameters of a model.
 
     width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps: the
@@ -85,7 +85,7 @@ def architecture_of(file: GgufFile) -> str:
     return found
 
 
-def read_hyper(file: GgufFile) -> Hyper:
+def read_hyper(file: GgufFile) -> HParams:
     """Return the hyperparameters of a file.
 
     Raises
@@ -93,7 +93,7 @@ def read_hyper(file: GgufFile) -> Hyper:
     ModelFormatError
         A key is missing, or its value is invalid.
     """
-    keys = Keys(architecture_of(file), file.metadata)
+    keys = MetadataKeys(architecture_of(file), file.metadata)
     layers = keys.whole("block_count", maximum=MAX_LAYERS)
     width = keys.whole("embedding_length")
     heads = keys.per_layer("attention.head_count", layers)
@@ -104,7 +104,7 @@ def read_hyper(file: GgufFile) -> Hyper:
     eps = "attention.layer_norm_rms_epsilon"
     context = keys.whole("context_length", maximum=MAX_CONTEXT)
     rope = read_rope(keys, key_length, context)
-    return Hyper(
+    return HParams(
         architecture=keys.architecture,
         layers=layers,
         width=width,
@@ -134,11 +134,11 @@ def read_hyper(file: GgufFile) -> Hyper:
         expert_scale=keys.real("expert_weights_scale", 0.0),
         causal=keys.flag("attention.causal", True),
         pooling=POOLINGS[keys.whole("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)],
-        token_types=Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
+        token_types=MetadataKeys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
 
 
-def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
+def _read_shared(keys: MetadataKeys, heads: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of KV heads of each layer, each a divisor of the query heads."""
     shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
     for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
@@ -150,10 +150,10 @@ def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
     return shared
 
 
-def _vocabulary(file: GgufFile, keys: Keys) -> int:
+def _vocabulary(file: GgufFile, keys: MetadataKeys) -> int:
     """Return the vocabulary size: that of the tokenizer, else of the metadata or the embedding."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, (tuple, Texts)) and tokens:
+    if isinstance(tokens, (tuple, LazyStrings)) and tokens:
         return len(tokens)
     table = file.tensors.get(EMBEDDING)
     return keys.whole("vocab_size", None if table is None else table.shape[0])

@@ -40,7 +40,7 @@ REQUIRED = frozenset(
 """Defaults of keys that all other architectures may omit."""
 
 
-class Keys:
+class MetadataKeys:
     """The metadata of one architecture, with range checks."""
 
     def __init__(self, architecture: str, metadata: Mapping[str, Value]) -> None:

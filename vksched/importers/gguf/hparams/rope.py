@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .metadata_keys import Keys
+from .metadata_keys import MetadataKeys
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rope:
     ext_factor: float = 1.0
 
 
-def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
+def read_rope(keys: MetadataKeys, key_length: int, context: int) -> Rope:
     """Return the rotary parameters of a file. key_length: the size of a head. context: the model's
     context in tokens.
     """
@@ -55,7 +55,7 @@ def read_rope(keys: Keys, key_length: int, context: int) -> Rope:
     )
 
 
-def _attention_factor(keys: Keys, scaling: str, factor: float, longer: float) -> float:
+def _attention_factor(keys: MetadataKeys, scaling: str, factor: float, longer: float) -> float:
     """Return the factor of cos and sin. longer: the ratio of the context to the training
     context.
     """

@@ -14,9 +14,9 @@ from ....common.errors import ModelFormatError
 from ....storage.model_file import ModelFile
 from .cursor import Cursor
 from .limits import MAX_DEPTH, MAX_KEY_BYTES, MAX_NESTED, MAX_STRINGS
-from .texts import Texts
+from .texts import LazyStrings
 
-Value: TypeAlias = bool | int | float | str | NDArray | Texts | tuple["Value", ...]
+Value: TypeAlias = bool | int | float | str | NDArray | LazyStrings | tuple["Value", ...]
 """The value of a key. An array of numbers or Booleans is a read-only NDArray, an array of strings
 or arrays is a tuple, and an array of many strings is a Texts.
 """
@@ -103,7 +103,7 @@ class _ValueReader:
             self._strings -= count
             start = self._cursor.at
             if count >= MANY and self._cursor.skip_texts(count, what):
-                return Texts(self._file, start, self._cursor.at, count)
+                return LazyStrings(self._file, start, self._cursor.at, count)
             return tuple(self._cursor.texts(count, what))
         if kind == GGUFValueType.ARRAY:
             count = self._cursor.count(_ARRAY_HEAD_BYTES, self._nested, f"{what}, count of arrays")

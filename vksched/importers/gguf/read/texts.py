@@ -13,7 +13,7 @@ from ....storage.model_file import ModelFile, copied
 from .cursor import Cursor
 
 
-class Texts(Sequence[str]):
+class LazyStrings(Sequence[str]):
     """A lazy sequence of strings, which compares by its elements. start, end: the range of the file
     that holds them, each after its length; its `count` strings were checked to be complete.
 
@@ -50,7 +50,7 @@ class Texts(Sequence[str]):
         return self._strings.index(text, *where)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (tuple, Texts)):
+        if isinstance(other, (tuple, LazyStrings)):
             return self._strings == tuple(other)
         return NotImplemented
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ....common.errors import ModelFormatError, VkschedError, close_text
 from ....common.user_warning import warn_user
 from .fields import PREFIX, Fields
-from .pre_tokenizer import PATTERNS, PRE, Pre
+from .pre_tokenizer import PATTERNS, PRE, PreTokenizer
 from .vocabulary import BYTE, SPACE, Vocabulary
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _letters() -> dict[str, int]:
 LETTERS = _letters()
 
 
-def find_pre(fields: Fields, model: str) -> Pre:
+def find_pre(fields: Fields, model: str) -> PreTokenizer:
     """Return the pre-tokenizer of a file; the default, with a warning, if the file names none."""
     if model == "gemma4":
         return PRE["gemma4"]
@@ -49,7 +49,7 @@ def find_pre(fields: Fields, model: str) -> Pre:
 class BytePair:
     """A BPE tokenizer that merges pairs in the order of the file's list."""
 
-    def __init__(self, vocabulary: Vocabulary, fields: Fields, pre: Pre) -> None:
+    def __init__(self, vocabulary: Vocabulary, fields: Fields, pre: PreTokenizer) -> None:
         self._vocabulary = vocabulary
         self._pre = pre
         self._library = _build(vocabulary, fields, pre)
@@ -110,7 +110,7 @@ def _checked_pairs(lines: list[str], ids: Mapping[str, int]) -> list[tuple[str, 
     return list(out)
 
 
-def _build(vocabulary: Vocabulary, fields: Fields, pre: Pre) -> Library:
+def _build(vocabulary: Vocabulary, fields: Fields, pre: PreTokenizer) -> Library:
     lines = fields.texts("merges")
     if lines is None:
         raise ModelFormatError(f"[gguf] expected a list of merges in {PREFIX}merges, got none")
@@ -128,7 +128,7 @@ def _build(vocabulary: Vocabulary, fields: Fields, pre: Pre) -> Library:
     return library
 
 
-def _model(ids: dict[str, int], lines: list[str], pre: Pre) -> BPE:
+def _model(ids: dict[str, int], lines: list[str], pre: PreTokenizer) -> BPE:
     """Return the BPE model. The library rejects merges of unknown tokens; the lines are then
     checked one by one to name the invalid one.
     """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....common.errors import ModelFormatError
-from ..read.texts import Texts
+from ..read.texts import LazyStrings
 
 PREFIX = "tokenizer.ggml."
 
@@ -118,7 +118,7 @@ class Fields:
         value = self._metadata.get(PREFIX + key)
         if value is None:
             return None
-        if isinstance(value, (list, tuple, Texts, np.ndarray)):
+        if isinstance(value, (list, tuple, LazyStrings, np.ndarray)):
             return value  # type: ignore[return-value]
         raise self._wrong(key, what, value)
 

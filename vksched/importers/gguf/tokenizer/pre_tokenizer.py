@@ -128,7 +128,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pre:
+class PreTokenizer:
     """A pre-tokenizer.
 
     whole_words: words in the vocabulary are not split, regardless of merges. begin: BOS is added
@@ -143,39 +143,43 @@ class Pre:
     spaces: bool = False
 
 
-def _rows(names: str, pre: Pre) -> dict[str, Pre]:
+def _rows(names: str, pre: PreTokenizer) -> dict[str, PreTokenizer]:
     return dict.fromkeys(names.split(), pre)
 
 
-PRE: dict[str, Pre] = {
-    **{name: Pre(name) for name in PATTERNS if name not in ("digits", "lines", "llama3")},
+PRE: dict[str, PreTokenizer] = {
+    **{name: PreTokenizer(name) for name in PATTERNS if name not in ("digits", "lines", "llama3")},
     **_rows(
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-        Pre("llama3", whole_words=True, begin=True),
+        PreTokenizer("llama3", whole_words=True, begin=True),
     ),
-    **_rows("dbrx smaug-bpe chatglm-bpe", Pre("llama3")),
-    **_rows("glm4 glm5", Pre("llama3", whole_words=True)),
-    "minicpm5": Pre("minicpm5", whole_words=True),
-    "youtu": Pre("youtu", whole_words=True),
-    **_rows("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", Pre("digits")),
+    **_rows("dbrx smaug-bpe chatglm-bpe", PreTokenizer("llama3")),
+    **_rows("glm4 glm5", PreTokenizer("llama3", whole_words=True)),
+    "minicpm5": PreTokenizer("minicpm5", whole_words=True),
+    "youtu": PreTokenizer("youtu", whole_words=True),
+    **_rows(
+        "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2",
+        PreTokenizer("digits"),
+    ),
     **_rows(
         "phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert mpt olmo "
         "jais trillion granite-docling exaone4",
-        Pre("gpt-2"),
+        PreTokenizer("gpt-2"),
     ),
-    **_rows("jina-v1-en jina-v2-code roberta-bpe", Pre("gpt-2", separate=True)),
+    **_rows("jina-v1-en jina-v2-code roberta-bpe", PreTokenizer("gpt-2", separate=True)),
     **_rows(
-        "deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan solar-open megrez grok-2", Pre("qwen2")
+        "deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan solar-open megrez grok-2",
+        PreTokenizer("qwen2"),
     ),
-    **_rows("hunyuan-dense joyai-llm hy_v4", Pre("deepseek-v3")),
-    **_rows("poro-chat gpt3-finnish", Pre("bloom")),
-    "tekken": Pre("tekken", whole_words=True, begin=True),
-    "chameleon": Pre("chameleon", begin=True),
-    **_rows("llama4 kanana2 talkie minimax-m2", Pre("gpt-4o")),
-    **_rows("granite-embed-multi-97m", Pre("gpt-4o", whole_words=True)),
-    **_rows("bailingmoe2 llada-moe", Pre("bailingmoe")),
-    **_rows("gemma4 granite-embed-multi-311m", Pre("lines", begin=True, spaces=True)),
-    **_rows("sarvam-moe", Pre("lines", spaces=True)),
+    **_rows("hunyuan-dense joyai-llm hy_v4", PreTokenizer("deepseek-v3")),
+    **_rows("poro-chat gpt3-finnish", PreTokenizer("bloom")),
+    "tekken": PreTokenizer("tekken", whole_words=True, begin=True),
+    "chameleon": PreTokenizer("chameleon", begin=True),
+    **_rows("llama4 kanana2 talkie minimax-m2", PreTokenizer("gpt-4o")),
+    **_rows("granite-embed-multi-97m", PreTokenizer("gpt-4o", whole_words=True)),
+    **_rows("bailingmoe2 llada-moe", PreTokenizer("bailingmoe")),
+    **_rows("gemma4 granite-embed-multi-311m", PreTokenizer("lines", begin=True, spaces=True)),
+    **_rows("sarvam-moe", PreTokenizer("lines", spaces=True)),
 }
 """The supported values of `tokenizer.ggml.pre`.
 

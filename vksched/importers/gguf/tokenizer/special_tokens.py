@@ -7,7 +7,7 @@ from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 _SPACES = " \t\n\v\f\r"
 
 
-class Specials:
+class SpecialTokenSplitter:
     """Splits texts at special tokens, longest names first.
 
     User-defined tokens are always found. Control tokens and the unknown token are found on request.

@@ -9,7 +9,7 @@ from ....common.errors import ModelFormatError, close_text
 from .byte_pair import BytePair, find_pre
 from .fields import PREFIX, Fields
 from .sentence_piece import SentencePiece
-from .special_tokens import Specials
+from .special_tokens import SpecialTokenSplitter
 from .unigram import Unigram
 from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Algorithm, Vocabulary, read_vocabulary
 from .word_piece import WordPiece
@@ -60,7 +60,7 @@ class Tokenizer:
         prefix = fields.flag("add_space_prefix", prefix)
         self._prefix = prefix and model == "llama"
         self._strip = prefix or model == "bert"
-        self._specials = Specials(
+        self._specials = SpecialTokenSplitter(
             self.vocabulary,
             str(metadata.get("general.name", "")),
             fields.text("pre") or "",

@@ -68,7 +68,7 @@ class CpuStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class LoweredSegment:
     """One segment.
 
     Attributes

@@ -44,7 +44,7 @@ from ..nodes.values import (
 )
 from ..rules import find_rule
 from .constant_folding import evaluated, fold, is_fixed
-from .frame import CpuStep, Frame, Lowered, NeedsInputs, NeedsValue
+from .frame import CpuStep, Frame, LoweredSegment, NeedsInputs, NeedsValue
 from .function_expansion import expand
 from .model_context import ModelContext
 
@@ -104,7 +104,7 @@ class FrameLowering:
         items = tuple(self._slot(item_slot(slot, i), k) for i, k in enumerate(kind))
         return Value(0, items=items)
 
-    def run(self) -> Lowered:
+    def run(self) -> LoweredSegment:
         """Lower nodes up to the end, or up to the first node that needs a value not computed yet.
 
         Raises
@@ -327,7 +327,7 @@ class FrameLowering:
 
     # -- the end of a segment ----------------------------------------------------------------------
 
-    def _cut(self, step: CpuStep | None) -> Lowered:
+    def _cut(self, step: CpuStep | None) -> LoweredSegment:
         """End the segment: store the values that remaining nodes read in slots."""
         handing = _Handing(
             self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
@@ -340,7 +340,9 @@ class FrameLowering:
                 if name not in self.env:
                     raise ModelFormatError(f"[onnx] no node produces the output {name!r}")
                 results.append(hand_on(name, self.env[name]))
-            return Lowered(outputs, elem_types, self.guards, None, None, tuple(results), known)
+            return LoweredSegment(
+                outputs, elem_types, self.guards, None, None, tuple(results), known
+            )
         nodes = tuple(self.todo)
         read = dict.fromkeys(name for node in nodes for name in names_read(node))
         wanted = [*read, *self.frame.outputs]
@@ -354,7 +356,7 @@ class FrameLowering:
             step = replace(step, inputs=tuple(handed), captured=captured)
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
-        return Lowered(outputs, elem_types, self.guards, step, then, known=known)
+        return LoweredSegment(outputs, elem_types, self.guards, step, then, known=known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ....common.dtypes import UINT32, NDArray, TensorType, as_shape, numpy_dtype
 from ....common.errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
-from ....ir.attr_domains import LONG, MANY, Dims, Whole, dtype_of
+from ....ir.attr_domains import LONG, MANY, Dims, Int, dtype_of
 from ....ir.attrs import Attrs, AttrValue
 from ....ir.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ir.tensor import Tensor, apply
@@ -45,7 +45,7 @@ def describe(node: NodeProto) -> str:
     return f"{node.domain + '.' if node.domain else ''}{node.op_type} node {name!r}"
 
 
-class Refused(ModelFormatError):
+class EvaluatorRefused(ModelFormatError):
     """The evaluator rejects a node or its operands.
 
     Attributes
@@ -64,7 +64,7 @@ def naming(reason: str) -> Iterator[None]:
     """Add the reason why the CPU computes a node to errors of the evaluator."""
     try:
         yield
-    except Refused as error:
+    except EvaluatorRefused as error:
         raise ModelFormatError(
             f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.message}"
         ) from error
@@ -78,7 +78,7 @@ def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -
     if found is None:
         return
     inner = "" if found is node else f"its {describe(found)}: "
-    raise Refused(
+    raise EvaluatorRefused(
         node,
         f"{inner}not used for {found.op_type}: its results differ from onnxruntime's, or were not "
         "compared; try to export the model for another opset, or without that op",
@@ -96,7 +96,9 @@ class CpuNode:
     ) -> None:
         self.node = node
         if any(is_external(tensor) for each in (node, *functions) for tensor in tensors_in(each)):
-            raise Refused(node, "expected tensors within the node, got one with external data")
+            raise EvaluatorRefused(
+                node, "expected tensors within the node, got one with external data"
+            )
         require_compared(node, functions)
         node, self._defaults = with_defaults(as_was_meant(node, opsets))
         try:
@@ -104,7 +106,7 @@ class CpuNode:
             function = _as_function(node, opsets)
             self._evaluator = make_evaluator(function, known)
         except Exception as error:
-            raise Refused(node, _format_error(error)) from error
+            raise EvaluatorRefused(node, _format_error(error)) from error
 
     def __call__(self, inputs: Sequence[CpuValue]) -> list[CpuValue]:
         """Return the results by position, None for a result without a name.
@@ -122,7 +124,7 @@ class CpuNode:
                 warnings.simplefilter("ignore")
                 found = dict(zip(names, self._evaluator.run(names, feeds, {}), strict=True))
         except Exception as error:
-            raise Refused(self.node, _format_error(error)) from error
+            raise EvaluatorRefused(self.node, _format_error(error)) from error
         return [_host_value(found.get(name)) for name in self.node.output]
 
 
@@ -318,7 +320,7 @@ register(
         _part_infer,
         _part_reference,
         None,
-        attrs={"shape": Dims(), "dtype": dtype_of(), "start": Whole(0, LONG)},
+        attrs={"shape": Dims(), "dtype": dtype_of(), "start": Int(0, LONG)},
         operands=(1, 1),
         any_dtype=True,
         opaque=True,

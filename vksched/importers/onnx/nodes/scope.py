@@ -13,7 +13,7 @@ from .cpu_node import CpuNode
 from .values import Value
 
 
-class Room(Protocol):
+class ConstantBudget(Protocol):
     """Memory budget for values computed during lowering."""
 
     def has_room(self, size_bytes: int) -> bool:
@@ -34,7 +34,7 @@ class ModelScope(Protocol):
     opsets: dict[str, int]
 
     @property
-    def budget(self) -> Room: ...
+    def budget(self) -> ConstantBudget: ...
 
     def host_node(self, serialized: bytes) -> CpuNode:
         """Return the function that evaluates a node on the CPU."""

@@ -40,7 +40,7 @@ UNORDERED = 3
 
 
 @dataclass(frozen=True)
-class Forest:
+class TreeTables:
     """Trees as tables. Branches come first, then leaves.
 
     Attributes
@@ -94,7 +94,7 @@ def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple
     return tuple(yes if h else no for h in (*holds[:3], holds[UNORDERED] or missing))
 
 
-def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArray]) -> Forest:
+def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArray]) -> TreeTables:
     """Return the forest of a TreeEnsembleClassifier or TreeEnsembleRegressor.
 
     Parameters
@@ -183,7 +183,7 @@ def from_tensors(
     splits: NDArray,
     weights: NDArray,
     members: NDArray,
-) -> Forest:
+) -> TreeTables:
     """Return the forest of a TreeEnsemble; `columns` holds its integer lists by name.
 
     Raises
@@ -267,7 +267,7 @@ def _finish(
     targets: NDArray,
     weights: NDArray,
     dtype: np.dtype[np.generic],
-) -> Forest:
+) -> TreeTables:
     """Return branches and leaves as tables, leaves after the branches."""
     branches = len(branch_table.features)
     inner = np.array(branch_table.children, np.int64).reshape(branches, 4)
@@ -277,7 +277,7 @@ def _finish(
     features = np.array(branch_table.features + [0] * leaf_count, np.int64)
     if features.size and not 0 <= features.min() <= features.max() < 1 << 31:
         raise ValueError("expected numbers of features of 31 bits")
-    return Forest(
+    return TreeTables(
         features.astype(np.int32),
         np.array(branch_table.thresholds + [0.0] * leaf_count).astype(dtype),
         children.astype(np.int32),

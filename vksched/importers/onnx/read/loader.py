@@ -27,7 +27,7 @@ from .check import check_model
 from .external_data import Folder
 from .local_functions import inline_functions
 from .nchwc import mark_blocks
-from .protobuf_wire import Large, begins_as_model, split
+from .protobuf_wire import LargeField, begins_as_model, split
 from .shape_inference import check_inference
 from .tensors import TensorReader, text
 
@@ -140,7 +140,7 @@ def _content(source: Source) -> memoryview:
 
 def _arrays(
     graph: onnx.GraphProto,
-    large: list[Large | None],
+    large: list[LargeField | None],
     reader: TensorReader,
     file_bytes: int,
     progress: Progress | None,

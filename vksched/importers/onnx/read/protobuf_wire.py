@@ -45,7 +45,7 @@ _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Large:
+class LargeField:
     """The data of a tensor in one field, and the field's number."""
 
     number: int
@@ -63,7 +63,7 @@ class _Field:
     end: int
 
 
-def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
+def split(data: memoryview) -> tuple[bytes, list[LargeField | None]]:
     """Return the model without large data, and for each initializer its data or None.
 
     Raises
@@ -71,7 +71,7 @@ def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
     ModelFormatError
         The bytes are truncated or are not fields.
     """
-    taken: list[Large | None] = []
+    taken: list[LargeField | None] = []
     pieces: list[bytes | memoryview] = []
     for field in _fields(data, 0, len(data)):
         if (field.number, field.wire) == (_GRAPH, _DELIMITED):
@@ -88,14 +88,18 @@ def begins_as_model(data: memoryview) -> bool:
     return not len(data) or data[0] in _FIRST
 
 
-def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[bytes | memoryview]:
+def _graph(
+    data: memoryview, graph: _Field, taken: list[LargeField | None]
+) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = []
     copied = graph.value
     for field in _fields(data, graph.value, graph.end):
         if (field.number, field.wire) != (_INITIALIZER, _DELIMITED):
             continue
         large = _large(data, field)
-        taken.append(None if large is None else Large(large.number, data[large.value : large.end]))
+        taken.append(
+            None if large is None else LargeField(large.number, data[large.value : large.end])
+        )
         if large is not None:
             pieces.append(data[copied : field.start])
             rest: list[bytes | memoryview] = [

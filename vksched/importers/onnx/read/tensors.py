@@ -13,7 +13,7 @@ from ....common.dtypes import NDArray, Shape
 from ....common.errors import ModelFormatError
 from ..nodes.limits import FOLD_LIMIT, MAX_ELEMENTS, MAX_RANK, materialized_limit
 from .external_data import Folder
-from .protobuf_wire import FIELDS, RAW_DATA, Large, numbers
+from .protobuf_wire import FIELDS, RAW_DATA, LargeField, numbers
 
 _Type = onnx.TensorProto
 # Types that are newer than the oldest supported onnx package are looked up by name.
@@ -88,7 +88,9 @@ class TensorReader:
         self.materialized_bytes = 0
         self._max_bytes = materialized_limit()
 
-    def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
+    def array(
+        self, tensor: onnx.TensorProto, where: str, large: LargeField | None = None
+    ) -> NDArray:
         """Return the value as a read-only array, a view of the file if possible.
 
         Parameters
@@ -191,7 +193,7 @@ class TensorReader:
         return self._folder.read(entries.get("location", ""), numbers["offset"], length, where)
 
     def _unpacked_field(
-        self, data_type: int, large: Large, shape: Shape, kind: str, where: str
+        self, data_type: int, large: LargeField, shape: Shape, kind: str, where: str
     ) -> memoryview:
         """Return data in the layout of raw_data."""
         if large.number == RAW_DATA:

@@ -24,7 +24,7 @@ from .....common.errors import ModelFormatError
 from .....ir.tensor import Tensor, as_tensor
 from ...nodes.cpu_node import describe
 from ...nodes.node import NodeContext
-from ...nodes.tree_tables import Forest, from_columns, from_tensors
+from ...nodes.tree_tables import TreeTables, from_columns, from_tensors
 from ...nodes.values import Value, known
 from ..narrow_types import cast
 from .scores import rows_of
@@ -239,7 +239,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
     )
 
 
-def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]:
+def _arrays(forest: TreeTables, targets: int, how: str, dtype: str) -> list[NDArray]:
     """Return the tables of a forest: numbers, used targets, roots, features, thresholds, children,
     weights by leaf, and a mask of leaves with weights, which is empty if all have.
 
@@ -288,7 +288,7 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
 
 
 def _walks_of_targets(
-    forest: Forest, leaves: NDArray, column: NDArray, used: int, count: int
+    forest: TreeTables, leaves: NDArray, column: NDArray, used: int, count: int
 ) -> NDArray | None:
     """Return the trees that contribute to each used target (used, width), padded with -1.
 
@@ -325,7 +325,7 @@ def _walks_of_targets(
     return out
 
 
-def _forest(n: NodeContext) -> Forest:
+def _forest(n: NodeContext) -> TreeTables:
     """Return the forest of a node.
 
     Raises
