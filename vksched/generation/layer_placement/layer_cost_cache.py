@@ -128,7 +128,7 @@ def _read(path: Path, key: str, topology: Topology) -> LayerCosts | None:
 def _measured_of(fields: Any, topology: Topology) -> LayerCosts:
     """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
     found: MeasuredDocument = check(fields, MeasuredDocument, "what layers take")
-    if msgspec.to_builtins(found) != fields:
+    if json.loads(msgspec.json.encode(found)) != fields:
         raise ValueError("it has other fields")
     layers, count, seconds = found["layers"], len(topology.devices), found["range_s"]
     of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
