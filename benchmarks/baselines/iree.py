@@ -21,7 +21,7 @@ import numpy as np
 
 from .mlir import module_of
 from .onnx_writer import network_file
-from .protocol import Job, Skip, Timed, repeats
+from .protocol import Job, Skip, TimedCalls, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
 INSTALL = "pip install iree-base-compiler iree-base-runtime"
@@ -66,18 +66,18 @@ class IreeBaseline:
             return self._download(first).reshape(result_shape(spec))
 
         if spec.kind == "chain":
-            return Timed(call_one, result, spec["ops"])
+            return TimedCalls(call_one, result, spec["ops"])
         result()
         start = time.perf_counter()
         call_one()
         calls = repeats(time.perf_counter() - start)
         calls = min(calls, max(1, MAX_BYTES // (4 * int(np.prod(result_shape(spec))))))
         if calls == 1:
-            return Timed(call_one, result)
+            return TimedCalls(call_one, result)
         many = self._function(spec, calls)
-        return Timed(lambda: many(*args), result, calls, f"{calls} calls")
+        return TimedCalls(lambda: many(*args), result, calls, f"{calls} calls")
 
-    def _model(self, spec: Spec) -> Timed:
+    def _model(self, spec: Spec) -> TimedCalls:
         """Inputs from the host and results to it in each run; a cache stays on the device."""
         data, file = network_file(spec.params, result_shape(spec))
         compiled = self._cached(data, _compile_model)
@@ -87,7 +87,7 @@ class IreeBaseline:
         def run() -> Array:
             return self._download(call(*map(self._upload, file.feeds.values()), *states))
 
-        return Timed(run, run, 1, "its compiler reads ONNX")
+        return TimedCalls(run, run, 1, "its compiler reads ONNX")
 
     def _upload(self, array: Array) -> Any:
         # asdevicearray() and to_host() import host memory where the driver can, and fail where it

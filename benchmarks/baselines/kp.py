@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .protocol import Job, Skip, Timed, fastest, repeats
+from .protocol import Job, Skip, TimedCalls, fastest, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
 kp: Any
@@ -54,7 +54,7 @@ class KomputeBaseline:
         jobs = [self._job(source, held, spec) for source in sources]
         return fastest(jobs)
 
-    def _job(self, steps: list[_Step], held: Mapping[str, Any], spec: Spec) -> Timed:
+    def _job(self, steps: list[_Step], held: Mapping[str, Any], spec: Spec) -> TimedCalls:
         known: dict[_Step, Any] = {}
         for step in steps:
             if step not in known:
@@ -78,11 +78,11 @@ class KomputeBaseline:
             return np.array(held["r"].data()).reshape(result_shape(spec))
 
         if spec.kind == "chain":
-            return Timed(once.eval, result, spec["ops"])
+            return TimedCalls(once.eval, result, spec["ops"])
         once.eval()
-        calls = repeats(Timed(once.eval, result).sample())
+        calls = repeats(TimedCalls(once.eval, result).sample())
         many = record(calls)
-        return Timed(many.eval, result, calls, f"{calls} calls")
+        return TimedCalls(many.eval, result, calls, f"{calls} calls")
 
 
 _Step = tuple[str, tuple[str, ...], tuple[int, int, int]]

@@ -20,7 +20,7 @@ import numpy as np
 
 from .ncnnfile import Line, NcnnFile, text_of
 from .networks import build
-from .protocol import Job, Skip, Timed, fastest, repeats
+from .protocol import Job, Skip, TimedCalls, fastest, repeats
 from .workloads import Array, Arrays, Spec, result_shape
 
 INSTALL = "pip install ncnn"
@@ -177,7 +177,7 @@ class NcnnBaseline:
         one.run()
         seconds = time.perf_counter() - start
         if spec.kind == "matmul" and seconds > LONG_S:
-            return Timed(one.run, lambda: result_of(one, shape), 1, "copies counted")
+            return TimedCalls(one.run, lambda: result_of(one, shape), 1, "copies counted")
         size = max(4 * int(np.prod(shape)), len(layer.weights), 1)
         more = min(repeats(seconds, 0.05, 16), max(1, MAX_LAYER_BYTES // size))
         more = max(more, 2)  # else the copies in both nets drown the difference
@@ -185,14 +185,14 @@ class NcnnBaseline:
             return _Slope(one, net(1 + more), more, shape, one)
         return _Slope(net(2, False), net(2 + more, False), more, shape, one)
 
-    def _model(self, spec: Spec, gemm: bool) -> Timed:
+    def _model(self, spec: Spec, gemm: bool) -> TimedCalls:
         file = NcnnFile(spec.params, gemm)
         out, shape = build(spec.params, file), result_shape(spec)
         net = _Net(self._device, *file.finish(), file.feeds, out)
         note = f"products by {'Gemm' if gemm else 'InnerProduct'}"
         note += f"; {net.on_host} on the host" if net.on_host else ""
         net.run()
-        return Timed(net.run, lambda: result_of(net, shape), 1, note)
+        return TimedCalls(net.run, lambda: result_of(net, shape), 1, note)
 
 
 def _weights(array: Array) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import wgpu
 
 from . import wgsl
-from .protocol import Job, Skip, Timed, fastest, repeats
+from .protocol import Job, Skip, TimedCalls, fastest, repeats
 from .wgsl import Kernel, Product
 from .workloads import Array, Arrays, Spec, result_shape
 
@@ -73,7 +73,7 @@ class WgpuBaseline:
 
     def _job(
         self, form: Sequence[Kernel], buffers: Mapping[str, Any], read: Any, spec: Spec
-    ) -> Timed:
+    ) -> TimedCalls:
         items = [self._bind(kernel, buffers) for kernel in form]
         calls = 1
 
@@ -95,10 +95,10 @@ class WgpuBaseline:
             return np.asarray(read())
 
         if spec.kind == "chain":
-            return Timed(call, result, spec["ops"])
+            return TimedCalls(call, result, spec["ops"])
         call()
-        calls = repeats(Timed(call, result).sample())
-        return Timed(call, result, calls, f"{calls} calls" if calls > 1 else "")
+        calls = repeats(TimedCalls(call, result).sample())
+        return TimedCalls(call, result, calls, f"{calls} calls" if calls > 1 else "")
 
     def _bind(self, kernel: Kernel, buffers: Mapping[str, Any]) -> tuple[Any, Any, wgsl.Groups]:
         module = self._device.create_shader_module(code=kernel.source)

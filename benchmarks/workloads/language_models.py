@@ -120,7 +120,7 @@ def draw(report: Report) -> None:
 
 
 def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    from matplotlib.figure import RunnerTiming as Picture
+    from matplotlib.figure import Figure as Picture
     from matplotlib.ticker import LogLocator, NullFormatter
 
     picture = Picture(figsize=(8, 3.5), layout="constrained")

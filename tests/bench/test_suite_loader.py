@@ -18,7 +18,7 @@ from vksched.cli import main
 SONGS = """
 from notes_of_songs import NOTES
 from vksched.bench.baselines.workloads import Spec
-from vksched.bench.extra_metrics import Fact
+from vksched.bench.extra_metrics import ExtraMetric
 from vksched.bench.suite_loader import Suite
 
 
@@ -29,7 +29,7 @@ def _cases(options):
 
 def _run_facts(devices, specs, options):
     width = specs[0]["shape"][1]
-    return {"songs": iter([Fact("+".join(devices), f"notes of {width}", NOTES, "s")])}
+    return {"songs": iter([ExtraMetric("+".join(devices), f"notes of {width}", NOTES, "s")])}
 
 
 SUITE = Suite("songs", _cases, option_names=("size",), run_facts=_run_facts)

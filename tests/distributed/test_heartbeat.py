@@ -198,7 +198,7 @@ import socket, sys, threading
 sys.path[:0] = {paths!r}
 from test_channel import Echo
 from vksched.distributed.wire.channel import Channel
-from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.stream import ConnectionClosed, Stream
 end = Channel(Stream(socket.socket(fileno={number})), "parent", Echo())
 end.start()
 print("there", flush=True)

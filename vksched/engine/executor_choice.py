@@ -1,8 +1,8 @@
 """Executor choice: selects the executor of a plan.
 
     dynamic scheduling ------> DynamicExecutor        one split on the CPU --> CpuExecutor
-    over several hosts ------> ClusterExecutor        with replicas ---------> Replicas
-                                                      all others ------------> Executor
+    over several hosts ------> ClusterExecutor        with replicas ---------> ReplicaExecutor
+                                                      all others ------------> PlanExecutor
 
 Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_streams.py.
 """

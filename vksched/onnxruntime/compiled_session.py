@@ -1,6 +1,6 @@
 """The model of a session, compiled for the devices of its providers.
 
-    parent:  Opened --compile--> run ------------------------------> runs
+    parent:  OpenedModel --compile--> run -------------------------> runs
                  \\ fork
     child:        first use: compile again, with new threads, locks and memory      (CPU only)
 

@@ -1,6 +1,6 @@
 """Schedule: from tasks and a platform to a schedule.
 
-    TaskGraph, Platform --> Problem --policy--> Placed --simulate--> times --+--> Schedule
+    TaskGraph, Platform --> Problem --policy--> TaskPlacement --simulate--> times --+--> Schedule
                                '------------------------------- bounds ------'
 
 Complexity: that of the policy. Examples: tests/schedule/test_make.py.

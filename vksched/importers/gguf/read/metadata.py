@@ -18,7 +18,7 @@ from .texts import LazyStrings
 
 Value: TypeAlias = bool | int | float | str | NDArray | LazyStrings | tuple["Value", ...]
 """The value of a key. An array of numbers or Booleans is a read-only NDArray, an array of strings
-or arrays is a tuple, and an array of many strings is a Texts.
+or arrays is a tuple, and an array of many strings is a LazyStrings.
 """
 
 _NUMBERS = {
