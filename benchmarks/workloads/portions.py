@@ -19,9 +19,9 @@ from pathlib import Path
 
 import click
 
+from vksched.common.package_code import PACKAGE
 from vksched.ops.lowering import native_kernels
 from vksched.runtime.vulkan.device_probe import list_devices
-from vksched.storage.disk_cache import PACKAGE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
 from results import EXTRAS, read

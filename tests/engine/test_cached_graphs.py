@@ -16,6 +16,7 @@ from conftest import vulkan_names
 from onnx import TensorProto, helper, numpy_helper
 
 import vksched as vs
+from vksched.common import package_code
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.engine import graph_cache, graph_document
@@ -27,7 +28,6 @@ from vksched.passes import RewriteConstraints, optimize
 from vksched.plan.plan import Plan
 from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import answer
-from vksched.storage import disk_cache
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
 
@@ -40,7 +40,7 @@ X = np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(graph_cache, "MIN_NODES", 8)
-    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(package_code, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     return tmp_path / "cache" / "graphs"
 
 

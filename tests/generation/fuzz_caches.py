@@ -35,6 +35,7 @@ from mutants import LIMIT_S
 from mutated_json import mutate
 
 import vksched as vs
+from vksched.common import package_code
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
@@ -44,7 +45,6 @@ from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
-from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.topology import Topology
@@ -204,7 +204,7 @@ def main() -> int:
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
     deferred_step.MIN_LAYERS = layer_cost_cache.MIN_LAYERS = 2
-    disk_cache.LOADED_NS = sys.maxsize  # whoever edits meanwhile
+    package_code.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)
     bad = 0

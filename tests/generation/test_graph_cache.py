@@ -19,6 +19,7 @@ from gguf_models import Tiny, write
 from test_gguf_golden import build_golden as golden
 
 import vksched as vs
+from vksched.common import package_code
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.engine import graph_cache, graph_document
@@ -50,7 +51,7 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(deferred_step, "MIN_LAYERS", 2)
-    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(package_code, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     return tmp_path / "cache" / "graphs"
 
 
@@ -513,7 +514,7 @@ def test_a_plan_is_retained_with_the_code_that_built_it(
     read_file = file()
     stored = read_file.read()
     assert stored is not None
-    code = disk_cache.loaded_code()
+    code = package_code.loaded_code()
     monkeypatch.setattr(graph_cache, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
     read_file.write(stored.graph, None)
     assert file().read() is None, "the file that made the plan is another one"

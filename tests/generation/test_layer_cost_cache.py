@@ -19,13 +19,13 @@ from gguf_models import Tiny, write
 from test_place_layers import CPU, SIZES, cards
 
 import vksched as vs
+from vksched.common import package_code
+from vksched.common.package_code import code_files, is_code, loaded_code
 from vksched.common.user_warning import VkschedWarning
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.generation.layer_placement.layer_cost_cache import cache_key, cached_or_measured
 from vksched.generation.layer_placement.layer_costs import LayerCosts
 from vksched.importers.gguf.model import LanguageModel
-from vksched.storage import disk_cache
-from vksched.storage.disk_cache import code_files, is_code, loaded_code
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Topology
 
@@ -127,7 +127,7 @@ def test_all_that_decides_is_another_key(
     ]
     for module, name, value in (
         (layer_cost_cache, "FORMAT", layer_cost_cache.FORMAT + 1),
-        (disk_cache, "__version__", "other"),
+        (package_code, "__version__", "other"),
         (layer_cost_cache, "code_files", lambda: [("more.py", 1, 1)]),
     ):
         with monkeypatch.context() as patch:
@@ -144,7 +144,7 @@ def test_code_is_that_of_the_package() -> None:
 
 
 def test_code_that_is_loaded_is_known_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(package_code, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     files = loaded_code()
     assert files is not None
     assert "storage/disk_cache.py" in [name for name, _, _ in files]
@@ -157,9 +157,9 @@ def test_code_that_is_loaded_is_known_until_it_changes(monkeypatch: pytest.Monke
 def test_native_modules_next_to_the_package_are_no_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)
+    monkeypatch.setattr(package_code, "LOADED_NS", sys.maxsize)
     others = ModuleType("vksched_native.cpu_kernels")
-    others.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}cpu_kernels.so"
+    others.__file__ = f"{package_code.PACKAGE}_native{os.sep}cpu_kernels.so"
     before = loaded_code()
     monkeypatch.setitem(sys.modules, others.__name__, others)
     assert before is not None and loaded_code() == before
@@ -174,10 +174,10 @@ def test_code_that_was_written_since_it_was_loaded_is_not_known(
     part = ModuleType("vksched.part")
     part.__file__ = str(file)
     monkeypatch.setitem(sys.modules, part.__name__, part)
-    monkeypatch.setattr(disk_cache, "PACKAGE", tmp_path)
+    monkeypatch.setattr(package_code, "PACKAGE", tmp_path)
     assert loaded_code() is None, "it has an old time, and came to be now"
     assert not is_code([("part.py", 0, 1)]), "this process may have loaded another one"
-    monkeypatch.setattr(disk_cache, "LOADED_NS", file.stat().st_ctime_ns + 1)
+    monkeypatch.setattr(package_code, "LOADED_NS", file.stat().st_ctime_ns + 1)
     assert loaded_code() == [("part.py", 0, 1)] and is_code([("part.py", 0, 1)])
     file.unlink()
     assert loaded_code() is None

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.package_code import PACKAGE, about_loaded, is_code, loaded_code
 from ..common.user_warning import warn
 from ..common.version import __version__
 from ..ir.build_graph import Outputs, Updates
@@ -48,11 +49,7 @@ from ..passes import RewriteConstraints
 from ..plan.serialize.graph_codec import NONSENSE
 from ..planner.plan_cache import CachedPlan
 from ..storage.disk_cache import (
-    PACKAGE,
-    about_loaded,
     folder_of,
-    is_code,
-    loaded_code,
     locked,
     make_folder,
     optional_write,

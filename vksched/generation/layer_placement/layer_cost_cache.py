@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
+from ...common.package_code import code_files
 from ...common.schema import Number, Size, check
 from ...common.user_warning import warn
 from ...ops.lowering import native_kernels
 from ...storage.disk_cache import (
-    code_files,
     folder_of,
     locked,
     make_folder,
