@@ -11,7 +11,7 @@ from conftest import needs_posix
 
 from vksched.storage import cache_folder
 from vksched.storage.cache_folder import default_folder, folder_of, make_folder
-from vksched.storage.disk_cache import read_whole, replace_whole
+from vksched.storage.disk_cache import DiskCache, read_whole
 
 pytestmark = needs_posix
 
@@ -32,7 +32,7 @@ def test_folders_and_files_are_created_for_this_user_alone(named: Path) -> None:
     before = os.umask(0)
     try:
         make_folder(named / "plans" / "new")
-        replace_whole(named / "plans" / "new" / "a.json", "{}")
+        DiskCache(named / "plans" / "new", "test").put("a.json", b"{}")
     finally:
         os.umask(before)
     assert [mode_of(p) for p in (named, named / "plans", named / "plans" / "new")] == [0o700] * 3
@@ -132,10 +132,11 @@ def test_files_that_others_may_write_are_not_read(
     """They are of an older version, or were put there while the folder was open."""
     monkeypatch.setattr(cache_folder, "_is_own_group", lambda _: False)
     make_folder(named)
-    replace_whole(named / "x", "one")
+    cache = DiskCache(named, "test")
+    cache.put("x", b"one")
     assert read_whole(named / "x") == b"one"
     (named / "x").chmod(mode)
     with pytest.raises(PermissionError, match=f"yours alone, got mode {mode:o}"):
         read_whole(named / "x")
-    replace_whole(named / "x", "two")
+    cache.put("x", b"two")
     assert read_whole(named / "x") == b"two"

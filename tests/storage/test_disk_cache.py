@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from conftest import needs_posix
 
+from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
+from vksched.storage import disk_cache
 from vksched.storage.disk_cache import DiskCache, StaleFile
 
 
@@ -65,6 +67,40 @@ def test_a_damaged_file_is_set_aside_with_one_warning(tmp_path: Path, content: b
     assert cache_of(tmp_path).take("a.json", parse) == [1]
 
 
+def test_a_file_that_is_found_damaged_later_is_set_aside_with_one_warning(tmp_path: Path) -> None:
+    cache, error = cache_of(tmp_path), ValueError("too few")
+    cache.put("a.json", text(1))
+    with pytest.warns(VkschedWarning) as caught:
+        cache.set_aside("a.json", text(1), error)
+        assert (tmp_path / "a.damaged").read_bytes() == text(1)
+        cache.put("a.json", text(2))
+        cache.set_aside("a.json", text(1), error)  # another process has replaced it
+    message = f"[test] {tmp_path / 'a.json'} is not used: ValueError: too few; it is set aside"
+    assert [str(each.message) for each in caught] == [f"{message} as .damaged; try again"]
+    assert cache.get("a.json", parse) == [2]
+    cache_of(None).set_aside("a.json", text(1), error)
+
+
+@pytest.mark.parametrize("error", [VkschedError, AssertionError, MemoryError])
+def test_all_errors_of_untrusted_data_are_damage(tmp_path: Path, error: type[Exception]) -> None:
+    def refused(content: bytes) -> None:
+        raise error("refused")
+
+    cache_of(tmp_path).put("a.json", text(1))
+    with pytest.warns(VkschedWarning, match=f"{error.__name__}: refused; it is set aside"):
+        assert cache_of(tmp_path).get("a.json", refused) is None
+    assert (tmp_path / "a.damaged").read_bytes() == text(1)
+
+
+def test_a_folder_whose_files_cannot_be_read_costs_one_warning(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).mkdir()
+    with pytest.warns(VkschedWarning, match="IsADirectoryError|PermissionError") as caught:
+        assert cache_of(tmp_path).get("a.json", parse) is None
+        assert cache_of(tmp_path).get("b.json", parse) is None
+    assert len(caught) == 1
+
+
 def test_a_file_of_another_version_stays(tmp_path: Path) -> None:
     cache = cache_of(tmp_path)
     cache.put("a.json", text(1, format=2))
@@ -114,3 +150,18 @@ def test_the_oldest_files_are_removed(tmp_path: Path, bounds: dict[str, int]) ->
     assert (tmp_path / "3.json").exists(), "the file itself does not count"
     assert cache.update("4.json", parse, lambda _: text(4), "4.*") == []
     assert cache.update("4.json", parse, lambda _: text(4), "*.json") == [tmp_path / "3.json"]
+
+
+def test_a_writer_with_a_lock_waits_for_others_and_counts_the_names_of_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "LOCK_S", 0.05)
+    cache = cache_of(tmp_path, max_files=1)
+    cache.put("a.old", text(1))
+    cache.put("a.json", text(2))
+    with disk_cache.locked(tmp_path / "lock"):
+        with pytest.raises(OSError, match="another process holds"):
+            cache.put("b.json", text(3), "*.*", with_lock=True)
+        assert {path.name for path in tmp_path.iterdir()} == {"a.old", "a.json", "lock"}
+    cache.put("b.json", text(3), "*.*", with_lock=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"b.json", "lock"}

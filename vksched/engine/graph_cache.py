@@ -40,24 +40,14 @@ from typing import Any
 import numpy as np
 
 from ..common.package_code import PACKAGE, about_loaded, is_code, loaded_code
-from ..common.user_warning import warn
 from ..common.version import __version__
 from ..ir.build_graph import Outputs, Updates
 from ..ir.graph import Graph
 from ..ops.lowering import native_kernels
 from ..passes import RewriteConstraints
-from ..plan.serialize.graph_codec import NONSENSE
 from ..planner.plan_cache import CachedPlan
-from ..storage.disk_cache import (
-    folder_of,
-    locked,
-    make_folder,
-    optional_write,
-    read_whole,
-    remove_old,
-    replace_whole,
-    set_aside,
-)
+from ..storage.cache_folder import folder_of, optional_write
+from ..storage.disk_cache import DiskCache
 from ..storage.lazy_array import LazyArray, origin_of
 from ..topology.tuned_variants import TunedVariants
 from .graph_document import Document, LeafTable, bytes_of, decode_graph, document_of, encode_graph
@@ -69,7 +59,6 @@ MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
 MAX_HASHED_BYTES = 8 << 20
 """The maximum bytes of a graph's leaves that are hashed by content."""
-FOLDER, SUFFIX = "graphs", ".graph"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,49 +78,37 @@ class CachedGraph:
     """The file of one cached graph. key: as returned by `hash_of`; None disables the cache."""
 
     def __init__(self, key: str | None, leaves: LeafTable) -> None:
-        self._leaves = leaves
+        self._key, self._leaves = key, leaves
         self._read: Document | None = None
         self._content = b""
-        folder = None if key is None else folder_of(FOLDER)
-        self._key = key
-        self._path = None if folder is None else folder / f"{key}{SUFFIX}"
+        folder = None if key is None else folder_of("graphs")
+        self._name = f"{key}.graph"
+        self._files = DiskCache(folder, "graphs", ", and built again", MAX_FILES)
 
     def read(self) -> CachedPlan | None:
         """Return the rewritten graph with the leaves of this process, and its plan; None if there
         is no valid file.
         """
-        if self._path is None:
-            return None
-        try:
-            self._content = read_whole(self._path)
-        except OSError:
-            return None
-        try:
-            document = document_of(self._content)
-            if document.fields["key"] != self._key:
-                raise ValueError("it has another key")
-            if not is_code(document.fields["code"]):
-                return None
-            cached = CachedPlan(decode_graph(document, self._leaves), document.fields["plan"])
-            self._read = document
-            return cached
-        except NONSENSE as error:
-            self.set_aside(error)
-            return None
+        return self._files.get(self._name, self._parse)
 
-    def set_aside(self, why: BaseException) -> None:
-        """Rename an invalid file, with a warning."""
+    def _parse(self, content: bytes) -> CachedPlan | None:
+        document = document_of(content)
+        if document.fields["key"] != self._key:
+            raise ValueError("it has another key")
+        if not is_code(document.fields["code"]):
+            return None
+        cached = CachedPlan(decode_graph(document, self._leaves), document.fields["plan"])
+        self._read, self._content = document, content
+        return cached
+
+    def set_aside(self, why: Exception) -> None:
+        """Rename a file whose graph or plan turned out to be invalid, with a warning."""
         self._read = None
-        if self._path is not None:
-            set_aside(self._path, self._content)
-            warn(
-                f"[graphs] {self._path} is not used: {type(why).__name__}: {why}; it is set aside "
-                "as .damaged, and built again"
-            )
+        self._files.set_aside(self._name, self._content, why)
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
         """Write a graph that was rewritten or read. plan: its plan, if it can be cached."""
-        if self._path is None:
+        if self._files.folder is None:
             return
         document, code = self._read or encode_graph(graph, self._leaves), loaded_code()
         if document is None or code is None:
@@ -143,11 +120,9 @@ class CachedGraph:
             content = bytes_of(replace(document, fields=fields))
         except TypeError:  # an attribute that is no plain data
             return
-        with optional_write(self._path.parent):
-            make_folder(self._path.parent)
-            with locked(self._path.parent / "lock"):
-                replace_whole(self._path, content)
-                remove_old(self._path.parent, MAX_FILES, "*.*")  # files of older formats, too
+        with optional_write(self._files.folder):
+            # files of older formats count, too
+            self._files.put(self._name, content, "*.*", with_lock=True)
 
 
 def hash_of(inputs: tuple[object, ...] | None, rewriting: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """Disk caches: files with results that persist between processes.
 
     get --> read --> parse --> result; a damaged file is renamed
-    put, update --> temporary file --> rename, remove the oldest files
+    put, update --> remove the oldest files, temporary file --> rename
 
 Readers see either the old or the new file, whole. Windows cannot replace an open file: there a call
 is repeated for a while. Files are created for this user only (0600), and a file that others may
@@ -26,10 +26,7 @@ from typing import TypeVar
 
 from ..common.errors import VkschedError
 from ..common.user_warning import warn
-from .cache_folder import folder_of as folder_of
-from .cache_folder import make_folder as make_folder
-from .cache_folder import optional_write as optional_write
-from .cache_folder import others_who_write
+from .cache_folder import make_folder, others_who_write
 
 LOCK_S = 1.0
 """Maximum time that a writer waits for the lock."""
@@ -38,12 +35,13 @@ STALE_NS = 3600 * 10**9
 BUSY = (5, 32, 33)
 """Windows' error codes for a file that another process has open, replaces or has locked."""
 DAMAGE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
-)  # fmt: skip
+    *(VkschedError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(ArithmeticError, RecursionError, MemoryError),
+)
 """Errors of parsing a damaged file."""
 
 _warned: set[tuple[Path, str]] = set()
-"""Files and reasons that were warned about."""
+"""Files and reasons that were warned about. If a file cannot be read: its folder and the error."""
 
 Result = TypeVar("Result")
 Parse = Callable[[bytes], Result]
@@ -97,14 +95,37 @@ class DiskCache:
         path = self.path(name)
         if path is None:
             return None
-        found, why = _parsed(path, parse)
-        if why and (path, why) not in _warned:
-            _warned.add((path, why))
-            warn(f"[{self._stage}] {path} is not used: {why}{self._remedy}")
+        found, error = _parsed(path, parse)
+        if error is not None:
+            self._warn(path, error)
         return found
 
-    def put(self, name: str, content: bytes | memoryview) -> None:
+    def set_aside(self, name: str, content: bytes, error: Exception) -> None:
+        """Rename a file to `.damaged`, with one warning.
+
+        Parameters
+        ----------
+        content
+            The bytes that `get` parsed; a file that another process has replaced stays.
+        error
+            The damage, found after `get` returned.
+        """
+        path = self.path(name)
+        if path is not None:
+            _set_aside(path, content)
+            self._warn(path, error)
+
+    def put(
+        self, name: str, content: bytes | memoryview, counted: str = "", with_lock: bool = False
+    ) -> None:
         """Replace a file.
+
+        Parameters
+        ----------
+        counted
+            A pattern of the names that the maxima bound; by default all with the file's suffix.
+        with_lock
+            Hold the lock of the folder: no other process renames or removes files meanwhile.
 
         Raises
         ------
@@ -112,7 +133,8 @@ class DiskCache:
             The file cannot be written.
         """
         path = self._path_in_folder(name)
-        self._write(path, content, f"*{path.suffix}")
+        with locked(path.parent / "lock") if with_lock else nullcontext():
+            self._write(path, content, counted or f"*{path.suffix}")
 
     def update(
         self,
@@ -168,26 +190,40 @@ class DiskCache:
         limits = self._max_files - 1, counted, self._max_bytes - len(content)
         with self._lock:
             removed = remove_old(path.parent, *limits, without=path.name)
-            replace_whole(path, content)
+            _replace_whole(path, content)
         return removed
 
+    def _warn(self, path: Path, error: Exception) -> None:
+        name = type(error).__name__
+        key, why = (path, str(error)), f"{name}: {error}"
+        if isinstance(error, StaleFile):
+            why = str(error)
+        elif isinstance(error, OSError):
+            key = path.parent, name
+        else:
+            why += "; it is set aside as .damaged"
+        if key not in _warned:
+            _warned.add(key)
+            warn(f"[{self._stage}] {path} is not used: {why}{self._remedy}")
 
-def _parsed(path: Path, parse: Parse[Result], is_locked: bool = False) -> tuple[Result | None, str]:
-    """Return the result in a file, and why there is none; "" if there is no file. A damaged file is
-    set aside. is_locked: True if the lock of the folder is held.
+
+def _parsed(
+    path: Path, parse: Parse[Result], is_locked: bool = False
+) -> tuple[Result | None, Exception | None]:
+    """Return the result in a file, and why the file is not used. A damaged file is set aside.
+    is_locked: True if the lock of the folder is held.
     """
     content = b""
     try:
         content = read_whole(path)
-        return parse(content), ""
+        return parse(content), None
     except FileNotFoundError:
-        return None, ""
-    except StaleFile as error:
-        return None, str(error)
+        return None, None
+    except (OSError, StaleFile) as error:
+        return None, error
     except DAMAGE as error:
-        if not isinstance(error, OSError):
-            set_aside(path, content, is_locked)
-        return None, f"{type(error).__name__}: {error}"
+        _set_aside(path, content, is_locked)
+        return None, error
 
 
 @contextmanager
@@ -237,14 +273,14 @@ def _read_own(path: Path) -> bytes:
         return file.read()
 
 
-def replace_whole(path: Path, content: str | bytes | memoryview) -> None:
+def _replace_whole(path: Path, content: bytes | memoryview) -> None:
     """Replace a file atomically, readable for this user only: readers see the old or the new
-    content, whole. Text is encoded as UTF-8.
+    content, whole.
     """
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
         with open(name, "xb", opener=_private) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content)
         _while_busy(lambda: os.replace(name, path))
     except BaseException:
         with suppress(OSError):
@@ -256,7 +292,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
+def _set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
     """Rename a damaged file to `.damaged`, unless another process has replaced it.
 
     Parameters

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ..common.user_warning import warn
 from ..storage.cache_folder import folder_of, warn_full
-from ..storage.disk_cache import DAMAGE as DAMAGE
 from ..storage.disk_cache import DiskCache, StaleFile
 from . import crash_marker
 

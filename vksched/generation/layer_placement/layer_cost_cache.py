@@ -17,27 +17,16 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from ...common.package_code import code_files
 from ...common.schema import Number, Size, check
-from ...common.user_warning import warn
 from ...ops.lowering import native_kernels
-from ...storage.disk_cache import (
-    folder_of,
-    locked,
-    make_folder,
-    optional_write,
-    read_whole,
-    remove_old,
-    replace_whole,
-    set_aside,
-)
+from ...storage.cache_folder import folder_of, optional_write
+from ...storage.disk_cache import DiskCache
 from ...topology.topology import Topology
-from ...tuning.device_cache import DAMAGE
 from .layer_costs import LayerCosts, places_of
 from .partition_layers import Layer
 
@@ -50,6 +39,7 @@ MIN_LAYERS = 12
 """The minimum number of layers of a model whose costs are worth a file."""
 MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
+REMEDY = ", and layer costs are estimated again"
 
 
 class MeasuredDocument(TypedDict):
@@ -70,16 +60,16 @@ def cached_or_measured(
     measure: Callable[[], LayerCosts],
 ) -> LayerCosts:
     """Return the cached layer costs, or call `measure` and cache its result."""
-    folder = folder_of("layers")
-    if folder is None or model.hyper.layers < MIN_LAYERS:
+    files = DiskCache(folder_of("layers"), "layers", REMEDY, MAX_FILES)
+    if files.folder is None or model.hyper.layers < MIN_LAYERS:
         return measure()
     key = cache_key(model, cache, sizes, topology)
-    path = folder / f"{key}.json"
-    found = _read(path, key, topology)
+    name = f"{key}.json"
+    found = files.get(name, lambda content: _parse(content, key, topology))
     if found is None:
         found = measure()
-        with optional_write(folder):
-            _write(path, key, found)
+        with optional_write(files.folder):
+            files.put(name, _content(key, found), "*.*", with_lock=True)
     return found
 
 
@@ -100,29 +90,17 @@ def cache_key(
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, key: str, topology: Topology) -> LayerCosts | None:
-    """Return the costs of a file with the devices' current memory budgets; None if there is no
-    valid file.
+def _parse(content: bytes, key: str, topology: Topology) -> LayerCosts | None:
+    """Return the costs of a file with the devices' current memory budgets; None if it has another
+    format.
     """
-    try:
-        content = read_whole(path)
-    except OSError:
+    data = json.loads(content)
+    if data["format"] != FORMAT:
         return None
-    try:
-        data = json.loads(content)
-        if data["format"] != FORMAT:
-            return None
-        fields = data["measured"]
-        if data["key"] != key or data["digest"] != _digest(fields):
-            raise ValueError("it has another key, or is damaged")
-        return _measured_of(fields, topology)
-    except DAMAGE as error:
-        set_aside(path, content)
-        warn(
-            f"[layers] {path} is not used: {type(error).__name__}: {error}; it is set aside as "
-            ".damaged, and layer costs are estimated again"
-        )
-        return None
+    fields = data["measured"]
+    if data["key"] != key or data["digest"] != _digest(fields):
+        raise ValueError("it has another key, or is damaged")
+    return _measured_of(fields, topology)
 
 
 def _measured_of(fields: Any, topology: Topology) -> LayerCosts:
@@ -141,7 +119,8 @@ def _measured_of(fields: Any, topology: Topology) -> LayerCosts:
     return LayerCosts(layers, places, shared_bytes, found["tokens"], found["hidden_bytes"])
 
 
-def _write(path: Path, key: str, measured: LayerCosts) -> None:
+def _content(key: str, measured: LayerCosts) -> bytes:
+    """Return the content of a file."""
     fields = {
         "layers": [asdict(layer) for layer in measured.layers],
         "range_s": [(place.write_s, place.read_s) for place in measured.places],
@@ -149,11 +128,8 @@ def _write(path: Path, key: str, measured: LayerCosts) -> None:
         "tokens": measured.tokens,
         "hidden_bytes": measured.hidden_bytes,
     }
-    make_folder(path.parent)
-    with locked(path.parent / "lock"):
-        whole = {"format": FORMAT, "key": key, "digest": _digest(fields), "measured": fields}
-        replace_whole(path, json.dumps(whole))
-        remove_old(path.parent, MAX_FILES, "*.*")
+    whole = {"format": FORMAT, "key": key, "digest": _digest(fields), "measured": fields}
+    return json.dumps(whole).encode()
 
 
 def _digest(fields: object) -> str:
