@@ -114,6 +114,13 @@ class StateLost(DeviceError):
     """A state was on a failed device and has no valid copy."""
 
 
+DECODE_ERRORS = (
+    *(VkschedError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(ArithmeticError, RecursionError, MemoryError),
+)
+"""Errors of decoding untrusted data that is damaged or has inconsistent values."""
+
+
 def call_text(names: Iterable[str]) -> str:
     """Return a call of `run` with inputs of these names, as Python code."""
     items = list(names)

@@ -100,7 +100,7 @@ def bytes_of(document: Document) -> bytes:
 
 
 def document_of(content: bytes) -> Document:
-    """Return the document of a file; raise one of NONSENSE if the file is invalid."""
+    """Return the document of a file; raise one of DECODE_ERRORS if the file is invalid."""
     whole, size = memoryview(content), len(digest_of(b""))
     if content[: size + 1] != digest_of(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
@@ -163,7 +163,7 @@ def decode_graph(document: Document, leaves: LeafTable) -> Graph:
 
     Raises
     ------
-    NONSENSE
+    DECODE_ERRORS
         One of these exceptions, if the document does not fit the leaves.
     """
     fields = document.fields

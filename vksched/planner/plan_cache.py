@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..common.errors import PlanError
+from ..common.errors import DECODE_ERRORS, PlanError
 from ..common.schema import check
 from ..common.serialize import plain
 from ..ir.graph import Graph
 from ..plan.costs.op_support import OpSupport
 from ..plan.plan import Plan
 from ..plan.serialize.decision_codec import decode_decision, encode_decision
-from ..plan.serialize.graph_codec import NONSENSE
 from ..plan.serialize.plan_codec import decode_plan, encode_plan
 from ..plan.serialize.plan_request import PlanRequest
 from ..plan.types.offsets import aligned
@@ -91,7 +90,7 @@ class CachedPlan:
         try:
             if document is not None:
                 found = self._answer(document, request, topology)
-        except NONSENSE as error:
+        except DECODE_ERRORS as error:
             self.document = None
             raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
         finally:

@@ -24,7 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TypeVar
 
-from ..common.errors import VkschedError
+from ..common.errors import DECODE_ERRORS, VkschedError
 from ..common.user_warning import warn
 from .cache_folder import make_folder, others_who_write
 
@@ -34,11 +34,6 @@ STALE_NS = 3600 * 10**9
 """Temporary files that are older belong to a process that ended before it finished them."""
 BUSY = (5, 32, 33)
 """Windows' error codes for a file that another process has open, replaces or has locked."""
-DAMAGE = (
-    *(VkschedError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
-    *(ArithmeticError, RecursionError, MemoryError),
-)
-"""Errors of parsing a damaged file."""
 
 _warned: set[tuple[Path, str]] = set()
 """Files and reasons that were warned about. If a file cannot be read: its folder and the error."""
@@ -51,8 +46,8 @@ Raises
 ------
 StaleFile
     The file is intact, but is not used.
-DAMAGE
-    One of these exceptions, if the file is damaged.
+DECODE_ERRORS
+    The file is damaged.
 """
 
 
@@ -221,7 +216,7 @@ def _parsed(
         return None, None
     except (OSError, StaleFile) as error:
         return None, error
-    except DAMAGE as error:
+    except DECODE_ERRORS as error:
         _set_aside(path, content, is_locked)
         return None, error
 

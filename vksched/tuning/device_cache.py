@@ -76,7 +76,7 @@ class DeviceCache(ABC, Generic[Cached]):
 
     @abstractmethod
     def _parse(self, data: Mapping[str, Any]) -> Cached:
-        """Return the content of a file; raise one of DAMAGE if it is damaged."""
+        """Return the content of a file; raise one of DECODE_ERRORS if it is damaged."""
 
     @abstractmethod
     def _entries(self, cached: Cached) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def found_as_dict(found: TuningResult) -> dict[str, Any]:
 
 
 def _found(key: str, entry: Mapping[str, Any]) -> TuningResult:
-    """Return a result from a file; raise one of DAMAGE if it is invalid."""
+    """Return a result from a file; raise one of DECODE_ERRORS if it is invalid."""
     size_class_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])

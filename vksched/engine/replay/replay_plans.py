@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.errors import DECODE_ERRORS
 from ...common.formatting import count_of
 from ...plan.plan import Plan
-from ...plan.serialize.graph_codec import NONSENSE
 from ...plan.serialize.plan_codec import PlanRecord, decode_plan_inputs, replica_of
 from ...planner.planner import answer
 
@@ -87,7 +87,7 @@ def rebuild_plan(graph: Mapping[str, Any], document: Mapping[str, Any], where: s
             plan = every[replica]
         else:
             none = f"none of its {count_of(len(plan.replicas), 'replica')}"
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         none = f"none: {error or type(error).__name__}"
     if none:
         of = f"replica {replica}" if replica else "the plan"

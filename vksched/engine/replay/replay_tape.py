@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...common.errors import DECODE_ERRORS
 from ...common.formatting import count_of
 from ...common.version import __version__
-from ...plan.serialize.graph_codec import NONSENSE
 from ...trace import Event, TapeFile
 from .replay_plans import Difference, RebuiltPlan, rebuild_plan
 from .replay_runs import ORDERED, PlannedEvent, RecordedRun, first_difference, order_of
@@ -96,7 +96,7 @@ def _order(rebuilt: RebuiltPlan, where: str, notes: list[str]) -> list[PlannedEv
         return None
     try:
         return order_of(rebuilt.plan, rebuilt.observed)
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         notes.append(f"{where}: its runs are not compared: {error}")
         return None
 

@@ -104,7 +104,7 @@ def _parse(content: bytes, key: str, topology: Topology) -> LayerCosts | None:
 
 
 def _measured_of(fields: Any, topology: Topology) -> LayerCosts:
-    """Return the costs of plain data; raise one of DAMAGE if they are invalid."""
+    """Return the costs of plain data; raise one of DECODE_ERRORS if they are invalid."""
     found: MeasuredDocument = check(fields, MeasuredDocument, "what layers take")
     if json.loads(msgspec.json.encode(found)) != fields:
         raise ValueError("it has other fields")

@@ -22,13 +22,13 @@ from typing import Any, TypedDict
 import numpy as np
 
 from ...common.dtypes import NDArray, TensorType, numpy_dtype
-from ...common.errors import PlanError
+from ...common.errors import DECODE_ERRORS, PlanError
 from ...common.schema import Whole, check, parse
 from ...ir.graph import Graph, Node
 from ...storage.content_hash import digest_of, pieces_of
 from ...storage.lazy_array import ArrayLike, LazyArray, as_array
 from ...trace.format import DevicePlan, NodeDocument
-from ..serialize.graph_codec import NONSENSE, decode_node, encode_node
+from ..serialize.graph_codec import decode_node, encode_node
 from ..serialize.plan_codec import decode_plan, encode_plan, topology_of
 from .host_plan import HostPlan, Recv, Send, Steps, blank
 from .verify_host_plans import verify_host_plan
@@ -135,7 +135,7 @@ def decode_host_plan(
         nodes = _decode_nodes(part, onnx_ops)
         types = {held["node"]: nodes[held["node"]].type for held in part["weights"]}
         initial = {held["node"]: _nothing(nodes[held["node"]]) for held in part["states"]}
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise _unreadable(error) from error
     hashes = {held["node"]: held["hash"] for held in part["weights"]}
     found = {digest: weight(digest) for digest in dict.fromkeys(hashes.values())}
@@ -162,7 +162,7 @@ def decode_host_plan(
                 part["every"],
             )
         )
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise _unreadable(error) from error
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ... import ops as ops
 from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
-from ...common.errors import PlanError, UnsupportedOp, VkschedError
+from ...common.errors import DECODE_ERRORS, PlanError, UnsupportedOp
 from ...common.op_loaders import find_op_loader
 from ...common.serialize import float_of, plain
 from ...ir.attrs import Attrs, AttrValue
@@ -29,18 +29,6 @@ from ...storage.lazy_array import ArrayLike, as_array
 
 MAX_BYTES = 1 << 30
 """Maximum bytes of the arrays with differing bounds in a decoded graph."""
-NONSENSE = (
-    VkschedError,
-    TypeError,
-    ValueError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
-"""Errors for untrusted data with valid types and inconsistent values."""
 
 
 def encode_graph(graph: Graph) -> dict[str, Any]:
@@ -102,7 +90,7 @@ def decode_graph(document: Mapping[str, Any]) -> Graph:
             document["aliases"],
         )
         return graph.verify()
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from ...common.errors import PlanError
+from ...common.errors import DECODE_ERRORS, PlanError
 from ...common.schema import check
 from ...common.serialize import number_of, plain
 from ...ir.graph import Graph
@@ -30,7 +30,7 @@ from ..plan import Plan
 from ..simulation.simulate_plan import simulate, split_overhead_seconds
 from ..types.plan_types import DeviceMemory, Placement, PlanValue, Span, Split
 from .decision_codec import decode_decision, encode_decision
-from .graph_codec import NONSENSE, decode_graph, encode_graph
+from .graph_codec import decode_graph, encode_graph
 from .plan_request import PlanRequest
 
 _OPTIONS = get_type_hints(SplitOptions)
@@ -146,7 +146,7 @@ def decode_plan_inputs(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
     decoded = decode_graph(graph)
     try:
         return PlanRequest.from_dict(document["asked"]), decoded, topology_of(document)
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
 
@@ -165,7 +165,7 @@ def decode_plan_record(graph: Mapping[str, Any], document: Mapping[str, Any]) ->
         )
         cause, decides, replica = document["cause"], document["decides"], replica_of(document)
         return PlanRecord(plan.verify(), request, cause, decides, replica)
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import cast
 
-from ...common.errors import PlanError, VkschedError
+from ...common.errors import DECODE_ERRORS, PlanError, VkschedError
 from ...trace import Tape, TapeFile, load_tape
 from ...trace.read import MAX_TIME_S
 from ...viz.timeline.build import run_timeline
@@ -20,7 +20,6 @@ from ...viz.timeline.timeline import Timeline
 from ...viz.timeline.timeline_types import Lane, PlanView
 from ..explain.timeline import MAX_TEXTS, lanes_of, make_plan_view, timeline_of
 from ..types.plan_types import PlanValue
-from .graph_codec import NONSENSE
 from .plan_codec import PlanRecord, decode_plan_record
 
 Source = PlanValue | Tape | TapeFile | str | PathLike[str]
@@ -70,7 +69,7 @@ def _make_view(planned: PlanRecord, lanes: Sequence[Lane], name: str, room: int)
         view = make_plan_view(planned.plan, lanes, name, room, planned.decides)
         if not view.seconds <= MAX_TIME_S:
             raise ValueError(f"a run would take {view.seconds} s")
-    except NONSENSE as error:
+    except DECODE_ERRORS as error:
         raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error
     return view
 
