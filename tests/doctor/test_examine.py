@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from test_devices import raw
 
 from vksched.cli import main
+from vksched.common.errors import DeviceError, VkschedError
 from vksched.doctor import examine as module
 from vksched.doctor import inspect_system, measure_device, prove_kernels
 from vksched.doctor.examine import examine
@@ -105,15 +106,18 @@ def test_wrong_kernels_are_problems(cards: Any, monkeypatch: pytest.MonkeyPatch)
 
 # -- kernels in a child ----------------------------------------------------------------------------
 
-CHILD = """
+CHILD = r"""
 import json, sys, time
 start = int(sys.argv[-1])
 for case in range(start, 4):
-    print(json.dumps({{"begin": ["op", str(case)]}}), flush=True)
+    print("MESA note: ", end="", flush=True)
+    sys.stdout.buffer.write(b"\xff odd bytes")
+    print("\n" + json.dumps({{"number": case, "begin": ["op", str(case)]}}), flush=True)
     if case in {fatal}:
         {end}
     one = {{"op": "op", "case": str(case), "device": "d", "reason": "", "error": "", "nmse": None}}
-    print(json.dumps({{"outcome": one}}), flush=True)
+    print("\n" + json.dumps({{"number": case, "outcome": one}}), flush=True)
+    print('{{"number": cut', flush=True)
 """
 
 
@@ -156,7 +160,8 @@ def test_a_device_that_never_opens_is_abandoned(
     proof = prove_kernels.prove("vulkan:0", False, lambda _: None)
     assert proof.right == 0
     assert [failure.error for failure in proof.failures] == [
-        "the process ended with code 1: no message"
+        "the process ended with code 1: no message",
+        "3 op cases were not run after 1 ends of the process",
     ]
 
 
@@ -202,6 +207,23 @@ def test_measurements_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch
     assert (found["matmul 1024"].value, found["matmul 1024"].unit) == (8, "GFLOP/s")
     assert found["prompt"].value == 256
     assert found["prompt"].baselines == {"llama.cpp": 512}
+
+
+@pytest.mark.parametrize("output", ["null", "", "[]", "{"])
+def test_a_benchmark_without_results_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' '{output}'\nprintf 'odd \\377 byte' >&2\nexit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(VkschedError, match="measurements of vulkan:0 failed: odd . byte"):
+        measure_device.measure("vulkan:0")
+
+
+def test_the_cpu_is_not_examined() -> None:
+    with pytest.raises(DeviceError, match="expected Vulkan devices, got cpu"):
+        examined(["cpu"])
 
 
 # -- the command -----------------------------------------------------------------------------------

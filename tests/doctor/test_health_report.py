@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
 
 from vksched.common.errors import VkschedError
-from vksched.doctor import health_report
 from vksched.doctor.health_report import (
     DeviceHealth,
     Finding,
@@ -66,11 +65,36 @@ def test_a_file_comes_back_without_folders(tmp_path: Path) -> None:
     assert back.has_problem
 
 
-def test_a_home_with_spaces_leaves_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_report, "_HOME", "C:\\Users\\Ann Smith")
-    finding = Finding("note", "drivers", "no file C:\\Users\\Ann Smith\\icd.json")
-    report = HealthReport(REPORT.system, (), (finding,), "")
-    assert report.as_dict()["findings"][0]["text"] == "no file <path>"
+@pytest.mark.parametrize("home", ["/root", "/", "C:\\Users\\Ann Smith", None])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no file C:\\Users\\Ann Smith\\icd.json: gone", "no file <path>: gone"),
+        ("no file /home/ann/My Documents/tax 2024/vk.json", "no file <path>"),
+        ("file:///home/ann/x.so: bad", "file://<path>: bad"),
+        ("see https://x.org/a ; /home/ann/b", "see https://x.org/a ; <path>"),
+        ("25.4 GFLOP/s, 3 GB/s and/or tokens/s", "25.4 GFLOP/s, 3 GB/s and/or tokens/s"),
+    ],
+)
+def test_names_of_users_do_not_leave(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, text: str, shown: str
+) -> None:
+    def find_home() -> PurePath:
+        if home is None:
+            raise RuntimeError("no home")
+        return (PureWindowsPath if "\\" in home else PurePosixPath)(home)
+
+    monkeypatch.setattr(Path, "home", find_home)
+    report = HealthReport(REPORT.system, (), (Finding("note", "drivers", text),), "")
+    assert report.as_dict()["findings"][0]["text"] == shown
+
+
+def test_a_home_outside_of_the_usual_places_leaves_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: PurePosixPath("/data/Ann Smith"))
+    report = HealthReport(REPORT.system, (), (Finding("note", "a", "in /data/Ann Smith/x y"),), "")
+    assert report.as_dict()["findings"][0]["text"] == "in <path>"
 
 
 def test_addresses_of_sources_stay() -> None:

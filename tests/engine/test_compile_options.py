@@ -39,7 +39,10 @@ def test_a_copy_stays_as_it_is_when_the_caller_changes_the_mappings() -> None:
     placement["b"] = precision["b"] = "float16"
     assert (options.placement, options.precision) == ({"*": "cpu"}, {"a": "mixed"})
     assert CompileOptions().copy().precision is None
-    assert CompileOptions(precision="mixed").copy().precision == "mixed"
+    assert CompileOptions(precision={}).copy().precision is None
+    for precision in ("mixed", "", 5):  # wrong ones are refused where they are used
+        options = CompileOptions(precision=precision)  # type: ignore[arg-type]
+        assert options.copy().precision == precision
 
 
 def test_options_of_another_kind_are_refused() -> None:

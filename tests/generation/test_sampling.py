@@ -160,3 +160,29 @@ def test_scores_that_are_none_are_errors(logits: list[float]) -> None:
 def test_tokens_without_a_score_are_errors(token: int) -> None:
     with pytest.raises(ValueError, match=rf"expected tokens below 3, got {token}"):
         Sampling(repeat_penalty=1.1).choose(np.zeros(3), [0, token])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-320, 1e-50, 1e-30])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_tiny_temperature_takes_the_largest_score_of_any_type(
+    temperature: float, dtype: type
+) -> None:
+    logits = np.array([0, 5, 4.9, 2, -3], dtype)
+    for sampling in (Sampling(temperature), Sampling(temperature, top_k=0, top_p=1, min_p=0)):
+        assert {sampling.choose(logits, [0] * n) for n in range(20)} == {1}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("penalty", [1e-3, 1.1, 1e3])
+def test_a_penalty_leaves_masked_and_extreme_scores_finite(penalty: float) -> None:
+    least = np.finfo(np.float32).min
+    sampling = Sampling(repeat_penalty=penalty)
+    assert sampling.choose(np.float32([-3e38, -np.inf, -np.inf]), [0]) == 0
+    assert sampling.choose(np.float32([least, 1.0, -np.inf]), [0, 2]) == 1
+    assert sampling.choose(np.float32([3e38, -1.0]), [0]) == 0
+
+
+def test_infinite_scores_are_drawn_alone() -> None:
+    logits = np.float32([1.0, np.inf, 3.0, np.inf])
+    assert {ALL.choose(logits, [0] * n) for n in range(50)} == {1, 3}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ..common.errors import VkschedError
+from ..common.errors import DeviceError, VkschedError
 from ..runtime.vulkan import device_probe
 from ..runtime.vulkan.device_probe import DeviceInfo
 from . import inspect_system
@@ -40,8 +40,12 @@ def examine(
     Raises
     ------
     DeviceError
-        A name matches no device.
+        A name matches no Vulkan device.
     """
+    if "cpu" in (names or ()):
+        raise DeviceError(
+            "[doctor] expected Vulkan devices, got cpu: they are compared with numpy on the CPU"
+        )
     chosen = [device_probe.resolve(name) for name in names or ()]
     found, loader = device_probe.survey(), find_loader()
     devices = found.devices[:-1]
@@ -109,7 +113,8 @@ def _verdict(
 ) -> str:
     problems = [finding for finding in findings if finding.level == PROBLEM]
     hardware = [device for device in devices if device.type != "cpu"]
-    names = ", ".join(f"{info.name} ({info.label})" for info in chosen)
+    tried = {device.name for device in devices if device.proof is not None or device.measured}
+    names = ", ".join(f"{info.name} ({info.label})" for info in chosen if info.name in tried)
     if problems:
         first = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -118,5 +123,5 @@ def _verdict(
         software = f"; checked {names}" if names else ""
         return f"no GPU: everything runs on numpy, and on software drivers by name{software}"
     notes = sum(finding.level == NOTE for finding in findings)
-    ready = f"ready: {names}" if names else "no device was checked"
+    ready = f"ready: {names}" if names else "nothing is wrong, but no kernel ran"
     return f"{ready}; {notes} notes" if notes else ready

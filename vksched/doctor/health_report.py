@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -22,8 +23,11 @@ MAX_BYTES = 4 << 20
 OK: Final = "ok"
 NOTE: Final = "note"
 PROBLEM: Final = "problem"
-_HOME = str(Path.home())
-_PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/:'\"()]+[\\/])+[^\s\\/:'\"(),;]*")
+_REST = r"[^'\"`:;,\n]*"
+"""The rest of a path in a text; folders of users may have spaces."""
+_HOMES = (r"(?:[A-Za-z]:)?[\\/](?:home|Users|Documents and Settings)[\\/]",)
+_PATH = r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/:'\"`(),;]+[\\/])+[^\s\\/:'\"`(),;]*"  # no spaces
+_ADDRESS = r"https?://[^\s'\"]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +152,24 @@ class HealthReport:
 
 
 def _without_paths(data: Any) -> Any:
-    """Return plain data whose texts have no folders."""
+    """Return plain data whose texts have no folders; addresses of the web stay."""
     if isinstance(data, str):
-        return data if "://" in data else _PATH.sub("<path>", data.replace(_HOME, "/home/user"))
+        return _private().sub(lambda found: found["address"] or "<path>", data)
     if isinstance(data, Mapping):
         return {key: _without_paths(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [_without_paths(value) for value in data]
     return data
+
+
+def _private() -> re.Pattern[str]:
+    """Return the pattern of addresses, paths below a home folder, and other paths."""
+    homes = list(_HOMES)
+    with suppress(RuntimeError):  # a user without a home
+        home = Path.home()
+        homes += [re.escape(str(home))] if len(home.parts) > 1 else []
+    below = "|".join(f"(?:{home}){_REST}" for home in homes)
+    return re.compile(f"(?P<address>{_ADDRESS})|{below}|{_PATH}")
 
 
 def read_report(path: str | os.PathLike[str]) -> HealthReport:

@@ -69,7 +69,7 @@ def system_findings(loader: Loader, found: Survey) -> Iterator[Finding]:
             NOTE,
             "layers",
             f"the environment enables {', '.join(loader.enabled)}",
-            "unset VK_INSTANCE_LAYERS for full speed",
+            "unset VK_INSTANCE_LAYERS and VK_LOADER_LAYERS_ENABLE for full speed",
         )
     for vendor in sorted(_display_vendors() - {device.vendor for device in devices}):
         yield Finding(
@@ -94,8 +94,8 @@ def _display_vendors() -> set[str]:
     for device in Path("/sys/bus/pci/devices").glob("*"):
         try:
             kind, vendor = (device / name for name in ("class", "vendor"))
-            if kind.read_text().startswith(_PCI_DISPLAY):
-                found.add(VENDORS.get(int(vendor.read_text(), 16), ""))
+            if kind.read_text("ascii").startswith(_PCI_DISPLAY):
+                found.add(VENDORS.get(int(vendor.read_text("ascii"), 16), ""))
         except (OSError, ValueError):
             continue
     return found & set(DRIVERS)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..common.errors import VkschedError
+from ..common.schema import check
 from .health_report import Measurement
 
 LIMIT_S = 900.0
@@ -38,12 +39,15 @@ def _bench(device: str, suite: str, cases: str, more: Sequence[str] = ()) -> dic
     command = [sys.executable, "-m", "vksched", "bench", "--suite", suite, "--devices", device]
     command += ["--case", cases, "--time-budget", "1", "--tune", "0", "--json", *more]
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=LIMIT_S)
-        data: dict[str, Any] = json.loads(done.stdout)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         raise VkschedError(
             f"[doctor] expected measurements of {device} within {LIMIT_S:.0f} s, got none"
         ) from None
+    try:
+        data: dict[str, Any] = check(json.loads(done.stdout), dict[str, Any], "the results")
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise VkschedError(f"[doctor] the measurements of {device} failed: {last}") from None

@@ -1,7 +1,7 @@
 """Op cases on one device, in a child process, because a driver may end it.
 
 parent: starts the child at a case -> reads its lines    the child ended: it goes on behind it
-child:  {"begin": [op, case]} -> runs -> {"outcome": ...} -> the next case
+child:  {"number": 0, "begin": [op, case]} -> runs -> {"number": 0, "outcome": ...} -> next
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from tempfile import TemporaryFile
 from typing import Any
@@ -52,9 +53,9 @@ def prove(device: str, every: bool, advance: Callable[[str], None]) -> KernelPro
         child = _Child(device, every, start)
         for line in child.lines():
             if "begin" in line:
-                begun = (line["begin"][0], line["begin"][1])
+                begun, start = (line["begin"][0], line["begin"][1]), line["number"]
                 continue
-            outcome, begun, start = line["outcome"], None, start + 1
+            outcome, begun, start = line["outcome"], None, line["number"] + 1
             right += not outcome["error"] and not outcome["reason"]
             on_cpu += bool(outcome["reason"])
             if outcome["error"]:
@@ -65,8 +66,11 @@ def prove(device: str, every: bool, advance: Callable[[str], None]) -> KernelPro
             failures.append(KernelFailure(*(begun or ("", "")), child.ending))
             start += 1
             advance(begun[0] if begun else "")
-            if begun is None:
+            if begun is None:  # it would end again
                 break
+    if start < count:
+        text = f"{count - start} op cases were not run after {ended} ends of the process"
+        failures.append(KernelFailure("", "", text))
     return KernelProof(start, right, on_cpu, tuple(failures))
 
 
@@ -83,7 +87,11 @@ class _Child:
         with (
             TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
             subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8"
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                encoding="utf-8",
+                errors="replace",
             ) as child,
         ):
             assert child.stdout is not None
@@ -91,8 +99,9 @@ class _Child:
             try:
                 for text in child.stdout:
                     watch.restart()
-                    if text.startswith('{"'):
-                        yield json.loads(text)
+                    if text.startswith('{"number":'):
+                        with suppress(ValueError):  # a line that the driver cut
+                            yield json.loads(text)
             finally:
                 watch.stop()
                 child.kill()
@@ -144,11 +153,18 @@ def main(device: str, which: str, start: str) -> None:
         opened = sched.devices[0]
         assert isinstance(opened, VulkanDevice)
         runner = Runner(opened)
-        for case in selected_cases(which == "all")[int(start) :]:
+        for number, case in enumerate(selected_cases(which == "all")):
+            if number < int(start):
+                continue
             name = case.op if isinstance(case, OpSample) else case.function
-            print(json.dumps({"begin": [name, case.id]}), flush=True)
+            _print_line(number, "begin", [name, case.id])
             for outcome in check_samples(runner, [case]):
-                print(json.dumps({"outcome": asdict(outcome)}), flush=True)
+                _print_line(number, "outcome", asdict(outcome))
+
+
+def _print_line(number: int, key: str, value: object) -> None:
+    """Print a line of the child, apart from texts that the driver prints."""
+    print(f"\n{json.dumps({'number': number, key: value})}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ class CompileOptions:
 
     def copy(self) -> CompileOptions:
         """Return the options with mappings that the caller cannot change."""
-        precision = (
-            self.precision if isinstance(self.precision, str) else dict(self.precision or {})
-        )
-        return replace(self, placement=dict(self.placements), precision=precision or None)
+        precision = self.precision  # anything but a mode or a mapping is refused later
+        if isinstance(precision, Mapping):
+            precision = dict(precision) or None
+        return replace(self, placement=dict(self.placements), precision=precision)
 
 
 def split_options(

@@ -112,8 +112,8 @@ class Sampling:
             return int(np.argmax(scores))
         ids = self._filtered(scores, float(top))
         with np.errstate(over="ignore"):
-            weights = np.exp((scores[ids] - top) / self.temperature)
-        chances = np.cumsum(weights, dtype=np.float64)
+            distances = (scores[ids].astype(np.float64) - float(top)) / self.temperature
+        chances = np.cumsum(np.exp(distances))
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
         return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(ids) - 1)])
 
@@ -139,10 +139,13 @@ class Sampling:
             wrong = seen[-1] if seen[0] >= 0 else seen[0]
             raise SamplingError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
         scores = scores.copy()
-        of_seen = scores[seen]
-        scores[seen] = np.where(
-            of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
-        )
+        of_seen, largest = scores[seen].astype(np.float64), np.finfo(scores.dtype).max
+        with np.errstate(over="ignore"):
+            penalized = np.where(
+                of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
+            )
+        bounded = np.clip(penalized, -largest, largest)  # a finite score stays finite
+        scores[seen] = np.where(np.isfinite(of_seen), bounded, of_seen)
         return scores
 
 

@@ -83,7 +83,8 @@ FAULTS = (
         effect="the driver reports cooperative matrices on cards without matrix units",
         source="https://github.com/ggml-org/llama.cpp/pull/10597",
         vendor="AMD",
-        except_device=r"RX 7\d00|PRO W7|RX 9\d[0-9]0|AI PRO R9",
+        except_device=r"RX 7\d\d0|PRO W7\d00|\b7[468]0M|\b8\d{2}0?[MS]\b"
+        r"|RX 90\d0|R9700|\bMI[123]\d\d",
     ),
     DriverFault(
         "moltenvk-amd-shuffle",

@@ -43,7 +43,7 @@ class TunedVariants(Mapping[str, str]):
         return isinstance(other, TunedVariants) and self._exact == other._exact
 
     def __repr__(self) -> str:
-        return f"Choices({self._exact!r})"
+        return f"TunedVariants({self._exact!r})"
 
     def of_like(self, key: str) -> str | None:
         """Return the variant of calls in the size class of `key`, or None."""

@@ -56,8 +56,8 @@ def hello(role: str, name: str, driver: str, pair: str = "") -> dict[str, object
 
 
 def exchange(stream: Stream, mine: Fields) -> Fields:
-    """Send HELLO and return the peer's HELLO, without comparing them. Raise Closed if it sends
-    none.
+    """Send HELLO and return the peer's HELLO, without comparing them. Raise ConnectionClosed if it
+    sends none.
     """
     until_s, text = time.monotonic() + HELLO_S, json.dumps(mine).encode()
     with stream.lock:

@@ -84,8 +84,8 @@ class Stream:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self, into: memoryview, until_s: float | None = None) -> int:
-        """Wait for bytes and return their number. Raise Closed at the end of the stream or after
-        `until_s`.
+        """Wait for bytes and return their number. Raise ConnectionClosed at the end of the stream
+        or after `until_s`.
         """
         while not self.closed:
             try:
@@ -107,8 +107,8 @@ class Stream:
             into = into[self.receive(into, until_s) :]
 
     def send(self, *pieces: bytes | memoryview, until_s: float | None = None) -> None:
-        """Send pieces in order; the calling thread holds the lock. Raise Closed if the connection
-        is closed.
+        """Send pieces in order; the calling thread holds the lock. Raise ConnectionClosed if the
+        connection is closed.
         """
         left, self._left = self._left, b""
         for piece in (left, *pieces):

@@ -49,8 +49,8 @@ class Security:
         )
 
     def accept(self, own: socket.socket) -> Stream:
-        """Return a stream to an authenticated peer. Raise Closed if authentication fails or takes
-        too long.
+        """Return a stream to an authenticated peer. Raise ConnectionClosed if authentication fails
+        or takes too long.
         """
         return self._secured(own, server=True)
 

@@ -1,4 +1,4 @@
-"""Executor: executes a static plan on devices exactly as it is.
+"""PlanExecutor: executes a static plan on devices exactly as it is.
 
     for each split, in plan order:  send and receive transfers between hosts
                                     -> write its inputs to the upload buffer -> wait for the
