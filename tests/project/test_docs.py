@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
 import docs_pages
@@ -150,6 +151,18 @@ def test_files_that_are_named_are_there(folder: str) -> None:
             for name in re.findall(r"`([\w./]+\.(?:py|cpp|hpp|glsl|comp|toml))`", line):
                 if not any(path.endswith(f"/{name}") for path in there):
                     missing.append(f"{page.name}, line {number}: {name}")
+    assert missing == []
+
+
+def test_everything_on_the_api_page_exists() -> None:
+    page = (DOCS / "reference" / "python-api.md").read_text("utf-8")
+    entries = re.findall(r"^::: ([\w.]+)\n((?:    .*\n)*)", page, re.MULTILINE)
+    missing = []
+    for name, options in entries:
+        holder, members = resolve_name(name), re.search(r"members: \[(.*)\]", options)
+        names = members[1].split(", ") if members else []
+        missing += [f"{name}.{each}" for each in names if not hasattr(holder, each)]
+    assert len(entries) > 20
     assert missing == []
 
 
