@@ -1,12 +1,13 @@
 """Disk caches: files with results that persist between processes.
 
     get --> read --> parse --> result; a damaged file is renamed
-    put, update --> remove the oldest files, temporary file --> rename
+    put, update --> temporary file --> rename --> remove the oldest files
 
 Readers see either the old or the new file, whole. Windows cannot replace an open file: there a call
 is repeated for a while. Files are created for this user only (0600), and a file that others may
 write to is not read. A damaged file is renamed to `.damaged`: the user can inspect it, and no
-process reads it again.
+process reads it again. Only a bound of bytes removes the oldest files first, because they take the
+room of the new one.
 
 Examples: tests/storage/test_disk_cache.py.
 """
@@ -182,11 +183,15 @@ class DiskCache:
         return path
 
     def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
-        limits = self._max_files - 1, counted, self._max_bytes - len(content)
+        def remove() -> list[Path]:
+            limits = self._max_files - 1, counted, self._max_bytes - len(content)
+            return remove_old(path.parent, *limits, without=path.name)
+
+        frees_bytes = self._max_bytes < math.inf
         with self._lock:
-            removed = remove_old(path.parent, *limits, without=path.name)
+            removed = remove() if frees_bytes else []
             _replace_whole(path, content)
-        return removed
+            return removed if frees_bytes else remove()
 
     def _warn(self, path: Path, error: Exception) -> None:
         name = type(error).__name__
