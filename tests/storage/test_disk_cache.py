@@ -168,6 +168,18 @@ def test_a_full_disk_removes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cache.get("a.json", parse) == [1]
 
 
+@pytest.mark.parametrize("bounds", [{"max_files": 1}, {"max_bytes": 1}])
+def test_files_of_other_writers_and_the_lock_are_not_removed(
+    tmp_path: Path, bounds: dict[str, int]
+) -> None:
+    for name in ("old", "lock", "ended.tmp", "under_way.tmp"):
+        (tmp_path / name).write_bytes(b"longer")
+        os.utime(tmp_path / name, (1000, 1000))
+    os.utime(tmp_path / "under_way.tmp")
+    cache_of(tmp_path, **bounds).put("new", b"1", "*")
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "new", "under_way.tmp"}
+
+
 def test_a_writer_with_a_lock_waits_for_others_and_counts_the_names_of_a_pattern(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from ..common.errors import DECODE_ERRORS, VkschedError
 from ..common.user_warning import warn
 from .cache_folder import make_folder, others_who_write
 
+LOCK = "lock"
+"""The name of the lock file of a folder."""
 LOCK_S = 1.0
 """Maximum time that a writer waits for the lock."""
 STALE_NS = 3600 * 10**9
@@ -129,7 +131,7 @@ class DiskCache:
             The file cannot be written.
         """
         path = self._path_in_folder(name)
-        with locked(path.parent / "lock") if with_lock else nullcontext():
+        with locked(path.parent / LOCK) if with_lock else nullcontext():
             self._write(path, content, counted or f"*{path.suffix}")
 
     def update(
@@ -155,7 +157,7 @@ class DiskCache:
             The file cannot be written.
         """
         path = self._path_in_folder(name)
-        with locked(path.parent / "lock"):
+        with locked(path.parent / LOCK):
             return self._write(path, change(_parsed(path, parse, is_locked=True)[0]), counted)
 
     def take(self, name: str, parse: Parse[Result]) -> Result | None:
@@ -302,7 +304,7 @@ def _set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
     is_locked
         True if the lock of the folder is held.
     """
-    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
+    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / LOCK):
         if read_whole(path) == content:
             path.replace(path.with_suffix(".damaged"))
 
@@ -314,9 +316,9 @@ def remove_old(
     max_bytes: float = math.inf,
     without: str = "",
 ) -> list[Path]:
-    """Remove the oldest files of a folder, not counting `without`, until at most `max_files` with
-    `max_bytes` are left, and temporary files of processes that ended while they wrote. Return the
-    removed files.
+    """Remove the oldest files of a folder, not counting `without` and the lock file, until at most
+    `max_files` with `max_bytes` are left, and temporary files of processes that ended while they
+    wrote; other temporary files belong to writers. Return the removed files.
     """
     found: list[tuple[int, int, str]] = []
     old: list[str] = []
@@ -325,9 +327,10 @@ def remove_old(
         for entry in entries:
             with suppress(OSError):  # another process removed it
                 about = entry.stat()
-                if entry.name.endswith(".tmp") and about.st_mtime_ns < begun:
-                    old.append(entry.name)
-                elif fnmatch(entry.name, names) and entry.name != without:
+                if entry.name.endswith(".tmp"):
+                    if about.st_mtime_ns < begun:
+                        old.append(entry.name)
+                elif fnmatch(entry.name, names) and entry.name not in (without, LOCK):
                     found.append((about.st_mtime_ns, about.st_size, entry.name))
     for number, (_, size_bytes, name) in enumerate(sorted(found, reverse=True)):
         total_bytes += size_bytes
