@@ -103,3 +103,22 @@ def test_the_error_names_the_place_and_the_value(data: Any, kind: Any, message: 
         with pytest.raises(SchemaError) as error:
             refuse(data, kind, "it")
         assert str(error.value) == f"expected {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"a": 1e999}', "it, got no JSON: 1e999 is no finite number"),
+        (b'{"a": [-1e400]}', "it, got no JSON: -1e400 is no finite number"),
+        (b'{"a\\ud800": [1]}', "a text as it.'a\\ud800', got [1]"),
+        (b'{"a\\n": [1]}', "a text as it.'a\\n', got [1]"),
+        ('{"a": "\ud800"}', "it, got no JSON: 'utf-8' codec can't encode character '\\ud800' "
+         "in position 7: surrogates not allowed"),
+    ],
+)  # fmt: skip
+def test_texts_of_no_finite_number_and_no_unicode(text: str | bytes, message: str) -> None:
+    kind = dict[str, Any] if "JSON" in message else dict[str, str]
+    with pytest.raises(SchemaError) as error:
+        parse(text, kind, "it")
+    assert str(error.value) == f"expected {message}"
+    assert str(error.value).encode(), "it can be printed"
