@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 import sys
 from collections.abc import Mapping
 from types import UnionType
@@ -44,11 +45,18 @@ def check(data: object, kind: Any, where: str) -> Any:
         The data has another type; the message names the place.
     """
     try:
+        return _converted(data, kind, where)
+    except RecursionError:
+        raise SchemaError(f"expected {where}, got data of too many levels") from None
+    except UnicodeEncodeError as error:  # half a surrogate pair
+        raise SchemaError(f"expected Unicode in {where}, got {error.object!r:.60}") from None
+
+
+def _converted(data: object, kind: Any, where: str) -> Any:
+    try:
         return msgspec.convert(data, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise SchemaError(_explain(str(error), data, kind, where)) from None
-    except UnicodeEncodeError as error:  # half a surrogate pair
-        raise SchemaError(f"expected Unicode in {where}, got {error.object!r:.60}") from None
 
 
 def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
@@ -89,6 +97,10 @@ def _finite(digits: str) -> float:
 
 # -- errors ----------------------------------------------------------------------------------------
 
+_VALUE = reprlib.Repr()
+"""The begin of a value, as `repr` has it: of deep and large data only as much as errors show."""
+_VALUE.maxlevel = _VALUE.maxlist = _VALUE.maxtuple = _VALUE.maxdict = 20
+_VALUE.maxstring = _VALUE.maxlong = _VALUE.maxother = 200
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _WORDS = {
     "int": "a whole number",
@@ -116,7 +128,7 @@ def _explain(text: str, data: Any, kind: Any, where: str) -> str:
         return f"expected {missing[1]!r} in {where}, got none"
     expected = re.sub("`(.*?)`", lambda found: _words(found[1]), text.partition(", got")[0])
     expected = expected.replace("of length ", "of ")
-    got = repr(data)
+    got = _VALUE.repr(data)
     return f"{expected[0].lower()}{expected[1:]} as {where}, got " + (
         got if len(got) < 60 else got[:57] + "..."
     )
