@@ -46,6 +46,18 @@ def drawn(seed: int) -> PlanRecord:
     return PlanRecord(answer(request, case.graph, case.topology), request, "compile")
 
 
+def test_a_request_that_is_read_equals_the_one_that_was_written() -> None:
+    resident, observed = {0: frozenset({1, 2}), 1: frozenset({3})}, {4: 2}
+    overrides = (("layer.*", "cpu"), (3, "vulkan:0"))
+    for request in (
+        PlanRequest("auto", "latency"),
+        PlanRequest("auto", "energy", overrides, 2, resident, observed, True, {"ring": 1}),
+    ):
+        read = PlanRequest.from_dict(json.loads(json.dumps(request.as_dict())))
+        assert read == request
+        assert hash(read.overrides) == hash(request.overrides)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_asked_gives_the_same_plan_again(seed: int) -> None:
     try:

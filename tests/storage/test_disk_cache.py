@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -150,6 +151,33 @@ def test_the_oldest_files_are_removed(tmp_path: Path, bounds: dict[str, int]) ->
     assert (tmp_path / "3.json").exists(), "the file itself does not count"
     assert cache.update("4.json", parse, lambda _: text(4), "4.*") == []
     assert cache.update("4.json", parse, lambda _: text(4), "*.json") == [tmp_path / "3.json"]
+
+
+def test_a_full_disk_removes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    cache = cache_of(tmp_path, max_files=1)
+    cache.put("a.json", text(1))
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="full"):
+        cache.put("b.json", text(2))
+    with pytest.raises(OSError, match="full"):
+        cache.update("b.json", parse, lambda _: text(2), "*.json")
+    assert {path.name for path in tmp_path.iterdir()} - {"lock"} == {"a.json"}
+    assert cache.get("a.json", parse) == [1]
+
+
+@pytest.mark.parametrize("bounds", [{"max_files": 1}, {"max_bytes": 1}])
+def test_files_of_other_writers_and_the_lock_are_not_removed(
+    tmp_path: Path, bounds: dict[str, int]
+) -> None:
+    for name in ("old", "lock", "ended.tmp", "under_way.tmp"):
+        (tmp_path / name).write_bytes(b"longer")
+        os.utime(tmp_path / name, (1000, 1000))
+    os.utime(tmp_path / "under_way.tmp")
+    cache_of(tmp_path, **bounds).put("new", b"1", "*")
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "new", "under_way.tmp"}
 
 
 def test_a_writer_with_a_lock_waits_for_others_and_counts_the_names_of_a_pattern(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from drawn_plans import draw_case
@@ -12,8 +12,13 @@ from mutated_json import mutate
 from selection import draws
 
 from vksched.common.schema import LARGEST, Number, SchemaError, Whole, check, parse, record
+from vksched.distributed.wire.messages import decode
 from vksched.plan.serialize.plan_codec import encode_plan
 from vksched.trace.format import DevicePlan
+
+
+class Tree(TypedDict):
+    below: list[Tree]
 
 
 def holds(data: object, kind: Any) -> bool:
@@ -103,3 +108,50 @@ def test_the_error_names_the_place_and_the_value(data: Any, kind: Any, message: 
         with pytest.raises(SchemaError) as error:
             refuse(data, kind, "it")
         assert str(error.value) == f"expected {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"a": 1e999}', "it, got no JSON: 1e999 is no finite number"),
+        (b'{"a": [-1e400]}', "it, got no JSON: -1e400 is no finite number"),
+        (b'{"a\\ud800": [1]}', "a text as it.'a\\ud800', got [1]"),
+        (b'{"a\\n": [1]}', "a text as it.'a\\n', got [1]"),
+        ('{"a": "\ud800"}', "it, got no JSON: 'utf-8' codec can't encode character '\\ud800' "
+         "in position 7: surrogates not allowed"),
+    ],
+)  # fmt: skip
+def test_texts_of_no_finite_number_and_no_unicode(text: str | bytes, message: str) -> None:
+    kind = dict[str, Any] if "JSON" in message else dict[str, str]
+    with pytest.raises(SchemaError) as error:
+        parse(text, kind, "it")
+    assert str(error.value) == f"expected {message}"
+    assert str(error.value).encode(), "it can be printed"
+
+
+@pytest.mark.parametrize("levels", [10, 300, 900, 980, 990, 995])
+def test_deep_data_is_refused(levels: int) -> None:
+    text = b'{"a": [' + b"[" * levels + b"]" * levels + b"]}"
+    with pytest.raises(SchemaError, match=r"expected .*it.*, got "):
+        parse(text, dict[str, list[str]], "it")
+    data: list[Any] = []
+    for _ in range(100 * levels):
+        data = [data]
+    message = r"^expected a text as it, got \[{21}\.\.\.\]{21}$"
+    with pytest.raises(SchemaError, match=message):
+        check(data, str, "it")
+
+
+def test_data_of_too_many_levels_for_the_check_is_refused() -> None:
+    data: Any = {"below": []}
+    for _ in range(100_000):
+        data = {"below": [data]}
+    with pytest.raises(SchemaError, match="expected it, got data of too many levels"):
+        check(data, Tree, "it")
+
+
+def test_a_message_of_many_levels_is_refused() -> None:
+    for levels in range(900, 1000):
+        host = b"[" * levels + b"]" * levels
+        with pytest.raises(SchemaError):
+            decode(b'{"kind":"measure","ask":1,"host":' + host + b"}", 0)

@@ -21,8 +21,11 @@ from vksched.common.errors import DeviceLost, DeviceTimeout, OutOfMemory, Unsupp
 from vksched.plan.costs.node_cost import first_cost
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.driver_faults import FAULTS, without_faults
 from vksched.topology.limits import Limits
+from vksched.topology.tuned_variants import TunedVariants
 from vksched.tuning import calibrator as calibrator_module
+from vksched.tuning.autotuner import Tuner
 from vksched.tuning.benchmarker import Transfer
 from vksched.tuning.calibrate_device import QUICK_PASSES
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
@@ -32,6 +35,8 @@ from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
 from vksched.tuning.measurement import Mode
+from vksched.tuning.tunable_calls import shader_hash
+from vksched.tuning.variant_cache import TuningResult
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", memory_node="0123")
 X = np.ones((64, 64), np.float32)
@@ -362,6 +367,8 @@ def test_devices_are_retained_by_what_they_are(monkeypatch: pytest.MonkeyPatch) 
     assert cost_cache_key(CARD) == cost_cache_key(replace(CARD, name="vulkan:7"))
     assert cost_cache_key(CARD) != cost_cache_key(replace(CARD, driver="driver 2"))
     assert cost_cache_key(cpu) is not None and cost_cache_key(cpu) != cost_cache_key(CARD)
+    queued = replace(CARD, limits=Limits(copy_queue=True, tuned=TunedVariants({"op f[1]": "b"})))
+    assert cost_cache_key(CARD) == cost_cache_key(queued), "no kernel differs"
     software = replace(CARD, limits=Limits(software=True))
     monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 2)
     two, card = cost_cache_key(software), cost_cache_key(CARD)
@@ -369,6 +376,24 @@ def test_devices_are_retained_by_what_they_are(monkeypatch: pytest.MonkeyPatch) 
     assert (
         cost_cache_key(software) != two and cost_cache_key(CARD) == card
     )  # it runs on these cores
+
+
+@pytest.mark.parametrize("feature", sorted({name for fault in FAULTS for name in fault.leave_out}))
+def test_a_device_without_a_feature_does_not_use_what_was_measured_with_it(feature: str) -> None:
+    value = ("float16*float16+float32 16x16x16",) if feature == "matrices" else True
+    whole = replace(CARD, limits=replace(Limits(), **{feature: value}))
+    samples = (Sample("relu", "bytes", -10.0, 2.0, shader_hash("relu")),)
+    known = Calibration(speeds_of(CARD), Overheads(1e-6), samples=samples)
+    Calibrator(Mode(True)).teach(whole, known)
+    assert Calibrator(Mode(True)).costed(whole).costs == known.costs
+    faults = [fault for fault in FAULTS if feature in fault.leave_out]
+    faulty = replace(whole, limits=without_faults(whole.limits, faults))
+    assert Calibrator(Mode(True)).costed(faulty) == faulty
+
+    tuned = Tuner(Mode(True))
+    tuned._keep(whole, [TuningResult("relu f[1]", "b", "a", {"a": 2.0, "b": 1.0})])
+    assert tuned.results(whole) and not tuned.results(faulty)
+    assert tuned.file(whole) != tuned.file(faulty)
 
 
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")

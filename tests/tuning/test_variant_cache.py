@@ -255,6 +255,7 @@ def test_file_has_the_same_bytes_on_every_system(tmp_path: Path) -> None:
         ' "uuid": "00ff",',
         ' "driver": "driver 1.2",',
         ' "label": "card",',
+        ' "limits": "",',
         ' "calls": {',
         '  "op f[1]": {',
         '   "best": "b",',

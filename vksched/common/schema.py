@@ -8,7 +8,9 @@ Examples: tests/trace/test_schema.py.
 from __future__ import annotations
 
 import json
+import math
 import re
+import reprlib
 import sys
 from collections.abc import Mapping
 from types import UnionType
@@ -43,13 +45,18 @@ def check(data: object, kind: Any, where: str) -> Any:
         The data has another type; the message names the place.
     """
     try:
+        return _converted(data, kind, where)
+    except RecursionError:
+        raise SchemaError(f"expected {where}, got data of too many levels") from None
+    except UnicodeEncodeError as error:  # half a surrogate pair
+        raise SchemaError(f"expected Unicode in {where}, got {error.object!r:.60}") from None
+
+
+def _converted(data: object, kind: Any, where: str) -> Any:
+    try:
         return msgspec.convert(data, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise SchemaError(_explain(str(error), data, kind, where)) from None
-    except UnicodeEncodeError as error:  # half a surrogate pair in a key
-        raise SchemaError(
-            f"expected keys of Unicode in {where}, got {error.object!r:.60}"
-        ) from None
 
 
 def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
@@ -62,14 +69,17 @@ def parse(text: bytes | bytearray | str, kind: Any, where: str) -> Any:
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, RecursionError):  # json names the line, and takes any text
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        # json names the line, and takes escapes of half a surrogate pair
         return check(_parse_any(text, where), kind, where)
 
 
 def _parse_any(text: bytes | bytearray | str, where: str) -> object:
     """Return the data of a JSON text. Raise SchemaError if it is none."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        if isinstance(text, str):
+            text.encode()
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"expected {where}, got no JSON: {error}") from None
 
@@ -78,8 +88,19 @@ def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is no number")
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits:.60} is no finite number")
+    return number
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
+_VALUE = reprlib.Repr()
+"""The begin of a value, as `repr` has it: of deep and large data only as much as errors show."""
+_VALUE.maxlevel = _VALUE.maxlist = _VALUE.maxtuple = _VALUE.maxdict = 20
+_VALUE.maxstring = _VALUE.maxlong = _VALUE.maxother = 200
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _WORDS = {
     "int": "a whole number",
@@ -101,16 +122,22 @@ def _explain(text: str, data: Any, kind: Any, where: str) -> str:
             key = int(at)
         elif at:  # msgspec does not name the keys of a table
             key = next(each for each, value in data.items() if not _holds(value, kind))
-        data, where = data[key], f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}"
+        data, where = data[key], where + (f"[{key}]" if isinstance(key, int) else f".{_name(key)}")
     missing = re.fullmatch(r"Object missing required field `(.*)`", text)
     if missing:
         return f"expected {missing[1]!r} in {where}, got none"
     expected = re.sub("`(.*?)`", lambda found: _words(found[1]), text.partition(", got")[0])
     expected = expected.replace("of length ", "of ")
-    got = repr(data)
+    got = _VALUE.repr(data)
     return f"{expected[0].lower()}{expected[1:]} as {where}, got " + (
         got if len(got) < 60 else got[:57] + "..."
     )
+
+
+def _name(key: object) -> str:
+    """Return a key as text that any terminal shows."""
+    text = str(key)
+    return text if text.isprintable() else ascii(text)
 
 
 def _words(kinds: str) -> str:

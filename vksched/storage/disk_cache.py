@@ -1,12 +1,13 @@
 """Disk caches: files with results that persist between processes.
 
     get --> read --> parse --> result; a damaged file is renamed
-    put, update --> remove the oldest files, temporary file --> rename
+    put, update --> temporary file --> rename --> remove the oldest files
 
 Readers see either the old or the new file, whole. Windows cannot replace an open file: there a call
 is repeated for a while. Files are created for this user only (0600), and a file that others may
 write to is not read. A damaged file is renamed to `.damaged`: the user can inspect it, and no
-process reads it again.
+process reads it again. Only a bound of bytes removes the oldest files first, because they take the
+room of the new one.
 
 Examples: tests/storage/test_disk_cache.py.
 """
@@ -28,6 +29,8 @@ from ..common.errors import DECODE_ERRORS, VkschedError
 from ..common.user_warning import warn
 from .cache_folder import make_folder, others_who_write
 
+LOCK = "lock"
+"""The name of the lock file of a folder."""
 LOCK_S = 1.0
 """Maximum time that a writer waits for the lock."""
 STALE_NS = 3600 * 10**9
@@ -128,7 +131,7 @@ class DiskCache:
             The file cannot be written.
         """
         path = self._path_in_folder(name)
-        with locked(path.parent / "lock") if with_lock else nullcontext():
+        with locked(path.parent / LOCK) if with_lock else nullcontext():
             self._write(path, content, counted or f"*{path.suffix}")
 
     def update(
@@ -154,7 +157,7 @@ class DiskCache:
             The file cannot be written.
         """
         path = self._path_in_folder(name)
-        with locked(path.parent / "lock"):
+        with locked(path.parent / LOCK):
             return self._write(path, change(_parsed(path, parse, is_locked=True)[0]), counted)
 
     def take(self, name: str, parse: Parse[Result]) -> Result | None:
@@ -182,11 +185,15 @@ class DiskCache:
         return path
 
     def _write(self, path: Path, content: bytes | memoryview, counted: str) -> list[Path]:
-        limits = self._max_files - 1, counted, self._max_bytes - len(content)
+        def remove() -> list[Path]:
+            limits = self._max_files - 1, counted, self._max_bytes - len(content)
+            return remove_old(path.parent, *limits, without=path.name)
+
+        frees_bytes = self._max_bytes < math.inf
         with self._lock:
-            removed = remove_old(path.parent, *limits, without=path.name)
+            removed = remove() if frees_bytes else []
             _replace_whole(path, content)
-        return removed
+            return removed if frees_bytes else remove()
 
     def _warn(self, path: Path, error: Exception) -> None:
         name = type(error).__name__
@@ -297,7 +304,7 @@ def _set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
     is_locked
         True if the lock of the folder is held.
     """
-    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
+    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / LOCK):
         if read_whole(path) == content:
             path.replace(path.with_suffix(".damaged"))
 
@@ -309,9 +316,9 @@ def remove_old(
     max_bytes: float = math.inf,
     without: str = "",
 ) -> list[Path]:
-    """Remove the oldest files of a folder, not counting `without`, until at most `max_files` with
-    `max_bytes` are left, and temporary files of processes that ended while they wrote. Return the
-    removed files.
+    """Remove the oldest files of a folder, not counting `without` and the lock file, until at most
+    `max_files` with `max_bytes` are left, and temporary files of processes that ended while they
+    wrote; other temporary files belong to writers. Return the removed files.
     """
     found: list[tuple[int, int, str]] = []
     old: list[str] = []
@@ -320,9 +327,10 @@ def remove_old(
         for entry in entries:
             with suppress(OSError):  # another process removed it
                 about = entry.stat()
-                if entry.name.endswith(".tmp") and about.st_mtime_ns < begun:
-                    old.append(entry.name)
-                elif fnmatch(entry.name, names) and entry.name != without:
+                if entry.name.endswith(".tmp"):
+                    if about.st_mtime_ns < begun:
+                        old.append(entry.name)
+                elif fnmatch(entry.name, names) and entry.name not in (without, LOCK):
                     found.append((about.st_mtime_ns, about.st_size, entry.name))
     for number, (_, size_bytes, name) in enumerate(sorted(found, reverse=True)):
         total_bytes += size_bytes

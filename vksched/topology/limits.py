@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from .tuned_variants import TunedVariants
 
@@ -58,6 +58,14 @@ class Limits:
         """Return these limits without the features beyond Vulkan 1.1."""
         return replace(self, **{name: getattr(Limits(), name) for name in FEATURES})
 
+    def kernel_text(self) -> str:
+        """Return all that kernels are chosen by except tuned variants, as text: the fields that
+        differ from the defaults.
+        """
+        least = Limits()
+        values = ((f.name, getattr(self, f.name)) for f in fields(Limits) if f.name not in _OTHERS)
+        return " ".join(f"{name}={v}" for name, v in values if v != getattr(least, name))
+
 
 FEATURES = (
     "int64",
@@ -76,3 +84,5 @@ FEATURES = (
     "copy_queue",
 )
 """The names of the features beyond Vulkan 1.1."""
+_OTHERS = ("memory_budget", "host_import", "copy_queue", "tuned")
+"""Fields that no kernel depends on, and the variants that are measured."""

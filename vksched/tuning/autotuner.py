@@ -44,7 +44,7 @@ def identity_of(spec: DeviceSpec) -> Identity | None:
     """Return the cache key of a device's results; None for a device without kernels."""
     if spec.kind != "vulkan" or not spec.driver:
         return None
-    return Identity(spec.memory_node, spec.driver, spec.label)
+    return Identity(spec.memory_node, spec.driver, spec.label, spec.limits.kernel_text())
 
 
 @dataclass(slots=True)

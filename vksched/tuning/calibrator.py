@@ -43,7 +43,8 @@ def cost_cache_key(spec: DeviceSpec) -> Identity | None:
     label = f"{spec.label} {platform.machine()} {usable_cores()}"
     if spec.kind == "cpu":
         return Identity("", spec.driver, label)
-    return Identity(spec.memory_node, spec.driver, label if spec.limits.software else spec.label)
+    label = label if spec.limits.software else spec.label
+    return Identity(spec.memory_node, spec.driver, label, spec.limits.kernel_text())
 
 
 _UNCACHED: dict[tuple[Path | None, Identity], Calibration] = {}

@@ -1,7 +1,7 @@
-"""Cost cache: calibrations on disk, one JSON file per device and driver version.
+"""Cost cache: calibrations on disk, one JSON file per device, driver version and limits.
 
-    <cache>/costs/<uuid>-<hash of driver and label>.json:
-        {"format", "uuid", "driver", "label", "calibration": Calibration}
+    <cache>/costs/<uuid>-<hash of driver, label and limits>.json:
+        {"format", "uuid", "driver", "label", "limits", "calibration": Calibration}
 
 device_cache.py defines when files are read and written. Results of other shaders are not used.
 Examples: tests/tuning/test_cost_cache.py.

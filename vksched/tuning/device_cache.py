@@ -1,13 +1,14 @@
-"""Device cache: measurements on disk, one JSON file per device and driver version.
+"""Device cache: measurements on disk, one JSON file per device, driver version and limits.
 
-    <cache>/<folder>/<uuid>-<hash of driver and label>.json:
-        {"format", "uuid", "driver", "label", and the data of a subclass}
+    <cache>/<folder>/<uuid>-<hash of driver, label and limits>.json:
+        {"format", "uuid", "driver", "label", "limits", and the data of a subclass}
 
-Results of another driver version are not used. Files are replaced atomically under a lock, so any
-number of processes may read and write (storage/disk_cache.py). The cache is optional: a folder that
-cannot be found or written, or a file that cannot be read, only causes a warning. Subclasses are in
-variant_cache.py and cost_cache.py. Examples: tests/tuning/test_variant_cache.py,
-tests/tuning/test_cost_cache.py.
+Results of another driver version or of other features are not used: a known fault of a driver
+(topology/driver_faults.py) excludes features, for which other kernels run. Files are replaced
+atomically under a lock, so any number of processes may read and write (storage/disk_cache.py). The
+cache is optional: a folder that cannot be found or written, or a file that cannot be read, only
+causes a warning. Subclasses are in variant_cache.py and cost_cache.py. Examples:
+tests/tuning/test_variant_cache.py, tests/tuning/test_cost_cache.py.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ Cached = TypeVar("Cached")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The cache key of a device: its UUID, its driver with version, and its name."""
+    """The cache key of a device: its UUID, its driver with version, its name, and its limits as
+    `Limits.kernel_text` returns them.
+    """
 
     uuid: str
     driver: str
     label: str = ""
+    limits: str = ""
 
     @property
     def file_name(self) -> str:
@@ -52,7 +56,8 @@ class Identity:
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
+        text = f"{self.driver}\n{self.label}\n{self.limits}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class DeviceCache(ABC, Generic[Cached]):

@@ -1,8 +1,8 @@
-"""Variant cache: the fastest variants of calls on disk, one JSON file per device and driver
-version.
+"""Variant cache: the fastest variants of calls on disk, one JSON file per device, driver
+version and limits.
 
-    <cache>/tuned/<uuid>-<hash of driver and label>.json:
-        {"format", "uuid", "driver", "label", "calls": {key: TuningResult}}
+    <cache>/tuned/<uuid>-<hash of driver, label and limits>.json:
+        {"format", "uuid", "driver", "label", "limits", "calls": {key: TuningResult}}
 
 device_cache.py defines when files are read and written. Results of other shaders are retained but
 not used. Examples: tests/tuning/test_variant_cache.py.

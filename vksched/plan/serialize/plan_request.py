@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...common.schema import check
-from ..types.placement_overrides import Overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class PlanRequest:
 
     policy: str
     objective: str
-    overrides: Overrides = ()
+    overrides: tuple[tuple[str | int, str], ...] = ()
     copies: int | str | None = None
     resident: Mapping[int, frozenset[int]] = field(default_factory=dict)
     observed: Mapping[int, int] = field(default_factory=dict)
