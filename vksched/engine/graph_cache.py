@@ -20,8 +20,9 @@ the graph is rewritten again.
 
 The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
 Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
-names the request that it answers. An invalid file is set aside with a warning. Constants are used
-as stored: whoever can write to the folder can change results, as with the package itself.
+names the request that it answers, whose inputs, outputs and observed nodes the graph must have. An
+invalid file is set aside with a warning. Constants are used as stored: whoever can write to the
+folder can change results, as with the package itself.
 
 Examples: tests/engine/test_cached_graphs.py, tests/generation/test_graph_cache.py.
 """
@@ -35,10 +36,12 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..common.errors import GraphError
 from ..common.package_code import PACKAGE, about_loaded, is_code, loaded_code
 from ..common.version import __version__
 from ..ir.build_graph import Outputs, Updates
@@ -66,12 +69,23 @@ class DeferredGraph:
     """A graph of one output that is built only if the cache has none.
 
     key: everything that determines the graph besides the options of passes, as plain data; None
-    disables the cache. leaves: the weights and states that `build` would use.
+    disables the cache. leaves: the weights and states that `build` would use. inputs: the names of
+    its inputs.
     """
 
     key: tuple[object, ...] | None
     leaves: LeafTable
     build: Callable[[], tuple[Outputs, Updates]]
+    inputs: frozenset[str]
+
+    def require_ends(self, graph: Graph) -> None:
+        """Raise GraphError unless a graph from a file has these inputs and one output."""
+        names = {node.name for node in graph.inputs}
+        if names != self.inputs or len(graph.outputs) != 1:
+            raise GraphError(
+                f"[graph] expected inputs {sorted(self.inputs)} and one output, got "
+                f"{sorted(names)} and {len(graph.outputs)}"
+            )
 
 
 class CachedGraph:
@@ -85,21 +99,22 @@ class CachedGraph:
         self._name = f"{key}.graph"
         self._files = DiskCache(folder, "graphs", ", and built again", MAX_FILES)
 
-    def read(self) -> CachedPlan | None:
+    def read(self, require_ends: Callable[[Graph], None]) -> CachedPlan | None:
         """Return the rewritten graph with the leaves of this process, and its plan; None if there
-        is no valid file.
+        is no valid file. require_ends: raises GraphError if it is not the graph of the request.
         """
-        return self._files.get(self._name, self._parse)
+        return self._files.get(self._name, partial(self._parse, require_ends))
 
-    def _parse(self, content: bytes) -> CachedPlan | None:
+    def _parse(self, require_ends: Callable[[Graph], None], content: bytes) -> CachedPlan | None:
         document = document_of(content)
         if document.fields["key"] != self._key:
             raise ValueError("it has another key")
         if not is_code(document.fields["code"]):
             return None
-        cached = CachedPlan(decode_graph(document, self._leaves), document.fields["plan"])
+        graph = decode_graph(document, self._leaves)
+        require_ends(graph)
         self._read, self._content = document, content
-        return cached
+        return CachedPlan(graph, document.fields["plan"])
 
     def set_aside(self, why: Exception) -> None:
         """Rename a file whose graph or plan turned out to be invalid, with a warning."""
