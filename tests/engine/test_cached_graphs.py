@@ -196,6 +196,49 @@ def test_options_of_a_request_select_another_file(folder: Path, work: Work) -> N
     assert len(files(folder)) == 3
 
 
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [
+        ("VKSCHED_TRACE", ("1.json", "2.json")),
+        ("VKSCHED_MONITOR", ("0", "off")),
+        ("VKSCHED_TEMPLATES", ("", "inprocess")),
+        ("VKSCHED_PROBE", ("", "inprocess")),
+        ("VKSCHED_CHECK", ("1", "0")),
+        ("VKSCHED_FIND_OVERFLOW", ("1", "0")),
+        ("VKSCHED_NARROW", ("1", "0")),
+        ("VKSCHED_OF_A_LATER_VERSION", ("1", "0")),
+    ],
+)
+def test_environment_variables_select_another_file_only_if_they_may_change_the_graph(
+    variable: str,
+    values: tuple[str, str],
+    tmp_path: Path,
+    folder: Path,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where tapes are written
+    for value in values:
+        work.taken()
+        monkeypatch.setenv(variable, value)
+        run(mlp())
+    has_influence = variable not in graph_cache.WITHOUT_INFLUENCE
+    assert has_influence is (variable in ("VKSCHED_NARROW", "VKSCHED_OF_A_LATER_VERSION"))
+    assert work.taken() == ((1, 1) if has_influence else (0, 0))
+    assert len(files(folder)) == 1 + has_influence
+
+
+def test_the_cache_folder_may_be_moved(
+    tmp_path: Path, folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(mlp())
+    work.taken()
+    folder.parent.rename(tmp_path / "moved")
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "moved"))
+    run(mlp())
+    assert work.taken() == (0, 0)
+
+
 def test_states_are_those_of_this_process(folder: Path, work: Work) -> None:
     def totals() -> list[float]:
         total = vs.state(np.zeros((3, WIDTH), np.float32), name="total")

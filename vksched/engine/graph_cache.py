@@ -9,14 +9,14 @@ and planning, and language models also the construction of their steps.
     with the graph, its plan and the code that built them; the bytes of the constants
 
 The hash covers everything that determines the graph, the native modules, numpy's version, vksched's
-environment variables and the options of the passes; any change selects another file. A graph that
-is built already is hashed by its nodes, constants and weights: weights of a file by the file and
-their position in it, all others by content. A `DeferredGraph` names its inputs instead, and is
-built only if there is no file. The code is the list of modules that were loaded: a file written by
-other modules is ignored, and no file is written if a module has changed since it was loaded. The
-planner checks the plan when it is used (planner/plan_cache.py). The cache is optional: if a file is
-damaged, has another format or does not fit the leaves, or if the folder cannot be read or written,
-the graph is rewritten again.
+environment variables except WITHOUT_INFLUENCE, and the options of the passes; any change selects
+another file. A graph that is built already is hashed by its nodes, constants and weights: weights
+of a file by the file and their position in it, all others by content. A `DeferredGraph` names its
+inputs instead, and is built only if there is no file. The code is the list of modules that were
+loaded: a file written by other modules is ignored, and no file is written if a module has changed
+since it was loaded. The planner checks the plan when it is used (planner/plan_cache.py). The cache
+is optional: if a file is damaged, has another format or does not fit the leaves, or if the folder
+cannot be read or written, the graph is rewritten again.
 
 The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
 Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
@@ -62,6 +62,19 @@ MAX_FILES = 32
 """The maximum number of files; the oldest are removed first."""
 MAX_HASHED_BYTES = 8 << 20
 """The maximum bytes of a graph's leaves that are hashed by content."""
+
+WITHOUT_INFLUENCE = (
+    "VKSCHED_CACHE",  # the folder
+    "VKSCHED_CHECK",  # checks runs
+    "VKSCHED_FIND_OVERFLOW",  # after runs
+    "VKSCHED_MONITOR",
+    "VKSCHED_PROBE",  # the process in which drivers are loaded
+    "VKSCHED_TEMPLATES",  # the process in which chat templates are rendered
+    "VKSCHED_TRACE",
+)
+"""Environment variables of the package that change neither a graph nor its plan. All others are
+part of the hash.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +165,15 @@ def hash_of(inputs: tuple[object, ...] | None, rewriting: str | None) -> str | N
         *(FORMAT, str(PACKAGE), __version__),
         *(sys.version, np.__version__, platform.machine()),
         (native, about),
-        sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
+        sorted(item for item in os.environ.items() if _has_influence(item[0])),
         (inputs, rewriting),
     )
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
+
+
+def _has_influence(variable: str) -> bool:
+    """Return True if an environment variable may change a graph or its plan."""
+    return variable.startswith("VKSCHED_") and variable not in WITHOUT_INFLUENCE
 
 
 def describe_graph(graph: Graph) -> tuple[object, ...] | None:
