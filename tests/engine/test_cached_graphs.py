@@ -196,6 +196,49 @@ def test_options_of_a_request_select_another_file(folder: Path, work: Work) -> N
     assert len(files(folder)) == 3
 
 
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [
+        ("VKSCHED_TRACE", ("1.json", "2.json")),
+        ("VKSCHED_MONITOR", ("0", "off")),
+        ("VKSCHED_TEMPLATES", ("", "inprocess")),
+        ("VKSCHED_PROBE", ("", "inprocess")),
+        ("VKSCHED_CHECK", ("1", "0")),
+        ("VKSCHED_FIND_OVERFLOW", ("1", "0")),
+        ("VKSCHED_NARROW", ("1", "0")),
+        ("VKSCHED_OF_A_LATER_VERSION", ("1", "0")),
+    ],
+)
+def test_environment_variables_select_another_file_only_if_they_may_change_the_graph(
+    variable: str,
+    values: tuple[str, str],
+    tmp_path: Path,
+    folder: Path,
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where tapes are written
+    for value in values:
+        work.taken()
+        monkeypatch.setenv(variable, value)
+        run(mlp())
+    has_influence = variable not in graph_cache.WITHOUT_INFLUENCE
+    assert has_influence is (variable in ("VKSCHED_NARROW", "VKSCHED_OF_A_LATER_VERSION"))
+    assert work.taken() == ((1, 1) if has_influence else (0, 0))
+    assert len(files(folder)) == 1 + has_influence
+
+
+def test_the_cache_folder_may_be_moved(
+    tmp_path: Path, folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(mlp())
+    work.taken()
+    folder.parent.rename(tmp_path / "moved")
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "moved"))
+    run(mlp())
+    assert work.taken() == (0, 0)
+
+
 def test_states_are_those_of_this_process(folder: Path, work: Work) -> None:
     def totals() -> list[float]:
         total = vs.state(np.zeros((3, WIDTH), np.float32), name="total")
@@ -277,6 +320,13 @@ def test_constraints_are_described_by_all_that_passes_read() -> None:
 # -- forged files ----------------------------------------------------------------------------------
 
 
+def rename(reported: Any, *names: str) -> None:
+    """Rename nodes, all by default, and drop their former names."""
+    for node in reported["nodes"]:
+        node[4] += "_" if not names or node[4] in names else ""
+    reported["aliases"] = {}
+
+
 FORGED: dict[str, Callable[[Any], object]] = {
     "a leaf of another number": lambda reported: reported["leaves"][0].__setitem__(2, 10**6),
     "a negative leaf": lambda reported: reported["leaves"][0].__setitem__(2, -(10**6)),
@@ -284,12 +334,23 @@ FORGED: dict[str, Callable[[Any], object]] = {
     "a node as a leaf": lambda reported: reported["leaves"][0].__setitem__(1, "state"),
     "a plan of nothing": lambda reported: reported.update(plan={}),
     "another key": lambda reported: reported.update(key="0" * 32),
+    "other names": rename,
+    "another input": lambda reported: rename(reported, "x"),
+    "another name of an observed node": lambda reported: rename(reported, "tanh_1"),
+    "an observed node of an unknown name": lambda reported: (
+        rename(reported, "tanh_1"),
+        reported["aliases"].update(tanh_1=7),
+    ),
+    "an output of another name": lambda reported: reported["outputs"][0].__setitem__(0, "y"),
+    "one more output": lambda reported: reported["outputs"].append(["y", 0]),
+    "another output": lambda reported: reported["outputs"][0].__setitem__(1, 1),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_a_file_that_was_built_to_mislead_is_set_aside(folder: Path, work: Work, name: str) -> None:
-    right = run(mlp())
+    observe = {"tanh_1": lambda name, array: None}
+    right = run(mlp(), observe=observe)
     (file,) = files(folder)
     document = graph_document.document_of(file.read_bytes())
     data = json.loads(json.dumps(document.fields))
@@ -297,9 +358,9 @@ def test_a_file_that_was_built_to_mislead_is_set_aside(folder: Path, work: Work,
     file.write_bytes(graph_document.bytes_of(replace(document, fields=data)))
     work.taken()
     with pytest.warns(VkschedWarning, match="is set aside"):
-        assert np.array_equal(run(mlp()), right)
+        assert np.array_equal(run(mlp(), observe=observe), right)
     assert work.taken() == (1, 1)
-    assert np.array_equal(run(mlp()), right) and work.taken() == (0, 0)
+    assert np.array_equal(run(mlp(), observe=observe), right) and work.taken() == (0, 0)
 
 
 def test_a_document_gives_the_graph_back() -> None:

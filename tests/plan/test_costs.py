@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +17,15 @@ from vksched.common.errors import PlanError
 from vksched.engine.request import Request
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
-from vksched.ir.op import computing_ops, get_op
+from vksched.ir.op import Call, Op, computing_ops, get_op
+from vksched.ops.lowering.lower import Lowering
+from vksched.plan.costs import node_cost as node_cost_module
 from vksched.plan.costs.node_cost import (
+    Cost,
     family_of,
     first_cost,
     longest_seconds,
+    lower_node,
     node_cost,
     node_seconds,
     split_seconds,
@@ -29,6 +35,7 @@ from vksched.plan.explain.node_info import describe_node
 from vksched.planner.planner import plan_graph
 from vksched.planner.search.select import known
 from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links
 from vksched.topology.perf_model import Curve, PerfModel
 from vksched.topology.topology import Topology
@@ -226,3 +233,46 @@ def test_numpy_takes_a_pass_for_an_epilogue_and_devices_do_not() -> None:
             assert whole == pytest.approx(apart)
         else:
             assert whole < 0.9 * apart
+
+
+@pytest.mark.parametrize("devices", [1, 8, 40])
+def test_each_distinct_call_is_computed_once_on_any_number_of_devices(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered: list[str] = []
+    estimates: list[str] = []
+
+    def lower(op: Op, call: Call) -> Lowering:
+        lowered.append(op.name)
+        return real_lower(op, call)
+
+    def call_cost(spec: DeviceSpec, *args: Any) -> Cost:
+        estimates.append(spec.name)
+        return real_cost(spec, *args)
+
+    real_lower, real_cost = node_cost_module.lower, node_cost_module.call_cost
+    monkeypatch.setattr(node_cost_module, "lower", lower)
+    monkeypatch.setattr(node_cost_module, "call_cost", call_cost)
+    x = vs.input("x", (16, 16))
+    for _ in range(3):
+        x = vs.tanh(vs.relu(x))
+    graph = build_graph(x)[0]
+    specs = [replace(SPEC, name=f"null:{n}", limits=Limits()) for n in range(devices)]
+    for node in graph.ops:
+        for spec in specs:
+            lower_node(spec, graph, node)
+            first_cost(spec, graph, node)
+    assert lowered == ["relu", "tanh"], "equal limits share kernels"
+    assert len(estimates) == 2 * devices
+    weaker = replace(SPEC, limits=Limits(max_invocations=64))
+    lower_node(weaker, graph, graph.ops[0])
+    assert lowered == ["relu", "tanh", "relu"]
+
+
+def test_results_of_a_device_end_with_it() -> None:
+    graph, spec = one(), replace(SPEC, name="null:1")
+    first_cost(spec, graph, graph.nodes[-1])
+    there = weakref.ref(spec)
+    del spec
+    gc.collect()
+    assert there() is None

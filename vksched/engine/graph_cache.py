@@ -9,19 +9,20 @@ and planning, and language models also the construction of their steps.
     with the graph, its plan and the code that built them; the bytes of the constants
 
 The hash covers everything that determines the graph, the native modules, numpy's version, vksched's
-environment variables and the options of the passes; any change selects another file. A graph that
-is built already is hashed by its nodes, constants and weights: weights of a file by the file and
-their position in it, all others by content. A `DeferredGraph` names its inputs instead, and is
-built only if there is no file. The code is the list of modules that were loaded: a file written by
-other modules is ignored, and no file is written if a module has changed since it was loaded. The
-planner checks the plan when it is used (planner/plan_cache.py). The cache is optional: if a file is
-damaged, has another format or does not fit the leaves, or if the folder cannot be read or written,
-the graph is rewritten again.
+environment variables except WITHOUT_INFLUENCE, and the options of the passes; any change selects
+another file. A graph that is built already is hashed by its nodes, constants and weights: weights
+of a file by the file and their position in it, all others by content. A `DeferredGraph` names its
+inputs instead, and is built only if there is no file. The code is the list of modules that were
+loaded: a file written by other modules is ignored, and no file is written if a module has changed
+since it was loaded. The planner checks the plan when it is used (planner/plan_cache.py). The cache
+is optional: if a file is damaged, has another format or does not fit the leaves, or if the folder
+cannot be read or written, the graph is rewritten again.
 
 The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
 Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
-names the request that it answers. An invalid file is set aside with a warning. Constants are used
-as stored: whoever can write to the folder can change results, as with the package itself.
+names the request that it answers, whose inputs, outputs and observed nodes the graph must have. An
+invalid file is set aside with a warning. Constants are used as stored: whoever can write to the
+folder can change results, as with the package itself.
 
 Examples: tests/engine/test_cached_graphs.py, tests/generation/test_graph_cache.py.
 """
@@ -35,10 +36,12 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..common.errors import GraphError
 from ..common.package_code import PACKAGE, about_loaded, is_code, loaded_code
 from ..common.version import __version__
 from ..ir.build_graph import Outputs, Updates
@@ -60,18 +63,42 @@ MAX_FILES = 32
 MAX_HASHED_BYTES = 8 << 20
 """The maximum bytes of a graph's leaves that are hashed by content."""
 
+WITHOUT_INFLUENCE = (
+    "VKSCHED_CACHE",  # the folder
+    "VKSCHED_CHECK",  # checks runs
+    "VKSCHED_FIND_OVERFLOW",  # after runs
+    "VKSCHED_MONITOR",
+    "VKSCHED_PROBE",  # the process in which drivers are loaded
+    "VKSCHED_TEMPLATES",  # the process in which chat templates are rendered
+    "VKSCHED_TRACE",
+)
+"""Environment variables of the package that change neither a graph nor its plan. All others are
+part of the hash.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class DeferredGraph:
     """A graph of one output that is built only if the cache has none.
 
     key: everything that determines the graph besides the options of passes, as plain data; None
-    disables the cache. leaves: the weights and states that `build` would use.
+    disables the cache. leaves: the weights and states that `build` would use. inputs: the names of
+    its inputs.
     """
 
     key: tuple[object, ...] | None
     leaves: LeafTable
     build: Callable[[], tuple[Outputs, Updates]]
+    inputs: frozenset[str]
+
+    def require_ends(self, graph: Graph) -> None:
+        """Raise GraphError unless a graph from a file has these inputs and one output."""
+        names = {node.name for node in graph.inputs}
+        if names != self.inputs or len(graph.outputs) != 1:
+            raise GraphError(
+                f"[graph] expected inputs {sorted(self.inputs)} and one output, got "
+                f"{sorted(names)} and {len(graph.outputs)}"
+            )
 
 
 class CachedGraph:
@@ -85,21 +112,22 @@ class CachedGraph:
         self._name = f"{key}.graph"
         self._files = DiskCache(folder, "graphs", ", and built again", MAX_FILES)
 
-    def read(self) -> CachedPlan | None:
+    def read(self, require_ends: Callable[[Graph], None]) -> CachedPlan | None:
         """Return the rewritten graph with the leaves of this process, and its plan; None if there
-        is no valid file.
+        is no valid file. require_ends: raises GraphError if it is not the graph of the request.
         """
-        return self._files.get(self._name, self._parse)
+        return self._files.get(self._name, partial(self._parse, require_ends))
 
-    def _parse(self, content: bytes) -> CachedPlan | None:
+    def _parse(self, require_ends: Callable[[Graph], None], content: bytes) -> CachedPlan | None:
         document = document_of(content)
         if document.fields["key"] != self._key:
             raise ValueError("it has another key")
         if not is_code(document.fields["code"]):
             return None
-        cached = CachedPlan(decode_graph(document, self._leaves), document.fields["plan"])
+        graph = decode_graph(document, self._leaves)
+        require_ends(graph)
         self._read, self._content = document, content
-        return cached
+        return CachedPlan(graph, document.fields["plan"])
 
     def set_aside(self, why: Exception) -> None:
         """Rename a file whose graph or plan turned out to be invalid, with a warning."""
@@ -137,10 +165,15 @@ def hash_of(inputs: tuple[object, ...] | None, rewriting: str | None) -> str | N
         *(FORMAT, str(PACKAGE), __version__),
         *(sys.version, np.__version__, platform.machine()),
         (native, about),
-        sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
+        sorted(item for item in os.environ.items() if _has_influence(item[0])),
         (inputs, rewriting),
     )
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
+
+
+def _has_influence(variable: str) -> bool:
+    """Return True if an environment variable may change a graph or its plan."""
+    return variable.startswith("VKSCHED_") and variable not in WITHOUT_INFLUENCE
 
 
 def describe_graph(graph: Graph) -> tuple[object, ...] | None:

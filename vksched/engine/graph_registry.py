@@ -108,7 +108,7 @@ class GraphRegistry:
         rewriting = None if deferred.key is None else self.rewriting
         inputs = None if deferred.key is None else (*deferred.key, repr(options.precision))
         file = CachedGraph(hash_of(inputs, rewriting), deferred.leaves)
-        cached, progress = file.read(), options.progress
+        cached, progress = file.read(deferred.require_ends), options.progress
         if cached is not None:
             try:
                 request = Request(cached.graph, (), {}, cached_plan=cached)
@@ -158,7 +158,8 @@ class GraphRegistry:
         if request.cached_plan is None:
             is_deferred = file is not None
             file = file or self._file_of(request)
-            ready = preparing.lighten(request, None if is_deferred else file.read())
+            cached = None if is_deferred else file.read(request.require_ends)
+            ready = preparing.lighten(request, cached)
         assert file is not None
         try:
             state = GraphExecutionState(preparing, ready, progress)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ..common.dtypes import NDArray
-from ..common.errors import PlanError
+from ..common.errors import GraphError, PlanError
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor
 from ..passes import RewriteConstraints, optimize
@@ -169,9 +169,28 @@ class Request:
         built = Request(graph, overrides, observed, pipeline_order=self.pipeline_order)
         return replace(built, notes=self.notes, all_reduce_nodes=self.all_reduce_nodes)
 
+    def require_ends(self, graph: Graph) -> None:
+        """Raise GraphError unless a graph from a file has the inputs and outputs of this request,
+        and all nodes that it names.
+        """
+        found, expected = _ends(graph), _ends(self.graph)
+        if found != expected:
+            raise GraphError(f"[graph] expected inputs and outputs {expected}, got {found}")
+        at = {**graph.aliases, **{node.name: node.id for node in graph.nodes}}
+        names = {*self.graph.aliases, *(node.name for node in self.graph.nodes)}
+        for node in (self.graph.nodes[n] for n in self._named()):
+            if node.name not in at or graph.nodes[at[node.name]].name not in names:
+                raise GraphError(f"[graph] expected the named node {node.name}, got none")
+
     def _named(self) -> set[int]:
         """The nodes that the request names directly, not by a pattern."""
         return {*self.observers, *(key for key, _ in self.overrides if isinstance(key, int))}
+
+
+def _ends(graph: Graph) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the types of inputs and outputs by name."""
+    inputs = {node.name: str(node.type) for node in graph.inputs}
+    return inputs, {name: str(graph.nodes[n].type) for name, n in graph.outputs}
 
 
 def plan_request(request: Request, topology: Topology, planned: Callable[[Request], Plan]) -> Plan:

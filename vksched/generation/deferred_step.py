@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..importers.gguf.kv_cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
+INPUTS = frozenset(("ids", "start", "count"))
+"""The inputs of a step."""
 MIN_LAYERS = 4
 """The minimum number of layers of a model whose steps are worth a file."""
 
@@ -67,6 +69,5 @@ def deferred_step(
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    return DeferredGraph(
-        step_key(model, cache, size) if is_worth else None, StepLeaves(model, cache), build
-    )
+    key = step_key(model, cache, size) if is_worth else None
+    return DeferredGraph(key, StepLeaves(model, cache), build, INPUTS)

@@ -162,7 +162,8 @@ def _topology_key(topology: Topology, request: PlanRequest, splits: int) -> Any:
     """Return the properties of a machine that plans depend on, except its free memory.
 
     Plans for latency do not depend on measured costs either, which each run changes, if one device
-    runs everything as one split. splits: the number of splits of the plan.
+    runs everything as one split: without a choice they have no decision. splits: the number of
+    splits of the plan.
     """
     data = topology.as_dict()
     is_one = len(topology.devices) == 1 or (splits <= 1 and _without_choice(topology, request))

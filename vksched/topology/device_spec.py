@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from ..common.errors import PlanError
-from .limits import Limits
+from .limits import Limits, WeaklyReferenced
 from .links import Link
 from .perf_model import PerfModel
 from .tuned_variants import TunedVariants
@@ -43,7 +43,7 @@ the next one on that device.
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(WeaklyReferenced):
     """One device as the planner sees it.
 
     Parameters

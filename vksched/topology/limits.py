@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from .tuned_variants import TunedVariants
 
 
+class WeaklyReferenced:
+    """Base class of slotted dataclasses whose objects are keys of weak maps."""
+
+    __slots__ = ("__weakref__",)  # Python 3.10 has no weakref_slot
+
+
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(WeaklyReferenced):
     """Limits and features of a device for one compute kernel. The defaults are the minima that
     Vulkan 1.1 guarantees.
     """

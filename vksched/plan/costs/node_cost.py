@@ -25,6 +25,7 @@ from ...ir.graph import Graph, Node
 from ...ir.op import EPILOGUE, Call, Op, Work
 from ...ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
 from ...ops.lowering.variants import Choice
+from ...storage.weak_map import WeakIdMap
 from ...topology.device_spec import ALIGN_BYTES, DeviceSpec
 from ...topology.perf_model import ANY, BOUNDS
 from ...topology.topology import Topology
@@ -70,12 +71,27 @@ def unsupported_reason(spec: DeviceSpec, graph: Graph, node: Node) -> str | None
     return None
 
 
-MAX_OWNERS = 16
-"""The maximum number of devices and limits for which results of a graph's calls are cached."""
+class _Results:
+    """The cached results of a graph's distinct calls for devices and their limits, by signature.
+
+    Equal objects share results. An entry ends with its object, therefore the number of devices is
+    not bounded.
+    """
+
+    def __init__(self) -> None:
+        self._by_value: WeakKeyDictionary[object, dict[int, Any]] = WeakKeyDictionary()
+        self._by_id: WeakIdMap[dict[int, Any]] = WeakIdMap()
+
+    def of(self, owner: object) -> dict[int, Any]:
+        """Return the results for a device or its limits."""
+        found = self._by_id.get(owner)  # without the hash of all fields
+        if found is None:
+            found = self._by_value.setdefault(owner, {})
+            self._by_id.set(owner, found)
+        return found
 
 
-_results: WeakKeyDictionary[Graph, dict[int, tuple[object, dict[int, Any]]]] = WeakKeyDictionary()
-"""By graph and by the identity of a device or its limits: the object, and results by signature."""
+_results: WeakKeyDictionary[Graph, _Results] = WeakKeyDictionary()
 
 
 def _known(graph: Graph, owner: object) -> dict[int, Any]:
@@ -84,13 +100,8 @@ def _known(graph: Graph, owner: object) -> dict[int, Any]:
     """
     of_graph = _results.get(graph)
     if of_graph is None:
-        of_graph = _results[graph] = {}
-    found = of_graph.get(id(owner))
-    if found is None or found[0] is not owner:
-        if len(of_graph) >= MAX_OWNERS:
-            of_graph.clear()
-        found = of_graph[id(owner)] = owner, {}
-    return found[1]
+        of_graph = _results[graph] = _Results()
+    return of_graph.of(owner)
 
 
 def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
