@@ -80,11 +80,12 @@ class CachedPlan:
     taken: bool = False
 
     def answer(self, request: PlanRequest, topology: Topology) -> Plan | None:
-        """Return the plan that `PlanRequest.answer` would return for this graph; None if it may
-        differ.
+        """Return the plan that the planner would return for this graph; None if it may differ.
 
-        Raises:
-            DamagedPlan: the document is invalid; later calls return None.
+        Raises
+        ------
+        DamagedPlan
+            The document is invalid; later calls return None.
         """
         document, found = self.document, None
         try:
@@ -92,7 +93,7 @@ class CachedPlan:
                 found = self._answer(document, request, topology)
         except DECODE_ERRORS as error:
             self.document = None
-            raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
+            raise DamagedPlan(f"[plan cache] expected a plan of the graph, {error}") from error
         finally:
             self.taken = found is not None
         return found
