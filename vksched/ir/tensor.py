@@ -276,8 +276,10 @@ def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
     unless that loses more than digits; arrays keep theirs. A Python bool is rejected, because it is
     most likely the result of `==`.
 
-    Raises:
-        DTypeError: the value does not fit the type of `like`, or is a Python bool.
+    Raises
+    ------
+    DTypeError
+        The value does not fit the type of `like`, or is a Python bool.
     """
     if isinstance(value, Tensor):
         return value
@@ -298,8 +300,10 @@ def _holds_bool(value: object) -> bool:
 def convert(what: str, value: object, dtype: str) -> NDArray:
     """Convert scalars or sequences of them to an array of an element type.
 
-    Raises:
-        DTypeError: they are not numbers of one shape, or lose more than digits.
+    Raises
+    ------
+    DTypeError
+        They are not numbers of one shape, or lose more than digits.
     """
     try:
         array = np.asarray(value)

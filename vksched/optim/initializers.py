@@ -134,8 +134,10 @@ def kaiming_normal(
 def fans_of(op: str, shape: Sizes, fans_arg: Sequence[int] | None = None) -> tuple[int, int]:
     """Return the given fan in and fan out, or those of a weight of shape (out, in, kernel ...).
 
-    Raises:
-        ShapeError: the shape does not determine them, or they are not two positive integers.
+    Raises
+    ------
+    ShapeError
+        The shape does not determine them, or they are not two positive integers.
     """
     if fans_arg is not None:
         fans = as_shape(fans_arg)

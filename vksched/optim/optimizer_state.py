@@ -28,10 +28,13 @@ completed steps, a float32 scalar, to a float32 scalar.
 def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]]:
     """Return each parameter with its gradient.
 
-    Raises:
-        GradientError: the structures differ, there are no parameters, or one is no state or occurs
-            twice.
-        ShapeError, DTypeError: a gradient has another type than its parameter, or is not float32.
+    Raises
+    ------
+    GradientError
+        The structures differ, there are no parameters, or one is no state or occurs
+        twice.
+    ShapeError, DTypeError
+        A gradient has another type than its parameter, or is not float32.
     """
     if isinstance(params, Tensor):
         params, grads = (params,), (grads,) if isinstance(grads, Tensor) else grads
@@ -72,8 +75,10 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
 def sequence(op: str, what: str, values: object) -> tuple[Any, ...]:
     """Return the elements of an iterable. what: its name in the error.
 
-    Raises:
-        GradientError: it is not iterable.
+    Raises
+    ------
+    GradientError
+        It is not iterable.
     """
     if isinstance(values, Iterable):
         return tuple(values)
@@ -108,10 +113,13 @@ class Steps:
 def count_steps(op: str, rate: Rate, name: str) -> Steps:
     """Return a new step count with its learning rate.
 
-    Raises:
-        DTypeError, ShapeError: the rate is neither a number of 0 or more, nor a float32 scalar, nor
-            a function that returns one.
-        GraphError: the name is empty or no str.
+    Raises
+    ------
+    DTypeError, ShapeError
+        The rate is neither a number of 0 or more, nor a float32 scalar, nor
+        a function that returns one.
+    GraphError
+        The name is empty or no str.
     """
     if not isinstance(name, str) or not name:
         raise GraphError(f"[{op}] expected text as name, got {name!r}")
@@ -134,8 +142,10 @@ def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
 def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
     """Return a number in low..high, without high.
 
-    Raises:
-        DTypeError: it is no number. ShapeError: it is out of range.
+    Raises
+    ------
+    DTypeError
+        It is no number. ShapeError: it is out of range.
     """
     number = as_float(op, what, value)
     if not low <= number < high:
@@ -147,8 +157,10 @@ def in_range(op: str, what: str, value: object, low: float, high: float) -> floa
 def two_betas(op: str, values: object) -> tuple[float, float]:
     """Return the two decay rates of moments.
 
-    Raises:
-        DTypeError: they are no numbers. ShapeError: they are not two, or not in 0..1, without 1.
+    Raises
+    ------
+    DTypeError
+        They are no numbers. ShapeError: they are not two, or not in 0..1, without 1.
     """
     numbers = as_floats(op, "betas", values)
     if len(numbers) != 2:

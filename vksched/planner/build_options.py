@@ -47,8 +47,10 @@ def make_options(support: OpSupport, overrides: Overrides, with_cpu: bool) -> Op
     with_cpu: the CPU may run all nodes that it supports; else only nodes that no other device
     supports.
 
-    Raises:
-        PlanError: the graph has states or observed values, which require a static plan.
+    Raises
+    ------
+    PlanError
+        The graph has states or observed values, which require a static plan.
     """
     graph = support.graph
     _require_plain(support)

@@ -153,9 +153,11 @@ def check_objective(
 ) -> Objective:
     """Return an objective after checking that the policy supports it.
 
-    Raises:
-        PlanError: an unknown policy or objective, or an objective other than latency for a policy
-            that ignores objectives.
+    Raises
+    ------
+    PlanError
+        An unknown policy or objective, or an objective other than latency for a policy
+        that ignores objectives.
     """
     if policy not in POLICIES:
         raise PlanError(f"[{where}] expected a policy of {', '.join(POLICIES)}, got {policy!r}")

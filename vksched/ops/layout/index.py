@@ -46,8 +46,10 @@ def check_index_type(op: str, indices: TensorType) -> None:
 def positions(op: str, indices: NDArray, size: int) -> NDArray:
     """Return indices into an axis as non-negative int64.
 
-    Raises:
-        IndexOutOfRange: an index is outside of the axis.
+    Raises
+    ------
+    IndexOutOfRange
+        An index is outside of the axis.
     """
     wide = indices.astype(np.int64)
     bad = wide[(wide < -size) | (wide >= size)]

@@ -136,8 +136,10 @@ def _parts(
 
     steps: loop iterations per update.
 
-    Raises:
-        UnsupportedOp: a line has too many updates.
+    Raises
+    ------
+    UnsupportedOp
+        A line has too many updates.
     """
     if updates > MAX_ORDERED_UPDATES and not limits.software:
         raise UnsupportedOp(

@@ -52,8 +52,10 @@ def arrange(
     pipeline: with stages that exist. devices: the device of each stage. shown: nodes whose full
     values are needed, besides the outputs.
 
-    Raises:
-        PlanError: the batch cannot be split, or the schedule does not support the number of stages.
+    Raises
+    ------
+    PlanError
+        The batch cannot be split, or the schedule does not support the number of stages.
     """
     stages = pipeline.stages
 

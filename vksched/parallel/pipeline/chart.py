@@ -13,8 +13,10 @@ from .simulate_schedule import Simulated
 def save_chart(simulated: Simulated, path: str | os.PathLike[str]) -> None:
     """Write the chart of a simulated schedule as SVG.
 
-    Raises:
-        PlanError: the name does not end in .svg, or the file cannot be written.
+    Raises
+    ------
+    PlanError
+        The name does not end in .svg, or the file cannot be written.
     """
     save_picture(path, lambda: draw_chart(simulated))
 

@@ -26,9 +26,11 @@ def dualpipe(devices: int, microbatches: int) -> PipelineSchedule:
     """Return the DualPipe schedule: stage s is on device s for the first half of the microbatches,
     and on device p - 1 - s for the second half.
 
-    Raises:
-        PlanError: the number of devices is odd, or that of microbatches is odd or less than twice
-            the devices.
+    Raises
+    ------
+    PlanError
+        The number of devices is odd, or that of microbatches is odd or less than twice
+        the devices.
 
     Source: DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.2.1.
     """

@@ -20,8 +20,10 @@ def interleaved(devices: int, microbatches: int, rounds: int = 2) -> PipelineSch
     Microbatches are processed in groups of one per device, a group through one round of stages
     after the other, so their number has to be a multiple of the devices.
 
-    Raises:
-        PlanError: it is not.
+    Raises
+    ------
+    PlanError
+        It is not.
 
     Source: Narayanan and others, Efficient large-scale language model training on GPU clusters
     using Megatron-LM, SC 2021.

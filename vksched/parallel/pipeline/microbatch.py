@@ -71,8 +71,10 @@ def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], boo
     axis: the batch axis of the inputs. first: returns True for names of the first stage, whose
     first input determines the batch size.
 
-    Raises:
-        PlanError: the batch is not divisible, or a node mixes microbatches.
+    Raises
+    ------
+    PlanError
+        The batch is not divisible, or a node mixes microbatches.
     """
     return _Finder(graph, count, axis, first).find()
 

@@ -83,8 +83,10 @@ class PipelineSchedule:
         """Return the schedule after checking it: each stage processes each microbatch once,
         completely and on one device, and devices do not wait for each other in a cycle.
 
-        Raises:
-            PlanError: a check fails.
+        Raises
+        ------
+        PlanError
+            A check fails.
         """
         if sum(map(len, self.orders)) != len(self.device_of):
             raise PlanError(f"[pipeline] {self.name} does an action twice")
@@ -111,8 +113,10 @@ class PipelineSchedule:
     def in_order(self) -> Iterator[tuple[int, Action]]:
         """Yield each device and action, after their dependencies.
 
-        Raises:
-            PlanError: devices wait for each other in a cycle.
+        Raises
+        ------
+        PlanError
+            Devices wait for each other in a cycle.
         """
         done: set[Action] = set()
         at = [0] * self.devices

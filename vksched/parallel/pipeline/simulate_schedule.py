@@ -81,8 +81,10 @@ def simulate(
 
     times: those of all stages, or a sequence with those of each stage.
 
-    Raises:
-        PlanError: devices wait for each other in a cycle.
+    Raises
+    ------
+    PlanError
+        Devices wait for each other in a cycle.
     """
     of = [times] * schedule.stages if isinstance(times, PhaseTimes) else list(times)
     start: dict[Action, float] = {}

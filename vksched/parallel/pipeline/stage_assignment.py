@@ -34,8 +34,10 @@ class Place:
 def find_places(graph: Graph, stages: Sequence[str], batched: Collection[int]) -> dict[int, Place]:
     """Return the stage and phase of each node that is computed once per microbatch.
 
-    Raises:
-        PlanError: a stage reads a later one.
+    Raises
+    ------
+    PlanError
+        A stage reads a later one.
     """
     out: dict[int, Place] = {}
     named = {

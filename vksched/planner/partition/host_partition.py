@@ -34,8 +34,10 @@ from ...topology.topology import Topology
 def cut(plan: Plan) -> tuple[HostPlan, ...]:
     """Return the subplans of a plan, the driver's first; only the driver's may be without splits.
 
-    Raises:
-        PlanError: the plan is dynamically scheduled.
+    Raises
+    ------
+    PlanError
+        The plan is dynamically scheduled.
     """
     if plan.any_order or type(plan) is not Plan:
         raise PlanError(

@@ -106,8 +106,10 @@ class Evaluator:
         """Return the metrics of single devices, with other devices for unsupported nodes, and with
         the CPU for them.
 
-        Raises:
-            OutOfMemory: none of them fits.
+        Raises
+        ------
+        OutOfMemory
+            None of them fits.
         """
         out: list[Evaluated] = []
         for strategy in strategies.singles():
@@ -149,8 +151,10 @@ class Evaluator:
     def fit(self, each: Evaluated) -> Evaluated:
         """Return a candidate evaluated with its memory allocated.
 
-        Raises:
-            OutOfMemory: it does not fit.
+        Raises
+        ------
+        OutOfMemory
+            It does not fit.
         """
         found = fitted(self.support, self.overrides, each.strategy.hints)
         if not found[1]:
@@ -160,8 +164,10 @@ class Evaluator:
     def fit_in_order(self) -> Fitted:
         """Return the draft of devices in their order, with the best choice of streamed weights.
 
-        Raises:
-            OutOfMemory: it does not fit.
+        Raises
+        ------
+        OutOfMemory
+            It does not fit.
         """
         strategy = Strategy("", PlacementHints(self.support.topology.order, {}, ""))
         found = fitted(self.support, self.overrides, strategy.hints)

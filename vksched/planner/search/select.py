@@ -83,8 +83,10 @@ def choose(
     with_cpu: the CPU competes; else it runs only nodes that no other device supports. copies: as in
     `plan_graph`.
 
-    Raises:
-        OutOfMemory: no candidate fits.
+    Raises
+    ------
+    OutOfMemory
+        No candidate fits.
     """
     devices = _competing(support.topology, with_cpu)
     quick = objective == LATENCY
