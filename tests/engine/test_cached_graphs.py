@@ -28,6 +28,8 @@ from vksched.passes import RewriteConstraints, optimize
 from vksched.plan.plan import Plan
 from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import answer
+from vksched.storage import content_hash
+from vksched.storage.model_file import MIN_MAPPED_BYTES, open_model
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
 
@@ -170,6 +172,30 @@ def test_a_damaged_entry_is_ignored_and_written_again(
         assert np.array_equal(start(path), right)
     assert work.taken() == (1, 1) and file.with_suffix(".damaged").exists()
     assert np.array_equal(start(path), right) and work.taken() == (0, 0)
+
+
+def test_weights_of_a_file_are_known_by_it_unless_it_may_change_within_a_tick(
+    tmp_path: Path, folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> vs.Tensor:
+        content = np.frombuffer(open_model(path, "test").content, np.float32)
+        h = vs.input("x", (3, WIDTH))
+        for number in range(LAYERS):
+            start = number * WIDTH * WIDTH
+            w = content[start : start + WIDTH * WIDTH].reshape(WIDTH, WIDTH)
+            h = vs.tanh(h @ vs.weight(w, f"w{number}"))
+        return h
+
+    path = tmp_path / "w"
+    path.write_bytes(np.ones(MIN_MAPPED_BYTES, np.float32))
+    monkeypatch.setattr(content_hash, "SETTLED_NS", 10**12)
+    right = run(model())
+    assert np.array_equal(run(model()), right)
+    assert work.taken() == (2, 2) and not files(folder)
+    monkeypatch.setattr(content_hash, "SETTLED_NS", 0)
+    assert np.array_equal(run(model()), right)
+    assert np.array_equal(run(model()), right)
+    assert work.taken() == (1, 1) and len(files(folder)) == 1
 
 
 # -- graphs of tensors -----------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
+from vksched.storage import content_hash
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.topology import Topology
@@ -204,6 +205,7 @@ def main() -> int:
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
     deferred_step.MIN_LAYERS = layer_cost_cache.MIN_LAYERS = 2
+    content_hash.SETTLED_NS = 0  # the model is written just before
     package_code.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)

@@ -36,7 +36,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.serialize.plan_codec import encode_plan
 from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import answer
-from vksched.storage import disk_cache
+from vksched.storage import content_hash, disk_cache
 from vksched.storage.lazy_array import as_array
 from vksched.storage.model_file import MIN_MAPPED_BYTES
 from vksched.topology.topology import Topology
@@ -52,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(deferred_step, "MIN_LAYERS", 2)
     monkeypatch.setattr(package_code, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(content_hash, "SETTLED_NS", -sys.maxsize)  # models are just written
     return tmp_path / "cache" / "graphs"
 
 
@@ -129,6 +130,15 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     _, got, again = start(copies=2)
     assert again == 2 and np.array_equal(got, right)
     assert start(copies=2)[2] == 0, "the plan of the last start is kept"
+
+
+def test_steps_of_a_file_that_may_change_within_a_tick_are_not_retained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(content_hash, "SETTLED_NS", 10**12)
+    assert read(build_model(tmp_path / "m.gguf"), monkeypatch)[1] == 2
+    assert read(loaded(tmp_path / "m.gguf"), monkeypatch)[1] == 2
+    assert not list(folder.glob("*.graph"))
 
 
 def test_where_no_plan_can_be_retained_the_graph_is_and_is_written_once(

@@ -11,12 +11,13 @@ and planning, and language models also the construction of their steps.
 The hash covers everything that determines the graph, the native modules, numpy's version, vksched's
 environment variables except WITHOUT_INFLUENCE, and the options of the passes; any change selects
 another file. A graph that is built already is hashed by its nodes, constants and weights: weights
-of a file by the file and their position in it, all others by content. A `DeferredGraph` names its
-inputs instead, and is built only if there is no file. The code is the list of modules that were
-loaded: a file written by other modules is ignored, and no file is written if a module has changed
-since it was loaded. The planner checks the plan when it is used (planner/plan_cache.py). The cache
-is optional: if a file is damaged, has another format or does not fit the leaves, or if the folder
-cannot be read or written, the graph is rewritten again.
+of a file by the file and their position in it, all others by content; a graph of a file that was
+written a moment ago is not cached. A `DeferredGraph` names its inputs instead, and is built only if
+there is no file. The code is the list of modules that were loaded: a file written by other modules
+is ignored, and no file is written if a module has changed since it was loaded. The planner checks
+the plan when it is used (planner/plan_cache.py). The cache is optional: if a file is damaged, has
+another format or does not fit the leaves, or if the folder cannot be read or written, the graph is
+rewritten again.
 
 The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
 Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
@@ -50,6 +51,7 @@ from ..ops.lowering import native_kernels
 from ..passes import RewriteConstraints
 from ..planner.plan_cache import CachedPlan
 from ..storage.cache_folder import folder_of, optional_write
+from ..storage.content_hash import is_settled
 from ..storage.disk_cache import DiskCache
 from ..storage.lazy_array import LazyArray, origin_of
 from ..topology.tuned_variants import TunedVariants
@@ -178,7 +180,8 @@ def _has_influence(variable: str) -> bool:
 
 def describe_graph(graph: Graph) -> tuple[object, ...] | None:
     """Return everything that passes read of a graph as plain data; None if it is too small, has ops
-    that are not declared by name alone, or if too many bytes would have to be hashed.
+    that are not declared by name alone, if too many bytes would have to be hashed, or if a file of
+    weights was written a moment ago.
     """
     if len(graph.nodes) < MIN_NODES or any(node.declaration.opaque for node in graph.calls):
         return None
@@ -188,6 +191,8 @@ def describe_graph(graph: Graph) -> tuple[object, ...] | None:
         origin = None if graph.nodes[node_id].op == "constant" else origin_of(held)
         if origin is not None:
             extent = origin.extent
+            if not is_settled(extent.identity):
+                return None
             where = extent.identity, extent.start, extent.size
             leaves.append((node_id, where, origin.shape, origin.dtype, origin.blocks))
             continue

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.graph_cache import DeferredGraph
 from ..engine.graph_document import STATE, Leaf
 from ..ir.build_graph import Outputs, Updates
+from ..storage.content_hash import is_settled
 
 if TYPE_CHECKING:
     from ..importers.gguf.kv_cache import KeyValueCache
@@ -50,8 +51,10 @@ class StepLeaves:
 
 
 def step_key(model: LanguageModel, cache: KeyValueCache, size: int) -> tuple[object, ...] | None:
-    """Return everything that determines a step as plain data; None if the model is in memory."""
-    if model.file.identity is None:
+    """Return everything that determines a step as plain data; None if the model is in memory or its
+    file was written a moment ago.
+    """
+    if model.file.identity is None or not all(map(is_settled, model.file.identity)):
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     return (*about, cache.length, cache.dtype, size)

@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from .weak_map import WeakIdMap
 
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9
-"""A file must be unchanged for this long before its hashes are cached: then its times show the next
-change.
+"""A file must be unchanged for this long before results of its content are cached: then its times
+show the next change.
 """
 MAX_FILES = 64
 """Files whose hashes are cached."""
@@ -119,10 +119,18 @@ def _read_hashes(path: Path, size: int) -> dict[str, str]:
     return found
 
 
+def is_settled(identity: Sequence[int]) -> bool:
+    """Return True if the identity of a file shows the next change of its content: the file has not
+    changed for SETTLED_NS.
+    """
+    *_, written_ns, changed_ns = identity
+    return time.time_ns() - max(written_ns, changed_ns) >= SETTLED_NS
+
+
 def _store_hash(origin: Origin, digest: str) -> None:
-    """Cache the hash of bytes of a file that has not changed for SETTLED_NS."""
-    path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
-    if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
+    """Cache the hash of bytes of a file that has not changed recently."""
+    path = _path_of(origin.extent)
+    if path is None or not is_settled(origin.extent.identity):
         return
     with optional_write(path.parent):  # the cache is optional
         make_folder(path.parent)
