@@ -158,7 +158,7 @@ def test_no_caller_keeps_a_node_busy_with_a_loop(tmp_path: Path) -> None:
     nodes = StartedWorkers(tmp_path)
     try:
         with on_cpus([node := nodes("node1")]) as sched:
-            with pytest.raises(vs.DeviceError, match="node1 refuses its part.*--onnx-ops"):
+            with pytest.raises(vs.DeviceError, match="node1 refuses its host plan.*--onnx-ops"):
                 forced(sched, endless())
             run = sched.compile(vs.input("x", (3,)) + 1, {"*": "node1/cpu"})
             np.testing.assert_array_equal(run(x=np.zeros(3, np.float32)), np.ones(3))

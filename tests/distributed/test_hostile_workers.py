@@ -165,7 +165,7 @@ def test_a_node_that_refuses_each_part_is_out_of_use(
     x, weight = vs.input("x", X.shape), vs.weight(np.arange(16, dtype=np.float32).reshape(4, 4))
     second = vs.mul(x, weight, name="second")
     with scheduler(nodes) as sched:
-        with pytest.warns(vs.VkschedWarning, match="node2.*refuses its part"):
+        with pytest.warns(vs.VkschedWarning, match="node2.*refuses its host plan"):
             run = sched.compile(second, placement={"second": "node2/cpu"})
             assert np.array_equal(run(x=X), np.arange(16, dtype=np.float32).reshape(4, 4))
         assert "node2/cpu" in sched.failed_devices

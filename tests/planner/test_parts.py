@@ -207,7 +207,7 @@ WRONG: dict[str, tuple[Callable[[list[HostPlan]], list[HostPlan]], str]] = {
     "numbers are missing": (lambda p: changed(p, 1, numbers=()), "0 numbers for 1 splits"),
     "a number is too large": (lambda p: changed(p, 1, numbers=(9,)), r"numbers \(9,\) of"),
     "results are too many": (lambda p: changed(p, 1, results=9), "9 results"),
-    "two have one name": (lambda p: [*p, p[1]], "one part for each host"),
+    "two have one name": (lambda p: [*p, p[1]], "one for each host"),
 }
 
 

@@ -71,4 +71,4 @@ def refusing(host: str) -> Iterator[None]:
     except DeviceError:
         raise
     except (VkschedError, SchemaError) as error:
-        raise DeviceError(f"[cluster] {host} refuses its part: {error}") from error
+        raise DeviceError(f"[cluster] {host} refuses its host plan: {error}") from error

@@ -83,7 +83,7 @@ class PlanRunner:
         """
         with self._lock:
             if number in self._plans or number in self._preparing:
-                raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
+                raise PlanError(f"[host plan] expected a new plan, got {number}, which is prepared")
             self._preparing.add(number)
         try:
             prepared = self._prepared_part(number, part, progress)
@@ -95,7 +95,7 @@ class PlanRunner:
         finally:
             with self._lock:
                 self._preparing.discard(number)
-        raise RunAborted("[parts] the driver has gone")
+        raise RunAborted("[host plan] the driver has gone")
 
     def _prepared_part(
         self, number: int, part: HostPlan, progress: Progress | None
@@ -121,7 +121,9 @@ class PlanRunner:
             device = self._devices.get(planned.name)
             if device is None:
                 known = ", ".join(self._devices)
-                raise PlanError(f"[parts] expected one of {known} as device, got {planned.name}")
+                raise PlanError(
+                    f"[host plan] expected one of {known} as device, got {planned.name}"
+                )
             there = device.spec
             same = replace(planned.limits, tuned=there.limits.tuned) == there.limits
             fits = number not in used or (
@@ -129,7 +131,7 @@ class PlanRunner:
             )
             if planned.kind != there.kind or not fits:
                 raise PlanError(
-                    f"[parts] the part takes {planned.name} for another device than it is; try to "
+                    f"[host plan] it takes {planned.name} for another device than it is; try to "
                     "plan again"
                 )
             found.append(device)

@@ -248,4 +248,4 @@ class HostPlanCodec:
 
 
 def _unreadable(error: BaseException) -> PlanError:
-    return PlanError(f"[parts] the part cannot be made of its document: {error}")
+    return PlanError(f"[host plan] it cannot be decoded from its document: {error}")

@@ -102,7 +102,7 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     """
     left = {host_plan.host: _walk(host_plan) for host_plan in host_plans}
     if len(left) != len(host_plans):
-        raise PlanError(f"[parts] expected one part for each host, got {len(host_plans)}")
+        raise PlanError(f"[host plan] expected one for each host, got {len(host_plans)}")
     sent: set[tuple[str, int, str]] = set()
     at = {host: next(steps, None) for host, steps in left.items()}
     moved = True
@@ -114,10 +114,10 @@ def fit_together(host_plans: Sequence[HostPlan]) -> tuple[HostPlan, ...]:
     stuck = [f"{host or 'the caller'} at {step}" for host, step in at.items() if step is not None]
     if stuck:
         raise PlanError(
-            f"[parts] deadlock: hosts wait for values that are never sent: {', '.join(stuck)}"
+            f"[host plan] deadlock: hosts wait for values that are never sent: {', '.join(stuck)}"
         )
     if sent:
-        raise PlanError(f"[parts] values are sent that no host receives: {sorted(sent)}")
+        raise PlanError(f"[host plan] values are sent that no host receives: {sorted(sent)}")
     return tuple(host_plans)
 
 
@@ -135,10 +135,10 @@ def _proceeds(host: str, step: Send | Recv, sent: set[tuple[str, int, str]]) -> 
         return found
     key = host, step.value, step.host
     if key in sent:
-        raise PlanError(f"[parts] {host} sends value {step.value} to {step.host} twice")
+        raise PlanError(f"[host plan] {host} sends value {step.value} to {step.host} twice")
     sent.add(key)
     return True
 
 
 def _fail(host_plan: HostPlan, message: str) -> PlanError:
-    return PlanError(f"[parts] the part of {host_plan.host or 'the caller'} {message}")
+    return PlanError(f"[host plan] that of {host_plan.host or 'the caller'} {message}")

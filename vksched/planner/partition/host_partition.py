@@ -41,7 +41,7 @@ def cut(plan: Plan) -> tuple[HostPlan, ...]:
     """
     if plan.any_order or type(plan) is not Plan:
         raise PlanError(
-            "[parts] expected a static plan, got one that is scheduled dynamically; "
+            "[host plan] expected a static plan, got one that is scheduled dynamically; "
             'try policy="auto"'
         )
     hosts = [host_of(spec.name) for spec in plan.topology.devices]
