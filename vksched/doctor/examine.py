@@ -52,11 +52,11 @@ def examine(
     if names is None:
         chosen = inspect_system.gpus(devices)
     findings = [*inspect_system.system_findings(loader, found)]
-    described = []
+    described, tried = [], {info.name for info in chosen}
     for info in devices:
         findings += inspect_system.device_findings(info)
         health = inspect_system.describe_device(info)
-        if info.name in {one.name for one in chosen}:
+        if info.name in tried:
             health, more = _tried(info, health, every_case, kernels, speed, begin)
             findings += more
         described.append(health)

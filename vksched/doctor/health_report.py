@@ -139,7 +139,7 @@ class HealthReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data without paths, as it is written to the file."""
-        data: dict[str, Any] = _without_paths({"format": FORMAT, **asdict(self)})
+        data: dict[str, Any] = _without_paths({"format": FORMAT, **asdict(self)}, _private())
         return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -151,14 +151,14 @@ class HealthReport:
             raise VkschedError(f"[doctor] cannot write {path}: {reason}") from error
 
 
-def _without_paths(data: Any) -> Any:
+def _without_paths(data: Any, private: re.Pattern[str]) -> Any:
     """Return plain data whose texts have no folders; addresses of the web stay."""
     if isinstance(data, str):
-        return _private().sub(lambda found: found["address"] or "<path>", data)
+        return private.sub(lambda found: found["address"] or "<path>", data)
     if isinstance(data, Mapping):
-        return {key: _without_paths(value) for key, value in data.items()}
+        return {key: _without_paths(value, private) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_without_paths(value) for value in data]
+        return [_without_paths(value, private) for value in data]
     return data
 
 

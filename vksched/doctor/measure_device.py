@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..common.errors import VkschedError
-from ..common.schema import check
+from ..common.schema import parse
 from .health_report import Measurement
 
 LIMIT_S = 900.0
@@ -47,7 +46,7 @@ def _bench(device: str, suite: str, cases: str, more: Sequence[str] = ()) -> dic
             f"[doctor] expected measurements of {device} within {LIMIT_S:.0f} s, got none"
         ) from None
     try:
-        data: dict[str, Any] = check(json.loads(done.stdout), dict[str, Any], "the results")
+        data: dict[str, Any] = parse(done.stdout, dict[str, Any], "the results")
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise VkschedError(f"[doctor] the measurements of {device} failed: {last}") from None

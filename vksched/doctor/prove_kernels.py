@@ -16,9 +16,8 @@ from dataclasses import asdict
 from tempfile import TemporaryFile
 from typing import Any
 
-from ..testing.check_ops import check_samples
+from ..testing.check_ops import check_samples, op_of, select
 from ..testing.op_cases.op_sample import FunctionSample, OpSample
-from ..testing.op_table import CASES, FP16, FUNCTIONS, LONGS, UNSIGNED
 from .health_report import KernelFailure, KernelProof
 
 SILENT_S = 300.0
@@ -31,7 +30,7 @@ Case = OpSample | FunctionSample
 
 def selected_cases(every: bool) -> list[Case]:
     """Return all cases, or a small one for each op and element type."""
-    cases: list[Case] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
+    cases = select(())
     if every:
         return cases
     found: dict[object, Case] = {}
@@ -156,8 +155,7 @@ def main(device: str, which: str, start: str) -> None:
         for number, case in enumerate(selected_cases(which == "all")):
             if number < int(start):
                 continue
-            name = case.op if isinstance(case, OpSample) else case.function
-            _print_line(number, "begin", [name, case.id])
+            _print_line(number, "begin", [op_of(case), case.id])
             for outcome in check_samples(runner, [case]):
                 _print_line(number, "outcome", asdict(outcome))
 

@@ -33,13 +33,13 @@ def select(names: Sequence[str]) -> list[OpSample | FunctionSample]:
     name.
     """
     cases: list[OpSample | FunctionSample] = [*CASES, *FP16, *LONGS, *UNSIGNED, *FUNCTIONS]
-    known = {_op(case) for case in cases}
+    known = {op_of(case) for case in cases}
     names = [_resolve(name, known) for name in names]
     for name in names:
         if name not in known:
             hint = close_text(name, known)
             raise UnsupportedOp(f"[ops] expected an op with cases, got {name!r}{hint}")
-    return [case for case in cases if not names or _op(case) in names]
+    return [case for case in cases if not names or op_of(case) in names]
 
 
 def _resolve(name: str, known: Collection[str]) -> str:
@@ -48,7 +48,8 @@ def _resolve(name: str, known: Collection[str]) -> str:
     return name if name in known or found not in known else str(found)
 
 
-def _op(case: OpSample | FunctionSample) -> str:
+def op_of(case: OpSample | FunctionSample) -> str:
+    """Return the op or the function of a case."""
     return case.op if isinstance(case, OpSample) else case.function
 
 
@@ -56,7 +57,7 @@ def check_samples(runner: Runner, cases: Iterable[OpSample | FunctionSample]) ->
     """Yield the outcome of each case on one device with its own limits, for every variant."""
     limits, device = runner.device.limits, runner.device.name
     for case in cases:
-        about = (_op(case), case.id, device)
+        about = (op_of(case), case.id, device)
         try:
             if isinstance(case, FunctionSample):
                 results, reasons = runner.run_function(case, limits)
