@@ -125,7 +125,7 @@ def _ours_on_path() -> list[Path]:
     except ImportError:
         return [ROOT]
     built = Path(next(iter(vksched_native.__path__))).resolve()
-    native = FOLDER / "native"  # alone, without the packages beside it
+    native = FOLDER / "native"  # alone, without other packages
     native.mkdir(parents=True, exist_ok=True)
     link = native / built.name
     if not link.exists():

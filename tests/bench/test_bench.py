@@ -173,7 +173,7 @@ def test_every_kind_of_case_is_right_on_every_device(
 
 @pytest.mark.parametrize("device", DEVICES[:2])
 def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
-    stored = tmp_path / "kept.json"
+    stored = tmp_path / "stored.json"
     options = ["--devices", device, "--case", "matmul 64", "--time-budget", "0.01"]
     options += ["--baselines", "numpy"] if device == "cpu" else []
     shown = call(*options, "--output", str(stored))
@@ -215,7 +215,7 @@ def test_what_is_done_when_it_is_stopped_is_printed(
     shown = call("--devices", "cpu", "--case", "matmul 64,matmul 512")
     assert shown.exit_code == 130 and len(measured) == 2 and "Aborted" in shown.output
     assert re.search(rf"{measured[0]} +vksched +1 ms", shown.output)
-    gone = tmp_path / "no" / "kept.json"
+    gone = tmp_path / "no" / "stored.json"
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 

@@ -205,7 +205,7 @@ def test_tokens_go_round_behind_their_text(small: Path) -> None:
 
 
 def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: Path) -> None:
-    stored = tmp_path / "kept.json"
+    stored = tmp_path / "stored.json"
     options = ["bench", "--suite", "llm", "--model", str(small), "--devices", "cpu"]
     shown = CliRunner().invoke(main, [*options, "--time-budget", "0.01", "--output", str(stored)])
     assert shown.exit_code == 0, shown.output

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Work:
-    """What a start does: passes by nodes, plans by nodes."""
+    """Counts of a start: passes and plans by number of nodes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.optimized: list[int] = []

@@ -21,7 +21,7 @@ WINDOW = 7
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: model type of transformers. more: settings beside the common ones."""
+    """kind: model type of transformers. more: further settings."""
 
     architecture: str
     kind: str
