@@ -358,7 +358,7 @@ def _device_profile(topology: Topology) -> DeviceProfile:
 
 MAX_CPU_SLOWDOWN = 30.0
 """The slowdown of a CPU relative to the plan from which on a graph version for it is not tried."""
-_SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
+_SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes", "cores")
 
 
 def _in_use(topology: Topology) -> list[DeviceSpec]:

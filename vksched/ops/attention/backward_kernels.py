@@ -23,8 +23,8 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..layout.strided_copy import FILLS, fill_words
-from ..linalg import matmul_kernels
 from ..linalg.matmul_kernels import DISPATCH_FLOPS, product
+from ..linalg.matmul_shaders import SHADERS as MATMUL_SHADERS
 from ..lowering.strides import MAX_DISPATCHES, broadcast_strides
 from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from ..reduction.layer_norm import check_row
@@ -310,6 +310,6 @@ SHADERS = (
     *(f"attention_bwd_softmax{s}{g}" for s in ("", "_shaped") for g in ("", f"_{WORKGROUP}")),
     *("attention_bwd_tiled", "attention_bwd_tiled_masked"),
     *FILLS,
-    *matmul_kernels.SHADERS,
+    *MATMUL_SHADERS,
 )
 KERNEL = Kernel(SHADERS, _lower, _scratch, variants=variants)

@@ -19,7 +19,7 @@ from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, apply
 from ..layout.strided_copy import FILLS, fill_words
-from ..lowering.chunking import element_parts
+from ..linalg.split_k import SPLIT_K_SHADERS, add_parts
 from ..lowering.strides import LOOP_STEPS
 from .window import STEPS, WINDOW, Window, launches, three
 
@@ -108,23 +108,10 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         )
         for launch in launches(OP, items, lines * (g.shape[-1] + 1), call.limits)
     )
-    return sums if all_parts == 1 else (*sums, *_sum_up(call, all_parts))
-
-
-def _sum_up(call: Call, parts: int) -> tuple[Dispatch, ...]:
-    count = call.output.size
-    push = (("parts", parts), ("count", count))
-    return tuple(
-        Dispatch(
-            *(
-                "splitk_reduce",
-                (SCRATCH, OUTPUT),
-                groups,
-                (*push, ("first", first), ("last", last)),
-            ),
-            barrier=True,
-        )
-        for first, last, groups in element_parts(OP, count, parts + 1, call.limits)
+    return (
+        sums
+        if all_parts == 1
+        else (*sums, *add_parts(OP, SCRATCH, all_parts, call.output.size, call.limits))
     )
 
 
@@ -145,7 +132,7 @@ register(
         OP,
         _infer,
         _reference,
-        Kernel((OP, "splitk_reduce", *FILLS), _lower, _scratch),
+        Kernel((OP, *SPLIT_K_SHADERS, *FILLS), _lower, _scratch),
         attrs={**WINDOW, "kernel": STEPS},
         operands=(2, 2),
         work=_work,

@@ -22,6 +22,7 @@ from ...ir.op import Call
 from ...ir.precision import may_round
 from ...topology.limits import Limits
 from ..lowering.variants import COOPMAT
+from .split_k import MIN_GAIN, PARTS, split_name, without_split
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 FP16, INT8 = "float16*float16+float32", "int8*int8+int32"
@@ -51,6 +52,8 @@ _MAX_SUMS = 128
 """Maximum number of results that one invocation accumulates."""
 _USUAL_SUBGROUP = 32
 _UNTRANSPOSED = " untransposed"
+_REDUCE_STEPS = 512
+"""Steps along k that take as long as the dispatch that adds partial sums."""
 MIN_SIDE = 16
 """Minimum number of rows and columns of a result for which cooperative matrices are measured."""
 
@@ -171,7 +174,19 @@ def coopmat_tile(call: Call, of: str = MATMUL) -> CoopmatTile | None:
     `of` is MATMUL, CONV or INT8_MATMUL.
     """
     named = call.variant.startswith(COOPMAT)
-    return _tiles(call.limits, of).get(call.variant) if named else None
+    return _tiles(call.limits, of).get(without_split(call.variant)) if named else None
+
+
+def coopmat_split(name: str, sizes: tuple[int, int, int], batches: int, limits: Limits) -> str:
+    """Return the variant that splits the sums of a variant, or "" if this does not pay on a GPU
+    with this many cores. sizes: rows, columns and steps along k.
+    """
+    tile, (rows, columns, k) = _tiles(limits, MATMUL)[name], sizes
+    groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches
+    fitting = [parts for parts in PARTS if groups * parts <= limits.cores]
+    if not fitting or MIN_GAIN * (k / fitting[-1] + _REDUCE_STEPS) > k:
+        return ""
+    return split_name(name, fitting[-1])
 
 
 def coopmat_variants(

@@ -30,7 +30,7 @@ from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES
 from .coopmat import INT8_MATMUL, coopmat_tile, coopmat_variants
 from .int8_weights import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
-from .matmul_kernels import SHADERS as MATMUL_SHADERS
+from .matmul_shaders import SHADERS as MATMUL_SHADERS
 
 HEADER_WORDS = 4
 """Header of the scratch buffer, in words. The first word is the zero point of the packed values."""

@@ -31,7 +31,6 @@ from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
 from .matmul_blocks import blocks, divide, examples
 from .matmul_kernels import (
-    SHADERS,
     lower_product,
     pack,
     product,
@@ -41,6 +40,7 @@ from .matmul_kernels import (
     variants,
 )
 from .matmul_native import matmul_program
+from .matmul_shaders import SHADERS
 from .operands import matrices
 
 __all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]

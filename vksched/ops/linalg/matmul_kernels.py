@@ -21,12 +21,11 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import COOPMAT_SHADERS, CoopmatTile, coopmat_tile, coopmat_variants
-from .matmul_subgroup import LAYOUTS, TILES, SubgroupTile, subgroup_tiles
+from .coopmat import CoopmatTile, coopmat_tile, coopmat_variants
+from .matmul_subgroup import SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, tiles_of, vec4_tile, vec4_variants
 from .operands import (
     BF16_B,
-    FP16_B,
     batch_strides,
     fp16_weights,
     matrices,
@@ -34,6 +33,8 @@ from .operands import (
     pack_operand,
     round_up_to_vec4,
 )
+from .split_k import split_of, split_product, without_split
+from .split_variants import with_splits
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more axes takes several dispatches."""
@@ -84,6 +85,10 @@ MAX_GEMV_ROWS = 8
 
 def variants(call: Call) -> tuple[str, ...]:
     """Return the variants: subgroup or shared-memory tiles, then cooperative matrices."""
+    return with_splits(call, _packing_variants(call))
+
+
+def _packing_variants(call: Call) -> tuple[str, ...]:
     return _variants(call, True)
 
 
@@ -243,9 +248,18 @@ def _packs(call: Call) -> tuple[bool, bool]:
 
 
 def product_scratch(call: Call) -> tuple[int, ...]:
-    """Return the number of words of each packed operand."""
-    pairs = zip(operands_of(call)[:2], _packs(call), strict=True)
-    return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
+    """Return the number of words of each packed operand, and of partial sums."""
+    packs = _packs(call)
+    pairs = zip(operands_of(call)[:2], packs, strict=True)
+    packed = (math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
+    split = split_of(call.variant, _steps(call, packs))
+    return (*packed, *((split.parts * call.output.size,) if split else ()))
+
+
+def _steps(call: Call, packed: tuple[bool, bool]) -> int:
+    """Return the steps along k of a product with packed operands."""
+    k = matrices(call.inputs, call.attrs)[1]
+    return round_up_to_vec4(k) if any(packed) else k
 
 
 def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
@@ -271,13 +285,13 @@ def lower_product(call: Call) -> tuple[Dispatch, ...]:
             pack.append(pack_operand(operand, first, call.limits))
             operands[operand.number] = first
             first -= 1
-    dispatches = _product(call, 0, 0, _packs(call))
+    dispatches = _product(call, 0, 0, _packs(call), sums=first)
     return (
         *pack,
         *(
             replace(
                 step,
-                operands=(*operands, *step.operands[2:]),
+                operands=tuple(operands[o] if o in (0, 1) else o for o in step.operands),
                 barrier=step.barrier or (bool(pack) and i == 0),
             )
             for i, step in enumerate(dispatches)
@@ -313,20 +327,31 @@ def product(
         return ()
     if fp16_weights(call):
         return _product(call, bias_rows, result_row, packed, adds)
-    fitting = variants if any(packed) else in_place_variants
+    fitting = _packing_variants if any(packed) else in_place_variants
     return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
 
 
 def _product(
-    call: Call, bias_rows: int, result_row: int, packed: tuple[bool, bool], adds: bool = False
+    call: Call,
+    bias_rows: int,
+    result_row: int,
+    packed: tuple[bool, bool],
+    adds: bool = False,
+    sums: int = OUTPUT,
 ) -> tuple[Dispatch, ...]:
+    """Return the dispatches of a product. `sums` is the operand of the partial sums of split-k."""
     if call.output.size == 0:
         return ()
+    bias = (BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN) if len(call.inputs) > 2 else 0
+    split = split_of(call.variant, _steps(call, packed))
+    if split is not None:
+        plain = replace(call, inputs=call.inputs[:2], variant=without_split(call.variant))
+        (unsplit,) = _product(plain, 0, 0, packed)
+        return split_product(call, unsplit, split, sums, (bias, bias_rows))
     a, b, batch, m = operands_of(call)
-    n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
+    n, k = call.output.shape[-1], _steps(call, packed)
     a_row, a_column, a_step = a.strides(packed[0])
     b_column, b_row, b_step = b.strides(packed[1])
-    k = round_up_to_vec4(k) if any(packed) else k
     all_strides = [
         *(batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
@@ -344,7 +369,6 @@ def _product(
         )
     batches = math.prod(sizes)
     rows = _rows_of_dispatch(m, 2.0 * n * min(k, part) * batches, batches, call.limits)
-    bias = (BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN) if len(call.inputs) > 2 else 0
     layout = (
         *(("batches", batches), ("n", n)),
         *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
@@ -463,28 +487,3 @@ def _algorithm(
 
 def _layout(a_along_k: bool, b_along_n: bool) -> str:
     return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
-
-
-FP16_WEIGHT_SHADERS = (
-    *(f"matmul_{kind}_{FP16_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc", "coopmat")),
-    *(f"matmul_vec4_{format}{FLOAT32}" for format in (FP16_B, BF16_B)),
-)
-"""The shaders of `fp16_weight_variants`."""
-SHADERS = (
-    "matmul_pack",
-    *{
-        variant.shader(dtype, layout, whole): None
-        for lanes in TILES
-        for variant in subgroup_tiles(
-            Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
-        ).values()
-        for layout in LAYOUTS[: 2 if variant.gemv else 4]
-        for dtype in (FLOAT32, FLOAT16)
-        for whole in (False, True)
-    },
-    *(f"matmul_{k}_{t}" for k in ("tiled", "gemv", "register") for t in (FLOAT32, INT32)),
-    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "vec4", "gemv")),
-    *(f"matmul_vec4_{kind}{FLOAT32}" for kind in ("", "mixed_", "fp16acc_")),
-    *FP16_WEIGHT_SHADERS,
-    *COOPMAT_SHADERS,
-)

@@ -17,6 +17,15 @@ from ...ir.op import Call
 from ...ir.precision import MIXED, may_round, precision_of
 from ...topology.limits import Limits
 from .operands import BF16_B, fp16_weights
+from .split_k import (
+    MIN_GAIN,
+    occupying_invocations,
+    reduce_cost,
+    split_name,
+    split_of,
+    useful_parts,
+    without_split,
+)
 
 SINGLE, FP16_OPERANDS, FP16_ACC = "tiled", "mixed", "fp16acc"
 """Kinds of tiles: float32 throughout; operands rounded to float16 with float32 sums; float16
@@ -26,8 +35,6 @@ _PREFIXES = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
 """Prefixes of variant names, and their kinds."""
 _DEPTH, _PADDING = 8, 8
 """Steps along k in a tile, and its padding in vec4s: TILE_K and both gaps of matmul_vec4.comp."""
-_BUSY = 1 << 15
-"""Number of invocations that fully occupy a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +88,13 @@ class Vec4Tile:
         """Return True if a tile is more than half full along both axes, or is the smallest."""
         return self.rows < 2 * max(m, _SMALL[0]) and self.columns < 2 * max(n, _SMALL[1])
 
-    def time(self, m: int, n: int, batches: int) -> float:
+    def groups(self, m: int, n: int, batches: int) -> int:
+        """Return the number of workgroups of a product."""
+        return -(-m // self.rows) * -(-n // self.columns) * batches
+
+    def time(self, groups: int, limits: Limits) -> float:
         """Return the approximate cost of a step along k, in multiply-adds of the largest tile."""
-        groups = -(-m // self.rows) * -(-n // self.columns) * batches
-        idle = max(1.0, _BUSY / (groups * self.local))
+        idle = max(1.0, occupying_invocations(limits) / (groups * self.local))
         return groups * self.rows * self.columns * self.cost * idle
 
 
@@ -96,7 +106,8 @@ _TILES = (
 memory, the others suit smaller results. On an NVIDIA H100 the first reaches 47 TFLOP/s, the second
 42, the third 37.
 """
-
+MAX_SPLITS = 2
+"""Variants of a call that split k, each of another tile."""
 _SMALL = 32, 64
 """Rows and columns of the smallest tile."""
 
@@ -123,8 +134,9 @@ def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Vec4Tile]:
 
 def vec4_tile(call: Call) -> Vec4Tile | None:
     """Return the tile of a call's variant, or None if the variant is another kernel."""
-    kind = _PREFIXES.get(call.variant.split(" ")[0])
-    return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
+    variant = without_split(call.variant)
+    kind = _PREFIXES.get(variant.split(" ")[0])
+    return None if kind is None else tiles_of(call.limits, kind).get(variant)
 
 
 def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
@@ -137,5 +149,31 @@ def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
         tiles = {
             name: tile for name, tile in tiles_of(call.limits, kind).items() if tile.fills(m, n)
         }
-        found += sorted(tiles, key=lambda name: tiles[name].time(m, n, batches))
+        groups = {name: tile.groups(m, n, batches) for name, tile in tiles.items()}
+        found += sorted(tiles, key=lambda name: tiles[name].time(groups[name], call.limits))
     return tuple(found)
+
+
+def vec4_splits(call: Call, m: int, n: int, k: int, batches: int) -> tuple[str, ...]:
+    """Return the variants that split k, if they are faster by the model than all others, the best
+    guess first: at most MAX_SPLITS tiles, each with its best number of parts.
+    """
+    kind = tile_kinds(call)[0]
+    if kind == FP16_ACC:
+        return ()
+    limits, times = call.limits, dict[str, float]()
+    tiles = {name: tile for name, tile in tiles_of(limits, kind).items() if tile.fills(m, n)}
+    groups = {name: tile.groups(m, n, batches) for name, tile in tiles.items()}
+    whole = min((tile.time(groups[name], limits) * k for name, tile in tiles.items()), default=0.0)
+    for name, tile in tiles.items():
+        options = {}
+        for parts in useful_parts(groups[name], limits):
+            variant = split_name(name, parts)
+            split = split_of(variant, k)
+            assert split is not None
+            product = tile.time(groups[name] * split.parts, limits) * split.part
+            added = reduce_cost(m * n * batches, split.parts, limits)
+            options[variant] = MIN_GAIN * (product + added)
+        times.update(sorted(options.items(), key=lambda option: option[1])[:1])
+    gains = (name for name in sorted(times, key=times.__getitem__) if times[name] < whole)
+    return tuple(gains)[:MAX_SPLITS]

@@ -25,7 +25,7 @@ from ..layout.index import GATHER_SHADERS, check_index_type, one_hot, positions
 from ..layout.reshape import expand, reshape, transpose
 from ..layout.strided_copy import COPIES, FILLS, fill_words
 from ..linalg.matmul import matmul
-from ..linalg.matmul_kernels import SHADERS
+from ..linalg.matmul_shaders import SHADERS
 from ..lowering import native_kernels
 from ..reduction.reduce import reduce_sum
 from .gguf_formats import FORMAT, format_of, unpacked

@@ -32,11 +32,11 @@ from ..linalg.matmul import matmul
 from ..linalg.matmul_kernels import (
     BIAS_PER_COLUMN,
     MAX_GEMV_ROWS,
-    SHADERS,
     fp16_weight_variants,
     in_place_variants,
     product,
 )
+from ..linalg.matmul_shaders import SHADERS
 from ..linalg.operands import product_attrs
 from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS

@@ -20,8 +20,8 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..layout.strided_copy import COPIES, WHOLE_COPIES, copy_run, copy_strided
-from ..linalg.matmul_kernels import SHADERS as PRODUCTS
 from ..linalg.matmul_kernels import product
+from ..linalg.matmul_shaders import SHADERS as PRODUCTS
 from ..lowering.chunking import check_serial
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, SERIAL_STEPS, spread
 from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of

@@ -1,0 +1,47 @@
+"""The variants of a product that split k, among its other variants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...common.dtypes import FLOAT32
+from ...ir.op import Call
+from ..lowering.strides import LOOP_STEPS
+from ..lowering.variants import COOPMAT
+from .coopmat import coopmat_split
+from .matmul_vec4 import vec4_splits, vec4_tile
+from .operands import matrices, operands_of
+
+_MIN_ROWS = 9
+"""Minimum rows for a static choice: fewer are products of gemv kernels, which split k themselves.
+"""
+_MAX_AXES = 3
+"""Axes of a batch that leave one for the parts."""
+_MAX_FLOPS = 1e11
+"""Maximum operations of a product that takes one dispatch."""
+
+
+def with_splits(call: Call, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the variants of a product with those that split k.
+
+    They come before the tiles that they replace, the tile of the static choice included. If the
+    device does not report its cores, they come after the tiles: only the tuner selects them.
+    """
+    _, _, batch, m = operands_of(call)
+    n, k, batches = call.output.shape[-1], matrices(call.inputs, call.attrs)[1], math.prod(batch)
+    fits = len(batch) <= _MAX_AXES and k <= LOOP_STEPS
+    fits = fits and 2.0 * m * n * k * batches <= _MAX_FLOPS
+    if call.limits.software or call.output.dtype != FLOAT32 or not fits:
+        return names
+    out = list(names)
+    tiles = [at for at, name in enumerate(names) if vec4_tile(replace(call, variant=name))]
+    if tiles:
+        static = call.limits.cores > 0 and m >= _MIN_ROWS and not names[0].startswith(COOPMAT)
+        at = 0 if static else tiles[-1] + 1
+        out[at:at] = vec4_splits(call, m, n, k, batches)
+    for name in names:
+        split = name.startswith(COOPMAT) and coopmat_split(name, (m, n, k), batches, call.limits)
+        if split:
+            out.insert(out.index(name), split)
+    return tuple(out)
