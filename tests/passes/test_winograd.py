@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,15 @@ from conftest import vulkan_names
 from graphs import numpy_outputs
 
 import vksched as vs
+from vksched.ir.attrs import Attrs
 from vksched.ir.graph import Graph
+from vksched.ir.op import Call, get_op
+from vksched.ops.lowering.lower import cache_key, variants_of
 from vksched.passes.constraints import RewriteConstraints
+from vksched.passes.set_precision import set_precision
 from vksched.passes.winograd import SHARE_OF_MEMORY, convolve
 from vksched.topology.limits import Limits
+from vksched.topology.tuned_variants import TunedVariants
 
 RNG = np.random.default_rng(6)
 W = RNG.standard_normal((12, 9, 3, 3)).astype(np.float32)
@@ -172,3 +178,54 @@ def test_points_of_a_weight_of_few_bits_are_built_in_each_run() -> None:
 )
 def test_points_that_would_not_pay_or_may_be_too_large_are_not_built(more: dict[str, Any]) -> None:
     assert [node.op for node in of_narrow(**more).ops] == ["dequantize_linear", "conv"]
+
+
+GPU = Limits(
+    max_invocations=1024,
+    max_local_size=(1024, 1024, 64),
+    shared_bytes=49152,
+    storage_buffers=16,
+    float16=True,
+    subgroup_size=32,
+    subgroup_sizes=(32,),
+    matrices=("float16*float16+float32 16x16x16",),
+)
+
+
+def rewritten(limits: Limits, images: int, channels: int, side: int, precision: str = "") -> bool:
+    """Whether a GPU computes a layer of ResNet by Winograd's algorithm."""
+    x = vs.input("x", (images, channels, side, side))
+    w = vs.weight(np.full((channels, channels, 3, 3), 0.5, np.float32), "w")
+    graph = vs.build_graph(vs.conv(x, w, padding=1))[0]
+    if precision:
+        graph = set_precision(graph, {node.id: precision for node in graph.nodes})
+    constraints = RewriteConstraints(limits=limits, memory_bytes=1 << 33)
+    return convolve(graph, constraints).ops[-1].op == "winograd_conv"
+
+
+def test_a_gpu_of_many_cores_computes_few_results_directly() -> None:
+    """One dispatch, or two with a split sum, instead of six of which each fills few cores."""
+    cores = {"H100": 132, "RX 6600": 28, "unknown": 0}
+    by_winograd = {
+        (name, images): [
+            rewritten(replace(GPU, cores=count), images, channels, side)
+            for channels, side in ((64, 56), (128, 28), (256, 14))
+        ]
+        for name, count in cores.items()
+        for images in (1, 32)
+    }
+    assert by_winograd["H100", 1] == [False] * 3
+    assert by_winograd["RX 6600", 32] == [True] * 3
+    assert by_winograd["unknown", 1] == by_winograd["unknown", 32] == [True] * 3
+
+
+def test_a_convolution_by_cooperative_matrices_stays_one_dispatch() -> None:
+    x, w = ((1, 64, 56, 56), (64, 64, 3, 3))
+    conv = vs.conv(vs.input("x", x), vs.input("w", w), padding=1)
+    attrs = Attrs({**conv.attrs, "precision": "mixed"})
+    call = Call(tuple(t.type for t in conv.inputs), conv.type, attrs, GPU)
+    coopmats = [name for name in variants_of(get_op("conv"), call) if name.startswith("coopmat")]
+    tuned = TunedVariants({cache_key(get_op("conv"), call): coopmats[0]})
+    assert rewritten(GPU, 1, 64, 56, "mixed")
+    assert not rewritten(replace(GPU, tuned=tuned), 1, 64, 56, "mixed")
+    assert rewritten(replace(GPU, tuned=tuned), 1, 64, 56)

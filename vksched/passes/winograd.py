@@ -7,7 +7,12 @@
 
 Transformed weights take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of
 2; those of a graph take at most an eighth of the memory of the smallest device. Weights that are
-not finite, or too large, are not transformed. Examples: tests/passes/test_winograd.py.
+not finite, or too large, are not transformed.
+
+A convolution stays as it is if its static choice is a kernel for cooperative matrices, which is one
+dispatch, or if a GPU with a known number of cores computes it faster directly: with few results its
+cores wait, for each of the six dispatches of Winograd's algorithm anew. Examples:
+tests/passes/test_winograd.py.
 """
 
 from __future__ import annotations
@@ -22,11 +27,15 @@ from ..common.errors import UnsupportedOp
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.evaluate import compute
 from ..ir.graph import Graph, Node
-from ..ir.op import Call, get_op
+from ..ir.op import Call, Dispatch, get_op
 from ..ir.precision import precision_attrs
+from ..ops.conv.conv_implicit import implicit_variants
 from ..ops.conv.winograd import TILES
 from ..ops.linalg.matmul import step_cost
-from ..ops.lowering.lower import lower
+from ..ops.linalg.matmul_vec4 import vec4_time
+from ..ops.linalg.split_k import BYTE_COST, LEVEL_COST, occupying_invocations
+from ..ops.lowering.lower import choice_of, lower
+from ..ops.lowering.variants import COOPMAT
 from ..topology.limits import Limits
 from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
@@ -71,6 +80,12 @@ def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
             return None
         if not (r.is_free(w) and r.same_device(w)):
             return None
+        direct = Call(tuple(r[i].type for i in node.inputs), node.type, node.attrs, limits)
+        if choice_of(get_op("conv"), direct).variant.startswith(COOPMAT):
+            return None
+        direct_time = (
+            min(implicit_variants(direct).values(), default=None) if limits.cores else None
+        )
         for tile in _tiles(node, limits):
             needed = _points_type(r[w].type, tile).size * WORD_BYTES
             if needed > min(room, limits.max_buffer_bytes):
@@ -79,7 +94,11 @@ def _winograd_rule(constraints: RewriteConstraints, limits: Limits) -> Rule:
             attrs |= {name: node.attrs[name] for name in ("begin", "end")}
             attrs |= precision_attrs(node.attrs)
             types = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
-            if not _runs(Call(tuple(types), node.type, Attrs(attrs), limits)):
+            call = Call(tuple(types), node.type, Attrs(attrs), limits)
+            dispatches = _dispatches(call)
+            if not dispatches:
+                continue
+            if direct_time is not None and direct_time < _time(call, dispatches):
                 continue
             if weights is None:
                 points = r.emit("winograd_weights", (w,), {"tile": tile})
@@ -97,13 +116,25 @@ def _points_type(weights: TensorType, tile: int) -> TensorType:
     return TensorType(((tile + 2) ** 2, *weights.shape[:2]), FLOAT32)
 
 
-def _runs(call: Call) -> bool:
-    """Return True if the kernels support a call; otherwise the op would fall back to numpy."""
+def _dispatches(call: Call) -> tuple[Dispatch, ...]:
+    """Return the dispatches of a call; none if the op would fall back to numpy."""
     try:
-        lower(get_op("winograd_conv"), call)
+        return lower(get_op("winograd_conv"), call).dispatches
     except UnsupportedOp:
-        return False
-    return True
+        return ()
+
+
+def _time(call: Call, dispatches: tuple[Dispatch, ...]) -> float:
+    """Return the approximate time of a call on a GPU, in multiply-adds, like those of kernels."""
+    images, rows, *sizes = call.output.shape
+    points, _, channels = call.inputs[1].shape
+    tiles = images * math.prod(-(-size // call.attrs.as_int("tile")) for size in sizes)
+    product = vec4_time(rows, tiles, channels, points, call.limits)
+    # transformed values are written and read, as are their sums
+    moved = WORD_BYTES * points * (2 * tiles * (channels + rows) + rows * channels)
+    waits = sum(dispatch.barrier for dispatch in dispatches)
+    level = LEVEL_COST * occupying_invocations(call.limits)
+    return product + BYTE_COST * moved + waits * level
 
 
 def _fits(r: Rewriter, node: Node) -> bool:

@@ -32,7 +32,7 @@ def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
     return coopmat_variants(call, sums.rows, columns, CONV)
 
 
-def _weights_call(call: Call) -> Call:
+def weights_call(call: Call) -> Call:
     """Return the matrix product whose operand is the weights of each group."""
     sums, dtype = sum_of(call), call.output.dtype
     w = TensorType((sums.groups, sums.rows, sums.steps), dtype)
@@ -47,7 +47,7 @@ def coopmat_scratch(call: Call) -> tuple[int, ...]:
     return (sums.groups * sums.rows * round_up_to_vec4(sums.steps),) if sums.steps % 4 else ()
 
 
-def _checked_axes(window: Window, steps: int) -> int:
+def checked_axes(window: Window, steps: int) -> int:
     """Return the number of last axes that need bounds checks.
 
     These are the axes along which a window may reach beyond the edge, and the last axis if a line
@@ -65,7 +65,7 @@ def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Disp
     """
     sums = sum_of(call)
     packed = sums.steps % 4 > 0
-    pack = matmul.pack(_weights_call(call), 0, SCRATCH) if packed else None
+    pack = matmul.pack(weights_call(call), 0, SCRATCH) if packed else None
     before = () if pack is None else (replace(pack, operands=(1, SCRATCH)),)
     columns = call.output.shape[0] * sums.places
     tiles = sums.groups * -(-sums.rows // tile.rows) * -(-columns // tile.columns)
@@ -74,7 +74,7 @@ def conv_by_coopmat(call: Call, window: Window, tile: CoopmatTile) -> tuple[Disp
     _, _, *others = conv_operands(call)
     push = (*push_of(call, window), ("start", 0), ("end", sums.channels))
     kernel = zip(("KERNEL_Z", "KERNEL_Y", "KERNEL_X"), three(window.kernel), strict=True)
-    guarded = ("GUARDED", _checked_axes(window, sums.steps))
+    guarded = ("GUARDED", checked_axes(window, sums.steps))
     constants = (*conv_constants(call), guarded, *kernel, *tile.constants)
     return (
         *before,

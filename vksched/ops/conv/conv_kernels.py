@@ -1,11 +1,11 @@
-"""Kernel selection of convolutions: direct, im2col with a matrix product, or coopmat.
+"""Kernel selection of convolutions: direct, im2col with a matrix product, implicit, or coopmat.
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, positions) --matmul with w--> result + bias
     x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window covers the image
 
 im2col writes and reads each value as often as windows cover it, which pays if the product has
-enough work. With few channels each result is summed directly. Cooperative matrices:
-conv_coopmat.py.
+enough work. With few channels each result is summed directly. Products without an im2col buffer:
+conv_implicit.py, and conv_coopmat.py with cooperative matrices.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ from .conv_direct import (
     direct,
     is_3x3,
     sum_of,
+)
+from .conv_implicit import (
+    CONV_VEC4,
+    conv_implicit,
+    implicit_scratch,
+    implicit_tile,
+    implicit_variants,
+    product_time,
 )
 from .window import Push, Window, launches, three
 
@@ -202,9 +210,19 @@ def conv_variants(call: Call) -> tuple[str, ...]:
     """Return the variants that can compute a convolution, the best guess first."""
     if call.output.size == 0:
         return ()
-    plain = _plain_variants(call)
+    plain = _with_implicit(call, _plain_variants(call))
     # other variants are products that select cooperative matrices themselves, or are too small
     return (*plain, *conv_coopmat_variants(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
+
+
+def _with_implicit(call: Call, plain: tuple[str, ...]) -> tuple[str, ...]:
+    """Return variants with those of implicit products, first if they are faster by the model."""
+    if not {IM2COL, MATMUL}.intersection(plain):
+        return plain
+    times = implicit_variants(call)
+    best = product_time(call, plain[0] == IM2COL) if plain[0] != DIRECT else 0.0
+    faster = tuple(name for name, time in times.items() if time < best)
+    return (*faster, *plain, *(name for name in times if name not in faster))
 
 
 def _plain_variants(call: Call) -> tuple[str, ...]:
@@ -231,6 +249,9 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     window, tile = conv_window(call.inputs, call.attrs), coopmat_tile(call, CONV)
     if tile is not None:
         return conv_by_coopmat(call, window, tile)
+    implicit = implicit_tile(call)
+    if implicit is not None:
+        return conv_implicit(call, window, implicit)
     if call.variant == MATMUL:
         return _product(call, 0, _Pass(0, call.output.shape[0], 0, sum_of(call).places))
     if call.variant == LINEAR:
@@ -260,6 +281,8 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
         return ()
     if coopmat_tile(call, CONV):
         return coopmat_scratch(call)
+    if implicit_tile(call):
+        return implicit_scratch(call)
     if call.variant != IM2COL:
         return ()
     part, parts = next(_passes(call)), sum_of(call)
@@ -275,4 +298,5 @@ CONV_SHADERS = (
     *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
     *matmul.SHADERS,
     CONV_COOPMAT,
+    CONV_VEC4,
 )

@@ -154,6 +154,13 @@ def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
     return tuple(found)
 
 
+def vec4_time(m: int, n: int, k: int, batches: int, limits: Limits) -> float:
+    """Return the approximate time of a product by the best tile, in multiply-adds of a GPU."""
+    tiles = [tile for tile in tiles_of(limits).values() if tile.fills(m, n)]
+    times = (tile.time(tile.groups(m, n, batches), limits) for tile in tiles)
+    return k * min(times, default=0.0)
+
+
 def vec4_splits(call: Call, m: int, n: int, k: int, batches: int) -> tuple[str, ...]:
     """Return the variants that split k, if they are faster by the model than all others, the best
     guess first: at most MAX_SPLITS tiles, each with its best number of parts.
@@ -164,7 +171,7 @@ def vec4_splits(call: Call, m: int, n: int, k: int, batches: int) -> tuple[str, 
     limits, times = call.limits, dict[str, float]()
     tiles = {name: tile for name, tile in tiles_of(limits, kind).items() if tile.fills(m, n)}
     groups = {name: tile.groups(m, n, batches) for name, tile in tiles.items()}
-    whole = min((tile.time(groups[name], limits) * k for name, tile in tiles.items()), default=0.0)
+    whole = vec4_time(m, n, k, batches, limits)
     for name, tile in tiles.items():
         options = {}
         for parts in useful_parts(groups[name], limits):
