@@ -83,6 +83,12 @@ shared int non_finite[4];
 #define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
 
+#ifdef MIXED
+// Larger tiles, so what is read goes to them at once: on its way it would take too many registers.
+#define LOAD_TILES(k_at, end, step) load_tiles(k_at, end, step);
+#define LOAD_VALUES(v_at, end) load_values(v_at, end);
+#define FETCH_AHEAD(fetch)
+
 // A step along q and k; keys from `end` on repeat the last one, and are hidden.
 void load_tiles(uint k_at, uint end, uint step) {
     const bool inside = step + STEP <= depth;
@@ -112,6 +118,71 @@ void load_values(uint v_at, uint end) {
         if (is_non_finite) atomicOr(non_finite[0], 1);
     }
 }
+#else
+// What an invocation reads of a step: q's and k's values, or v's in place of k's, on their way to the tiles. It is fetched before the
+// step before is computed, so that memory answers meanwhile.
+#define LOAD_TILES(k_at, end, step) put_tiles();
+#define LOAD_VALUES(v_at, end) put_values();
+#define FETCH_AHEAD(fetch) fetch;
+
+const uint Q_READS = (ROWS * STEP + gl_WorkGroupSize.x * 4u - 1u) / (gl_WorkGroupSize.x * 4u);
+const uint READS = KEYS * STEP / (gl_WorkGroupSize.x * 4u);
+TILE q_read[Q_READS * 4u];
+TILE read[READS * 4u];
+
+// The element of a tile that read `i` begins with.
+uint own_read(uint i) { return (gl_LocalInvocationIndex + i * gl_WorkGroupSize.x) * 4u; }
+
+// A step along q and k; keys from `end` on repeat the last one, and are hidden.
+void fetch_tiles(uint k_at, uint end, uint step) {
+    const bool inside = step + STEP <= depth;
+    [[unroll]] for (uint i = 0u; i < Q_READS; ++i) {
+        const uvec2 in_tile = uvec2(min(own_read(i) / STEP, ROWS - 1u), own_read(i) % STEP);
+        READ_FOUR(four, QUERY, q_places[in_tile.x], step + in_tile.y, depth, inside)
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) q_read[i * 4u + j] = four[j];
+    }
+    [[unroll]] for (uint i = 0u; i < READS; ++i) {
+        const uvec2 in_tile = uvec2(own_read(i) / STEP, own_read(i) % STEP);
+        READ_FOUR(four, KEY, k_at + min(in_tile.x, end - 1u) * k_row, step + in_tile.y, depth, inside)
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) read[i * 4u + j] = four[j];
+    }
+}
+
+void put_tiles() {
+    [[unroll]] for (uint i = 0u; i < Q_READS; ++i) {
+        const uvec2 in_tile = uvec2(own_read(i) / STEP, own_read(i) % STEP);
+        if (in_tile.x < ROWS) {
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) q_tile[in_tile.x * ALONG + in_tile.y + j] = q_read[i * 4u + j];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < READS; ++i) {
+        const uvec2 in_tile = uvec2(own_read(i) / STEP, own_read(i) % STEP);
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) tile[in_tile.x * ALONG + in_tile.y + j] = read[i * 4u + j];
+    }
+}
+
+// Those of keys from `end` on repeat the last one, and weigh nothing.
+void fetch_values(uint v_at, uint end) {
+    const bool inside = columns == WIDTH;
+    [[unroll]] for (uint i = 0u; i < READS; ++i) {
+        const uvec2 in_tile = uvec2(own_read(i) / WIDTH, own_read(i) % WIDTH);
+        READ_FOUR(four, OWN_VALUE, v_at + min(in_tile.x, end - 1u) * v_row, in_tile.y, columns, inside)
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) read[i * 4u + j] = four[j];
+    }
+}
+
+void put_values() {
+    bool is_non_finite = false;
+    [[unroll]] for (uint i = 0u; i < READS; ++i) {
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+            const TILE value = read[i * 4u + j];
+            tile[own_read(i) + j] = value;
+            is_non_finite = is_non_finite || is_nan(float(value)) || is_inf(float(value));
+        }
+    }
+    if (is_non_finite) atomicOr(non_finite[0], 1);
+}
+#endif
 
 // Adds to the sums what a key of the tile of v gives. Places are written as multiples of what is read at once.
 #define ADD_VALUE(key) { \
@@ -129,7 +200,6 @@ void attend(uint batch, uint first, uint part) {
     const uvec2 lane = uvec2(index % ACROSS, index / ACROSS);
     const uint own = index / LANES; // the row of which this lane is one in the softmax
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
-    // the first barrier comes before they are read
     if (index == 0u) non_finite[0] = 0;
     for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
     int query[OWN_ROWS];
@@ -144,14 +214,18 @@ void attend(uint batch, uint first, uint part) {
     float largest = -INFINITY;
     float total = 0.0;
     const uvec2 seen = visible_keys(batch, first, ROWS, part);
+    barrier(); // the places of q are written
+    FETCH_AHEAD(if (seen.x < seen.y) fetch_tiles(k_at + seen.x * k_row, min(KEYS, seen.y - seen.x), 0u))
     for (uint start = seen.x; start < seen.y; start += KEYS) {
         const uint count = min(KEYS, seen.y - start);
+        const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row;
         float products[OWN_ROWS * OWN_KEYS];
         for (uint i = 0u; i < OWN_ROWS * OWN_KEYS; ++i) products[i] = 0.0;
         for (uint step = 0u; step < depth; step += STEP) {
             barrier(); // the tiles of the step before have been read
-            load_tiles(k_at + start * k_row, count, step);
+            LOAD_TILES(k_at + start * k_row, count, step)
             barrier();
+            FETCH_AHEAD(if (step + STEP < depth) fetch_tiles(k_at + start * k_row, count, step + STEP))
             BEGIN_TERMS(OWN_ROWS * OWN_KEYS)
             for (uint block = 0u; block < STEP / AT_ONCE; ++block) {
                 for (uint s = 0u; s < AT_ONCE; s += PER_TERM) {
@@ -167,6 +241,7 @@ void attend(uint batch, uint first, uint part) {
             }
             END_PRODUCTS
         }
+        FETCH_AHEAD(fetch_values(v_at, count))
         barrier(); // the scores of the keys before have been read
         for (uint i = 0u; i < OWN_ROWS; ++i) {
             for (uint j = 0u; j < OWN_KEYS; ++j) {
@@ -196,12 +271,16 @@ void attend(uint batch, uint first, uint part) {
             const float by = state[lane.y + i * DOWN];
             for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
         }
-        const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row;
         for (uint pass = 0u; pass * V_KEYS < count; ++pass) {
-            const uint first_key = pass * V_KEYS;
+            const uint first_key = pass * V_KEYS, next_key = first_key + V_KEYS, next = start + KEYS;
             if (pass > 0u) barrier(); // the values before have been read
-            load_values(v_at + first_key * v_row, count - first_key);
+            LOAD_VALUES(v_at + first_key * v_row, count - first_key)
             barrier();
+            if (next_key < count) {
+                FETCH_AHEAD(fetch_values(v_at + next_key * v_row, count - next_key))
+            } else if (next < seen.y) {
+                FETCH_AHEAD(fetch_tiles(k_at + next * k_row, min(KEYS, seen.y - next), 0u))
+            }
             if (non_finite[0] == 0) {
                 BEGIN_TERMS(OWN_ROWS * OWN_TERMS)
                 for (uint block = 0u; block < V_KEYS / AT_ONCE; ++block) {
