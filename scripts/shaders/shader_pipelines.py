@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FOR_CPU_DRIVERS = (
     *("matmul_subgroup_", "matmul_gemv_cpu_", "matmul_register_", "quant_gemv_cpu_"),
     *("attention_subgroup_", "norm_subgroup", "softmax_subgroup"),
-    *("reduce_vec4_", "reduce_across_", "reduce_workgroup_", "norm_tiled", "transpose_tiled"),
+    *("reduce_vec4_", "reduce_workgroup_", "norm_tiled", "transpose_tiled"),
 )
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory.

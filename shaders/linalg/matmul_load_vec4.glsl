@@ -1,10 +1,16 @@
 // Four elements of a or b at once, for matrices whose rows, columns and batches start at multiples of four, or were packed so.
+// With UNALIGNED a and b are read element by element, and lie as they like.
 #include "load_vec4.glsl"
+#ifdef UNALIGNED
+#define LOAD float
+#else
 #define LOAD LOADED
+#endif
 #define RESULT VEC4_LOAD
 #define VEC4
 #include "matmul.glsl"
 
+#ifndef UNALIGNED
 // Four rows of b at four columns; at: in steps of four elements.
 mat4 load_b(uvec4 at) {
     const mat4 read = mat4(as_vec4(b[at.x]), as_vec4(b[at.y]), as_vec4(b[at.z]), as_vec4(b[at.w]));
@@ -17,6 +23,8 @@ uvec4 place_b(uint first, uint column) {
     if (B_ALONG_N != 0u) return (first + min(column, (n - 1u) / 4u * 4u) + steps * b_row) / 4u;
     return (first + min(column + steps, uvec4(n - 1u)) * b_column) / 4u;
 }
+
+#endif
 
 // Four values of the bias of columns; 0 where there is none.
 T4 bias_of_columns(uint column) {

@@ -3,7 +3,7 @@
 // One workgroup computes a tile of TILE_M x TILE_N, each invocation DOWN x ACROSS blocks of 4 x 4 of it, which lie apart.
 // Steps of TILE_K go through shared memory, each loaded while the one before is multiplied. a and b lie in vec4s, or were packed so. For GPUs.
 // FP16_B: b is read as float16, with BF16_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay float.
-// FP16_ACC: sums are float16 too, two in a register.
+// UNALIGNED: lines are no vec4s, and are read element by element. FP16_ACC: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008; Nath, Tomov and Dongarra, An improved MAGMA GEMM for Fermi GPUs, 2010.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -30,6 +30,12 @@ layout(constant_id = 8) const uint B_ALONG_N = 1;
 #include "matmul_load_vec4.glsl"
 #include "vec4_tile.glsl"
 
+#ifdef UNALIGNED
+#undef LOAD
+#define LOAD vec4
+#undef LOAD_OF_B
+#define LOAD_OF_B vec4
+#endif
 DEFINE_FACTOR(rows, LOAD, a, a_tile, TILE_M, (A_ALONG_K != 0u), m, a_row, a_column)
 DEFINE_FACTOR(columns, LOAD_OF_B, b, b_tile, TILE_N, (B_ALONG_N == 0u), n, b_column, b_row)
 

@@ -1,4 +1,6 @@
-"""Implicit products of convolutions: which calls they serve, and results of windows of all kinds."""
+"""Implicit products of convolutions: which calls they serve, and results of all kinds of
+windows.
+"""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_convolutions_meet_coopmats_where_a_product_pays() -> None:
         coopmats = coopmats_of(call, CONV)
         assert coopmats == ([TALL, SMALL] if found else [])
         assert names[len(names) - len(coopmats) :] == tuple(coopmats)
-        assert choice_of(CONV, call).variant == "im2col"
+        assert choice_of(CONV, call).variant == "implicit 32x64"
     assert coopmats_of(mixed_conv(64, 9, replace(CARD, float16=False)), CONV) == []
 
 

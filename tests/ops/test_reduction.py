@@ -8,14 +8,16 @@ import pytest
 
 from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
-from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
+from vksched.ir.op import OUTPUT, SCRATCH, Call, Dispatch, get_op
 from vksched.ops.layout import transpose_tiled
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.reduction.reduce_launch import (
     MAX_PARTS,
     ROUNDED_CHUNK,
+    SCALAR,
     SOFTWARE_CHUNK,
+    VEC4,
     WORKGROUP_CHUNK,
     Launch,
     choose_last_launch,
@@ -100,6 +102,32 @@ def test_the_second_stage_waits_for_the_first() -> None:
     assert (first.operands, first.barrier) == ((0, SCRATCH), False)
     assert (last.operands, last.barrier) == ((SCRATCH, OUTPUT), True)
     assert lowering.scratch == (2 * dict(first.push)["parts"],)
+
+
+def test_sums_of_columns_on_a_gpu_read_vec4s_and_add_many_parts_by_workgroups() -> None:
+    """An invocation that adds 32 parts one after the other waits for memory 32 times."""
+    case = OpSample("reduce_sum", (floats(512, 4096),), {"axes": (0,), "keepdims": False})
+    assert case.variants(GPU) == (VEC4, SCALAR)
+    first, last = lower(case.declaration, case.call(GPU)).dispatches
+    assert (first.shader, last.shader) == ("reduce_across_sum_float32", "reduce_sum_float32")
+    parts = dict(first.push)["parts"]
+    assert first.groups == (4096 // 4 * parts // 64, 1, 1) and parts == 32
+    assert dict(last.constants)["WHOLE_GROUP"] == 1 and last.groups == (4096, 1, 1)
+    narrow = OpSample("reduce_sum", (floats(512, 512),), {"axes": (0,), "keepdims": False})
+    assert narrow.variants(GPU) == ("",)
+
+
+def test_transposes_on_a_gpu_go_by_way_of_shared_memory() -> None:
+    def dispatch_of(shape: tuple[int, ...], *axes: int) -> Dispatch:
+        case = OpSample("transpose", (floats(*shape),), {"axes": axes})
+        (dispatch,) = lower(case.declaration, case.call(GPU)).dispatches
+        return dispatch
+
+    turned = dispatch_of((100, 3, 70), 2, 1, 0)
+    assert (turned.shader, turned.groups) == ("transpose_shared", (3, 4, 3))
+    assert dict(turned.push)["columns"] == 100 and dict(turned.push)["width"] == 70
+    for shape, axes in (((100, 3), (1, 0)), ((8, 12, 64), (1, 0, 2))):
+        assert dispatch_of(shape, *axes).shader == "strided_copy"
 
 
 def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() -> None:

@@ -43,10 +43,8 @@ _TAPS_BYTES = 1024
 _GATHER = 40.0
 """Instructions of an invocation that gather its windows of a tile, for 128 multiply-adds and more.
 """
-_UNALIGNED_COST = 2.0
-"""Cost of a product with rows that are no multiple of a vec4, for which only a kernel of scalars
-exists, relative to `matmul_vec4`.
-"""
+_UNALIGNED_COST = 1.1
+"""Cost of a product whose rows are no multiple of a vec4, relative to other products."""
 _MIN_ROWS = 8
 
 

@@ -98,7 +98,7 @@ def _transpose_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
-    if call.variant == transpose_tiled.TILED:
+    if call.variant in (transpose_tiled.TILED, transpose_tiled.SHARED):
         return transpose_tiled.lower(call)
     strides = contiguous_strides(call.inputs[0].shape)
     moved = tuple(strides[a] for a in call.attrs.as_ints("axes"))

@@ -1,4 +1,8 @@
-"""Tiled transposes of the last axis, with tiles of four by four values (transpose_tiled.comp)."""
+"""Tiled transposes of the last axis.
+
+CPU drivers: 4 x 4 values per invocation (transpose_tiled.comp)
+GPUs:        32 x 32 values per workgroup, by way of shared memory (transpose_shared.comp)
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,15 @@ from ...ir.op import OUTPUT, Call, Dispatch
 from ..lowering.strides import LOOP_STEPS, collapse, pad
 from ..lowering.vec4 import both_readings, reading
 
-SHADERS = both_readings(("transpose_tiled",))
-TILED, LINES = "tiled", "lines"
-"""Variants of a transpose on a CPU driver: in tiles, or along lines of the result."""
+SHADERS = (*both_readings(("transpose_tiled",)), "transpose_shared")
+TILED, SHARED, LINES = "tiled", "shared", "lines"
+"""Variants of a transpose: in tiles on a CPU driver, in tiles on a GPU, or along lines of the
+result.
+"""
+SIDE = 32
+"""Rows and columns of a tile on a GPU."""
+MIN_SIDE = SIDE // 2
+"""Minimum sizes of both axes for such tiles: below, most lanes would have no value."""
 LOCAL, LOCAL_APART = (8, 1), (4, 2)
 """Tiles per group, along x's last axis and the result's. The second is used with vectors of eight
 if lines of the result are whole pages apart, because a cache holds few of them.
@@ -40,9 +50,9 @@ def _axes(call: Call) -> Axes | None:
 
 def variants(call: Call) -> tuple[str, ...]:
     """Return the variants of a transpose, the best guess first."""
-    if not call.limits.software:
-        return ()
     axes = _axes(call)
+    if not call.limits.software:
+        return (SHARED, LINES) if axes and min(axes[0][:2]) >= MIN_SIDE else ()
     if axes is None:
         return (LINES,)
     sizes, x_strides, result_strides = axes
@@ -69,22 +79,24 @@ def _groups(
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a tiled transpose; `variants` offered TILED for the call."""
+    """Return the dispatches of a transpose by TILED or SHARED."""
     axes = _axes(call)
     assert axes is not None
     sizes, x_strides, result_strides = axes
     columns, width, *lines = sizes
     push = (
-        ("columns", columns),
-        ("width", width),
-        ("lines", math.prod(lines)),
-        ("run", RUN),
+        *(("columns", columns), ("width", width), ("lines", math.prod(lines))),
         ("sizes", pad(lines, 6, 1)),
         ("x_strides", pad([x_strides[0], *x_strides[2:]], 8)),
         ("result_strides", pad(result_strides[1:], 8)),
     )
+    if call.variant == SHARED:
+        needed = (-(-width // SIDE), -(-columns // SIDE), math.prod(lines))
+        x, y, z = map(min, needed, call.limits.max_groups)
+        rank = (("RANK", len(sizes) - 1),)
+        return (Dispatch("transpose_shared", (0, OUTPUT), (x, y, z), push, rank),)
     local = _local(call, result_strides[1])
     groups, _ = _groups(call, sizes, local)
     constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(sizes) - 1))
     shader = reading("transpose_tiled", call.limits)
-    return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)
+    return (Dispatch(shader, (0, OUTPUT), groups, (*push, ("run", RUN)), constants),)

@@ -4,8 +4,8 @@ CPU drivers load each value once per lane, at the cost of about fifty multiplica
 value is loaded by one lane as part of a vec4 and broadcast to the others (`subgroup`, `gemv_cpu`).
 Matrices whose sizes are not multiples of four are first packed into scratch memory, if this costs
 little compared to the product. GPUs stage tiles in shared memory, in vec4s (`vec4`) or one by one
-(`tiled`), and read b only once if there are few rows (`gemv`). Cooperative matrices (`coopmat`)
-also read vec4s.
+(`unaligned`, `tiled`), and read b only once if there are few rows (`gemv`). Cooperative matrices
+(`coopmat`) also read vec4s.
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -23,7 +23,7 @@ from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
 from .coopmat import CoopmatTile, coopmat_tile, coopmat_variants
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
-from .matmul_vec4 import FP16_ACC, tiles_of, vec4_tile, vec4_variants
+from .matmul_vec4 import FP16_ACC, UNALIGNED, Vec4Tile, tiles_of, vec4_tile, vec4_variants
 from .operands import (
     BF16_B,
     batch_strides,
@@ -174,7 +174,11 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
     vec4 = vec4_variants(call, m, n, batches) if _supports_vec4(call, packs) else ()
     if m <= MAX_GEMV_ROWS:
         return "gemv 1" if m == 1 else "gemv 4", *vec4, TILED
-    return (*vec4, TILED) if _is_vec4_aligned(call) else (TILED, *vec4)
+    if _is_vec4_aligned(call):
+        return (*vec4, TILED)
+    reads = call.output.dtype == FLOAT32 and min(m, n) >= MIN_REUSE
+    unaligned = vec4_variants(call, m, n, batches, (UNALIGNED,)) if reads else ()
+    return (*unaligned, TILED, *vec4)
 
 
 def _supports_vec4(call: Call, packs: bool) -> bool:
@@ -241,6 +245,8 @@ def _packs(call: Call) -> tuple[bool, bool]:
     """Return the flags of a and b that are True if the operand is packed first."""
     a, b, _, _ = operands_of(call)
     tile = vec4_tile(call) or coopmat_tile(call)
+    if isinstance(tile, Vec4Tile) and tile.kind == UNALIGNED:
+        return False, False
     if call.output.size == 0 or not (tile or call.variant in subgroup_tiles(call.limits)):
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)

@@ -28,7 +28,7 @@ SHADERS = (
     },
     *(f"matmul_{k}_{t}" for k in ("tiled", "gemv", "register") for t in (FLOAT32, INT32)),
     *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "vec4", "gemv")),
-    *(f"matmul_vec4_{kind}{FLOAT32}" for kind in ("", "mixed_", "fp16acc_")),
+    *(f"matmul_vec4_{kind}{FLOAT32}" for kind in ("", "mixed_", "fp16acc_", "unaligned_")),
     *FP16_WEIGHT_SHADERS,
     *COOPMAT_SHADERS,
     *SPLIT_K_SHADERS,

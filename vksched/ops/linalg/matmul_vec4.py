@@ -27,11 +27,12 @@ from .split_k import (
     without_split,
 )
 
-SINGLE, FP16_OPERANDS, FP16_ACC = "tiled", "mixed", "fp16acc"
+SINGLE, FP16_OPERANDS, FP16_ACC, UNALIGNED = "tiled", "mixed", "fp16acc", "unaligned"
 """Kinds of tiles: float32 throughout; operands rounded to float16 with float32 sums; float16
-operands and sums, two sums at a time.
+operands and sums, two sums at a time; float32 throughout for operands whose lines are no vec4s,
+which are read value by value and not packed.
 """
-_PREFIXES = {"vec4": SINGLE, FP16_OPERANDS: FP16_OPERANDS, FP16_ACC: FP16_ACC}
+_PREFIXES = {"vec4": SINGLE, **{kind: kind for kind in (FP16_OPERANDS, FP16_ACC, UNALIGNED)}}
 """Prefixes of variant names, and their kinds."""
 _DEPTH, _PADDING = 8, 8
 """Steps along k in a tile, and its padding in vec4s: TILE_K and both gaps of matmul_vec4.comp."""
@@ -65,7 +66,7 @@ class Vec4Tile:
 
     @property
     def shared_bytes(self) -> int:
-        four = 16 if self.kind == SINGLE else 8
+        four = 16 if self.kind in (SINGLE, UNALIGNED) else 8
         return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _PADDING)
 
     @property
@@ -139,13 +140,20 @@ def vec4_tile(call: Call) -> Vec4Tile | None:
     return None if kind is None else tiles_of(call.limits, kind).get(variant)
 
 
-def vec4_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
+def vec4_variants(
+    call: Call, m: int, n: int, batches: int, kinds: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """Return the variants for a call with vec4 or packed operands, the best guess first.
 
     Tiles that are at least half unused are left out, except the smallest ones.
+
+    Parameters
+    ----------
+    kinds
+        Kinds of tiles; by default those for vec4 or packed operands.
     """
     found: list[str] = []
-    for kind in tile_kinds(call):
+    for kind in kinds or tile_kinds(call):
         tiles = {
             name: tile for name, tile in tiles_of(call.limits, kind).items() if tile.fills(m, n)
         }
@@ -161,11 +169,14 @@ def vec4_time(m: int, n: int, k: int, batches: int, limits: Limits) -> float:
     return k * min(times, default=0.0)
 
 
-def vec4_splits(call: Call, m: int, n: int, k: int, batches: int) -> tuple[str, ...]:
+def vec4_splits(
+    call: Call, kind: str, sizes: tuple[int, int, int], batches: int
+) -> tuple[str, ...]:
     """Return the variants that split k, if they are faster by the model than all others, the best
-    guess first: at most MAX_SPLITS tiles, each with its best number of parts.
+    guess first: at most MAX_SPLITS tiles of a kind, each with its best number of parts. sizes: m, n
+    and k.
     """
-    kind = tile_kinds(call)[0]
+    m, n, k = sizes
     if kind == FP16_ACC:
         return ()
     limits, times = call.limits, dict[str, float]()

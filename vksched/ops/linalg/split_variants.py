@@ -35,11 +35,12 @@ def with_splits(call: Call, names: tuple[str, ...]) -> tuple[str, ...]:
     if call.limits.software or call.output.dtype != FLOAT32 or not fits:
         return names
     out = list(names)
-    tiles = [at for at, name in enumerate(names) if vec4_tile(replace(call, variant=name))]
+    found = [(at, vec4_tile(replace(call, variant=name))) for at, name in enumerate(names)]
+    tiles = [(at, tile) for at, tile in found if tile is not None]
     if tiles:
         static = call.limits.cores > 0 and m >= _MIN_ROWS and not names[0].startswith(COOPMAT)
-        at = 0 if static else tiles[-1] + 1
-        out[at:at] = vec4_splits(call, m, n, k, batches)
+        at = 0 if static else tiles[-1][0] + 1
+        out[at:at] = vec4_splits(call, tiles[0][1].kind, (m, n, k), batches)
     for name in names:
         split = name.startswith(COOPMAT) and coopmat_split(name, (m, n, k), batches, call.limits)
         if split:

@@ -33,7 +33,13 @@ COALESCED = 16
 """Minimum number of adjacent rows in memory that are read by adjacent invocations."""
 
 VEC4, WORKGROUP, SCALAR = "vec4", "workgroup", "scalar"
-"""Variants on a CPU driver, by how a row is read."""
+"""Variants by how a row is read."""
+MIN_GPU_ROWS = 1024
+"""Minimum adjacent rows from which on invocations of a GPU read four of them at once."""
+LOADED_INVOCATIONS = BUSY_INVOCATIONS // 2
+"""Number of invocations whose vec4s, two at a time, keep the memory of a large GPU busy."""
+GROUPED_PARTS = 16
+"""Minimum number of parts for which a workgroup, and not an invocation, combines those of a row."""
 ROUNDED_CHUNK = 1024
 """Columns per invocation, on all devices, if each step rounds the sum."""
 WORKGROUP_VEC4S, WORKGROUP_CHUNK = 4, 256
@@ -106,8 +112,23 @@ def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWA
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
 
 
-def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
-    """Return the launch of the second stage, which combines the parts of a row."""
+def choose_gpu_vec4_launch(rows: int, columns: int) -> Launch:
+    """Return parts and columns per part if a GPU reads vec4s across four rows."""
+    parts = max(1, min(LOADED_INVOCATIONS * 4 // rows, columns // MIN_CHUNK, LOCAL_SIZE))
+    chunk = -(-columns // parts)
+    return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
+
+
+def choose_last_launch(rows: int, columns: int, limits: Limits, vec4: bool = False) -> Launch:
+    """Return the launch of the second stage, which combines the parts of a row.
+
+    Parameters
+    ----------
+    vec4
+        The first stage read vec4s.
+    """
+    if vec4 and not limits.software:
+        return Launch(1, columns, columns >= GROUPED_PARTS)
     long = columns > LOOP_STEPS // 2 if limits.software else columns >= 32
     return Launch(1, columns, long and (limits.software or rows < COALESCED))
 
@@ -155,9 +176,10 @@ def _rows(call: Call) -> _Rows:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    if not call.limits.software:
-        return ()
     layout = _rows(call)
+    if not call.limits.software:
+        wide = layout.is_vec4 and layout.across and layout.side_by_side >= MIN_GPU_ROWS
+        return (VEC4, SCALAR) if wide else ()
     if not layout.is_vec4:
         return (SCALAR,)
     wide = reads_64(call.limits) and layout.across
@@ -167,7 +189,9 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 def _choose(layout: _Rows, call: Call, rounds: bool) -> Launch:
     rows, columns = max(layout.rows, 1), layout.columns
-    if call.variant in (VEC4, WORKGROUP):
+    if call.variant == VEC4 and not call.limits.software:
+        launch = choose_gpu_vec4_launch(rows, columns)
+    elif call.variant in (VEC4, WORKGROUP):
         maximum = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
         launch = choose_vec4_launch(rows, columns, layout.across, maximum)
     else:
@@ -184,8 +208,11 @@ def _vec4_dispatch(
     target = SCRATCH if launch.parts > 1 else OUTPUT
     wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
     lines = -(-layout.rows // (4 * wide)) if layout.across else layout.rows
-    needed = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
-    maximum = max(MAX_GROUPS, -(-needed * (wide * launch.chunk + STEPS_OVERHEAD) // LOOP_STEPS))
+    local = VEC4_LOCAL_SIZE if call.limits.software else LOCAL_SIZE
+    needed = maximum = -(-lines * launch.parts // local)
+    if call.limits.software:
+        steps = needed * (wide * launch.chunk + STEPS_OVERHEAD)
+        maximum = max(MAX_GROUPS, -(-steps // LOOP_STEPS))
     groups = min(needed, maximum, call.limits.max_groups[0])
     push = (
         *(("rows", layout.rows), ("columns", layout.columns)),
@@ -195,7 +222,7 @@ def _vec4_dispatch(
         ("outer_strides", pad(layout.outer_strides, 4)),
         ("stride", layout.strides[0]),
     )
-    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", VEC4_LOCAL_SIZE),)
+    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", local),)
     constants += (("VEC4S_PER_INVOCATION", wide),) if call.variant == WORKGROUP else ()
     how = WORKGROUP if call.variant == WORKGROUP else "across" if layout.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
@@ -265,7 +292,8 @@ def reduction(
             )
         if launch.parts == 1:
             return (first,)
-        last = choose_last_launch(layout.rows, launch.parts, call.limits)
+        vec4 = call.variant == VEC4
+        last = choose_last_launch(layout.rows, launch.parts, call.limits, vec4)
         joined = (SCRATCH, OUTPUT)
         return (
             first,

@@ -124,8 +124,11 @@ LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((7, 2003, 5), (1,)),
 ]
 """Rows that are split into parts, on a GPU or on a CPU driver."""
-WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
-"""Many adjacent columns, an odd number of vec4s."""
+WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    *(((301, 132), (0,)), ((2, 303, 196), (1,))),
+    ((290, 1028), (0,)),
+]
+"""Many adjacent columns, an odd number of vec4s; in the last entry enough for vec4s of a GPU."""
 TALL = (2050, 516)
 """Enough adjacent columns that a CPU driver does not split them, and more rows than where a sum
 rounds each time.
