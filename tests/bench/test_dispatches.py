@@ -1,0 +1,55 @@
+"""The dispatches and barriers of language models' steps on a described GPU: none may come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from benchmark_folders import add_benchmarks
+
+from vksched.importers import load_gguf
+
+MOST = {
+    ("1.1B", 1, "float32", "f32"): (229, 159),
+    ("1.1B", 1, "mixed", "f16"): (273, 159),
+    ("1.1B", 1, "int8", "f16"): (561, 381),
+    ("1.1B", 512, "float32", "f32"): (576, 395),
+    ("1.1B", 512, "mixed", "f16"): (620, 395),
+    ("8B", 1, "float32", "f32"): (329, 229),
+    ("8B", 1, "mixed", "f16"): (393, 229),
+    ("8B", 1, "int8", "f16"): (811, 551),
+}
+"""The most dispatches and barriers by model, tokens, precision and element type of the cache."""
+
+
+@pytest.fixture
+def dispatches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    add_benchmarks(monkeypatch)
+    import dispatches
+
+    return dispatches
+
+
+@pytest.mark.parametrize("name", ["1.1B", "8B"])
+def test_steps_have_no_more_than(name: str, dispatches: ModuleType, tmp_path: Path) -> None:
+    dispatches.write_outline(tmp_path / "m.gguf", dispatches.SHAPES[name])
+    model, spec = load_gguf(tmp_path / "m.gguf").meta(), dispatches.described("rtx4090")
+    for (of, *case), (most, most_barriers) in MOST.items():
+        if of == name:
+            plan, kernels = dispatches.count(model, spec, *case)
+            barriers = plan.barriers + plan.inner_barriers
+            assert kernels.total() <= most and barriers <= most_barriers, (case, kernels)
+            assert barriers > plan.depth // 2  # they are counted
+
+
+def test_all_presets_have_rows(
+    dispatches: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main: Callable[[], None] = dispatches.main
+    for name in ("arc-a770", "radeon-780m"):
+        options = ["dispatches.py", "--model", "1.1B", "--card", name]
+        monkeypatch.setattr("sys.argv", options)
+        main()
+        assert capsys.readouterr().out.count("1.1B") == len(dispatches.CASES)
