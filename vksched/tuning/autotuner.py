@@ -18,10 +18,10 @@ from ..ir.precision import precision_of
 from ..plan.costs.node_cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
+from ..storage.crash_marker import CrashMarker
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import TunedVariants
 from ..trace import Event, Trace
-from .crash_marker import CrashMarker
 from .device_cache import Identity
 from .measurement import Measurement, Mode, Tell, is_busy, progress_bar
 from .search import (
