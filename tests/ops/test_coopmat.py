@@ -326,8 +326,8 @@ def guess_of(op: Op, call: Call, limits: Limits = CHECKED) -> str:
 @pytest.mark.parametrize(
     ("m", "k", "n", "guess"),
     [
-        (1024, 1024, 1024, LARGE),  # 64 workgroups
-        (896, 1024, 1024, SMALL),  # 56
+        (512, 1024, 1024, LARGE),  # 32 workgroups
+        (384, 1024, 1024, SMALL),  # 24
         (128, 768, 768, SMALL),
         (33, 64, 64, SMALL),  # 33 of 64 rows are of the product
         (31, 64, 64, ""),
@@ -349,10 +349,18 @@ def test_the_guess_of_a_checked_driver_follows_counts(m: int, k: int, n: int, gu
 
 def test_batches_count_as_workgroups() -> None:
     attrs = Attrs({"transpose_a": False, "transpose_b": True})
-    for batches, guess in ((64, LARGE), (63, SMALL)):
+    for batches, guess in ((32, LARGE), (31, SMALL)):
         types = (TensorType((batches, 128, 64), FLOAT16),) * 2
         call = Call(types, TensorType((batches, 128, 128), FLOAT16), attrs, CHECKED)
         assert guess_of(MATMUL, call) == guess
+
+
+def test_small_gpus_are_full_with_few_workgroups() -> None:
+    call = call_of(256, 1024, 512)  # 8 workgroups
+    for cores, guess in ((12, LARGE), (24, LARGE), (25, SMALL), (132, SMALL), (0, SMALL)):
+        assert guess_of(MATMUL, call, replace(CHECKED, cores=cores)) == guess
+    call = call_of(1024, 1024, 1024)  # 64, the size that was measured on an H100
+    assert guess_of(MATMUL, call, replace(CHECKED, cores=132)) == LARGE
 
 
 def test_a_measurement_wins_over_the_guess() -> None:

@@ -13,9 +13,9 @@ compared its result with the result of another kernel. On a driver that is known
 whose results were checked on the device (Limits.coopmat_checked), `guess_tile` selects the variant
 of a float16 product that was not measured, by counts:
 
-    useful share of all multiply-adds >= 1 / MAX_PADDING   else another kernel
-    the largest tile with FULL_GROUPS workgroups           it reads the fewest operands
-    no tile has as many: the tile with the most            it occupies the most cores
+    useful share of all multiply-adds >= 1 / MAX_PADDING    else another kernel
+    the largest tile that fills the GPU                     it reads the fewest operands
+    no tile does: the tile with the most workgroups         it occupies the most cores
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ MAX_PADDING = 2
 """Maximum ratio of the multiply-adds of whole tiles to the useful ones in a static choice: the
 matrix units of all listed GPUs multiply at least twice as fast as their float32 units.
 """
-FULL_GROUPS = 64
-"""Workgroups that occupy a GPU, whose number of cores no core extension of Vulkan reports: GPUs
-with matrix units have from 12 (Radeon 780M) to 132 (H100).
+FULL_SHARE, FULL_GROUPS = 3, 32
+"""A GPU counts as full if at least one in FULL_SHARE of its cores has a workgroup; with an unknown
+number of cores, if there are FULL_GROUPS workgroups. On an H100 with 132 cores, 64 tiles of
+128 x 128 were faster than 256 of 64 x 64: 241 and 157 TFLOP/s
+(docs/performance/negative-results.md).
 """
 
 
@@ -257,7 +259,8 @@ def guess_tile(
         return coopmat_pays(limits, batches * rows * columns * depth, whole)
 
     useful = [tile for tile in tiles if pays(tile)]
-    full = [tile for tile in useful if groups(tile) >= FULL_GROUPS]
+    least = -(-limits.cores // FULL_SHARE) or FULL_GROUPS
+    full = [tile for tile in useful if groups(tile) >= least]
     return max(full, key=area) if full else max(useful, key=groups, default=None)
 
 
