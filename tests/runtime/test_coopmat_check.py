@@ -154,6 +154,12 @@ def test_other_devices_are_not_checked(
         assert info.limits.matrices == ()
 
 
+def test_a_build_without_the_shaders_checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, info = Checks(monkeypatch, "wrong"), described(monkeypatch)
+    monkeypatch.setattr(coopmat_check, "left_out", lambda: frozenset({"matmul_coopmat_float32"}))
+    assert checked(info) == device_spec(info) and checks.count == 0
+
+
 def test_a_check_that_ended_its_process_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

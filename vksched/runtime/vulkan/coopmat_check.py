@@ -39,7 +39,7 @@ from ...topology.coopmat_drivers import lists_coopmat
 from ...topology.device_spec import DeviceSpec
 from ...topology.limits import Limits
 from . import device_probe, driver_probe
-from .shaders import load_manifest
+from .shaders import left_out, load_manifest
 from .single_dispatch import Place, SingleDispatcher
 from .vulkan_device import VulkanDevice
 from .word_view import read_words, write_words
@@ -73,36 +73,46 @@ def with_checked_coopmat(
     runs
         False to use only a result that is known already.
     """
-    limits = spec.limits
-    listed = lists_coopmat(info.driver_id, info.driver, info.label)
-    if not listed or limits.software or not guessed_tiles(limits):
+    failure = coopmat_failure(spec, info, runs)
+    if failure is None:
         return spec
-    name = _name_of(spec)
-    with _lock:
-        failure = _known.get(name)
-        if failure is None:
-            failure = _result(name, info.index, runs)
-        if failure is None:
-            return spec
-        _known[name] = failure
-        is_new = name not in _warned
-        _warned.add(name)
     if not failure:
-        return replace(spec, limits=replace(limits, coopmat_checked=True))
-    if is_new:
+        return replace(spec, limits=replace(spec.limits, coopmat_checked=True))
+    name = _name_of(spec)
+    if name not in _warned:
+        _warned.add(name)
         file = _files().path(name)
         warn(
             f"[devices] {info.name} ({info.label}, {info.driver}) is used without cooperative "
             f"matrices: {failure}; try another version of the driver, or VKSCHED_COOPMAT=0 to turn "
             f"them off without this warning{f'; delete {file} to repeat the check' if file else ''}"
         )
-    return replace(spec, limits=replace(limits, matrices=()))
+    return replace(spec, limits=replace(spec.limits, matrices=()))
+
+
+def coopmat_failure(
+    spec: DeviceSpec, info: device_probe.DeviceInfo, runs: bool = True
+) -> str | None:
+    """Return the failure of a device's check, "" if all products were exact. Return None if the
+    driver is not listed, or if the result is not known and the check may not run.
+    """
+    listed = lists_coopmat(info.driver_id, info.driver, info.label)
+    if not listed or spec.limits.software or not guessed_tiles(spec.limits) or left_out():
+        return None
+    name = _name_of(spec)
+    with _lock:
+        failure = _known.get(name)
+        if failure is None:
+            failure = _result(name, info.index, runs)
+        if failure is not None:
+            _known[name] = failure
+    return failure
 
 
 def _name_of(spec: DeviceSpec) -> str:
     """Return the file name of the result of a device, its driver and the shaders."""
     manifest = load_manifest()
-    shaders = [str(manifest[name]["sha256"]) for name in COOPMAT_SHADERS if name in manifest]
+    shaders = [str(manifest[name]["sha256"]) for name in COOPMAT_SHADERS]
     identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), *shaders)
     return f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"
 
