@@ -39,6 +39,7 @@ Recording::Recording(std::shared_ptr<kp::Manager> manager, std::shared_ptr<kp::S
     vkGetPhysicalDeviceProperties(physical, &properties);
     timestamp_period_ns_ = properties.limits.timestampPeriod;
     std::copy_n(properties.limits.maxComputeWorkGroupCount, 3, max_groups_.begin());
+    is_software_ = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
 
     VkFenceCreateInfo fence_info{};
     fence_info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
@@ -159,6 +160,10 @@ void bind_recording(py::module_& m)
       .def_property_readonly("pending", &Recording::pending, no_gil())
       .def("duration_s", &Recording::duration_s, no_gil())
       .def("close", &Recording::close_within, py::arg("limit_s") = CLOSE_LIMIT_S, no_gil());
+    m.def("poll_software_fences", [](bool on) { fence_polling.of_software = on; }, py::arg("on"),
+          "For tests: poll the fences of CPU drivers like those of GPUs.");
+    m.def("polled_waits", [] { return fence_polling.ended_waits.load(); },
+          "Return the number of waits that polling ended, before the thread slept.");
 }
 
 } // namespace companion

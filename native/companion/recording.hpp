@@ -5,6 +5,8 @@
 #include "companion/queue.hpp"
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -17,6 +19,16 @@
 namespace companion {
 
 class HostImport;
+
+using Clock = std::chrono::steady_clock;
+
+// How threads wait for fences, see submissions.cpp.
+struct FencePolling {
+    std::atomic<bool> of_software{ false }; // for tests: poll fences of CPU drivers, too
+    std::atomic<uint64_t> ended_waits{ 0 }; // waits that polling ended, before the thread slept
+};
+
+extern FencePolling fence_polling;
 
 // One command buffer, one fence that all submissions reuse, two timestamps.
 //
@@ -95,6 +107,12 @@ class Recording {
     // during the wait: several threads may wait for one fence.
     bool wait_slice(uint64_t limit_ns, std::optional<uint64_t>& generation);
 
+    // Wait for the fence, without the lock. poll_from: begin of the polling; nothing: no polling.
+    VkResult wait_for_fence(uint64_t limit_ns, std::optional<Clock::time_point> poll_from);
+
+    // Return when polling begins in a wait that begins now; nothing if a thread sleeps only.
+    std::optional<Clock::time_point> poll_begin() const;
+
     std::shared_ptr<kp::Manager> manager_;
     std::shared_ptr<kp::Sequence> sequence_;
     std::vector<std::shared_ptr<kp::Algorithm>> algorithms_; // of all dispatches
@@ -114,6 +132,7 @@ class Recording {
     uint32_t timestamp_valid_bits_ = 0;
     double timestamp_period_ns_ = 0;
     std::array<uint32_t, 3> max_groups_{};
+    bool is_software_ = false;
 
     std::mutex mutex_; // guards all members below
     std::condition_variable waiters_left_;
@@ -122,6 +141,8 @@ class Recording {
     uint64_t generation_ = 0;
     uint64_t timeline_value_ = 0; // of the last submission
     std::map<std::shared_ptr<SharedQueue>, uint64_t> wait_points_; // of the last submission
+    Clock::time_point submitted_at_{};
+    std::optional<Clock::duration> last_duration_; // of a submission that a thread waited for
     bool submitted_ = false;
     bool pending_ = false;
     bool lost_ = false;

@@ -33,6 +33,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["run", "MODEL", "--seed", "1"], "--seed needs --random-inputs"),
         (["tune", "--free-dim", "n=2"], "--free-dim needs a model"),
         (["calibrate", "--shape", "x=2,3"], "--shape needs a model"),
+        (["tune", "--ctx-size", "8"], "--ctx-size needs a GGUF model"),
+        (["tune", "MODEL", "--cache-type", "f16"], "--cache-type needs a GGUF model"),
+        (["tune", "m.gguf", "--free-dim", "n=2"], "--free-dim needs an ONNX model"),
+        (["tune", "--clear", "--ctx-size", "8"], "--clear and --ctx-size exclude"),
         (["tune", "--clear", "MODEL"], "--clear and MODEL.onnx exclude each other"),
         (["tune", "--clear", "--precision", "mixed"], "--clear and --precision exclude"),
         (

@@ -18,7 +18,7 @@ from vksched.doctor import inspect_system, measure_device, prove_kernels
 from vksched.doctor.examine import examine
 from vksched.doctor.health_report import HealthReport, KernelFailure, KernelProof, read_report
 from vksched.doctor.vulkan_loader import find_loader
-from vksched.runtime.vulkan import driver_probe
+from vksched.runtime.vulkan import coopmat_check, driver_probe
 
 WHOLE = KernelProof(3, 2, 1, ())
 
@@ -129,6 +129,26 @@ def with_child(folder: Path, monkeypatch: pytest.MonkeyPatch, fatal: list[int], 
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(prove_kernels, "selected_cases", lambda every: [None] * 4)
+
+
+@pytest.mark.parametrize(
+    ("failure", "level", "text"),
+    [
+        ("", "ok", "vulkan:0: products by cooperative matrices are exact"),
+        ("9 results are wrong", "problem", "vulkan:0: cooperative matrices: 9 results are wrong"),
+        (None, "", ""),
+    ],
+)
+def test_cooperative_matrices_are_checked(
+    failure: str | None, level: str, text: str, cards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(raw(0))
+    monkeypatch.setattr(coopmat_check, "coopmat_failure", lambda *_: failure)
+    report = examined(kernels=True)
+    about = [f for f in report.findings if "cooperative matrices" in f.text]
+    assert [(f.level, f"{f.subject}: {f.text}"[: len(text)]) for f in about] == (
+        [(level, text)] if text else []
+    )
 
 
 @pytest.mark.parametrize(

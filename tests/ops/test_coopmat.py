@@ -1,5 +1,5 @@
 """Products and convolutions by cooperative matrices: which calls meet them, that none is used
-unmeasured, results.
+unmeasured with a driver that was not checked, results.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Op, get_op
 from vksched.ops.attention.attention_coopmat import most_columns
 from vksched.ops.attention.attention_launch import TILED
+from vksched.ops.linalg.coopmat import CONV as CONV_TILES
+from vksched.ops.linalg.coopmat import MATMUL as MATMUL_TILES
+from vksched.ops.linalg.coopmat import guessed_shape, guessed_tiles
 from vksched.ops.linalg.int8_weights import pack_int8
 from vksched.ops.linalg.matmul_kernels import PART_K
 from vksched.ops.lowering.lower import cache_key, choice_of, lower, variants_of
@@ -309,6 +312,111 @@ def test_attention_by_coopmats_is_repaired_in_the_same_parts_of_the_keys() -> No
     assert (repair.shader, combine.shader) == ("attention_fallback", "attention_combine")
     assert len({(dict(d.push)["part_keys"], d.groups[1]) for d in (*products, repair)}) == 1
     assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
+
+
+CHECKED = replace(CARD, coopmat_checked=True)
+
+
+def guess_of(op: Op, call: Call, limits: Limits = CHECKED) -> str:
+    choice = choice_of(op, replace(call, limits=limits))
+    assert choice.variant == choice.of[0] and sorted(choice.of) == sorted(set(choice.of))
+    return choice.variant if COOPMAT in choice.variant else ""
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "guess"),
+    [
+        (512, 1024, 1024, LARGE),  # 32 workgroups
+        (384, 1024, 1024, SMALL),  # 24
+        (128, 768, 768, SMALL),
+        (33, 64, 64, SMALL),  # 33 of 64 rows are of the product
+        (31, 64, 64, ""),
+        (64, 64, 31, ""),
+        (64, 15, 64, ""),  # of 32 steps
+        (64, 16, 64, SMALL),
+        (1, 4096, 4096, ""),
+        (2048, 4096, 16, ""),
+    ],
+)
+def test_the_guess_of_a_checked_driver_follows_counts(m: int, k: int, n: int, guess: str) -> None:
+    for word, dtype in (("mixed", FLOAT32), ("float16", FLOAT32), ("", FLOAT16)):
+        assert guess_of(MATMUL, call_of(m, k, n, dtype=dtype, word=word)) == guess
+    assert guess_of(MATMUL, call_of(m, k, n, dtype=FLOAT32)) == ""
+    software = replace(CHECKED, software=True, subgroup_sizes=(8,), subgroup_size=8)
+    assert guess_of(MATMUL, call_of(m, k, n), software) == ""
+    assert guess_of(MATMUL, call_of(m, k, n), CARD) == ""
+
+
+def test_batches_count_as_workgroups() -> None:
+    attrs = Attrs({"transpose_a": False, "transpose_b": True})
+    for batches, guess in ((32, LARGE), (31, SMALL)):
+        types = (TensorType((batches, 128, 64), FLOAT16),) * 2
+        call = Call(types, TensorType((batches, 128, 128), FLOAT16), attrs, CHECKED)
+        assert guess_of(MATMUL, call) == guess
+
+
+def test_small_gpus_are_full_with_few_workgroups() -> None:
+    call = call_of(256, 1024, 512)  # 8 workgroups
+    for cores, guess in ((12, LARGE), (24, LARGE), (25, SMALL), (132, SMALL), (0, SMALL)):
+        assert guess_of(MATMUL, call, replace(CHECKED, cores=cores)) == guess
+    call = call_of(1024, 1024, 1024)  # 64, the size that was measured on an H100
+    assert guess_of(MATMUL, call, replace(CHECKED, cores=132)) == LARGE
+
+
+def test_a_measurement_wins_over_the_guess() -> None:
+    call = call_of(1024, 1024, 1024)
+    other = next(name for name in variants_of(MATMUL, call) if COOPMAT not in name)
+    tuned = TunedVariants({cache_key(MATMUL, call): other})
+    choice = choice_of(MATMUL, replace(call, limits=replace(CHECKED, tuned=tuned)))
+    assert choice.variant == other and choice.of[0] == LARGE
+
+
+def test_the_guess_has_the_shape_that_was_checked() -> None:
+    """The largest one, and the larger subgroups of AMD's GPUs."""
+    call, shapes = call_of(1024, 1024, 1024), ("16x8x16", "16x16x16", "16x8x8")
+    many = replace(CHECKED, matrices=tuple(f"float16*float16+float32 {s}" for s in shapes))
+    assert guess_of(MATMUL, call, many) == LARGE
+    assert guess_of(MATMUL, call, replace(many, subgroup_sizes=(32, 64))) == f"{LARGE} of 64"
+    intel = replace(many, matrices=("float16*float16+float32 8x16x16",), subgroup_sizes=(16, 32))
+    assert guess_of(MATMUL, call, intel) == "coopmat 8x16x16 64x64"
+    for limits in (many, intel):
+        shape, lanes = guessed_shape(limits) or ((), 0)
+        for of in (MATMUL_TILES, CONV_TILES):
+            tiles = guessed_tiles(limits, of)
+            assert tiles and all((t.shape, t.subgroup) == (shape, lanes) for t in tiles)
+
+
+def test_guesses_of_convolutions_and_attention() -> None:
+    assert guess_of(CONV, mixed_conv(64, 20)) == SMALL
+    assert guess_of(CONV, mixed_conv(128, 66)) == TALL
+    assert guess_of(CONV, mixed_conv(16, 20)) == "", "16 of 64 rows"
+    attention, coopmat = get_op("attention"), "coopmat 16x16x16 64x32"
+    for queries, keys, guess in (
+        (128, 128, coopmat),
+        (32, 32, coopmat),
+        (31, 128, ""),
+        (128, 15, ""),
+        (1, 128, ""),
+    ):
+        assert guess_of(attention, attention_call((1, 12, queries, 64), keys)) == guess
+    call = attention_call((1, 12, 128, 64), 128, word="float32")
+    assert guess_of(attention, call) == ""
+    wide = attention_call((1, 12, 128, 129), 128)
+    assert guess_of(attention, wide) == "", "the heads are too wide"
+
+
+def test_guesses_of_quantized_weights() -> None:
+    op = get_op("quantized_linear")
+    for rows, word, guess in (
+        (512, "mixed", f"dequantize {LARGE}"),
+        (64, "mixed", f"dequantize {SMALL}"),
+        (16, "mixed", ""),
+        (1, "mixed", ""),
+        (512, "", ""),
+    ):
+        case = linear("q4_K", (rows, 2048), 2048, False)
+        case = with_precision(case, word) if word else case
+        assert guess_of(op, case.call(CHECKED)) == guess
 
 
 def test_codes_meet_coopmats_of_int8_unmeasured_ones_last() -> None:

@@ -159,7 +159,7 @@ def test_two_processes_that_tune_keep_each_others_results(system: str, tmp_path:
     text = """
 import sys
 from pathlib import Path
-from vksched.tuning.crash_marker import CrashMarker
+from vksched.storage.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.variant_cache import VariantCache, TuningResult
 store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
@@ -188,7 +188,7 @@ def test_a_process_that_dies_leaves_word(tmp_path: Path) -> None:
     text = """
 import os, sys
 from pathlib import Path
-from vksched.tuning.crash_marker import CrashMarker
+from vksched.storage.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.variant_cache import VariantCache
 store, device = VariantCache(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")

@@ -166,17 +166,17 @@ class Processes:
         self.computer, self.patch = computer, monkeypatch
         self.asked: list[str] = []
         self.here: Callable[[], list[dict[str, Any]]] = lambda: [{"index": 42}]
-        in_child = driver_probe._run_child
+        in_child = driver_probe.run_child
 
-        def child(changes: Any) -> Any:
+        def child(code: str, changes: Any) -> Any:
             self.asked.append("child")
-            return in_child(changes)
+            return in_child(code, changes)
 
         def describe() -> list[dict[str, Any]]:
             self.asked.append("here")
             return self.here()
 
-        monkeypatch.setattr(driver_probe, "_run_child", child)
+        monkeypatch.setattr(driver_probe, "run_child", child)
         monkeypatch.setattr(driver_probe, "_CHILD", CHILD)
         monkeypatch.setattr(binding, "available", lambda: None)
         monkeypatch.setattr(binding, "describe_devices", describe)
@@ -261,9 +261,9 @@ def test_few_entries_are_retained(processes: Processes) -> None:
 def test_real_drivers_are_asked_without_a_child(tmp_path: Path) -> None:
     code = (
         "from vksched.runtime.vulkan import device_probe, driver_probe\n"
-        "run, children = driver_probe._run_child, []\n"
-        "driver_probe._run_child = (\n"
-        "    lambda changes: (children.append(1), run(changes))[1]\n)\n"
+        "run, children = driver_probe.run_child, []\n"
+        "driver_probe.run_child = (\n"
+        "    lambda *child: (children.append(1), run(*child))[1]\n)\n"
         "found = [(d.name, d.label) for d in device_probe.list_devices()]\n"
         "print(0, found, len(children))"
     )

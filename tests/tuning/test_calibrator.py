@@ -20,6 +20,7 @@ import vksched as vs
 from vksched.common.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
 from vksched.plan.costs.node_cost import first_cost
 from vksched.runtime.device import Device
+from vksched.storage.crash_marker import CrashMarker
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.driver_faults import FAULTS, without_faults
 from vksched.topology.limits import Limits
@@ -31,7 +32,6 @@ from vksched.tuning.calibrate_device import QUICK_PASSES
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
 from vksched.tuning.calibrator import Calibrator, cost_cache_key
 from vksched.tuning.cost_cache import CostCache
-from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.first_use import FIRST_USE_S
 from vksched.tuning.measurement import Mode

@@ -14,9 +14,9 @@ import pytest
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
+from vksched.storage.crash_marker import CrashMarker
 from vksched.tuning.calibration_types import Calibration, Overheads, Sample
 from vksched.tuning.cost_cache import CostCache
-from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.tunable_calls import shader_hash
 

@@ -34,11 +34,11 @@ from vksched.runtime.device import Device
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.storage import crash_marker
+from vksched.storage.crash_marker import CrashMarker
 from vksched.tuning import autotuner as tuner_module
-from vksched.tuning import crash_marker
 from vksched.tuning.autotuner import Tuner, identity_of
 from vksched.tuning.calibration_samples import calibration_samples
-from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import Identity
 from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
 from vksched.tuning.measurement import FIRST_USE_S, Measurement, Mode, mode_of
@@ -270,7 +270,7 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
-            "from vksched.tuning.crash_marker import CrashMarker",
+            "from vksched.storage.crash_marker import CrashMarker",
             "from vksched.tuning.device_cache import Identity",
             "from vksched.tuning.variant_cache import VariantCache",
             "device = Identity('00ff', 'driver', 'card')",

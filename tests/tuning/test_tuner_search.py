@@ -151,3 +151,12 @@ def test_time_that_is_over_ends_the_search() -> None:
     assert FakeBench(names).search(0.15) is None, "one alone is no comparison"
     some = found_by(FakeBench(names), 0.55)
     assert some.seconds == {"a": 0.1, "b": 0.2} and some.best == "a"
+
+
+def test_cooperative_matrices_are_compared_with_another_kernel() -> None:
+    """They may be the static choice, and wrong nevertheless."""
+    wrong = {"coopmat a": RIGHT * 2}
+    found = found_by(FakeBench({"coopmat a": 0.001, "b": 0.002, "c": 0.003}, wrong))
+    assert (found.best, found.static) == ("b", "b") and list(found.dropped) == ["coopmat a"]
+    found = found_by(FakeBench({"coopmat a": 0.001, "b": 0.002}))
+    assert (found.best, found.static) == ("coopmat a", "coopmat a") and not found.dropped

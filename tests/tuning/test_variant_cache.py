@@ -18,8 +18,8 @@ from conftest import needs_posix
 from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.storage.cache_folder import default_folder
+from vksched.storage.crash_marker import CrashMarker
 from vksched.topology.tuned_variants import TunedVariants
-from vksched.tuning.crash_marker import CrashMarker
 from vksched.tuning.device_cache import MAX_FILES, Identity
 from vksched.tuning.variant_cache import TuningResult, VariantCache, choices
 

@@ -79,6 +79,7 @@ def _tried(
         advance = begin(f"{info.name}: kernels", len(selected_cases(every_case)))
         health = replace(health, proof=prove(info.name, every_case, advance))
         findings += _kernel_findings(info, health)
+        findings += _coopmat_findings(info)
     if speed:
         done = begin(f"{info.name}: speed, about a minute", 1)
         try:
@@ -106,6 +107,18 @@ def _kernel_findings(info: DeviceInfo, health: DeviceHealth) -> Iterator[Finding
         )
     if (more := len(proof.failures) - SHOWN_FAILURES) > 0:
         yield Finding(PROBLEM, info.name, f"{more:,} more op cases are wrong")
+
+
+def _coopmat_findings(info: DeviceInfo) -> Iterator[Finding]:
+    from ..runtime.vulkan.coopmat_check import coopmat_failure  # needs the native modules
+
+    failure = coopmat_failure(device_probe.device_spec(info), info)
+    if failure:
+        remedy = "try another version of the driver; cooperative matrices are not used until then"
+        yield Finding(PROBLEM, info.name, f"cooperative matrices: {failure}", remedy)
+    elif failure is not None:
+        text = "products by cooperative matrices are exact; they are used without tuning"
+        yield Finding(OK, info.name, text)
 
 
 def _verdict(

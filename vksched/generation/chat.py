@@ -27,6 +27,11 @@ Prompt = str | Sequence[Mapping[str, object]]
 """A text to continue, or the messages of a conversation, each with "role" and "content"."""
 
 
+def context_of(model: LanguageModel, ctx: int | None) -> int:
+    """Return the context length that a chat uses if the user asks for `ctx` tokens, or for none."""
+    return min(CONTEXT, model.hyper.context) if ctx is None else ctx
+
+
 @dataclass
 class _AnswerState:
     """The state of an answer. It holds no reference to its TextStream, because dropping the stream
@@ -128,7 +133,7 @@ class Chat(ProcessBound):
         precision: str | None = None,
     ) -> None:
         self.model = model
-        self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
+        self.ctx = context_of(model, ctx)
         # first: it starts to repack weights in the background
         self._generator = Generator(
             scheduler, model, self.ctx, placement, progress, cache_type, precision

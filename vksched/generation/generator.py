@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from ..engine.graph_cache import DeferredGraph
     from ..engine.request_precision import Precision
     from ..importers.gguf.model import LanguageModel
-    from ..ir.build_graph import Outputs
+    from ..ir.build_graph import Outputs, Updates
     from ..ir.tensor import Tensor
+    from ..plan.plan import Plan
     from ..runtime.device import Device
 
 T = TypeVar("T")
@@ -75,6 +76,15 @@ class CompilingScheduler(LayerScheduler, Protocol):
         precision: Precision | None = None,
     ) -> CompiledGraph: ...
 
+    def reserve(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        *,
+        updates: Updates | None = None,
+        precision: Precision | None = None,
+    ) -> Plan: ...
+
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
 
@@ -87,7 +97,7 @@ class Generator:
     tokens: the tokens in the KV cache. length: the capacity of the cache in tokens. placement: the
     user's placement; None selects the fastest one before the first step is compiled. cache_type:
     the element type of the KV cache, "f32" or "f16". precision: a precision mode, AUTO, or None for
-    the scheduler's.
+    the scheduler's. prefetch: False to read no weights before a step is compiled.
     """
 
     def __init__(
@@ -99,6 +109,7 @@ class Generator:
         progress: Progress | None = None,
         cache_type: str = "f32",
         precision: str | None = None,
+        prefetch: bool = True,
     ) -> None:
         if isinstance(precision, str):
             check_precision(precision, "chat", (*PRECISIONS, AUTO))
@@ -124,8 +135,10 @@ class Generator:
         self._full: set[str] = set()
         """The devices that ran out of memory."""
         self._runs: dict[int, CompiledGraph] = {}
-        model.file.read_ahead()
-        self._background_task = self._start_background_tasks()
+        self._background_task: BackgroundTask | None = None
+        if prefetch:
+            model.file.read_ahead()
+            self._background_task = self._start_background_tasks()
 
     def _start_background_tasks(self) -> BackgroundTask | None:
         """Start to repack weights in the background if their device is known."""
@@ -145,6 +158,18 @@ class Generator:
         sizes = self._sizes if tokens is None else self._sizes_for(tokens)
         for size in dict.fromkeys(sizes):
             self._run(size)
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield the plans of the steps without allocating anything: that of a token, then those of
+        prompts, the longest first.
+        """
+        self._decide()
+        one, *longer = sorted(self._sizes)
+        for size in (one, *reversed(longer)):
+            outputs, updates = self._step(size, is_cached=False).build()
+            yield self._scheduler.reserve(
+                outputs, self.placement, updates=updates, precision=self._precision
+            )
 
     @property
     def layers(self) -> dict[str, int]:
@@ -259,14 +284,17 @@ class Generator:
 
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:
-            self._runs[size] = self._compiled(size, self._parts.get(size, 1))
+            self._runs[size] = self._compiled(size)
             self._stop_background_tasks()  # the device holds the weights
         return self._runs[size]
 
-    def _compiled(self, size: int, parts: int) -> CompiledGraph:
+    def _step(self, size: int, is_cached: bool) -> DeferredGraph:
+        return deferred_step(self._model, self._cache, size, self._parts.get(size, 1), is_cached)
+
+    def _compiled(self, size: int) -> CompiledGraph:
         """Return a compiled step; steps of a single device are cached on disk."""
-        is_cached = parts == 1 and self._fits_one_device()
-        step = deferred_step(self._model, self._cache, size, parts, is_cached)
+        parts = self._parts.get(size, 1)
+        step = self._step(size, parts == 1 and self._fits_one_device())
         with resting_collector(NODES_PER_LAYER * self._model.hyper.layers * parts):
             return self._scheduler.compile(
                 step, self.placement, self._progress, precision=self._precision

@@ -47,6 +47,10 @@ class Limits(WeaklyReferenced):
     """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
     types of both operands and of the accumulator; rows, columns and depth.
     """
+    coopmat_checked: bool = False
+    """Calls without a measurement may use cooperative matrices: the driver is listed in
+    coopmat_drivers.py, and its results on this device were checked.
+    """
     subgroup_sizes: tuple[int, ...] = ()
     """Subgroup sizes that a kernel may require, with full subgroups."""
     memory_budget: bool = False
@@ -66,7 +70,7 @@ class Limits(WeaklyReferenced):
 
     def without_features(self) -> Limits:
         """Return these limits without the features beyond Vulkan 1.1."""
-        return replace(self, **{name: getattr(Limits(), name) for name in FEATURES})
+        return replace(self, **{name: getattr(Limits(), name) for name in (*FEATURES, _CHECKED)})
 
     def kernel_text(self) -> str:
         """Return all that kernels are chosen by except tuned variants, as text: the fields that
@@ -94,5 +98,6 @@ FEATURES = (
     "copy_queue",
 )
 """The names of the features beyond Vulkan 1.1."""
+_CHECKED = "coopmat_checked"
 _OTHERS = ("memory_budget", "host_import", "copy_queue", "tuned")
 """Fields that no kernel depends on, and the variants that are measured."""

@@ -18,10 +18,10 @@ from ..ir.precision import precision_of
 from ..plan.costs.node_cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
+from ..storage.crash_marker import CrashMarker
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import TunedVariants
 from ..trace import Event, Trace
-from .crash_marker import CrashMarker
 from .device_cache import Identity
 from .measurement import Measurement, Mode, Tell, is_busy, progress_bar
 from .search import (
@@ -32,7 +32,7 @@ from .search import (
     MeasurementSkipped,
     search,
 )
-from .tunable_calls import Tunable, calls_of, shader_hash
+from .tunable_calls import Tunable, calls_of, planned_calls, shader_hash
 from .variant_cache import TuningResult, VariantCache, choices
 
 LOST = "a program ended, or its device was lost, while it was tried"
@@ -195,11 +195,8 @@ class Tuner:
         built_plan = plan()
         with progress_bar() as tell:
             for device, _ in wanted:
-                index = built_plan.topology.index(device.name)
-                here = {
-                    n for split in built_plan.splits if split.device == index for n in split.nodes
-                }
-                missing = self.missing(device.spec, calls_of(graph, device.spec, here))
+                here = planned_calls(graph, built_plan, device.spec)
+                missing = self.missing(device.spec, here)
                 start = trace.clock.now()
                 found = self.measure(device, missing, tell)
                 fields = {"calls": len(found), "missing": len(missing) - len(found)}

@@ -17,7 +17,7 @@ from typing import Any
 from ..common.errors import VkschedError
 from ..ir.op import get_op
 from ..plan.costs.node_cost import COPIES
-from . import crash_marker
+from ..storage import crash_marker
 from .calibration_types import Calibration, Sample
 from .device_cache import DeviceCache, Identity
 from .tunable_calls import shader_hash

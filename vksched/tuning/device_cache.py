@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..common.user_warning import warn
+from ..storage import crash_marker
 from ..storage.cache_folder import folder_of, warn_full
 from ..storage.disk_cache import DiskCache, StaleFile
-from . import crash_marker
 
 MAX_FILES = 8
 """Maximum number of files of one device; those of the least recently used drivers are removed."""

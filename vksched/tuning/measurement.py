@@ -19,7 +19,7 @@ from types import TracebackType
 from ..common.env import is_on
 from ..common.errors import DeviceError, PlanError
 from ..runtime.device import Device
-from .crash_marker import CrashMarker
+from ..storage.crash_marker import CrashMarker
 
 FIRST_USE_S = 3.0
 """Total time that a scheduler spends on tuning hardware devices unless the user asks for more."""

@@ -1,6 +1,7 @@
 """Search: find the fastest variant with little time spent on slow ones.
 
     each variant:  warm-up run, timed run -> result equals the first one's? -> far slower? drop
+                   cooperative matrices last: results are compared with those of another kernel
     rounds:        all remaining variants in rotation -> drop those clearly slower than the best
     the best median wins, if its median and its least time beat the static choice's by more than
     noise
@@ -21,6 +22,7 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError, VkschedError
 from ..ir.precision import BYTES, HALF
+from ..ops.lowering.variants import COOPMAT
 from .variant_cache import TuningResult
 
 ROUNDS = 5
@@ -92,7 +94,7 @@ def search(
     once: dict[str, float] = {}
     dropped: dict[str, str] = {}
     expected: NDArray | None = None
-    for name in names:
+    for name in sorted(names, key=lambda name: COOPMAT in name):
         if once and left_s() <= 0:
             break
         try:

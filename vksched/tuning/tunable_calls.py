@@ -31,6 +31,7 @@ from ..ops.reduction.reduce import reduce_sum
 from ..ops.reduction.softmax import softmax
 from ..ops.rnn.rnn import lstm
 from ..plan.costs.node_cost import call_of, unsupported_reason
+from ..plan.plan import Plan
 from ..runtime.vulkan.shaders import load_manifest
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import TunedVariants
@@ -80,6 +81,13 @@ def calls_of(
     return out
 
 
+def planned_calls(graph: Graph, plan: Plan, spec: DeviceSpec) -> dict[str, Tunable]:
+    """Return the calls of `calls_of` that a plan of the graph places on a device."""
+    device = plan.topology.index(spec.name)
+    here = {node for split in plan.splits if split.device == device for node in split.nodes}
+    return calls_of(graph, spec, here)
+
+
 @cache
 def shader_hash(op: str) -> str:
     """Return a hash of an op's shaders, which changes when they change."""
@@ -118,6 +126,10 @@ def typical_graph() -> Graph:
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         rounded = {"format": name, PRECISION: BYTES}
         outputs.append(apply("quantized_linear", (some(m, 2048), words), rounded))
+    for m, name in ((128, "q4_K"), (512, "q4_K"), (512, "q6_K"), (512, "q8_0")):
+        words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
+        mixed = {"format": name, PRECISION: MIXED}
+        outputs.append(apply("quantized_linear", (some(m, 2048), words), mixed))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
         for name, word in (("f16", MIXED), ("bf16", BRAIN)):
             words = some(n, format_of(name).row_words(k), dtype=UINT32)

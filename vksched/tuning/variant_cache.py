@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..storage import crash_marker
 from ..topology.tuned_variants import TunedVariants, size_class_key
-from . import crash_marker
 from .device_cache import DeviceCache, Identity
 
 FORMAT = 2

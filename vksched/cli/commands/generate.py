@@ -35,13 +35,7 @@ def _model_options(command: Command) -> Command:
         (
             click.argument("model_file", metavar="MODEL.gguf"),
             inputs.devices_option,
-            click.option(
-                "-c",
-                "--ctx-size",
-                "ctx",
-                type=click.IntRange(1),
-                help="Context length in tokens.  [default: 4096, or the model's limit]",
-            ),
+            inputs.ctx_option,
             inputs.cache_type_option("Element type of the KV cache."),
             chat_precision_option,
             click.option(

@@ -11,20 +11,32 @@ import click
 
 from ...common.errors import VkschedError
 from ..options import inputs
-from ..options.precision_option import SINGLE, parse_precision, precision_option
+from ..options.precision_option import (
+    CHAT_DEFAULT,
+    CHAT_MODES,
+    SINGLE,
+    parse_precision,
+    precision_option,
+)
 from . import tuning_options
 
 if TYPE_CHECKING:
     from ...ir.graph import Graph
+    from ...plan.plan import Plan
     from ...runtime.device import Device
+    from ...scheduler.scheduler import Scheduler
     from ...tuning.variant_cache import TuningResult
 
 BUDGET_S = 60.0
 
 
 @click.command()
-@tuning_options.options(BUDGET_S, "the rest is measured in the next call.")
+@tuning_options.options(
+    BUDGET_S, "the rest is measured in the next call.", "[MODEL.onnx|MODEL.gguf]..."
+)
 @precision_option
+@inputs.ctx_option
+@inputs.cache_type_option("Element type of the KV cache of a language model.")
 def tune(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -34,37 +46,95 @@ def tune(
     clear: bool,
     as_json: bool,
     modes: tuple[str, ...],
+    ctx: int | None,
+    cache_type: str | None,
 ) -> None:
     """Autotune kernel variants and cache the fastest.
 
     Measures the calls of the models, or typical calls. Without --devices it measures the default
-    devices, or all software devices if there are none.
+    devices, or all software devices if there are none. The options of a language model are those
+    of the later `vksched chat`.
     """
     tuning_options.check_budget("tune", budget_s)
-    tuning_options.check_options(clear, model_files, dims, shapes, {"--precision": modes})
+    of_chat = {"--ctx-size": ctx, "--cache-type": cache_type}
+    tuning_options.check_options(
+        clear, model_files, dims, shapes, {"--precision": modes, **of_chat}
+    )
     if modes and not model_files:
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
-    from ...engine.request_precision import apply_precision
+    from ...importers import is_gguf
     from ...scheduler.scheduler import Scheduler
-    from ...tuning.tunable_calls import typical_graph
 
+    language = [file for file in model_files if is_gguf(file)]
+    others = [file for file in model_files if file not in language]
+    if language and not others:
+        inputs.need({"--free-dim": dims, "--shape": shapes}, "an ONNX model")
+    if not language:
+        inputs.need(of_chat, "a GGUF model")
     with inputs.collected_warnings() as notes:
         names = _devices(inputs.parse_devices(devices))
-        if clear:
-            graphs = []
-        elif model_files:
-            asked = parse_precision(modes)
-            read = tuning_options.graphs_of(model_files, dims, shapes)
-            graphs = [apply_precision(graph, {}, SINGLE, asked, None) for graph in read]
-        else:
-            graphs = [typical_graph()]
+        typical = not model_files and not clear
+        graphs = _graphs(others, dims, shapes, modes, typical)
         with Scheduler(names, tune=False) as sched:
             here = {
                 d.spec.memory_node: d for d in sched.devices if d.spec.kind == "vulkan"
             }.values()
-            rows = [_clear(d) if clear else _tune(d, graphs, budget_s, as_json) for d in here]
+            steps = [
+                step
+                for file in language
+                for step in _steps(sched, file, ctx, cache_type, _chat_mode(modes))
+            ]
+            rows = [
+                _clear(d) if clear else _tune(d, graphs, steps, budget_s, as_json) for d in here
+            ]
     report = {"devices": rows, "notes": notes}
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, clear)
+
+
+def _graphs(
+    files: Sequence[str],
+    dims: Sequence[str],
+    shapes: Sequence[str],
+    modes: Sequence[str],
+    typical: bool,
+) -> list[Graph]:
+    """Return the graphs of ONNX models, and the graph of typical calls."""
+    from ...engine.request_precision import apply_precision
+    from ...tuning.tunable_calls import typical_graph
+
+    asked = parse_precision(modes if files else ())
+    read = tuning_options.graphs_of(files, dims, shapes)
+    graphs = [apply_precision(graph, {}, SINGLE, asked, None) for graph in read]
+    return [*graphs, typical_graph()] if typical else graphs
+
+
+def _chat_mode(modes: Sequence[str]) -> str:
+    """Return the precision mode of a chat."""
+    *_, mode = CHAT_DEFAULT, *modes
+    if mode not in CHAT_MODES:
+        known = ", ".join(CHAT_MODES)
+        raise click.UsageError(f"--precision of a GGUF model expects {known}, got {mode!r}.")
+    return mode
+
+
+def _steps(
+    sched: Scheduler, file: str, ctx: int | None, cache_type: str | None, precision: str
+) -> list[Plan]:
+    """Return the plans of a language model's steps, as a chat with these options compiles them."""
+    from ...generation.chat import context_of
+    from ...generation.generator import Generator
+    from ...importers import load_gguf
+
+    model = load_gguf(file)
+    generator = Generator(
+        sched,
+        model,
+        context_of(model, ctx),
+        cache_type=cache_type or inputs.CACHE_TYPES[0],
+        precision=precision,
+        prefetch=False,
+    )
+    return list(generator.plans())
 
 
 def _devices(wanted: Sequence[str] | None) -> list[str]:
@@ -82,18 +152,31 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
-    """Measure missing calls on one device and return its measurements."""
+def _tune(
+    device: Device, graphs: Sequence[Graph], steps: Sequence[Plan], budget_s: float, quiet: bool
+) -> dict[str, Any]:
+    """Measure missing calls on one device and return its measurements.
+
+    Parameters
+    ----------
+    steps
+        Plans of language models' steps, those of tokens first: their calls are short, and are
+        measured before the long ones use up the time.
+    """
     from ...tuning.autotuner import Tuner
     from ...tuning.measurement import Mode, progress_bar
-    from ...tuning.tunable_calls import calls_of
+    from ...tuning.tunable_calls import calls_of, planned_calls
 
     tuner = Tuner(Mode(True, budget_s, software=True))
-    calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
-    missing = tuner.missing(device.spec, calls)
+    found = [calls_of(graph, device.spec) for graph in graphs]
+    together = {key: call for own in found for key, call in own.items()}
+    parts = [together, *(planned_calls(step.graph, step, device.spec) for step in steps)]
+    calls = {key: call for own in parts for key, call in own.items()}
+    measured = 0
     try:
         with progress_bar(quiet) as tell:
-            measured = tuner.measure(device, missing, tell)
+            for own in parts:
+                measured += len(tuner.measure(device, tuner.missing(device.spec, own), tell))
     except KeyboardInterrupt:
         file = tuner.file(device.spec)
         there = file is not None and file.exists()
@@ -102,7 +185,7 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
         raise
     known = tuner.results(device.spec)
     row = tuning_options.row_of(device.spec, tuner.file(device.spec))
-    row["measured"] = len(measured)
+    row["measured"] = measured
     row["calls"] = [_call(known[key]) for key in calls if key in known]
     row["left"] = [key for key in calls if key not in known]
     return row

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
+def options(
+    budget_s: float, about_budget: str, models: str = "[MODEL.onnx]..."
+) -> Callable[[Command], Command]:
     """Return a decorator that adds the arguments of a measuring command; budget_s: default
-    budget.
+    budget. models: the model files in its usage.
     """
     selected = [
-        click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1),
+        click.argument("model_files", metavar=models, nargs=-1),
         inputs.devices_option,
         inputs.dim_option,
         inputs.shape_option,

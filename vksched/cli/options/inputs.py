@@ -30,6 +30,13 @@ CACHE_TYPES = ("f32", "f16", "q8_0")
 """Element types of the KV cache: the names of importers/gguf/kv_cache.py, which help texts need not
 import.
 """
+ctx_option = click.option(
+    "-c",
+    "--ctx-size",
+    "ctx",
+    type=click.IntRange(1),
+    help="Context length in tokens.  [default: 4096, or the model's limit]",
+)
 place_option = click.option(
     "--place",
     "places",

@@ -42,8 +42,10 @@ def _one_mode(modes: Iterable[str], text: str) -> Callable[[Command], Command]:
 
 mode_option = _one_mode(MODES, _MODE_HELP)
 """For language models: one mode for the whole model."""
+CHAT_MODES, CHAT_DEFAULT = (*MODES, AUTO), SINGLE
+"""The modes of a chat, and the default."""
 chat_precision_option = _one_mode(
-    (*MODES, AUTO), f"{_MODE_HELP} auto: int8 for layers on the CPU, float32 for others."
+    CHAT_MODES, f"{_MODE_HELP} auto: int8 for layers on the CPU, float32 for others."
 )
 
 

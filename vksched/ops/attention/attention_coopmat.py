@@ -3,9 +3,8 @@
     subgroup:  one matrix of query rows, against some keys at a time
     workgroup: 4 subgroups, which share keys and values as float16 in shared memory
 
-Both matrix products have float16 operands and float32 sums; the softmax between them is float32. As
-for matrix products (linalg/coopmat.py), no variant is used before the tuner has measured it and
-compared its result.
+Both matrix products have float16 operands and float32 sums; the softmax between them is float32.
+The static choice follows the rule of matrix products (linalg/coopmat.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,15 @@ from functools import lru_cache
 
 from ...ir.op import Call
 from ...topology.limits import Limits
-from ..linalg.coopmat import MIN_SIDE, coopmat_name, coopmat_subgroups, rounds, shapes_of
+from ..linalg.coopmat import (
+    MIN_SIDE,
+    coopmat_name,
+    coopmat_pays,
+    coopmat_subgroups,
+    guessed_shape,
+    rounds,
+    shapes_of,
+)
 
 _SUBGROUPS = 4
 _KEYS = {False: 32, True: 16}
@@ -123,3 +130,15 @@ def attention_coopmat_variants(
     if min(rows, keys) < MIN_SIDE or not rounds(call):
         return ()
     return tuple(_coopmats(call.limits, depth, columns))
+
+
+def guessed_attention_coopmat(call: Call, rows: int, keys: int, depth: int, columns: int) -> str:
+    """Return the cooperative-matrix variant of a call without a measurement, or ""."""
+    if not call.limits.coopmat_checked or not rounds(call):
+        return ""
+    for tile in _coopmats(call.limits, depth, columns).values():
+        whole = -(-rows // tile.rows) * tile.rows * -(-keys // tile.keys) * tile.keys
+        checked = (tile.shape, tile.subgroup) == guessed_shape(call.limits)
+        if checked and coopmat_pays(call.limits, rows * keys, whole):
+            return tile.name
+    return ""

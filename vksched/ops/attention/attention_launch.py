@@ -9,6 +9,7 @@ from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
 from ...ir.op import Call
 from ...topology.limits import Limits
+from ..linalg.coopmat import by_guess
 from ..linalg.matmul_vec4 import tile_kinds
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.vec4 import has_subgroup_kernels
@@ -16,6 +17,7 @@ from .attention_coopmat import (
     AttentionCoopmat,
     attention_coopmat_tile,
     attention_coopmat_variants,
+    guessed_attention_coopmat,
     most_columns,
 )
 
@@ -118,13 +120,16 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Return the variants: shared memory on GPUs, subgroups on CPU drivers, coopmat last."""
+    """Return the variants, the best guess first: shared memory on GPUs, subgroups on CPU drivers,
+    and cooperative matrices.
+    """
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
-    coopmats = () if few else attention_coopmat_variants(call, s.rows, s.keys, s.depth, s.columns)
-    return (*_plain_variants(call, s), *coopmats)
+    sizes = s.rows, s.keys, s.depth, s.columns
+    coopmats = () if few else attention_coopmat_variants(call, *sizes)
+    return by_guess(_plain_variants(call, s), coopmats, guessed_attention_coopmat(call, *sizes))
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...common.dtypes import TensorType
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONV, CoopmatTile, coopmat_variants
+from ..linalg.coopmat import CONV, CoopmatTile, with_coopmats
 from ..linalg.matmul_kernels import DISPATCH_FLOPS
 from ..linalg.operands import product_attrs, round_up_to_vec4
 from ..lowering.strides import LOOP_STEPS
@@ -23,13 +23,19 @@ from .window import Window, three
 CONV_COOPMAT = "conv_coopmat"
 
 
-def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
-    """Return the cooperative-matrix variants for a convolution."""
+def with_conv_coopmats(call: Call, plain: tuple[str, ...]) -> tuple[str, ...]:
+    """Return all variants of a convolution, the best guess first.
+
+    Parameters
+    ----------
+    plain
+        The variants without cooperative matrices.
+    """
     sums = sum_of(call)
-    columns = call.output.shape[0] * sums.places
+    sizes = sums.rows, call.output.shape[0] * sums.places, sums.steps
     if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
-        return ()
-    return coopmat_variants(call, sums.rows, columns, CONV)
+        return plain
+    return with_coopmats(call, plain, sizes, sums.groups, CONV)
 
 
 def weights_call(call: Call) -> Call:

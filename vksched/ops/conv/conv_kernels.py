@@ -21,7 +21,12 @@ from ..linalg import matmul
 from ..linalg.coopmat import CONV, coopmat_tile
 from ..linalg.operands import product_attrs
 from ..lowering.strides import MAX_DISPATCHES
-from .conv_coopmat import CONV_COOPMAT, conv_by_coopmat, conv_coopmat_variants, coopmat_scratch
+from .conv_coopmat import (
+    CONV_COOPMAT,
+    conv_by_coopmat,
+    coopmat_scratch,
+    with_conv_coopmats,
+)
 from .conv_direct import (
     BLOCK,
     ConvSum,
@@ -211,8 +216,10 @@ def conv_variants(call: Call) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
     plain = _with_implicit(call, _plain_variants(call))
-    # other variants are products that select cooperative matrices themselves, or are too small
-    return (*plain, *conv_coopmat_variants(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
+    if not {IM2COL, MATMUL}.intersection(plain):
+        # the others are products that select cooperative matrices themselves, or are too small
+        return plain
+    return with_conv_coopmats(call, plain)
 
 
 def _with_implicit(call: Call, plain: tuple[str, ...]) -> tuple[str, ...]:

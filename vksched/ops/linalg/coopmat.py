@@ -5,17 +5,27 @@
     untransposed: a float16 operand that is not contiguous along k is not transposed on load
 
 Operands are float16 or are rounded to float16 when a tile is loaded; accumulators are float32. The
-int8 products of int8_matmul_kernels.py use int8 operands and exact int32 accumulators. Some drivers
-emulate cooperative matrices slowly or compute wrong results. These variants therefore come last:
-none is used before the tuner has measured it (for this size or a smaller one) and has compared its
-result with the result of another kernel.
+int8 products of int8_matmul_kernels.py use int8 operands and exact int32 accumulators.
+
+Some drivers emulate cooperative matrices slowly or compute wrong results. There these variants come
+last: none is used before the tuner has measured it (for this size or a smaller one) and has
+compared its result with the result of another kernel. On a driver that is known to be good and
+whose results were checked on the device (Limits.coopmat_checked), `guess_tile` selects the variant
+of a float16 product that was not measured, by counts:
+
+    useful share of all multiply-adds >= 1 / MAX_PADDING    else another kernel
+    the largest tile that fills the GPU                     it reads the fewest operands
+    no tile does: the tile with the most workgroups         it occupies the most cores
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from ...common.dtypes import FLOAT16, FLOAT32
 from ...ir.op import Call
@@ -56,6 +66,16 @@ _REDUCE_STEPS = 512
 """Steps along k that take as long as the dispatch that adds partial sums."""
 MIN_SIDE = 16
 """Minimum number of rows and columns of a result for which cooperative matrices are measured."""
+MAX_PADDING = 2
+"""Maximum ratio of the multiply-adds of whole tiles to the useful ones in a static choice: the
+matrix units of all listed GPUs multiply at least twice as fast as their float32 units.
+"""
+FULL_SHARE, FULL_GROUPS = 3, 32
+"""A GPU counts as full if at least one in FULL_SHARE of its cores has a workgroup; with an unknown
+number of cores, if there are FULL_GROUPS workgroups. On an H100 with 132 cores, 64 tiles of
+128 x 128 were faster than 256 of 64 x 64: 241 and 157 TFLOP/s
+(docs/performance/negative-results.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +222,119 @@ def coopmat_variants(
     return tuple(
         name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed
     )
+
+
+class Tile(Protocol):
+    """The results of one workgroup."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def columns(self) -> int: ...
+
+
+AnyTile = TypeVar("AnyTile", bound=Tile)
+
+
+def coopmat_pays(limits: Limits, useful: int, whole: int) -> bool:
+    """Return True if a call without a measurement uses cooperative matrices.
+
+    Parameters
+    ----------
+    useful, whole
+        The multiply-adds of the call, and of the tiles that cover it.
+    """
+    return limits.coopmat_checked and not limits.software and whole <= MAX_PADDING * useful
+
+
+def guess_tile(
+    tiles: Sequence[AnyTile], limits: Limits, sizes: tuple[int, int, int], batches: int = 1
+) -> AnyTile | None:
+    """Return the tile that a product without a measurement uses; None if it uses another kernel.
+
+    Parameters
+    ----------
+    tiles
+        The tiles that support the product.
+    sizes
+        Rows, columns and depth of each of the `batches` products.
+    """
+    rows, columns, depth = sizes
+    step = _STEPS[FP16]
+
+    def groups(tile: AnyTile) -> int:
+        return batches * -(-rows // tile.rows) * -(-columns // tile.columns)
+
+    def area(tile: AnyTile) -> int:
+        return tile.rows * tile.columns
+
+    def pays(tile: AnyTile) -> bool:
+        whole = groups(tile) * area(tile) * -(-depth // step) * step
+        return coopmat_pays(limits, batches * rows * columns * depth, whole)
+
+    useful = [tile for tile in tiles if pays(tile)]
+    least = -(-limits.cores // FULL_SHARE) or FULL_GROUPS
+    full = [tile for tile in useful if groups(tile) >= least]
+    return max(full, key=area) if full else max(useful, key=groups, default=None)
+
+
+@lru_cache(maxsize=64)
+def guessed_shape(limits: Limits) -> tuple[tuple[int, int, int], int] | None:
+    """Return the matrix shape and the subgroup size of static choices: the largest shape, and the
+    larger subgroup size of AMD's GPUs, where a lane loads and holds half as much.
+    """
+    tiles = [(tile.shape, tile.subgroup) for tile in _tiles(limits, MATMUL).values()]
+    return max(tiles, key=lambda each: (math.prod(each[0]), each[1]), default=None)
+
+
+def guessed_tiles(limits: Limits, of: str = MATMUL) -> list[CoopmatTile]:
+    """Return the tiles from which static choices select."""
+    shape = guessed_shape(limits)
+    tiles = (tile for tile in _tiles(limits, of).values() if not tile.untransposed)
+    return [tile for tile in tiles if (tile.shape, tile.subgroup) == shape]
+
+
+def with_coopmats(
+    call: Call,
+    plain: tuple[str, ...],
+    sizes: tuple[int, int, int],
+    batches: int = 1,
+    of: str = MATMUL,
+    across: bool = False,
+) -> tuple[str, ...]:
+    """Return all variants of a product, the best guess first.
+
+    Parameters
+    ----------
+    plain
+        The variants without cooperative matrices.
+    sizes
+        Rows, columns and depth of each of the `batches` products.
+    of, across
+        See `coopmat_variants`.
+    """
+    rows, columns, _ = sizes
+    coopmats, limits = coopmat_variants(call, rows, columns, of, across), call.limits
+    if not (coopmats and limits.coopmat_checked):
+        return (*plain, *coopmats)
+    tile = guess_tile(guessed_tiles(limits, of), limits, sizes, batches)
+    return by_guess(plain, coopmats, tile.name if tile is not None else "")
+
+
+def by_guess(plain: tuple[str, ...], coopmats: tuple[str, ...], guess: str) -> tuple[str, ...]:
+    """Return all variants of a call, the best guess first.
+
+    Parameters
+    ----------
+    plain, coopmats
+        The variants without and with cooperative matrices.
+    guess
+        The cooperative-matrix variant of calls without a measurement; "" if there is none.
+    """
+    if guess not in coopmats:
+        return (*plain, *coopmats)
+    return (guess, *plain, *(name for name in coopmats if name != guess))
 
 
 def rounds(call: Call) -> bool:

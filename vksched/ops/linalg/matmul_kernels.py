@@ -21,7 +21,7 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import CoopmatTile, coopmat_tile, coopmat_variants
+from .coopmat import CoopmatTile, coopmat_tile, with_coopmats
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, UNALIGNED, Vec4Tile, tiles_of, vec4_tile, vec4_variants
 from .operands import (
@@ -107,7 +107,7 @@ def fp16_weight_variants(call: Call) -> tuple[str, ...]:
     if k % 4 or m <= MAX_GEMV_ROWS:
         return ()
     tiles = () if call.limits.software else vec4_variants(call, m, n, 1)
-    return tiles if fp16_weights(call) == BF16_B else (*tiles, *coopmat_variants(call, m, n))
+    return tiles if fp16_weights(call) == BF16_B else with_coopmats(call, tiles, (m, n, k))
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
@@ -155,13 +155,14 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
-    a, b, _, m = operands_of(call)
+    a, b, batch, m = operands_of(call)
     vec4 = a.is_vec4_aligned and b.is_vec4_aligned
-    n = call.output.shape[-1]
     across = _is_fp16_readable(call) and not (a.along_k and b.along_k)
-    fits = a.along * a.lines and (packs or vec4)
-    coopmats = coopmat_variants(call, m, n, across=across) if fits else ()
-    return (*_plain_variants(call, packs), *coopmats)
+    plain = _plain_variants(call, packs)
+    if not (a.along * a.lines and (packs or vec4)):
+        return plain
+    sizes = m, call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
+    return with_coopmats(call, plain, sizes, math.prod(batch), across=across)
 
 
 def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:

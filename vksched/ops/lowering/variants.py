@@ -12,8 +12,8 @@ ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "stati
 SMALLER = "tuned at smaller sizes"
 """Reason for a variant."""
 COOPMAT = "coopmat "
-"""Prefix of variants for cooperative matrices, which are never a static guess. If they are faster,
-they are much faster, and for larger calls too.
+"""Prefix of variants for cooperative matrices. If they are faster, they are much faster, and for
+larger calls too.
 """
 
 

@@ -291,7 +291,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
     plain, direct = _float_variants(call), _direct_variants(call)
-    # cooperative matrices come last, because none is used before it was measured
+    # without a check of the driver, cooperative matrices come last
     own = (*plain, *direct) if call.limits.software else (*direct, *plain)
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own

@@ -96,6 +96,8 @@ class DeviceInfo:
         Why it cannot be opened.
     faults
         The names of its driver's known faults, whose features the limits lack.
+    driver_id
+        The VkDriverId of the driver; 0 if it reports none.
     """
 
     name: str
@@ -117,6 +119,7 @@ class DeviceInfo:
     timestamps: bool = False
     problem: str = ""
     faults: tuple[str, ...] = ()
+    driver_id: int = 0
 
     @property
     def usable(self) -> bool:
@@ -302,6 +305,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
         if raw.get("usable", True)
         else str(raw.get("why") or "the driver gives no reason"),
         faults=tuple(fault.name for fault in faults),
+        driver_id=int(raw.get("driver_id") or 0),
     )
 
 
@@ -344,7 +348,9 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
 
 def _features(raw: RawDevice) -> dict[str, Any]:
     """Return the features of a device beyond Vulkan 1.1, by field of Limits."""
-    defaults, reported = Limits(), raw.get("features") or {}
+    defaults, reported = Limits(), dict(raw.get("features") or {})
+    if not is_on("VKSCHED_COOPMAT", True):
+        reported["matrices"] = ()
     return {name: type(getattr(defaults, name))(reported.get(name) or ()) for name in FEATURES}
 
 

@@ -35,10 +35,20 @@ CHILD_LIMIT_S = 60.0
 """A driver without an answer by then hangs; a cold NVIDIA driver needs a few seconds."""
 
 _MARK = "vksched-devices:"
-_CHILD = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from vksched.runtime.vulkan.driver_probe import child; child()"
-)
+
+
+def child_code(module: str, argument: str = "") -> str:
+    """Return the code of a process that calls the function `child` of a module.
+
+    Parameters
+    ----------
+    argument
+        The argument of the call, as Python source.
+    """
+    return f"import sys; sys.path[:] = sys.argv[1:]; from {module} import child; child({argument})"
+
+
+_CHILD = child_code(__name__)
 _FILES = (".so", ".dll", ".dylib", ".json")
 _NVIDIA = "libGLX_nvidia"
 _NO_DISPLAY = (
@@ -76,7 +86,7 @@ def ask_drivers() -> Answer:
     missing = binding.available()
     if missing is not None:
         return Answer(problem=missing)
-    if not _child_possible():
+    if not child_possible():
         return _list_here()
     key = tuple(v for k, v in sorted(os.environ.items()) if k.startswith("VK_"))
     with _lock:
@@ -114,15 +124,20 @@ def _after_fork() -> None:
 
 def child() -> None:
     """Run in the child: print the devices as one marked line."""
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core file for an expected crash
-    except (ImportError, OSError, ValueError):
-        pass
+    without_core_file()
     answer = _list_here()
     print(_MARK + json.dumps({"devices": answer.devices, "problem": answer.problem}), flush=True)
     os._exit(0)  # some drivers crash at process exit, after the answer
+
+
+def without_core_file() -> None:
+    """Let this process write no core file: a crash of it is expected."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ImportError, OSError, ValueError):
+        pass
 
 
 def _list_here() -> Answer:
@@ -132,7 +147,8 @@ def _list_here() -> Answer:
         return Answer(problem=" ".join(str(error).split()) or type(error).__name__)
 
 
-def _child_possible() -> bool:
+def child_possible() -> bool:
+    """Return True if this process can call drivers in a child process."""
     if word_of("VKSCHED_PROBE", ("inprocess",)):
         return False
     # a frozen application would start itself instead of Python
@@ -140,7 +156,7 @@ def _child_possible() -> bool:
 
 
 def _list_in_child() -> Answer:
-    died, out, err = _run_child({})
+    died, out, err = run_child(_CHILD, {})
     notes = _loader_errors(err)
     if died is None:
         for line in out.splitlines():
@@ -153,10 +169,18 @@ def _list_in_child() -> Answer:
     return Answer(problem=_explain_death(died, err), notes=notes)
 
 
-def _run_child(changes: Mapping[str, str]) -> tuple[str | None, str, str]:
-    """Return how the child died (None: it did not), its output, and its errors."""
+def run_child(code: str, changes: Mapping[str, str]) -> tuple[str | None, str, str]:
+    """Return how a child that calls drivers died (None: it did not), its output, and its errors.
+
+    Parameters
+    ----------
+    code
+        Its code, see `child_code`.
+    changes
+        Changes of the environment.
+    """
     env = {**os.environ, "VK_LOADER_DEBUG": "error", **changes}
-    command = [sys.executable, "-c", _CHILD, *(p or os.getcwd() for p in sys.path)]
+    command = [sys.executable, "-c", code, *(p or os.getcwd() for p in sys.path)]
     try:
         done = subprocess.run(
             command,
@@ -192,9 +216,8 @@ def _explain_death(died: str, err: str) -> str:
     bad: list[str] = []
     good: list[str] = []
     for manifest in manifests():
-        how, _, _ = _run_child(
-            {**dict.fromkeys(binding.DRIVER_SELECTORS[:2], manifest), "VK_ADD_DRIVER_FILES": ""}
-        )
+        own = dict.fromkeys(binding.DRIVER_SELECTORS[:2], manifest)
+        how, _, _ = run_child(_CHILD, {**own, "VK_ADD_DRIVER_FILES": ""})
         if how is None:
             good.append(manifest)
         else:

@@ -9,10 +9,13 @@ from . import device_probe
 
 def open_device(info: device_probe.DeviceInfo, name: str) -> Device:
     """Open a Vulkan device under a name; raise DeviceError if that fails."""
-    from .vulkan_device import VulkanDevice  # needs the native modules, which may be absent
+    # need the native modules, which may be absent
+    from .coopmat_check import with_checked_coopmat
+    from .vulkan_device import VulkanDevice
 
     try:
-        return VulkanDevice(device_probe.device_spec(info, name), info.index)
+        spec = with_checked_coopmat(device_probe.device_spec(info, name), info)
+        return VulkanDevice(spec, info.index)
     except DeviceError as error:
         error.device = name
         raise

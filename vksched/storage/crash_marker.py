@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ..storage.cache_folder import make_folder
+from .cache_folder import make_folder
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

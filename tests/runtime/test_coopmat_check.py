@@ -1,0 +1,244 @@
+"""Cooperative matrices without tuning: listed drivers, and one check per device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from test_devices import raw
+
+from vksched.common.dtypes import NDArray, TensorType
+from vksched.common.user_warning import VkschedWarning
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call
+from vksched.ops.linalg.coopmat import guessed_tiles
+from vksched.runtime.vulkan import coopmat_check, device_probe, driver_probe
+from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
+from vksched.runtime.vulkan.open_device import open_device
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.storage.crash_marker import CrashMarker
+from vksched.topology.coopmat_drivers import COOPMAT_DRIVERS, CoopmatDriver, lists_coopmat
+from vksched.topology.device_spec import DeviceSpec
+
+NAVI31 = "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+RADV = {"driver_id": 3, "driver_info": "Mesa 25.2.1", "name": NAVI31}
+ANV = "Intel open-source Mesa driver Mesa"
+
+
+@pytest.mark.parametrize(
+    ("driver_id", "driver", "label", "listed"),
+    [
+        (4, "NVIDIA 550.54.14", "NVIDIA GeForce RTX 4090", True),
+        (4, "NVIDIA 580.159.04", "NVIDIA H100 80GB HBM3", True),
+        (4, "NVIDIA 545.29.06", "NVIDIA GeForce RTX 4090", False),
+        (3, "radv Mesa 24.3.0-1", NAVI31, True),
+        (3, "radv Mesa 24.2.8", NAVI31, False),
+        (3, "radv", NAVI31, False),
+        (1, "AMD proprietary driver 26.3.1", "AMD Radeon RX 7900 XTX", False),
+        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) B580 Graphics (BMG)", True),
+        (6, f"{ANV} 26.1.6", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", True),
+        (6, f"{ANV} 25.0.7", "Intel(R) Graphics (LNL)", True),
+        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) A770 Graphics (DG2)", True),
+        (6, f"{ANV} 24.3.4", "Intel(R) Arc(tm) A770 Graphics (DG2)", False),
+        (6, f"{ANV} 25.0.7", "Intel(R) Iris(R) Xe Graphics (TGL GT2)", False),
+        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) Graphics (MTL)", False),
+        (5, "Intel Corporation 101.8826", "Intel(R) Arc(TM) B580 Graphics", False),
+        (13, "llvmpipe Mesa 26.1.6 (LLVM 21.1.8)", "llvmpipe (LLVM 21.1.8, 256 bits)", False),
+        (0, "NVIDIA 580.159.04", "NVIDIA H100 80GB HBM3", False),
+    ],
+)
+def test_listed_drivers(driver_id: int, driver: str, label: str, listed: bool) -> None:
+    assert lists_coopmat(driver_id, driver, label) == listed
+
+
+@pytest.mark.parametrize("driver", COOPMAT_DRIVERS, ids=lambda driver: driver.name)
+def test_entries_have_a_version_and_a_source(driver: CoopmatDriver) -> None:
+    assert driver.since and driver.source.startswith("https://")
+    assert sum(other.name == driver.name for other in COOPMAT_DRIVERS) == 1
+
+
+@pytest.fixture(autouse=True)
+def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    start_process(monkeypatch)
+    yield
+
+
+def start_process(patch: pytest.MonkeyPatch) -> None:
+    """Forget what this process knows about the drivers."""
+    patch.setattr(coopmat_check, "_known", {})
+    patch.setattr(coopmat_check, "_warned", set())
+
+
+def described(patch: pytest.MonkeyPatch, **changes: Any) -> DeviceInfo:
+    """Return a device as its driver describes it."""
+    answer = driver_probe.Answer((raw(0, **{**RADV, **changes}),))
+    patch.setattr(driver_probe, "ask_drivers", lambda: answer)
+    return survey().devices[0]
+
+
+class Checks:
+    """A check with a fixed result, and the number of its executions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, failure: str) -> None:
+        self.count = 0
+        self.failure = failure
+        patch.setattr(coopmat_check, "_run", self.run)
+
+    def run(self, path: Path | None, index: int) -> str:
+        self.count += 1
+        return self.failure
+
+
+def checked(info: DeviceInfo, runs: bool = True) -> DeviceSpec:
+    return coopmat_check.with_checked_coopmat(device_spec(info), info, runs)
+
+
+def test_exact_results_are_remembered_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, info = Checks(monkeypatch, ""), described(monkeypatch)
+    assert not checked(info, runs=False).limits.coopmat_checked, "nothing is known yet"
+    for _ in range(2):
+        spec = checked(info)
+        assert spec.limits == replace(info.limits, coopmat_checked=True)
+        start_process(monkeypatch)
+    assert checked(info, runs=False) == spec
+    assert checks.count == 1
+    checked(described(monkeypatch, driver_info="Mesa 25.2.2"))
+    checked(described(monkeypatch, uuid="0f" * 16))
+    assert checks.count == 3, "another driver, and another device"
+
+
+def test_wrong_results_leave_the_matrices_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks, info = Checks(monkeypatch, "7 of 9 results are wrong"), described(monkeypatch)
+    for _ in range(2):
+        with pytest.warns(
+            VkschedWarning, match="7 of 9.*another version.*VKSCHED_COOPMAT"
+        ) as warned:
+            limits = checked(info).limits
+        assert limits == replace(info.limits, matrices=())
+        assert str(next(tmp_path.glob("coopmat/*.json"))) in str(warned[0].message)
+        assert checked(info).limits == limits, "the same process warns once"
+        start_process(monkeypatch)
+    assert checks.count == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "variables"),
+    [
+        ({"driver_info": "Mesa 24.2.0"}, {}),
+        ({"driver_id": 2, "driver_name": "AMD open-source driver"}, {}),
+        ({"type": "cpu"}, {}),
+        ({"features": {"float16": True}}, {}),
+        ({"driver_id": 3, "driver_name": "Intel Corporation", "vendor_id": 0x8086}, {}),
+        ({}, {"VKSCHED_COOPMAT": "0"}),
+    ],
+    ids=["old", "not listed", "software", "no matrices", "known fault", "turned off"],
+)
+def test_other_devices_are_not_checked(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    checks, info = Checks(monkeypatch, "wrong"), described(monkeypatch, **changes)
+    assert checked(info) == device_spec(info)
+    assert not info.limits.coopmat_checked and checks.count == 0
+    if variables or "vendor_id" in changes:
+        assert info.limits.matrices == ()
+
+
+def test_a_build_without_the_shaders_checks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, info = Checks(monkeypatch, "wrong"), described(monkeypatch)
+    monkeypatch.setattr(coopmat_check, "left_out", lambda: frozenset({"matmul_coopmat_float32"}))
+    assert checked(info) == device_spec(info) and checks.count == 0
+
+
+def test_a_check_that_ended_its_process_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks, info = Checks(monkeypatch, ""), described(monkeypatch)
+    file = tmp_path / "coopmat" / coopmat_check._name_of(device_spec(info))
+    marker = CrashMarker(file)
+    marker.begin("check", "products", "")
+    marker.close(failed=True)  # as the file system looks after the end of the process
+    with pytest.warns(VkschedWarning, match=coopmat_check.CRASHED):
+        assert checked(info).limits.matrices == ()
+    assert json.loads(file.read_text("utf-8")) == {"failure": coopmat_check.CRASHED}
+    assert [each.name for each in file.parent.iterdir() if ".trying" in each.name] == []
+    assert checks.count == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
+        ("import threading; threading.Event().wait()", "gave no answer"),
+        ("", "ended without a result"),
+        ("raise SystemExit(3)", "code 3"),
+        (f"print({coopmat_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
+    ],
+)
+def test_the_ends_of_a_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, failure: str
+) -> None:
+    monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
+    if "wait" in code:
+        monkeypatch.setattr(driver_probe, "CHILD_LIMIT_S", 0.2)
+    monkeypatch.delenv("VKSCHED_PROBE", raising=False)
+    info = described(monkeypatch)
+    with pytest.warns(VkschedWarning, match=failure):
+        assert checked(info).limits.matrices == ()
+    assert [each.suffix for each in (tmp_path / "coopmat").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_products_are_compared_with_exact_results(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With any kernel: devices without matrices take the usual ones."""
+    info = device_probe.resolve(name)
+    device = open_device(info, name)
+    assert isinstance(device, VulkanDevice)
+    product = coopmat_check._product
+
+    def usual(limits: Any) -> Iterator[Call]:
+        types = TensorType((20, 24)), TensorType((24, 36))
+        attrs = Attrs({"transpose_a": False, "transpose_b": False})
+        yield Call(types, TensorType((20, 36)), attrs, limits)
+
+    def wrong(*arguments: Any) -> NDArray:
+        result = product(*arguments)
+        result[3, 5:7] += 1
+        return result
+
+    try:
+        if not guessed_tiles(device.limits):
+            assert coopmat_check.check_products(device) == "", "there is nothing to check"
+            monkeypatch.setattr(coopmat_check, "_calls", usual)
+        assert coopmat_check.check_products(device) == ""
+        monkeypatch.setattr(coopmat_check, "_product", wrong)
+        assert coopmat_check.check_products(device).startswith("2 of ")
+    finally:
+        device.close()
+
+
+def test_the_checked_sums_are_exact_in_float16() -> None:
+    largest = coopmat_check.LARGEST**2 * coopmat_check.CHECKED_STEPS
+    assert largest <= 2048 and np.float16(largest) == largest
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_the_devices_here_are_opened_without_a_check(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    checks = Checks(monkeypatch, "wrong")
+    device = open_device(device_probe.resolve(name), name)
+    device.close()
+    assert checks.count == int(device_probe.resolve(name).type != "cpu")
