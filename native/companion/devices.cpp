@@ -212,6 +212,7 @@ py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t 
     entry["limits"] = limits;
     limits["maxMemoryAllocationSize"] = py::none();
     limits["maxPerSetDescriptors"] = py::none();
+    entry["cores"] = modern ? core_count(device, extensions) : 0;
     entry["subgroup_size"] = 1;
     entry["subgroup_operations"] = py::list();
     entry["subgroup_in_compute"] = false;

@@ -66,19 +66,6 @@ py::list describe_coopmats(VkInstance instance, VkPhysicalDevice device)
     return found;
 }
 
-template<typename Properties>
-Properties properties_of(VkPhysicalDevice device, VkStructureType type)
-{
-    Properties found{};
-    found.sType = type;
-    VkPhysicalDeviceProperties2 all{};
-    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    all.pNext = &found;
-    vkGetPhysicalDeviceProperties2(device, &all);
-    found.pNext = nullptr;
-    return found;
-}
-
 // Return whether the device reports a 4 x 8-bit dot product as accelerated.
 bool has_accelerated_dot(VkPhysicalDevice device)
 {

@@ -1,4 +1,4 @@
-// Heaps and limits of a device.
+// Heaps, limits and core count of a device.
 #include "companion/descriptions.hpp"
 
 namespace companion {
@@ -58,6 +58,29 @@ py::dict describe_limits(const VkPhysicalDeviceLimits& limits)
 #undef LIMIT3
     entry["timestampComputeAndGraphics"] = limits.timestampComputeAndGraphics == VK_TRUE;
     return entry;
+}
+
+uint32_t core_count(VkPhysicalDevice device, const std::vector<std::string>& extensions)
+{
+    if (has(extensions, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
+        return properties_of<VkPhysicalDeviceShaderSMBuiltinsPropertiesNV>(
+                 device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV)
+          .shaderSMCount;
+    }
+    if (has(extensions, VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME)) {
+        const auto cores = properties_of<VkPhysicalDeviceShaderCoreProperties2AMD>(
+          device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD);
+        if (cores.activeComputeUnitCount > 0) {
+            return cores.activeComputeUnitCount;
+        }
+    }
+    if (has(extensions, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
+        const auto cores = properties_of<VkPhysicalDeviceShaderCorePropertiesAMD>(
+          device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD);
+        return cores.shaderEngineCount * cores.shaderArraysPerEngineCount *
+               cores.computeUnitsPerShaderArray;
+    }
+    return 0;
 }
 
 } // namespace companion

@@ -137,6 +137,26 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
     assert device_probe.survey().reason is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({"cores": 40}, 40),
+        ({"cores": 0}, 0),
+        ({"cores": None}, 0),
+        ({**NVIDIA, "cores": 82}, 82),
+        ({**INTEL, "device_id": 0x56A0, "type": "discrete", "cores": 0}, 32),  # Arc A770
+        ({**INTEL, "device_id": 0x56A0, "cores": 16}, 16),  # a driver's answer counts first
+        ({**INTEL, "cores": 0}, 0),  # integrated
+        ({"device_id": 0x56A0, "cores": 0}, 0),  # another vendor's id
+        ({**SOFT, "cores": 8}, 0),
+    ],
+)
+def test_cores_are_those_of_the_driver_or_of_intels_table(
+    changes: dict[str, Any], cores: int, show: Show
+) -> None:
+    assert show(raw(0, **changes))[0].limits.cores == cores
+
+
 def test_defaults_put_discrete_devices_first(show: Show) -> None:
     show(raw(0, **INTEL), raw(1), raw(2, **SOFT), raw(3, **NVIDIA))
     assert [d.name for d in device_probe.default_devices()] == [

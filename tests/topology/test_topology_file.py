@@ -340,3 +340,12 @@ def test_limits_of_any_length_are_lists_in_files() -> None:
     ):
         with pytest.raises(vs.PlanError, match=what):
             topology_of({"devices": [{"name": "a", "limits": wrong}]})
+
+
+def test_limits_may_have_an_unknown_number_of_cores() -> None:
+    for cores in (0, 132):
+        topology = topology_of({"devices": [{"name": "a", "limits": {"cores": cores}}]})
+        assert topology.devices[0].limits.cores == cores
+        assert topology_of(topology.as_dict()) == topology
+    with pytest.raises(vs.PlanError, match="a whole number of 0 or more as cores"):
+        topology_of({"devices": [{"name": "a", "limits": {"cores": -1}}]})

@@ -175,13 +175,15 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
 
 
 def _limits(data: object, where: str) -> Limits:
-    """Return limits from plain data; a limit of 0 is an error, because no kernel could run."""
+    """Return limits from plain data; a limit of 0 is an error, because no kernel could run. The
+    number of cores may be 0 (unknown).
+    """
     defaults = Limits()
     limits = _fill(defaults, data, where)
     for name in (field_.name for field_ in fields(Limits)):
         value, known = getattr(limits, name), getattr(defaults, name)
         many = value if isinstance(value, tuple) else (value,)
-        if any(type(each) is int and each < 1 for each in many):
+        if name != "cores" and any(type(each) is int and each < 1 for each in many):
             raise PlanError(
                 f"[topology] expected {name} above 0 for {where}, got {value}; every device of "
                 f"Vulkan 1.1 has at least {known}"

@@ -55,6 +55,10 @@ class Limits(WeaklyReferenced):
     """Host memory can be imported without a copy (VK_EXT_external_memory_host)."""
     copy_queue: bool = False
     """The device has a transfer queue apart from its compute queues."""
+    cores: int = 0
+    """Streaming multiprocessors (NVIDIA), compute units (AMD) or Xe cores (Intel), each of which
+    executes whole workgroups; 0: unknown.
+    """
     software: bool = False
     """The device is a CPU driver: shared memory is plain memory and barriers are expensive."""
     tuned: TunedVariants = field(default_factory=TunedVariants)

@@ -23,6 +23,7 @@ from ...topology.driver_faults import faults_of, without_faults
 from ...topology.limits import FEATURES, Limits
 from ..cpu.host_memory import host_memory_bytes
 from . import driver_probe
+from .core_count import core_count
 from .driver_probe import RawDevice
 
 PAGE_LIMIT_BYTES = GIB
@@ -334,6 +335,7 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         subgroup_size=max(1, int(raw.get("subgroup_size") or 1)),
         subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
+        cores=0 if type_ == "cpu" else core_count(raw),
         software=type_ == "cpu",
         **_features(raw),
     )
