@@ -14,12 +14,12 @@ from vksched.importers import load_gguf
 MOST = {
     ("1.1B", 1, "float32", "f32"): (185, 137),
     ("1.1B", 1, "mixed", "f16"): (229, 137),
-    ("1.1B", 1, "int8", "f16"): (517, 359),
+    ("1.1B", 1, "int8", "f16"): (229, 137),
     ("1.1B", 512, "float32", "f32"): (576, 395),
     ("1.1B", 512, "mixed", "f16"): (620, 395),
     ("8B", 1, "float32", "f32"): (265, 197),
     ("8B", 1, "mixed", "f16"): (329, 197),
-    ("8B", 1, "int8", "f16"): (747, 519),
+    ("8B", 1, "int8", "f16"): (329, 197),
 }
 """The most dispatches and barriers by model, tokens, precision and element type of the cache."""
 
