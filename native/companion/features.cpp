@@ -106,8 +106,10 @@ py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
     entry["integer_dot"] = dots;
     entry["integer_dot_fast"] = dots && has_accelerated_dot(device);
     entry["bfloat16"] = found.bfloat16.shaderBFloat16Type == VK_TRUE;
-    const bool matrices = found.matrices.cooperativeMatrix == VK_TRUE &&
-                          found.memory_model.vulkanMemoryModel == VK_TRUE;
+    const bool memory_model = found.memory_model.vulkanMemoryModel == VK_TRUE;
+    entry["memory_model"] =
+      memory_model && found.memory_model.vulkanMemoryModelDeviceScope == VK_TRUE;
+    const bool matrices = found.matrices.cooperativeMatrix == VK_TRUE && memory_model;
     entry["matrices"] = matrices ? describe_coopmats(instance, device) : py::list();
     const bool sizes = found.subgroup_sizes.subgroupSizeControl == VK_TRUE &&
                        found.subgroup_sizes.computeFullSubgroups == VK_TRUE;

@@ -8,20 +8,9 @@
 
 #include "attention_keys.glsl"
 
-// Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
-uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
-    const uint share = rows / queries;
-    const uint head = batch % heads * share + row / queries;
-    const uint whole = max(row_stride * queries, head_stride * heads * share);
-    return offset + batch / heads * whole + head * head_stride + row % queries * row_stride;
-}
+#include "attention_places.glsl"
 
 uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
-
-// Where the first key of a batch lies, or its first value.
-uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
-    return PLACE(offset) + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
-}
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
@@ -71,32 +60,7 @@ uvec2 visible_keys(uint batch, uint first, uint count, uint part) {
     return uvec2(max(max(own.x, query.x + first_visible), 0), max(min(own.y, query.y + last_visible + 1), 0));
 }
 
-// tanh without a branch: near 0 a series, as 1 - exp loses digits there.
-float plain_tanh(float x) {
-    const float a = abs(x);
-    const float q = x * x;
-    const float near = x * (1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0))));
-    const float e = exp(-2.0 * mix(a, 20.0, a > 20.0));
-    const float far = mix((1.0 - e) / (1.0 + e), 1.0, a > 20.0);
-    return mix(mix(mix(far, -far, x < 0.0), near, a < 0.25), x, is_nan(x));
-}
-
-// The score of a product of q and k, with all that hides the key: -infinity then. end: of the keys that are seen.
-// All these functions are without branches: they are written out many times, and SwiftShader takes minutes over branches.
-float finish_score(float product, int query, uint mask_at, uint key, uint end) {
-    float score = product * scale;
-    if (SOFTCAP != 0u) score = softcap * plain_tanh(score / softcap);
-    const int at = int(key);
-    bool hidden = any(bvec3(key >= end, at < query + first_visible, at > query + last_visible));
-#ifdef MASKED
-    const uint word = mask[mask_at + min(key, end - 1u) * mask_strides[3]];
-    if (IS_BIAS != 0u) score += uintBitsToFloat(word);
-    hidden = any(bvec2(hidden, word == (IS_BIAS != 0u ? 0xff800000u : 0u)));
-#endif
-    return mix(score, -INFINITY, hidden);
-}
-
-#include "attention_scores.glsl"
+#include "attention_softmax.glsl"
 
 // Where the result of a row lies, or the sums of a part of it, one row of all parts behind the other.
 uint place_result(uint batch, uint row, uint part) {
@@ -105,11 +69,3 @@ uint place_result(uint batch, uint row, uint part) {
 }
 
 uint place_state(uint at) { return at + result_row - 4u; }
-
-// The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
-float larger(float largest, float score) {
-    return mix(largest, score, score > largest);
-}
-
-// By what sums shrink when a larger score comes.
-float shrink(float before, float largest) { return mix(weigh(before, largest), 1.0, before == largest); }

@@ -19,6 +19,7 @@ from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check, lowering_of
+from vksched.testing.op_cases.linalg.merged_linear import merged
 from vksched.testing.op_cases.linalg.quantized_linear import words
 from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
@@ -100,3 +101,58 @@ def test_they_come_first_where_they_are_fast() -> None:
     for other in others:
         assert not DOT.keys() & set(other.variants(DOTS))
     assert not DOT.keys() & set(case.variants(Limits()))
+
+
+# -- merged products: workgroups quantize the rows themselves --------------------------------------
+
+MERGED = Limits(storage_buffers=8, integer_dot=True, integer_dot_fast=True, shared_bytes=32768)
+
+
+def merged_case(name: str, lead: tuple[int, ...], blocks: int, **options: object) -> OpSample:
+    case = merged(name, lead, blocks * FORMATS[name].step, **options)  # type: ignore[arg-type]
+    attrs = {**case.attrs, PRECISION: BYTES}
+    return replace(case, attrs=attrs, nmse=AS_NUMPY, of_largest=1e-2)
+
+
+@pytest.mark.parametrize("name", WITH_DOT)
+def test_merged_products_round_their_rows(runner: Runner, name: str) -> None:
+    few = 1 if FORMATS[name].step == 256 else 9
+    for case in (
+        merged_case(name, (1,), few, sizes=(32, 16, 48)),
+        merged_case(name, (1, 1), 8, sizes=(80, 80), gate="silu"),
+        merged_case(name, (2,), few, sizes=(16,), normed=False),
+    ):
+        lowering = lowering_of(case, MERGED)
+        (one,) = lowering.dispatches
+        assert one.shader == f"quant_gemv_merged_int8_{name.lower()}"
+        check(case, runner.run_lowered(case, lowering), case.expected(), runner.device.name)
+
+
+def test_merged_rows_that_are_not_finite_are_nan(runner: Runner) -> None:
+    case = merged_case("q4_K", (4,), 2, sizes=(16,), normed=False)
+    x = case.inputs[0].copy()
+    x[0, 7], x[1, 300], x[2] = np.nan, -np.inf, 0
+    wild = replace(case, inputs=(x, *case.inputs[1:]))
+    got = runner.run_lowered(wild, lowering_of(wild, MERGED))
+    assert np.isnan(got[:2]).all() and not got[2].any()
+    check(wild, got, wild.expected(), runner.device.name)
+
+
+def test_merged_rows_of_any_size_are_normed(runner: Runner) -> None:
+    for power in (25, -30):
+        x = floats(3, 512)
+        x[1] *= np.float32(10.0**power)
+        case = merged_case("q4_K", (3,), 2, sizes=(16, 32), x=x, eps=0.0)
+        got = runner.run_lowered(case, lowering_of(case, MERGED))
+        check(case, got, case.expected(), runner.device.name)
+
+
+def test_others_multiply_in_float32() -> None:
+    case = merged_case("q4_K", (1,), 4, sizes=(16,))
+    for limits in (
+        replace(MERGED, integer_dot_fast=False),
+        replace(MERGED, shared_bytes=1024),
+    ):
+        assert lowering_of(case, limits).dispatches[0].shader == "quant_gemv_merged_q4_k"
+    other = merged_case("q5_1", (1,), 4, sizes=(16,))
+    assert lowering_of(other, MERGED).dispatches[0].shader == "quant_gemv_merged_q5_1"

@@ -16,6 +16,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
+from vksched.ir.op import EPILOGUE
 from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import RewriteConstraints, fuse_linears, optimize
@@ -165,6 +166,20 @@ def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
     )
     built = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=GPU))
     assert "merged_linear" not in [node.op for node in built.nodes]
+
+
+def test_products_that_round_to_bytes_round_in_the_kernel_where_dot_products_are_fast() -> None:
+    graph = vs.build_graph([*both(), vs.linear(X, weight(16)) + vs.input("r", (1, 1, 16))])[0]
+    nodes = tuple(
+        replace(node, attrs=with_word(node.attrs, BYTES)) if node.op == "matmul" else node
+        for node in graph.nodes
+    )
+    limits = replace(GPU, integer_dot=True, integer_dot_fast=True)
+    built = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=limits))
+    merged = [node for node in built.nodes if node.op == "merged_linear"]
+    assert len(merged) == 2 and "quantized_linear" not in [node.op for node in built.nodes]
+    assert all(node.attrs["precision"] == BYTES for node in merged)
+    assert [EPILOGUE in node.attrs for node in merged] == [False, True]  # the residual
 
 
 # -- on devices ------------------------------------------------------------------------------------

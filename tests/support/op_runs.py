@@ -43,6 +43,8 @@ LOWERED = {
 ROUNDING = Limits(storage_buffers=8, float16=True)
 MIN_ROUNDING = Limits(float16=True)
 """GPUs that compute in float16, one with nothing else over the least."""
+SYNCHRONIZED = Limits(storage_buffers=9, memory_model=True)
+"""A GPU whose workgroups find the last one of a dispatch."""
 WITH_DOTS = {"matmul_integer", "conv_integer"}
 """Ops with variants for devices with integer dot products."""
 SIZES = (1, 2, 65)
@@ -101,6 +103,8 @@ def _limits_of_case(case: OpSample, own: Limits) -> dict[str, Limits]:
     }
     if case.op in WITH_DOTS:
         few["a GPU with its own dot products"] = Limits(integer_dot=own.integer_dot)
+    if case.op == "attention_with_kvcache" and own.memory_model:
+        few["a GPU that synchronizes workgroups"] = SYNCHRONIZED
     return {"its own limits": own, **LOWERED, **few}
 
 

@@ -17,7 +17,9 @@ OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""
 STATUS = -2
 """Operand index of the submission's status word, set on invalid data (see `IndexOutOfRange`)."""
-SCRATCH = -3
+COUNTERS = -3
+"""Operand index of a call's counters: words that are 0 before and after its dispatches."""
+SCRATCH = -4
 """Operand index of a kernel's first scratch buffer; buffer i has the index SCRATCH - i."""
 
 
@@ -49,7 +51,8 @@ class Dispatch:
     Parameters
     ----------
     operands
-        The tensor of each shader binding 0..n-1: an input's index, OUTPUT, STATUS or SCRATCH - i.
+        The tensor of each shader binding 0..n-1: an input's index, OUTPUT, STATUS,
+        COUNTERS or SCRATCH - i.
     push
         Push constants by the names in the shader's push block, arrays as tuples. The runtime
         prepends the word offsets of the operands, in binding order.
@@ -119,6 +122,11 @@ def no_scratch(call: Call) -> tuple[int, ...]:
     return ()
 
 
+def no_counters(call: Call) -> int:
+    """Return 0: no workgroup waits for others of its dispatch."""
+    return 0
+
+
 def no_u32(call: Call) -> Call | None:
     """Return None: float16 is always converted."""
     return None
@@ -162,6 +170,9 @@ class Kernel:
         Call -> names of the algorithms that support this call on this device, the best guess first;
         empty if there is no choice. The other rules read `call.variant`. This rule gets the
         original types; the others get the types after float16 conversion.
+    counters
+        Call -> words of its counters (operand COUNTERS), by which workgroups find the last one of a
+        dispatch. They are private to the call.
     """
 
     shaders: tuple[str, ...]
@@ -170,6 +181,7 @@ class Kernel:
     as_u32: Callable[[Call], Call | None] = no_u32
     variants: Callable[[Call], tuple[str, ...]] = no_variants
     takes_fp16: Callable[[Call], tuple[int, ...]] = no_fp16
+    counters: Callable[[Call], int] = no_counters
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,16 @@ from dataclasses import dataclass
 
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ops.quantized.merged_linear import COLUMNS, GATES, MAX_WEIGHTS, MERGED_BUFFERS, NAME, NORM
+from ..ir.precision import BYTES, PRECISION
+from ..ops.quantized.merged_linear import (
+    COLUMNS,
+    GATES,
+    MAX_WEIGHTS,
+    MERGED_BUFFERS,
+    NAME,
+    NORM,
+    has_int8_kernel,
+)
 from ..ops.quantized.q8_activations import quantizes_x
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
@@ -148,7 +157,9 @@ class _Finder:
         for nodes in alike.values():
             for start in range(0, len(nodes), MAX_WEIGHTS):
                 members = nodes[start : start + MAX_WEIGHTS]
-                if len(members) > 1 or self._norm(members[0]):
+                # workgroups quantize x themselves, without a dispatch of its own
+                alone = quantizes_x(members[0].attrs)
+                if alone or len(members) > 1 or self._norm(members[0]):
                     yield self._run(members, members, "")
 
     def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _LinearRun:
@@ -156,6 +167,7 @@ class _Finder:
         inputs = norm.inputs if norm else first.inputs[:1]
         options: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
         options |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
+        options |= {PRECISION: BYTES} if quantizes_x(first.attrs) else {}
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
         return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(options))
@@ -186,10 +198,17 @@ class _Finder:
             and math.prod(node.type.shape[:-1]) == 1
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
-            and not quantizes_x(node.attrs)
+            and self._multiplies_as_asked(node)
             and node.name not in self._constraints.observed
             and not self._is_on_host(node)
         )
+
+    def _multiplies_as_asked(self, node: Node) -> bool:
+        """Return True if the merged kernel multiplies in int8 where a product permits it."""
+        limits, k = self._constraints.limits, self._nodes[node.inputs[0]].type.shape[-1]
+        if not quantizes_x(node.attrs):
+            return True
+        return limits is not None and has_int8_kernel(limits, node.attrs.as_str("format"), k)
 
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import UnsupportedOp
-from ..ir.op import OUTPUT, SCRATCH, STATUS, view_offset
+from ..ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
 from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..runtime.vulkan.buffers import HostBuffer
@@ -61,7 +61,7 @@ class Runner:
         places = self._load(case, call.output.words, lowering)
         end = places[-1] + 4 + GAP
         before = page[:end].copy()
-        *_, result, scratch, status = places
+        *_, result, scratch, _, status = places
         if view is not None:
             result = places[0] + view
         else:
@@ -100,15 +100,20 @@ class Runner:
         return times[1:]
 
     def _load(self, case: OpSample, result_words: int, lowering: Lowering) -> list[int]:
-        """Fill the page; return the word offsets of operands, result, scratch and status."""
+        """Fill the page; return the word offsets of operands, result, scratch, counters and status.
+
+        Counters are 0, so the comparison with the page before the call finds one that is not reset.
+        """
         page, at, places = self._page.array, GAP, []
-        for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
+        own_words = (result_words, lowering.scratch_words, lowering.counters, 4)
+        for words in (*(t.words for t in case.types), *own_words):
             places.append(at)
             at = -(-(at + words + GAP) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
         if at > page.size:
             raise UnsupportedOp(f"the case needs {at} words, the page has {page.size}")
         page[:at] = SENTINEL
         page[places[-1]] = 0
+        page[places[-2] : places[-2] + lowering.counters] = 0
         for array, type_, place in zip(case.inputs, case.types, places, strict=False):
             write_words(page[place : place + type_.words], array)
         return places
@@ -135,11 +140,11 @@ class Runner:
         return case.run(run_node), tuple(reasons)
 
     def _record(self, lowering: Lowering, offsets: list[int]) -> None:
-        *_, output, scratch, status = offsets
+        *_, output, scratch, counters, status = offsets
         recording = self._recording
         recording.begin()
         recording.barrier("host", "shader")
-        named = {OUTPUT: output, STATUS: status, SCRATCH: scratch}
+        named = {OUTPUT: output, STATUS: status, SCRATCH: scratch, COUNTERS: counters}
         self._singles.record(
             recording,
             lowering,

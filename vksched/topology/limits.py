@@ -43,6 +43,10 @@ class Limits(WeaklyReferenced):
     integer_dot: bool = False
     integer_dot_fast: bool = False
     """Kernels may use 8-bit dot products of 4 elements, which the driver reports as accelerated."""
+    memory_model: bool = False
+    """Workgroups of one dispatch may release and acquire memory (the Vulkan memory model at device
+    scope).
+    """
     matrices: tuple[str, ...] = ()
     """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
     types of both operands and of the accumulator; rows, columns and depth.
@@ -91,6 +95,7 @@ FEATURES = (
     "bfloat16",
     "integer_dot",
     "integer_dot_fast",
+    "memory_model",
     "matrices",
     "subgroup_sizes",
     "memory_budget",

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, NDArray
 from ..common.errors import DeviceError, DeviceTimeout
-from ..ir.op import OUTPUT, SCRATCH, STATUS, Call, Op
+from ..ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, Call, Op
 from ..ops.lowering.lower import Lowering, lower
 from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
@@ -67,6 +67,7 @@ class CallBench:
             self._result = self._storage(call.output.words)
             self._status = self._storage(4)
             self._scratch = self._storage(1)
+            self._counters = self._storage(0)
             self._fill()
         except BaseException as error:
             self._end(error)
@@ -79,6 +80,9 @@ class CallBench:
             if lowering.scratch_words > self._scratch.words:
                 self._scratch = self._storage(lowering.scratch_words)
                 self._fill_scratch()
+            if lowering.counters > self._counters.words:
+                self._counters = self._storage(lowering.counters)
+                self._spread(np.zeros(BLOCK_WORDS, np.uint32), self._counters, lowering.counters)
             self._lowerings[variant] = lowering
             self._overwrite_result()
         recording = self._recording
@@ -144,7 +148,12 @@ class CallBench:
         return self._buffers[-1]
 
     def _place(self, operand: int) -> Place:
-        named = {OUTPUT: self._result, STATUS: self._status, SCRATCH: self._scratch}
+        named = {
+            OUTPUT: self._result,
+            STATUS: self._status,
+            SCRATCH: self._scratch,
+            COUNTERS: self._counters,
+        }
         if operand < 0:
             return Place(named[operand], 0)
         turn = self._turn if operand in self._weights else 0

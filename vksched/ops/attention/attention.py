@@ -27,8 +27,9 @@ from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
 from ..reduction.softmax import as_mask
 from .attention_cpu import CPU_KERNEL, attention_reference
-from .attention_kernels import KERNEL, UNBOUNDED, by_heads
+from .attention_kernels import KERNEL, UNBOUNDED
 from .attention_native import attention_program
+from .attention_sizes import by_heads
 
 # -- types and values --------------------------------------------------------------------------
 

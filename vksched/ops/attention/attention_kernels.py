@@ -9,42 +9,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
+from ...common.dtypes import FLOAT32, Shape
 from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, fp16_operands
 from ..layout.strided_copy import WHOLE_COPIES, copy_run
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
+from .attention_decode import (
+    DECODE,
+    DECODE_SHADERS,
+    KV_SUFFIX,
+    STATE_WORDS,
+    decode_counters,
+    decode_scratch,
+    lower_decode,
+)
 from .attention_launch import (
     CACHED_BUFFERS,
     LANES_ACROSS,
     MIN_CPU_PART,
     MIN_PART,
     ROWS,
-    STATE_WORDS,
     TILED,
     TILES,
     UNBOUNDED,
     Launch,
-    Sizes,
-    by_heads,
     coopmat_of,
     launch,
     rows_of_parts,
-    sizes_of,
     subgroup_tiles,
     variants,
 )
+from .attention_sizes import Sizes, sizes_of
 
-__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "visible_range"]
+__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "visible_range"]
 
 COOPMAT = "attention_coopmat"
 MASKED, KVCACHE, KVCACHE_GEMV = "_masked", "_kvcache", "_kvcache_gemv"
 """Suffixes of shader names: with a mask; with a key count; with a key count that is stored behind
 the queries, for devices that bind few buffers.
 """
-KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
-"""Suffixes of shader names by the type of the KV cache; uint32 words are q8_0 (kv_q8_0.py)."""
 TILED_SHADERS = {"tiled": "tiled", "mixed": "tiled_mixed", "fp16acc": "tiled_fp16acc"}
 """Names of the shared-memory shaders, by the kind of their tiles."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
@@ -253,6 +257,32 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
 
 
+def _lower_cached(call: Call) -> tuple[Dispatch, ...]:
+    if not call.output.size:
+        return ()
+    if call.variant != DECODE:
+        return _lower(call, _cached(call))
+    types = zip("qkv", call.inputs, strict=False)
+    shapes = {**{name: t.shape for name, t in types}, "result": call.output.shape}
+    bshd = call.attrs.as_ints("is_bshd")
+    strides = {n: _strides(s, own) for (n, s), own in zip(shapes.items(), bshd, strict=True)}
+    return (lower_decode(call, sizes_of(call), visible_range(call.attrs), strides),)
+
+
+def _scratch_cached(call: Call) -> tuple[int, ...]:
+    if not call.output.size:
+        return ()
+    if call.variant == DECODE:
+        return decode_scratch(call, sizes_of(call))
+    return _scratch(call, _cached(call))
+
+
+def _counters(call: Call) -> int:
+    if call.variant != DECODE or not call.output.size:
+        return 0
+    return decode_counters(call, sizes_of(call))
+
+
 def _layout_push(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
     """Yield the push constants for the rows and heads of a segment's operands and result."""
     q_bshd, _, _, result_bshd = call.attrs.as_ints("is_bshd")
@@ -367,9 +397,10 @@ KERNEL = Kernel(
     variants=variants,
 )
 CACHED_KERNEL = Kernel(
-    (*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *WHOLE_COPIES),
-    lambda call: _lower(call, _cached(call)) if call.output.size else (),
-    lambda call: _scratch(call, _cached(call)) if call.output.size else (),
+    (*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *DECODE_SHADERS, *WHOLE_COPIES),
+    _lower_cached,
+    _scratch_cached,
     variants=variants,
     takes_fp16=_fp16_kvcache,
+    counters=_counters,
 )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
-from ...ir.attrs import Attrs
 from ...ir.op import Call
 from ...topology.limits import Limits
 from ..linalg.coopmat import by_guess
@@ -20,6 +18,8 @@ from .attention_coopmat import (
     guessed_attention_coopmat,
     most_columns,
 )
+from .attention_decode import decode_variants
+from .attention_sizes import Sizes, sizes_of
 
 UNBOUNDED = 1 << 30
 """Distance beyond any visible key."""
@@ -51,8 +51,6 @@ GPU, so that reading keys and values half as often pays.
 """
 CACHED_BUFFERS = 5
 """Buffers that attention with a KV cache binds: q, k, v, the key count and the result."""
-STATE_WORDS = 4
-"""Words behind the sums of a part: its softmax state."""
 GROUPS_WANTED, MIN_PART = 256, 128
 """A GPU with fewer workgroups than this splits the keys into parts of at least this length."""
 CPU_GROUPS_WANTED, MIN_CPU_PART = 8, 256
@@ -63,34 +61,6 @@ lanes) and SwiftShader (4 lanes).
 """
 DISPATCH_FLOPS = 1e11
 """Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
-
-
-def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Return the types of q, k and v in BHSD layout."""
-    return tuple(
-        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if bshd else t
-        for t, bshd in zip(inputs[:3], attrs.as_ints("is_bshd")[:3], strict=True)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes of a call: `batches` counts key heads of all examples, `rows` queries of each."""
-
-    batches: int
-    heads: int
-    rows: int
-    queries: int
-    keys: int
-    depth: int
-    columns: int
-
-
-def sizes_of(call: Call) -> Sizes:
-    """Return the sizes of a call; operand 1 determines the number of keys."""
-    q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
-    columns = call.output.shape[3]
-    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +90,8 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Return the variants, the best guess first: shared memory on GPUs, subgroups on CPU drivers,
-    and cooperative matrices.
+    """Return the variants, the best guess first: for few queries one dispatch, shared memory on
+    GPUs, subgroups on CPU drivers, and cooperative matrices.
     """
     if call.output.size == 0:
         return ()
@@ -129,7 +99,8 @@ def variants(call: Call) -> tuple[str, ...]:
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
     sizes = s.rows, s.keys, s.depth, s.columns
     coopmats = () if few else attention_coopmat_variants(call, *sizes)
-    return by_guess(_plain_variants(call, s), coopmats, guessed_attention_coopmat(call, *sizes))
+    guess = guessed_attention_coopmat(call, *sizes)
+    return (*decode_variants(call, s), *by_guess(_plain_variants(call, s), coopmats, guess))
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:

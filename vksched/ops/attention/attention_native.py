@@ -13,7 +13,8 @@ from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import SHARES
 from ...ir.native_program import Loop, NativeProgram
 from ..lowering.strides import broadcast_strides
-from .attention_kernels import by_heads, visible_range
+from .attention_kernels import visible_range
+from .attention_sizes import by_heads
 
 MAX_KV_ELEMENTS, MAX_SCORES = 1 << 15, 1 << 16
 """Maximum elements of keys and values, and of scores, of a head, which stay in a cache; numpy's

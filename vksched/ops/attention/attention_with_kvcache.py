@@ -37,8 +37,9 @@ from ...ir.op import Op, Work, register
 from ...ir.vjp import no_gradient
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
-from .attention_kernels import CACHED_KERNEL, by_heads, visible_range
+from .attention_kernels import CACHED_KERNEL, visible_range
 from .attention_native import head_steps
+from .attention_sizes import by_heads
 from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"

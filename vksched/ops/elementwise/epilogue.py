@@ -154,6 +154,7 @@ def with_epilogue(op: Op) -> Op:
             kernel.shaders,
             lambda call: _lower(kernel, call),
             _without_epilogue(kernel.scratch),
+            counters=_without_epilogue(kernel.counters),
             variants=choice if choice is no_variants else _without_epilogue(choice),
             takes_fp16=lambda call: (
                 fp16_operands(call) if kernel.takes_fp16(call.without_epilogue) else ()

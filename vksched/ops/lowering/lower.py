@@ -38,10 +38,11 @@ SCRATCH_ALIGN_WORDS = 16
 
 @dataclass(frozen=True)
 class Lowering:
-    """Dispatches in order, and the words of each scratch buffer by number."""
+    """Dispatches in order, the words of each scratch buffer by number, and those of counters."""
 
     dispatches: tuple[Dispatch, ...]
     scratch: tuple[int, ...] = ()
+    counters: int = 0
 
     def run(self, in_place: bool) -> tuple[Dispatch, ...]:
         """Return the dispatches to execute.
@@ -115,6 +116,10 @@ def _as_computed(call: Call) -> Call:
     return replace(call, inputs=inputs, output=output)
 
 
+def _lowered(kernel: Kernel, call: Call) -> Lowering:
+    return Lowering(kernel.lower(call), kernel.scratch(call), kernel.counters(call))
+
+
 def _converted(kernel: Kernel, call: Call) -> set[int]:
     """Return the float16 operands that a kernel does not support directly."""
     return set(fp16_operands(call)) - set(kernel.takes_fp16(call))
@@ -130,10 +135,10 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
     """
     converted = _converted(kernel, call)
     if not converted:
-        return Lowering(kernel.lower(call), kernel.scratch(call))
+        return _lowered(kernel, call)
     words = kernel.as_u32(call)
     if words is not None:
-        return Lowering(kernel.lower(words), kernel.scratch(words))
+        return _lowered(kernel, words)
     wide = replace(
         call,
         inputs=tuple(
@@ -164,7 +169,8 @@ def _lower_fp16(kernel: Kernel, call: Call) -> Lowering:
         )
         for i, d in enumerate(inner)
     )
-    return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
+    dispatches = (*before, *inner, *(replace(d, barrier=True) for d in after))
+    return Lowering(dispatches, tuple(scratch), kernel.counters(wide))
 
 
 def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
@@ -172,7 +178,7 @@ def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
     words = kernel.as_u32(call)
     if words is None:
         raise UnsupportedOp("rows of no whole words; try vs.dequantize_linear before it")
-    return Lowering(kernel.lower(words), kernel.scratch(words))
+    return _lowered(kernel, words)
 
 
 def choice_of(op: Op, call: Call) -> Choice:

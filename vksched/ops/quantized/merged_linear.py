@@ -5,9 +5,13 @@
 
 With `normed`, x is divided by its root mean square and multiplied by a scale. Each workgroup of a
 GPU repeats this for the columns that it computes. With `gate`, an activation, there are two weights
-of equal size. The norm and the activation of a decode step thus cost no dispatches or barriers. The
-pass vksched/passes/fuse_linears.py creates this op for single rows; it is not part of the public
-API. Examples: tests/passes/test_fuse_linears.py.
+of equal size. The norm and the activation of a decode step thus cost no dispatches or barriers.
+
+At precision int8 the normalized rows are quantized to 8 bits. Each workgroup does so once, in
+shared memory, for all of its columns, and multiplies by integer dot products.
+
+The pass vksched/passes/fuse_linears.py creates this op for single rows; it is not part of the
+public API. Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -20,16 +24,19 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Flag, Float, one_of
+from ...ir.attr_domains import Flag, Float, Optional, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
+from ...ir.precision import BYTES, PRECISION
 from ...ir.vjp import no_gradient
+from ...topology.limits import Limits
 from ..elementwise.epilogue import with_epilogue
 from ..lowering.strides import LOOP_STEPS
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
+from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import RUN, check_words
-from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, row_products
+from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, WITH_DOT, row_products
 
 NAME, NORM = "merged_linear", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -39,6 +46,13 @@ COLUMNS = 4 * GEMV_LOCAL[1]
 """Columns of a workgroup, all of one weight."""
 MERGED_BUFFERS = 7
 """Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
+LANES = math.prod(GEMV_LOCAL)
+
+
+def has_int8_kernel(limits: Limits, format: str, k: int) -> bool:
+    """Return True if workgroups quantize rows of k values, with fast integer dot products."""
+    shared_bytes = k // RUN * (32 + 4 + 8) + LANES * (16 + 4 + 4)
+    return limits.integer_dot_fast and format in WITH_DOT and shared_bytes <= limits.shared_bytes
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -67,7 +81,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _split_inputs(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
-    """Return the normalized rows, and the weights."""
+    """Return the normalized rows, as they are multiplied, and the weights."""
+    rows, weights = _normalize(inputs, attrs)
+    return fake_quantize_q8(rows) if quantizes_x(attrs) else rows, weights
+
+
+def _normalize(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
     x, *rest = inputs
     if not attrs.as_bool("normed"):
         return x, tuple(rest)
@@ -147,17 +166,27 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     weights = tuple(min(first + i, last) for i in range(MAX_WEIGHTS))
     ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MAX_WEIGHTS - 1]))
     kind, m = format_of(call.attrs["format"]), math.prod(call.output.shape[:-1])
-    push = (
+    push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
         *(("m", m), ("n", n), ("k", k), ("ends", ends)),
         *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps"))),
     )
-    constants = (
+    constants: tuple[tuple[str, int], ...] = (
         *(("LOCAL_X", GEMV_LOCAL[0]), ("LOCAL_Y", GEMV_LOCAL[1]), ("NORMED", int(normed))),
         *(("GATE", GATES[gate]), ("WEIGHTS", last - first + 1)),
     )
+    shader = "quant_gemv_merged"
+    if quantizes_x(call.attrs) and has_int8_kernel(limits, kind.name, k):
+        shader, constants = f"{shader}_int8", (*constants, ("RUNS", k // RUN))
     groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
-    shader = f"quant_gemv_merged_{kind.name.lower()}"
-    return (Dispatch(shader, (0, int(normed), *weights, OUTPUT), groups, push, constants),)
+    operands = (0, int(normed), *weights, OUTPUT)
+    return (Dispatch(f"{shader}_{kind.name.lower()}", operands, groups, push, constants),)
+
+
+def merged_shaders(name: str) -> tuple[str, ...]:
+    """Return the names of a shader for each format, in float32 and in int8."""
+    return tuple(f"{name}_{way}" for way in map(str.lower, FORMATS)) + tuple(
+        f"{name}_int8_{way}" for way in map(str.lower, WITH_DOT)
+    )
 
 
 register(
@@ -166,12 +195,13 @@ register(
             NAME,
             _infer,
             _reference,
-            Kernel(tuple(f"quant_gemv_merged_{name.lower()}" for name in FORMATS), _lower),
+            Kernel(merged_shaders("quant_gemv_merged"), _lower),
             attrs={
                 "format": FORMAT,
                 "normed": Flag(),
                 "gate": one_of(*GATES),
                 "eps": Float(0.0),
+                PRECISION: Optional(one_of(BYTES)),
             },
             operands=(2, 2 + MAX_WEIGHTS),
             work=_work,

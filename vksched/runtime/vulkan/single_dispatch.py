@@ -41,7 +41,7 @@ class SingleDispatcher:
         Parameters
         ----------
         place
-            Returns the location of an operand, and of the first scratch buffer.
+            Returns the location of an operand, of the counters and of the first scratch buffer.
         """
         for position, dispatch in enumerate(lowering.dispatches):
             if dispatch.barrier or (position and self._apart):

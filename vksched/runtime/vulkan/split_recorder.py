@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Protocol
 
 from ...common.errors import DeviceError
 from ...ir.graph import Graph
-from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
+from ...ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, Dispatch
 from ...ops.lowering.lower import Lowering
 from ...plan.costs import node_cost
 from ...plan.types.plan_types import (
@@ -90,6 +91,9 @@ class SlotMemory(Protocol):
 
     @property
     def download_buffers(self) -> Sequence[Buffer]: ...
+
+    @property
+    def counters(self) -> Buffer | None: ...
 
     @property
     def status(self) -> Buffer: ...
@@ -219,6 +223,18 @@ class Recorder:
                 found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
         return tuple(found)
 
+    @cached_property
+    def counters_of(self) -> dict[int, int]:
+        """The position of each node's counters among those of a slot, in words."""
+        nodes = [n for split in self._splits for n in split.nodes]
+        ends = accumulate((self._lower(n)[0].counters for n in nodes), initial=0)
+        return dict(zip(nodes, ends, strict=False))
+
+    @property
+    def counter_words(self) -> int:
+        """The words of the counters of all nodes."""
+        return sum(self._lower(node_id)[0].counters for node_id in self.counters_of)
+
     def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
         """Return the recordings by stage; several if one submission could exceed the timeout."""
         return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
@@ -306,9 +322,11 @@ class Recorder:
         each_s = seconds / max(1, len(lowering.dispatches))
         for position, dispatch in enumerate(lowering.run(node_id in self._plan.in_place)):
             commands.make_room(each_s)
-            # Dispatches of a node write different words, and status words only collect bits: no
-            # hazard, but validation with separate buffers would report one.
-            apart = self._spec.disable_aliasing and (position or STATUS in dispatch.operands)
+            # Dispatches of a node write different words, status words only collect bits, and nodes
+            # have counters of their own: no hazard, but validation with separate buffers would
+            # report one.
+            shared = position or not {STATUS, COUNTERS}.isdisjoint(dispatch.operands)
+            apart = self._spec.disable_aliasing and shared
             if dispatch.barrier or apart:
                 commands.barrier()
             self._record_dispatch(commands, lowering, dispatch, node_id, slot, split)
@@ -331,6 +349,10 @@ class Recorder:
             elif operand == STATUS:
                 places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS, 1))
                 self.checked.setdefault(split.id, {})[node.name] = None
+            elif operand == COUNTERS:
+                assert slot.counters is not None
+                at = self.counters_of[node_id]
+                places.append(_Place(slot.counters, at, lowering.counters))
             elif operand <= SCRATCH:
                 scratch = self._plan.locations[self._index, scratch_of(node_id)]
                 number = SCRATCH - operand

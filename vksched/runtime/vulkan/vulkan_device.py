@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
+
 from ...common.dtypes import NDArray, Progress, TensorType
 from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...ir.graph import Graph
+from ...plan.types.offsets import aligned
 from ...plan.types.plan_types import COMPUTE, DOWNLOAD, UPLOAD, Download, PlanValue, Split, Upload
 from ...storage.lazy_array import ArrayLike
 from ...topology.device_spec import DeviceSpec
@@ -36,6 +39,7 @@ from .split_recorder import (
     TICKET,
     Recorder,
 )
+from .staging import upload
 from .weight_store import WeightStore
 from .word_view import WordView
 
@@ -106,7 +110,12 @@ class _Slot:
     """The memory and the recordings of one slot."""
 
     def __init__(
-        self, context: Context, plan: PlanValue, index: int, splits: Sequence[Split]
+        self,
+        context: Context,
+        plan: PlanValue,
+        index: int,
+        splits: Sequence[Split],
+        counter_words: int,
     ) -> None:
         memory = plan.memory[index]
         self.activations: list[Buffer] = []
@@ -118,6 +127,10 @@ class _Slot:
         with_transfers = [s.id for s in splits if s.async_transfers]
         self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(with_transfers)}
         self.aside: HostBuffer | None = None
+        self.counters: Buffer | None = None
+        """Zero between dispatches: a dispatch resets its counters, and one that does not end takes
+        the device with it. Runs that are in flight have slots, and so counters, of their own.
+        """
         self.sequence_numbers: dict[int, int] = {}
         """By split, the sequence number of the run that submitted it last, or was about to."""
         self.order: dict[int, int] = {}
@@ -140,6 +153,9 @@ class _Slot:
             if with_transfers:
                 words = ASIDE_WORDS * len(with_transfers)
                 self.aside = self._keep(context.host(words, read=True))
+            if counter_words:
+                self.counters = self._keep(context.storage(aligned(counter_words)))
+                upload(context, self.counters, [np.zeros(counter_words, np.uint32)])
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
             for words in memory.upload_pages:
@@ -232,7 +248,8 @@ class VulkanPreparedPlan:
                 )
                 compiled.result()
             for _ in range(plan.copies):
-                self._slots.append(_Slot(self._context, plan, index, self._splits))
+                words = self._recorder.counter_words
+                self._slots.append(_Slot(self._context, plan, index, self._splits, words))
                 for split in self._splits:
                     recorded = self._recorder.record(split, self._slots[-1])
                     self._slots[-1].recordings[split.id] = recorded

@@ -1,0 +1,67 @@
+// Merged products of a row, behind the buffers and the push block of the shader: INT8, or in float32.
+#include "norm_range.glsl"
+#include "epilogue.glsl"
+
+uint weight; // the one that is read, the same for all of a group
+LOAD_OF_B unit_of_b(uint unit) {
+    if (WEIGHTS > 1u && weight == 1u) return second[unit];
+    if (WEIGHTS > 2u && weight == 2u) return third[unit];
+    return b[unit];
+}
+#ifdef HAS_PAIRS
+PAIR pair_of_b(uint pair) {
+    if (WEIGHTS > 1u && weight == 1u) return second_pairs[pair];
+    if (WEIGHTS > 2u && weight == 2u) return third_pairs[pair];
+    return b_pairs[pair];
+}
+#endif
+uint word_of_b(uint at) {
+    if (WEIGHTS > 1u && weight == 1u) return second_words[at];
+    if (WEIGHTS > 2u && weight == 2u) return third_words[at];
+    return b_words[at];
+}
+#define UNIT_OF_B(unit) unit_of_b(unit)
+#define PAIR_OF_B(pair) pair_of_b(pair)
+#define WORD_OF_B(at) word_of_b(at)
+#include "quant_block.glsl"
+
+uint row_at; // vec4s before the row in a
+#ifdef INT8
+#include "merged_dot_q8.glsl"
+#else
+#include "merged_dot.glsl"
+#endif
+
+float activation(float x) { return GATE == SILU ? x * sigmoid(x) : GATE == GELU ? gelu_erf(x) : gelu_tanh(x); }
+
+void main() {
+    const uint own = gl_LocalInvocationID.y, slice = gl_LocalInvocationID.x;
+    for (uint row = gl_WorkGroupID.y; row < m; row += gl_NumWorkGroups.y) {
+        begin_row(row);
+        for (uint first = gl_WorkGroupID.x * VEC4S_PER_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * VEC4S_PER_GROUP) {
+            const uint column = (first + own) * 4u;
+            vec4 four;
+            if (GATE != 0u) {
+                vec4 parts[2];
+                for (weight = 0u; weight < 2u; ++weight) {
+                    parts[weight] = dot_vec4(weight == 0u ? b_offset : second_offset, column, n - 1u, own, slice);
+                }
+                four = vec4(activation(parts[0].x), activation(parts[0].y), activation(parts[0].z), activation(parts[0].w)) * parts[1];
+            } else {
+                weight = WEIGHTS == 1u || first * 4u < ends[0] ? 0u : WEIGHTS == 2u || first * 4u < ends[1] ? 1u : 2u;
+                const uint from = weight == 0u ? b_offset : weight == 1u ? second_offset : third_offset;
+                const uint begin = weight == 0u ? 0u : ends[weight - 1u];
+                const uint end = weight + 1u == WEIGHTS ? n : ends[weight];
+                four = dot_vec4(from, column - begin, end - begin - 1u, own, slice);
+            }
+            if (slice == 0u && column < n) {
+                const uvec4 at = result_offset + row * n + column + uvec4(0u, 1u, 2u, 3u);
+                four = epilogue(four, at);
+                result[at.x] = four.x;
+                result[at.y] = four.y;
+                result[at.z] = four.z;
+                result[at.w] = four.w;
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+"""Attention of a decode step in one dispatch: its choice, its parts, and runs in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.common.dtypes import NDArray, TensorType
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import COUNTERS, Call, get_op
+from vksched.ops.attention.attention_decode import decode_parts, decode_rows
+from vksched.ops.lowering.lower import Lowering, lower
+from vksched.runtime.vulkan import device_probe
+from vksched.topology.limits import Limits
+
+GPU = Limits(storage_buffers=16, memory_model=True, shared_bytes=32768)
+HEADS, SHARED, SIZE, LENGTH = 8, 2, 64, 1200
+
+
+def lowered(limits: Limits, queries: int = 1, heads: int = HEADS) -> Lowering:
+    """The dispatches of a decode step."""
+    shapes = (1, heads, queries, SIZE), *[(1, SHARED, LENGTH, SIZE)] * 2, ()
+    new = [TensorType((1, SHARED, queries, SIZE))] * 2
+    types = tuple(TensorType(s, "float32" if s else "int32") for s in shapes)
+    x = [vs.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate((*types, *new))]
+    y = vs.attention(*x[:3], kv_len=x[3], k_new=x[4], v_new=x[5], causal=True)
+    graph, _ = vs.build_graph([y])
+    node = next(n for n in graph.nodes if n.op == "attention_with_kvcache")
+    attrs: Attrs = node.attrs
+    return lower(get_op(node.op), Call((*types, *new), node.type, attrs, limits))
+
+
+def test_a_gpu_with_the_memory_model_has_one_dispatch() -> None:
+    (one,) = lowered(GPU).dispatches
+    assert one.shader == "attention_decode" and COUNTERS in one.operands and not one.barrier
+    assert lowered(GPU).counters == SHARED
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        replace(GPU, memory_model=False),
+        replace(GPU, storage_buffers=8),
+        replace(GPU, software=True),
+    ],
+)
+def test_others_combine_parts_in_a_dispatch_of_its_own(limits: Limits) -> None:
+    lowering = lowered(limits)
+    assert lowering.dispatches[-1].shader == "attention_combine" and not lowering.counters
+
+
+def test_many_queries_have_other_kernels() -> None:
+    assert lowered(GPU, queries=5).dispatches[0].shader != "attention_decode"
+    assert lowered(GPU, queries=4).dispatches[0].shader == "attention_decode"
+
+
+def test_tiles_fit_shared_memory() -> None:
+    least = replace(GPU, shared_bytes=16384)
+    assert decode_rows(GPU, 8, 256, 256) == 8 and decode_rows(least, 8, 256, 256) == 4
+    assert decode_rows(least, 8, 128, 128) == 8 and decode_rows(least, 1, 128, 128) == 2
+    for depth, columns in ((100, 64), (64, 100), (64, 1024), (4096, 64)):
+        assert not decode_rows(least, 1, depth, columns)
+
+
+def test_parts_fill_the_cores() -> None:
+    for cores, parts in ((132, 66), (16, 8), (1, 1), (0, 64)):
+        assert decode_parts(replace(GPU, cores=cores), 4, 1 << 16) == parts
+    assert decode_parts(replace(GPU, cores=132), 4, 640) == 10  # of 64 keys
+    assert decode_parts(replace(GPU, cores=10000), 1, 1 << 20) == 128
+
+
+# -- on devices ------------------------------------------------------------------------------------
+
+NAMES = [d.name for d in device_probe.list_devices() if d.name != "cpu" and d.limits.memory_model]
+
+
+@pytest.fixture(params=NAMES or [None])
+def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
+    """A software device that is taken for a GPU."""
+    if request.param is None:
+        pytest.skip("no device here has the Vulkan memory model")
+    from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+
+    info = device_probe.resolve(request.param)
+    limits = replace(info.limits, software=False)
+    spec = replace(device_probe.device_spec(info), limits=limits)
+    with vs.Scheduler([VulkanDevice(spec, info.index)], copies=2) as sched:
+        yield sched
+
+
+def values(*shape: int, seed: int) -> NDArray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_runs_leave_counters_for_the_next_ones(sched: vs.Scheduler) -> None:
+    """Runs of two slots, with one part, with several and with none, again and again."""
+    keys, new = (values(1, SHARED, n, SIZE, seed=n) for n in (LENGTH, 1))
+    q, used = vs.input("q", (1, HEADS, 1, SIZE)), vs.input("used", (), "int32")
+    y = vs.attention(
+        *(q, vs.weight(keys), vs.weight(keys[:, :, ::-1].copy())),
+        kv_len=used,
+        k_new=vs.weight(new),
+        v_new=vs.weight(-new),
+        causal=True,
+    )
+    run = sched.compile(y)
+    assert run.plan.inner_barriers == 0
+    counts = (LENGTH, 0, 700, 255, 256, LENGTH, 300) * 2
+    rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(len(counts))]
+    pending = [run.submit(q=x, used=np.int32(n)) for x, n in zip(rows, counts, strict=True)]
+    with vs.Scheduler(["cpu"]) as on_cpu:
+        wanted = on_cpu.compile(y)
+        for future, x, count in zip(pending, rows, counts, strict=True):
+            expected = wanted(q=x, used=np.int32(count))
+            np.testing.assert_allclose(future.result(), expected, rtol=1e-5, atol=1e-5)

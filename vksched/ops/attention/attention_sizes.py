@@ -1,0 +1,37 @@
+"""Sizes of a call of attention, in any layout of its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...common.dtypes import TensorType
+from ...ir.attrs import Attrs
+from ...ir.op import Call
+
+
+def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Return the types of q, k and v in BHSD layout."""
+    return tuple(
+        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if bshd else t
+        for t, bshd in zip(inputs[:3], attrs.as_ints("is_bshd")[:3], strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of a call: `batches` counts key heads of all examples, `rows` queries of each."""
+
+    batches: int
+    heads: int
+    rows: int
+    queries: int
+    keys: int
+    depth: int
+    columns: int
+
+
+def sizes_of(call: Call) -> Sizes:
+    """Return the sizes of a call; operand 1 determines the number of keys."""
+    q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
+    columns = call.output.shape[3]
+    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
