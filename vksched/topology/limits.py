@@ -43,6 +43,10 @@ class Limits(WeaklyReferenced):
     integer_dot: bool = False
     integer_dot_fast: bool = False
     """Kernels may use 8-bit dot products of 4 elements, which the driver reports as accelerated."""
+    registers: int = 255
+    """Registers of 32 bits that an invocation has in the smallest subgroup. With more values its
+    compiler spills.
+    """
     matrices: tuple[str, ...] = ()
     """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
     types of both operands and of the accumulator; rows, columns and depth.

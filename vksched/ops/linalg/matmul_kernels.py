@@ -21,7 +21,7 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import COOPMAT_SHADERS, CoopmatTile, coopmat_tile, coopmat_variants
+from .coopmat import COOPMAT_SHADERS, MANY_REGISTERS, CoopmatTile, coopmat_tile, coopmat_variants
 from .matmul_subgroup import LAYOUTS, TILES, SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, tiles_of, vec4_tile, vec4_variants
 from .operands import (
@@ -153,9 +153,9 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     a, b, _, m = operands_of(call)
     vec4 = a.is_vec4_aligned and b.is_vec4_aligned
     n = call.output.shape[-1]
-    across = _is_fp16_readable(call) and not (a.along_k and b.along_k)
-    fits = a.along * a.lines and (packs or vec4)
-    coopmats = coopmat_variants(call, m, n, across=across) if fits else ()
+    along_k, fits = a.along_k and b.along_k, a.along * a.lines and (packs or vec4)
+    fp16 = _is_fp16_readable(call)
+    coopmats = coopmat_variants(call, m, n, along_k=along_k, fp16=fp16) if fits else ()
     return (*_plain_variants(call, packs), *coopmats)
 
 
@@ -225,7 +225,11 @@ def _is_vec4_aligned(call: Call) -> bool:
 
 
 def _is_vec8_aligned(call: Call, coopmats: CoopmatTile) -> bool:
-    """Return True if both operands are float16, aligned to 8 elements, and not transposed."""
+    """Return True if both operands are float16, aligned to 8 elements, and not transposed, and if
+    registers for longer reads are there.
+    """
+    if call.limits.registers < MANY_REGISTERS:
+        return False
     factors = operands_of(call)[:2]
     oriented = all(each.along_k or coopmats.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
