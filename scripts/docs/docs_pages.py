@@ -73,6 +73,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "shader-loops": _stored(SHADERS, "loops"),
     "shader-coopmat": _stored(SHADERS, "coopmat"),
     "shader-variants": _stored(SHADERS, "variants"),
+    "shader-intel": _stored(SHADERS, "intel"),
     "performance": _performance,
     "hardware": _hardware,
 }

@@ -29,15 +29,18 @@ class StatsError(Exception):
 @dataclass(frozen=True)
 class Maker:
     """driver: how the name of its driver's manifest begins. shim: the library that stands for the
-    kernel. statistics: what Mesa calls each field of `Statistics`, in any case of letters; those
-    in `newer` are told by newer drivers only, and are 0 else.
+    kernel. variable: how the shim is told the card. registers: as in Limits. statistics: what Mesa
+    calls each field of `Statistics`, in any case of letters; those in `newer` are told by newer
+    drivers only, and are 0 else.
     """
 
     driver: str
     shim: str
+    variable: str
     statistics: Mapping[str, str]
     newer: Mapping[str, str]
     install: str
+    registers: int = 255
 
     def manifests(self) -> list[Path]:
         """Return the manifests of the driver for this machine's architecture."""
@@ -52,6 +55,7 @@ class Maker:
 AMD = Maker(
     "radeon_icd",
     "libamdgpu_noop_drm_shim.so",
+    "AMDGPU_GPU_ID",
     {
         "vgprs": "VGPRs",
         "sgprs": "SGPRs",
@@ -70,6 +74,7 @@ AMD = Maker(
 NVIDIA = Maker(
     "nouveau_icd",
     "libnouveau_noop_drm_shim.so",
+    "NOUVEAU_CHIPSET",
     {
         "vgprs": "Number of GPRs",
         "code_bytes": "Code size",
@@ -82,6 +87,22 @@ NVIDIA = Maker(
         "spilled_vgprs": "Spills to memory",
     },
     "mesa-vulkan-drivers and mesa-drm-shim, Mesa 25 or newer",
+)
+INTEL = Maker(
+    "intel_icd",
+    "libintel_noop_drm_shim.so",
+    "INTEL_STUB_GPU_PLATFORM",
+    {
+        "vgprs": "Max live registers",
+        "cycles": "Cycle Count",
+        "scratch_bytes": "Scratch Memory Size",
+        "instructions": "Instruction Count",
+        "spilled_vgprs": "Spill Count",
+        "fills": "Fill Count",
+    },
+    {"shared_bytes": "Workgroup Memory Size"},
+    "mesa-vulkan-drivers, and build the shim from Mesa's source (docs/development/shaders.md)",
+    registers=128,
 )
 
 
@@ -100,9 +121,9 @@ class Card:
         base |= {"VK_DRIVER_FILES": manifests, "VK_ICD_FILENAMES": manifests}
         if self.maker is AMD:
             yield from (base | {"RADV_FORCE_FAMILY": name} for name in self.names)
-        variable = "AMDGPU_GPU_ID" if self.maker is AMD else "NOUVEAU_CHIPSET"
         for shim in self.maker.shims():
-            yield from (base | {variable: n, "LD_PRELOAD": str(shim)} for n in self.names)
+            preload = {"LD_PRELOAD": str(shim)}
+            yield from (base | preload | {self.maker.variable: name} for name in self.names)
 
     def exists(self) -> bool:
         """Return True if its driver and dependencies exist; an old driver may not know the card."""
@@ -115,17 +136,42 @@ CARDS = {
     "navi21": Card(AMD, ("navi21",)),
     "navi31": Card(AMD, ("navi31", "gfx1100")),
     "ga102": Card(NVIDIA, ("172",)),
+    **{name: Card(INTEL, (name,)) for name in ("tgl", "adl", "dg2", "mtl", "lnl", "bmg")},
 }
-"""By generation: GCN 5, RDNA 1, 2, 3; Ampere."""
+"""By generation: GCN 5, RDNA 1, 2, 3; Ampere; Xe-LP (tgl, adl), Xe-HPG (dg2, mtl), Xe2 (lnl, bmg).
+"""
 WITH_COOPMAT = {
     "navi31": CARDS["navi31"],
     "gfx1201": Card(AMD, ("gfx1201",)),
     "ga102": CARDS["ga102"],
+    **{name: CARDS[name] for name in ("dg2", "lnl", "bmg")},
 }
-"""Those with cooperative matrices, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere."""
+"""Those with cooperative matrices, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere; Xe-HPG and
+Xe2.
+"""
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """Cooperative matrices of some cards. lanes: size of the subgroup. sizes: subgroup sizes of a
+    card. fp16, int8: rows, columns and depth of matrices.
+    """
+
+    lanes: int
+    sizes: tuple[int, ...]
+    fp16: str
+    int8: str
+    cards: tuple[str, ...]
+
+    @property
+    def maker(self) -> Maker:
+        return WITH_COOPMAT[self.cards[0]].maker
+
+
 COOPMAT = (
-    (32, 16, ("navi31", "gfx1201")),
-    (64, 16, ("navi31", "gfx1201")),
-    (32, 32, ("ga102",)),
+    MatrixUnits(32, (32, 64), "16x16x16", "16x16x16", ("navi31", "gfx1201")),
+    MatrixUnits(64, (32, 64), "16x16x16", "16x16x16", ("navi31", "gfx1201")),
+    MatrixUnits(32, (32,), "16x16x16", "16x16x32", ("ga102",)),
+    MatrixUnits(8, (8, 16, 32), "8x8x16", "8x8x32", ("dg2",)),
+    MatrixUnits(16, (16, 32), "8x16x16", "8x16x32", ("lnl", "bmg")),
 )
-"""Lanes of a subgroup, how deep matrices of int8 are, and the cards that have both."""

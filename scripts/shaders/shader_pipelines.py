@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shader_cards import StatsError
+from shader_cards import MatrixUnits, StatsError
 
 if TYPE_CHECKING:
     from vksched.ir.op import Call, Dispatch
@@ -60,8 +60,12 @@ class Pipeline:
         return f"{self.variant} ({', '.join(named)})" if named else self.variant
 
 
-def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
-    """Return the variants, all when none are named, with all constants that calls use on a GPU."""
+def used_pipelines(variants: Collection[str] | None = None, registers: int = 255) -> list[Pipeline]:
+    """Return the variants, all when none are named, with all constants that calls use on a GPU.
+
+    registers: number for an invocation. Fewer than the default are those of Intel's GPUs: the
+    pipelines are then those of Intel only, without the defaults of shaders that no call uses.
+    """
     try:
         from vksched.common.errors import UnsupportedOp
         from vksched.ir.op import Call, get_op, view_offset
@@ -76,24 +80,27 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     if unknown:
         raise StatsError(f"no shader variant is named {', '.join(unknown)}")
     wanted = sorted(variants or filter(is_for_cards, all_variants))
-    amd = Limits(
+    intel = registers < Limits().registers
+    card = Limits(
         max_invocations=1024,
         max_local_size=(1024, 1024, 1024),
         shared_bytes=65536,
         max_buffer_bytes=1 << 32,
-        subgroup_size=64,
+        subgroup_size=32 if intel else 64,
         float16=True,
+        registers=registers,
     )
-    calls = {(case.op, case.call(amd)) for case in (*CASES, *PRECISE)}
+    least = Limits(registers=registers)
+    calls = {(case.op, case.call(card)) for case in (*CASES, *PRECISE)}
     for graph in (case.graph for case in FUNCTIONS):
         for n in graph.ops:
-            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))
-    used = {Pipeline(name) for name in wanted}
+            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, card)))
+    used = set() if intel else {Pipeline(name) for name in wanted}
     for name, call in calls:
         op = get_op(name)
         if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
             continue
-        here = (replace(call, limits=limits) for limits in (amd, Limits()))
+        here = (replace(call, limits=limits) for limits in (card, least))
         for run in (replace(c, variant=name) for c in here for name in variants_of(op, c)):
             with contextlib.suppress(UnsupportedOp):
                 for dispatch in lower(op, run).dispatches:
@@ -112,9 +119,9 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in constants if defaults[name] != value)
 
 
-def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
-    """Return the pipelines with cooperative matrices in subgroups of `lanes`, in all tiles:
-    products of all layouts, convolutions, attention. code_depth: depth of matrices of int8.
+def coopmat_pipelines(units: MatrixUnits) -> list[Pipeline]:
+    """Return the pipelines with cooperative matrices, in all tiles: products of all layouts,
+    convolutions, attention.
     """
     try:
         from vksched.ir.op import get_op
@@ -127,19 +134,20 @@ def coopmat_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
         max_local_size=(1024, 1024, 64),
         shared_bytes=49152,
         subgroup_size=32,
-        subgroup_sizes=(32, 64),
+        subgroup_sizes=units.sizes,
         subgroup_shuffle=True,
         storage_buffers=16,
         float16=True,
         int8=True,
-        matrices=("float16*float16+float32 16x16x16", f"int8*int8+int32 16x16x{code_depth}"),
+        registers=units.maker.registers,
+        matrices=(f"float16*float16+float32 {units.fp16}", f"int8*int8+int32 {units.int8}"),
     )
     found = set[Pipeline]()
     for name, call in _coopmat_calls():
         op, call = get_op(name), replace(call, limits=card)
         for variant in variants_of(op, call):
             for dispatch in lower(op, replace(call, variant=variant)).dispatches:
-                if dispatch.subgroup == lanes:
+                if dispatch.subgroup == units.lanes:
                     changed = _changed(dispatch)
                     found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
     return sorted(found, key=lambda p: (p.variant, p.constants))

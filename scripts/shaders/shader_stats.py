@@ -14,19 +14,20 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from shader_cards import AMD, CARDS, COOPMAT, WITH_COOPMAT, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, COOPMAT, INTEL, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
 from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "setup"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
 from setup_vulkan import ICD_FOLDERS
-from tables import Table, write_tables
+from tables import Table, read_tables, write_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
@@ -48,6 +49,8 @@ DATA = ROOT / "benchmarks" / "data" / "shaders.json"
 class Statistics:
     """What the compiler tells of a pipeline. cycles: Mesa's "inverse throughput" for AMD, "static
     cycle count" for NVIDIA, all of whose registers are vgprs; scratch_bytes is its local memory.
+    For Intel "cycle count" of all lanes, and the most registers of a thread in use at a time: it
+    has 128, and large subgroups take several for a value. lanes: subgroup size.
     """
 
     vgprs: int
@@ -61,6 +64,8 @@ class Statistics:
     spilled_sgprs: int = 0
     scratch_bytes: int = 0
     instructions: int = 0
+    lanes: int = 0
+    fills: int = 0
     loops: tuple[Loop, ...] = ()
 
     @property
@@ -154,7 +159,7 @@ def _compile(
     todo = list(pipelines)
     while todo or not driver:
         some = todo[:AT_ONCE]
-        lines, failures = list[dict[str, object]](), list[str]()
+        lines, failures = list[dict[str, Any]](), list[str]()
         for environ in card.environments():
             lines, failure = _run_child(environ, some)
             failures.append(failure)
@@ -172,17 +177,26 @@ def _compile(
     return driver, results
 
 
-def _read(maker: Maker, answer: dict[str, object]) -> Statistics | str:
-    statistics = answer.get("statistics")
-    if not isinstance(statistics, dict):
+def _read(maker: Maker, answer: dict[str, Any]) -> Statistics | str:
+    """Return the statistics of the executable that is run: where the driver compiles one for each
+    size of a subgroup, the largest that does not spill. If all spill, the largest.
+    """
+    if "executables" not in answer:
         return str(answer.get("error"))
-    values = {name.lower(): int(value) for name, value in statistics.items()}
+    by_size = sorted(answer["executables"], key=lambda each: int(each["subgroup_size"]))
+    read = [_statistics(maker, executable) for executable in by_size]
+    return ([got for got in read if not got.spills] or read)[-1]
+
+
+def _statistics(maker: Maker, executable: dict[str, Any]) -> Statistics:
+    values = {name.lower(): int(value) for name, value in executable["statistics"].items()}
     missing = [name for name in maker.statistics.values() if name.lower() not in values]
     if missing:
-        raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(statistics)}")
+        raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(values)}")
     names = {**maker.statistics, **maker.newer}
     read = {field: values[n.lower()] for field, n in names.items() if n.lower() in values}
-    return Statistics(**read, loops=tuple(busy_loops(str(answer.get("assembly", "")))))
+    loops = busy_loops(str(executable.get("assembly", "")))
+    return Statistics(**read, lanes=int(executable["subgroup_size"]), loops=tuple(loops))
 
 
 def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
@@ -211,7 +225,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
 
 def _run_child(
     environ: dict[str, str], pipelines: Sequence[Pipeline]
-) -> tuple[list[dict[str, object]], str]:
+) -> tuple[list[dict[str, Any]], str]:
     """Return the lines that a child process printed, and why it ended early if it did."""
     with tempfile.TemporaryDirectory() as folder:
         requests = [_request(pipeline, folder) for pipeline in pipelines]
@@ -231,11 +245,12 @@ def _run_child(
     return [json.loads(line) for line in done.stdout.splitlines()], failure
 
 
-def as_json(report: Report) -> str:
+def as_json(reports: Iterable[Report]) -> str:
     """Return everything, a list of one object per pipeline and family."""
     rows = []
-    for family, results in report.results.items():
-        for pipeline, got in results.items():
+    by_family = [(each, family) for each in reports for family in each.results]
+    for report, family in by_family:
+        for pipeline, got in report.results[family].items():
             row: dict[str, object] = {
                 "variant": pipeline.variant,
                 "constants": dict(pipeline.constants),
@@ -252,18 +267,22 @@ def as_json(report: Report) -> str:
 
 
 def _heads(family: str) -> list[str]:
+    if CARDS[family].maker is INTEL:
+        return ["registers", "lanes", "cycles"]
     if CARDS[family].maker is not AMD:
         return ["registers", "local bytes", "cycles"]
     return ["VGPR/SGPR" if family == "vega10" else "VGPR", "waves", "cycles"]
 
 
 def _cell(family: str, got: Statistics | str) -> list[str]:
-    """Return registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles; local
-    memory in the place of waves for NVIDIA.
+    """Return registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles; in the
+    place of waves local memory for NVIDIA, and the lanes of a subgroup for Intel.
     """
     if isinstance(got, str):
         return ["failed", "", ""]
     mark = "!" if got.spills else "~" if got.scratch_bytes else ""
+    if CARDS[family].maker is INTEL:
+        return [f"{got.vgprs}{mark}", str(got.lanes), str(got.cycles)]
     if CARDS[family].maker is not AMD:
         return [f"{got.vgprs}{mark}", str(got.scratch_bytes), str(got.cycles or "?")]
     # Only GCN shares scalar registers out; RDNA gives every wave the same number.
@@ -350,36 +369,72 @@ def _coopmat_cell(got: Statistics | str) -> str:
     return " · ".join([registers, *(loop.matrix_overhead() for loop in inner)])
 
 
+def measure_used(variants: Collection[str] | None, families: Iterable[str]) -> list[Report]:
+    """Compile the pipelines that calls use on each family: a report for AMD and NVIDIA, and one
+    for Intel, whose calls use others.
+    """
+    groups: dict[int, list[str]] = {}
+    for family in families:
+        if family not in CARDS:
+            raise StatsError(f"expected families of {', '.join(CARDS)}; got {family}")
+        groups.setdefault(CARDS[family].maker.registers, []).append(family)
+    return [measure(used_pipelines(variants, count), names) for count, names in groups.items()]
+
+
+def write(path: Path, reports: Sequence[Report]) -> list[Report]:
+    """Write the tables of the reports, and those of the cooperative matrices of their makers. Other
+    makers' tables stay what they are. Returns all reports.
+
+    Raises:
+        StatsError: a maker's tables would lack a family.
+    """
+    there = {family for report in reports for family in report.results}
+    parts = [
+        measure(coopmat_pipelines(u), u.cards, WITH_COOPMAT) for u in COOPMAT if there & {*u.cards}
+    ]
+    names = ("loops", "coopmat", "variants", "intel")
+    stored = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    tables = {name: read_tables(path, name) if name in stored else [] for name in names}
+    tables["coopmat"] += [Table((), ())] * (len(COOPMAT) - len(tables["coopmat"]))
+    for report in reports:
+        makers = {CARDS[family].maker.registers for family in report.results}
+        missing = {f for f, card in CARDS.items() if card.maker.registers in makers} - there
+        if missing:
+            raise StatsError(f"a table needs all families of its makers; {sorted(missing)} lack")
+        if INTEL.registers in makers:
+            tables["intel"] = [variants_table(report)]
+        else:
+            tables["loops"], tables["variants"] = [loops_table(report)], [variants_table(report)]
+    new = iter(parts)
+    for number, units in enumerate(COOPMAT):
+        if there & {*units.cards}:
+            tables["coopmat"][number] = coopmat_table(next(new))
+    write_tables(path, tables)
+    return [*reports, *parts]
+
+
 def main(variants: Sequence[str], families: str, json_too: bool, path: Path | None) -> int:
     """Print or writes the statistics; returns 1 when a pipeline failed or spills."""
     there = [name for name, card in CARDS.items() if card.exists()]
-    every = list(CARDS) if path or not there else there  # what is missing is told
-    chosen = families.split(",") if families else every
+    chosen = families.split(",") if families else there or list(CARDS)  # what is missing is told
     try:
-        if path and (variants or families):
-            raise StatsError("--write takes every variant and every family")
-        report = measure(used_pipelines(variants), chosen)
+        if path and variants:
+            raise StatsError("--write takes every variant")
+        reports = measure_used(variants, chosen)
         if path:
-            coopmat = [
-                measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in COOPMAT
-            ]
-            tables = {
-                "loops": [loops_table(report)],
-                "coopmat": [coopmat_table(part) for part in coopmat],
-                "variants": [variants_table(report)],
-            }
-            write_tables(path, tables)
+            reports = write(path, reports)
         elif json_too:
-            print(as_json(report))
+            print(as_json(reports))
         else:
-            print(as_text(report, bool(variants)))
+            print("\n\n".join(as_text(report, bool(variants)) for report in reports))
     except StatsError as error:
         print(f"build_shaders --stats: {error}", file=sys.stderr)
         return 1
-    problems = report.problems()
+    problems = [line for report in reports for line in report.problems()]
     for line in problems:
         print(f"build_shaders --stats: {line}", file=sys.stderr)
-    drivers = ", ".join(sorted(set(report.drivers.values())))
-    count = len(report.pipelines())
-    print(f"pipelines: {count}, cards: {len(chosen)}, compiler: {drivers}", file=sys.stderr)
+    for report in reports:
+        drivers = ", ".join(sorted(set(report.drivers.values())))
+        count, cards = len(report.pipelines()), len(report.results)
+        print(f"pipelines: {count}, cards: {cards}, compiler: {drivers}", file=sys.stderr)
     return 1 if problems else 0

@@ -358,6 +358,13 @@ class Device:
         named = {f.name.decode(): t.value.decode() for f, t in zip(filled, texts, strict=True)}
         return named.get("Assembly", "")
 
+    def _statistics(self, about: PipelineExecutableInfo) -> dict[str, int | float]:
+        name = "vkGetPipelineExecutableStatisticsKHR"
+        return {
+            s.name.decode(): struct.unpack(FORMATS[s.format], struct.pack("<Q", s.value))[0]
+            for s in self._list(name, about, PipelineExecutableStatistic)
+        }
+
     def compile(
         self,
         spirv: str,
@@ -367,8 +374,9 @@ class Device:
         assembly: bool = False,
         subgroup: int = 0,
     ) -> dict[str, Any]:
-        """Create a pipeline; returns the compiler's statistics by their own names. subgroup: the
-        size that its subgroups are to have; 0: any.
+        """Create a pipeline; returns its executables, one for each subgroup size that the driver
+        compiles for, with the compiler's statistics by their own names. subgroup: the size that
+        its subgroups are to have; 0: any.
         """
         entries = (SpecializationMapEntry * len(constants))(
             *((i, 4 * i, 4) for i in range(len(constants)))
@@ -392,32 +400,27 @@ class Device:
         create = ("vkCreateComputePipelines", self._device, HANDLE(0), 1, byref(info), None)
         self._call(*create, byref(pipeline))
         seconds = time.perf_counter() - start
-        (executable,) = self._list(
+        executables = self._list(
             "vkGetPipelineExecutablePropertiesKHR",
             PipelineInfo(pipeline=pipeline),
             PipelineExecutableProperties,
         )
-        statistics = self._list(
-            "vkGetPipelineExecutableStatisticsKHR",
-            PipelineExecutableInfo(pipeline=pipeline),
-            PipelineExecutableStatistic,
-        )
-        code = self._code(PipelineExecutableInfo(pipeline=pipeline)) if assembly else ""
+        found = [
+            {
+                "subgroup_size": executable.subgroupSize,
+                "statistics": self._statistics(about),
+                "assembly": self._code(about) if assembly else "",
+            }
+            for number, executable in enumerate(executables)
+            for about in [PipelineExecutableInfo(pipeline=pipeline, executableIndex=number)]
+        ]
         for what, object_handle in (
             ("Pipeline", pipeline),
             ("PipelineLayout", layout),
             ("DescriptorSetLayout", set_layout),
         ):
             getattr(self._library, f"vkDestroy{what}")(self._device, object_handle, None)
-        return {
-            "seconds": seconds,
-            "subgroup_size": executable.subgroupSize,
-            "statistics": {
-                s.name.decode(): struct.unpack(FORMATS[s.format], struct.pack("<Q", s.value))[0]
-                for s in statistics
-            },
-            "assembly": code,
-        }
+        return {"seconds": seconds, "executables": found}
 
 
 def main() -> int:

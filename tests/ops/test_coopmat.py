@@ -527,12 +527,13 @@ def test_a_graph_runs_by_the_coopmat_that_was_measured(
         np.testing.assert_allclose(run(a=a), np.maximum(expected, 0), rtol=1e-5, atol=cut)
 
 
+@pytest.mark.parametrize("registers", [255, 128])
 @pytest.mark.parametrize("case", WITH_COOPMAT, ids=lambda case: case.id)
-def test_coopmats_compute_what_numpy_does(case: OpSample, runner: Runner) -> None:
-    limits = runner.device.limits
+def test_coopmats_compute_what_numpy_does(case: OpSample, registers: int, runner: Runner) -> None:
+    limits = replace(runner.device.limits, registers=registers)
     coopmats = coopmats_of(case.call(limits), case.declaration)
     deep = case.op.endswith("attention") and case.inputs[0].shape[-1] > most_columns(limits)
-    assert bool(coopmats) != deep
+    assert bool(coopmats) != deep or registers < 255
     for variant in coopmats:
         got = runner.run(case, limits, variant)
         what = f"{runner.device.name} {variant}"

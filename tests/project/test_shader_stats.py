@@ -15,7 +15,7 @@ import pytest
 import shader_cards
 import shader_stats
 from conftest import THOROUGH
-from shader_cards import AMD, CARDS, COOPMAT, NVIDIA, WITH_COOPMAT, StatsError
+from shader_cards import AMD, CARDS, COOPMAT, INTEL, NVIDIA, WITH_COOPMAT, StatsError
 from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 from tables import Table, read_tables, write_tables
@@ -30,6 +30,8 @@ import build_shaders  # noqa: E402
 pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
 THERE = [name for name, card in CARDS.items() if card.exists()]
 FAMILIES = [name for name in THERE if CARDS[name].maker is AMD]
+ON_INTEL = [name for name in THERE if CARDS[name].maker is INTEL]
+OTHERS = [name for name in THERE if name not in ON_INTEL]
 OF_INTEGERS = (Pipeline("matmul_tiled_int32"), Pipeline("matmul_tiled_float32"))
 needs_driver = pytest.mark.skipif(not FAMILIES, reason="Mesa's AMD driver is not installed")
 needs_nvk = pytest.mark.skipif("ga102" not in THERE, reason="no NVK with mesa-drm-shim here")
@@ -62,29 +64,34 @@ for number, request in enumerate(json.load(sys.stdin)):
     if request["spirv"] == "deadly" or (request["spirv"] == "last straw" and number):
         sys.exit("assertion failed")
     names = NAMES
-    print(json.dumps({"statistics": dict.fromkeys(names, 0)}), flush=True)
+    sizes = [{"subgroup_size": n, "statistics": dict.fromkeys(names, 0)} for n in (8, 32)]
+    print(json.dumps({"executables": sizes}), flush=True)
 """
 
 
 @cache
-def used_pipelines() -> list[Pipeline]:
+def used_pipelines(registers: int = 255) -> list[Pipeline]:
     """All pipelines of the case table."""
-    return shader_stats.used_pipelines()
+    return shader_stats.used_pipelines(None, registers)
 
 
 def pipelines_of(family: str) -> list[Pipeline]:
     """Return the pipelines that are compiled for a card. `make test` compiles one in two with its
     default constants, each on one card in turn, and the products of integers on all cards.
-    `make test-all` compiles all for every card.
+    `make test-all` compiles all for every card. For Intel it is one in 24 of those that calls use.
     """
+    maker = CARDS[family].maker
+    if maker is INTEL:
+        used = used_pipelines(maker.registers)
+        return used if THOROUGH else used[ON_INTEL.index(family) :: 4 * len(ON_INTEL)]
     if THOROUGH:
         return used_pipelines()
     plain = [pipeline for pipeline in used_pipelines() if not pipeline.constants]
-    turn = THERE.index(family)
+    turn = OTHERS.index(family)
     return [
         pipeline
         for number, pipeline in enumerate(plain)
-        if number % (2 * len(THERE)) == turn or pipeline in OF_INTEGERS
+        if number % (2 * len(OTHERS)) == turn or pipeline in OF_INTEGERS
     ]
 
 
@@ -105,7 +112,7 @@ def test_every_variant_compiles_without_spills(family: str) -> None:
 
 @needs_driver
 def test_every_variant_is_compiled_for_a_card() -> None:
-    compiled = {pipeline.variant for family in THERE for pipeline in pipelines_of(family)}
+    compiled = {pipeline.variant for family in OTHERS for pipeline in pipelines_of(family)}
     assert compiled <= on_cards() and len(compiled) >= len(on_cards()) // (1 if THOROUGH else 2)
 
 
@@ -178,12 +185,13 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
 
 
 def test_stored_tables_name_every_variant_and_no_other() -> None:
-    named = {name: _named(name) for name in ("loops", "coopmat", "variants")}
+    named = {name: _named(name) for name in ("loops", "coopmat", "variants", "intel")}
     remedy = f"run: python build_shaders.py --stats --write {shader_stats.DATA.relative_to(ROOT)}"
     assert sorted(named["variants"]) == sorted(on_cards()), remedy
     with_loops = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(named["loops"]) == with_loops, remedy
     assert set(named["coopmat"]) == {n for n in load_manifest() if COOPMAT_NAME in n}, remedy
+    assert set(named["intel"]) <= on_cards() and len(named["intel"]) > 0.8 * len(on_cards()), remedy
 
 
 def _named(table: str) -> list[str]:
@@ -202,9 +210,9 @@ def test_matrix_units_compile_without_spills() -> None:
             known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
     if not known:
         pytest.skip("no Mesa from 25 on here, or no card of its that has cooperative matrices")
-    for lanes, code_depth, cards in COOPMAT:
-        if here := [name for name in cards if name in known]:
-            compile_without_spills(shader_stats.coopmat_pipelines(lanes, code_depth), here)
+    for units in COOPMAT:
+        if here := [name for name in units.cards if name in known]:
+            compile_without_spills(shader_stats.coopmat_pipelines(units), here)
 
 
 def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
@@ -260,7 +268,7 @@ def test_a_dying_compiler_is_named_with_its_shader_and_the_others_go_on() -> Non
         "navi21: deadly (N=2): the compiler died: assertion failed (exit code 1)",
     ]
     assert isinstance(report.results["navi31"][pipelines[-1]], Statistics)  # by its other name
-    assert [row.get("error") is None for row in json.loads(shader_stats.as_json(report))] == [
+    assert [row.get("error") is None for row in json.loads(shader_stats.as_json([report]))] == [
         *(True, False, False, True),
     ] * 2
 

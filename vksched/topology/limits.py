@@ -47,6 +47,10 @@ class Limits(WeaklyReferenced):
     """Workgroups of one dispatch may release and acquire memory (the Vulkan memory model at device
     scope).
     """
+    registers: int = 255
+    """Registers of 32 bits that an invocation has in the smallest subgroup. With more values its
+    compiler spills.
+    """
     matrices: tuple[str, ...] = ()
     """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
     types of both operands and of the accumulator; rows, columns and depth.

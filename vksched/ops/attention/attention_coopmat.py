@@ -15,6 +15,7 @@ from functools import lru_cache
 from ...ir.op import Call
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
+    MANY_REGISTERS,
     MIN_SIDE,
     coopmat_name,
     coopmat_pays,
@@ -107,7 +108,8 @@ class AttentionCoopmat:
 
 @lru_cache(maxsize=64)
 def _coopmats(limits: Limits, depth: int, columns: int) -> dict[str, AttentionCoopmat]:
-    if not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
+    spills = limits.registers < MANY_REGISTERS  # of sums, which a subgroup holds for all columns
+    if spills or not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
         return {}
     coopmats = (
         AttentionCoopmat(shape, subgroup, _KEYS[limits.software])

@@ -26,7 +26,6 @@ from .attention_decode import (
 )
 from .attention_launch import (
     CACHED_BUFFERS,
-    LANES_ACROSS,
     MIN_CPU_PART,
     MIN_PART,
     ROWS,
@@ -34,10 +33,12 @@ from .attention_launch import (
     TILES,
     UNBOUNDED,
     Launch,
+    columns_of_lane,
     coopmat_of,
     launch,
     rows_of_parts,
     subgroup_tiles,
+    tiled_lanes,
     variants,
 )
 from .attention_sizes import Sizes, sizes_of
@@ -318,11 +319,9 @@ def _more_constants(
     call: Call, shader: str, tile: int, columns: int
 ) -> tuple[tuple[str, int], ...]:
     if call.variant in TILED:
-        # round up to 1, 2, 4 or 8 to limit the number of pipelines; fp16acc sums two columns at a
-        # time
-        least = 2 if TILED[call.variant][0] == "fp16acc" else 1
-        wanted = max(least, -(-columns // LANES_ACROSS))
-        return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
+        kind, own = TILED[call.variant][0], columns_of_lane(TILED[call.variant][0], columns)
+        lanes = tiled_lanes(kind, tile, own, call.limits)
+        return ("LOCAL_X", lanes), ("ROWS", tile), ("COLUMNS", own)
     return (("LOCAL_X", call.limits.subgroup_size),) if "_subgroup_" in shader else ()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...common.errors import UnsupportedOp
 from ...ir.op import Call
 from ...topology.limits import Limits
-from ..linalg.coopmat import by_guess
+from ..linalg.coopmat import MANY_REGISTERS, by_guess
 from ..linalg.matmul_vec4 import tile_kinds
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.vec4 import has_subgroup_kernels
@@ -48,6 +48,13 @@ TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 22 << 10, 128, 512
 """Requirements of the tallest tile: shared memory of a workgroup, above the 16 KiB that every
 device has; columns up to which an invocation's sums stay in registers; workgroups that occupy a
 GPU, so that reading keys and values half as often pays.
+"""
+TILED_LANES = 128
+"""Invocations of a workgroup in shared memory, if their sums stay in registers."""
+_OWN_ROWS = {"tiled": 4, "mixed": 4, "fp16acc": 2}
+_OWN_SUMS = {"tiled": 16, "mixed": 16, "fp16acc": 8}
+"""Maximum rows, and results, of an invocation with few registers, by kind of tiles: Intel's
+compiler spills beyond them.
 """
 CACHED_BUFFERS = 5
 """Buffers that attention with a KV cache binds: q, k, v, the key count and the result."""
@@ -112,7 +119,12 @@ def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
     if few or not call.limits.software:
         kinds = ("tiled",) if call.limits.software else tile_kinds(call)
-        return tuple(f"{kind} {rows}" for kind in kinds for rows in _heights(s, call.limits))
+        return tuple(
+            f"{kind} {rows}"
+            for kind in kinds
+            for rows in _heights(s, call.limits)
+            if not _spills(kind, rows, s.columns, call.limits)
+        )
     is_vec4_aligned = s.depth % 4 == 0 and s.columns % 4 == 0
     tiles = subgroup_tiles(call.limits) if is_vec4_aligned else {}
     lanes = call.limits.subgroup_size
@@ -140,6 +152,37 @@ def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
         return MIDDLE, FLAT
     fills = -(-s.rows // TALL) * s.batches >= TALL_GROUPS
     return (TALL, MIDDLE, FLAT) if fills else (MIDDLE, TALL, FLAT)
+
+
+def columns_of_lane(kind: str, columns: int) -> int:
+    """Return the columns of a lane in shared memory: 1, 2, 4 or 8, to limit pipelines.
+
+    fp16acc sums two columns at a time.
+    """
+    wanted = max(2 if kind == "fp16acc" else 1, -(-columns // LANES_ACROSS))
+    return 1 << (wanted - 1).bit_length()
+
+
+def tiled_lanes(kind: str, rows: int, columns: int, limits: Limits) -> int:
+    """Return the invocations of a workgroup in shared memory: more where registers are few."""
+    lanes = TILED_LANES
+    if limits.registers < MANY_REGISTERS:
+        most = min(limits.max_invocations, limits.max_local_size[0])
+        while not _fits_registers(kind, rows, columns, lanes) and 2 * lanes <= most:
+            lanes *= 2
+    return lanes
+
+
+def _spills(kind: str, rows: int, columns: int, limits: Limits) -> bool:
+    """Return True if sums do not fit into registers, even in the largest workgroup."""
+    columns = columns_of_lane(kind, min(columns, MAX_COLUMNS))
+    lanes = tiled_lanes(kind, rows, columns, limits)
+    return limits.registers < MANY_REGISTERS and not _fits_registers(kind, rows, columns, lanes)
+
+
+def _fits_registers(kind: str, rows: int, columns: int, lanes: int) -> bool:
+    own = rows * LANES_ACROSS // lanes
+    return own <= _OWN_ROWS[kind] and own * columns <= _OWN_SUMS[kind]
 
 
 def launch(call: Call, s: Sizes) -> Launch:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
@@ -52,8 +52,16 @@ _TILES = {
 takes a minute to compile 32 x 32. Convolutions need more registers besides the accumulators, and
 gather each window once for all rows of a tile.
 """
-_SUBGROUPS = 2
+_SUBGROUPS = 2, 2
 """Subgroups of a workgroup, along rows and along columns."""
+MANY_REGISTERS = 200
+"""Registers of an invocation with which no tile above spills."""
+_FEW_COLUMNS, _FEW_DOWN = 64, 4
+"""Columns, and subgroups along rows, of a workgroup with fewer registers: those of Intel's GPUs,
+whose compiler keeps each sum three times.
+"""
+_WIDE_SUBGROUP = 16
+"""Smallest subgroup that with fewer registers holds two matrices of a product: on Xe2."""
 _LINE_BYTES, _GAP_BYTES = 64, 16
 """Bytes of a line in shared memory, and of the padding between two lines."""
 _OTHER_BYTES = 512
@@ -96,6 +104,8 @@ class CoopmatTile:
         If true, an operand that is not contiguous along k is copied to shared memory as it is, and
         the device transposes it when it loads the matrices. This is free on some devices and takes
         many loads on others.
+    subgroups : tuple of int
+        Subgroups of a workgroup, along rows and along columns.
     """
 
     types: str
@@ -104,6 +114,7 @@ class CoopmatTile:
     columns: int
     subgroup: int
     untransposed: bool = False
+    subgroups: tuple[int, int] = _SUBGROUPS
 
     @property
     def name(self) -> str:
@@ -113,13 +124,13 @@ class CoopmatTile:
     @property
     def local(self) -> int:
         """Return the number of invocations of a workgroup."""
-        return _SUBGROUPS * _SUBGROUPS * self.subgroup
+        return math.prod(self.subgroups) * self.subgroup
 
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
         tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _OTHER_BYTES
-        return tiles + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
+        return tiles + math.prod(self.subgroups) * rows * columns * 4
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -127,23 +138,25 @@ class CoopmatTile:
         return (
             ("LOCAL_X", self.local),
             *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
-            ("DOWN", self.rows // _SUBGROUPS // rows),
-            ("ACROSS", self.columns // _SUBGROUPS // columns),
+            ("DOWN", self.rows // self.subgroups[0] // rows),
+            ("ACROSS", self.columns // self.subgroups[1] // columns),
+            *(("SUBGROUPS_DOWN", self.subgroups[0]), ("SUBGROUPS_ACROSS", self.subgroups[1])),
             *((("UNTRANSPOSED", 1),) if self.untransposed else ()),
         )
 
     def fits(self, limits: Limits) -> bool:
         """Return True if a device supports this tile."""
         rows, columns, depth = self.shape
-        across = self.columns % (_SUBGROUPS * columns) == 0
-        tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
+        across = self.columns % (self.subgroups[1] * columns) == 0
+        tiles = across and self.rows % (self.subgroups[0] * rows) == _STEPS[self.types] % depth == 0
         eights = not self.untransposed or rows % 8 == columns % 8 == 0
         whole = tiles and depth % 8 == columns % 4 == 0 and eights
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
         reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
-        # all invocations read the same number of 8-element vectors of a line
-        even = all(read % self.local == 0 for read in reads)
+        # all invocations read the same number of 8-element vectors of a line, or some read one
+        few = limits.registers < MANY_REGISTERS
+        even = all(read % self.local == 0 or few and self.local % read == 0 for read in reads)
         return whole and fits and even and self.rows * self.columns // self.local <= _MAX_SUMS
 
 
@@ -175,14 +188,27 @@ def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup:
     return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
 
+def _sides(
+    limits: Limits, of: str, shape: tuple[int, int, int]
+) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield rows and columns of a workgroup, and its subgroups along both."""
+    if limits.registers < MANY_REGISTERS:
+        matrices = 2 if of != CONV and min(coopmat_subgroups(limits)) >= _WIDE_SUBGROUP else 1
+        rows = _FEW_DOWN * matrices * shape[0]
+        yield (rows, _FEW_COLUMNS), (_FEW_DOWN, _FEW_COLUMNS // shape[1])
+        return
+    for rows, columns in _TILES[of][limits.software]:
+        yield (_SUBGROUPS[0] * rows, _SUBGROUPS[1] * columns), _SUBGROUPS
+
+
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, CoopmatTile]:
     types = _TYPES[of]
     tiles = [
-        CoopmatTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
+        CoopmatTile(types, shape, *sides, subgroup, untransposed, subgroups)
         for untransposed in ((True, False) if of == MATMUL else (False,))
         for shape in shapes_of(limits, types)
-        for rows, columns in _TILES[of][limits.software]
+        for sides, subgroups in _sides(limits, of, shape)
         for subgroup in coopmat_subgroups(limits)
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
@@ -210,17 +236,20 @@ def coopmat_split(name: str, sizes: tuple[int, int, int], batches: int, limits: 
 
 
 def coopmat_variants(
-    call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
+    call: Call, rows: int, columns: int, of: str = MATMUL, along_k: bool = True, fp16: bool = False
 ) -> tuple[str, ...]:
     """Return the cooperative-matrix variants for a call with a (rows, columns) result.
 
-    `of` is MATMUL, CONV or INT8_MATMUL. `across` is True if the operands are float16 and one of
-    them is not contiguous along k.
+    `of` is MATMUL, CONV or INT8_MATMUL. `along_k` is True if both operands are contiguous along k,
+    `fp16` if they are float16. With few registers a tile does not transpose operands.
     """
     if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
+    across, transposes = fp16 and not along_k, call.limits.registers >= MANY_REGISTERS
     return tuple(
-        name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed
+        name
+        for name, tile in _tiles(call.limits, of).items()
+        if (across if tile.untransposed else along_k or transposes)
     )
 
 
@@ -301,7 +330,8 @@ def with_coopmats(
     sizes: tuple[int, int, int],
     batches: int = 1,
     of: str = MATMUL,
-    across: bool = False,
+    along_k: bool = True,
+    fp16: bool = False,
 ) -> tuple[str, ...]:
     """Return all variants of a product, the best guess first.
 
@@ -311,11 +341,12 @@ def with_coopmats(
         The variants without cooperative matrices.
     sizes
         Rows, columns and depth of each of the `batches` products.
-    of, across
+    of, along_k, fp16
         See `coopmat_variants`.
     """
     rows, columns, _ = sizes
-    coopmats, limits = coopmat_variants(call, rows, columns, of, across), call.limits
+    coopmats = coopmat_variants(call, rows, columns, of, along_k, fp16)
+    limits = call.limits
     if not (coopmats and limits.coopmat_checked):
         return (*plain, *coopmats)
     tile = guess_tile(guessed_tiles(limits, of), limits, sizes, batches)

@@ -21,7 +21,7 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import CoopmatTile, coopmat_tile, with_coopmats
+from .coopmat import MANY_REGISTERS, CoopmatTile, coopmat_tile, with_coopmats
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, UNALIGNED, Vec4Tile, tiles_of, vec4_tile, vec4_variants
 from .operands import (
@@ -157,12 +157,12 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
         return ()
     a, b, batch, m = operands_of(call)
     vec4 = a.is_vec4_aligned and b.is_vec4_aligned
-    across = _is_fp16_readable(call) and not (a.along_k and b.along_k)
+    along_k, fp16 = a.along_k and b.along_k, _is_fp16_readable(call)
     plain = _plain_variants(call, packs)
     if not (a.along * a.lines and (packs or vec4)):
         return plain
     sizes = m, call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
-    return with_coopmats(call, plain, sizes, math.prod(batch), across=across)
+    return with_coopmats(call, plain, sizes, math.prod(batch), along_k=along_k, fp16=fp16)
 
 
 def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
@@ -235,7 +235,11 @@ def _is_vec4_aligned(call: Call) -> bool:
 
 
 def _is_vec8_aligned(call: Call, coopmats: CoopmatTile) -> bool:
-    """Return True if both operands are float16, aligned to 8 elements, and not transposed."""
+    """Return True if both operands are float16, aligned to 8 elements, and not transposed, and if
+    registers for longer reads are there.
+    """
+    if call.limits.registers < MANY_REGISTERS:
+        return False
     factors = operands_of(call)[:2]
     oriented = all(each.along_k or coopmats.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)

@@ -80,10 +80,18 @@ class Vec4Tile:
         """Return the module's name."""
         return f"matmul_vec4_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
 
+    @property
+    def registers(self) -> int:
+        """Return about how many registers of 32 bits an invocation needs."""
+        return _REGISTERS[self.down * self.across] + (
+            _FP16_ACC_REGISTERS if self.kind == FP16_ACC else 0
+        )
+
     def fits(self, limits: Limits) -> bool:
-        """Return True if a device supports this tile."""
+        """Return True if a device supports this tile without spilling registers."""
         most = min(limits.max_invocations, limits.max_local_size[0])
-        return self.local <= most and self.shared_bytes <= limits.shared_bytes
+        fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
+        return fits and self.registers <= limits.registers
 
     def fills(self, m: int, n: int) -> bool:
         """Return True if a tile is more than half full along both axes, or is the smallest."""
@@ -107,6 +115,10 @@ _TILES = (
 memory, the others suit smaller results. On an NVIDIA H100 the first reaches 47 TFLOP/s, the second
 42, the third 37.
 """
+_REGISTERS = {4: 195, 2: 118, 1: 80}
+"""Registers of an invocation by the number of its blocks, as Intel's compiler needs them."""
+_FP16_ACC_REGISTERS = 34
+"""Registers that float16 sums need in addition: Intel's compiler unpacks them."""
 MAX_SPLITS = 2
 """Variants of a call that split k, each of another tile."""
 _SMALL = 32, 64

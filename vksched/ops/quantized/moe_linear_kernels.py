@@ -31,6 +31,7 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import LOOP_STEPS, spread
+from .gemv_rows import several_rows
 from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
 
 PLAN, PICKED, PRODUCTS, VALUES = (SCRATCH - i for i in range(4))
@@ -124,7 +125,8 @@ def packed_variants(call: Call) -> tuple[str, ...]:
     unpacked = [DEQUANTIZE + name for name in wide]
     gemv: list[str] = []
     if not limits.software or has_rows(call):
-        own = ROWS if limits.software else GEMV
+        on_gpu = {name: GEMV[name] for name in ("gemv 1", several_rows(call))}
+        own = ROWS if limits.software else on_gpu
         gemv = [
             name
             for name, height in own.items()

@@ -42,6 +42,7 @@ from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
+from .gemv_rows import several_rows
 from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import RUN, check_words
@@ -133,7 +134,7 @@ def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None
 
 # -- quantized_linear ----------------------------------------------------------------------------
 
-GEMV = {"gemv 1": 1, "gemv 4": 4}
+GEMV = {"gemv 1": 1, "gemv 2": 2, "gemv 4": 4}
 """Variants for GPUs: rows of a workgroup."""
 GEMV_LOCAL = (32, 4)
 """Invocations of a workgroup: along k, and along vec4s of columns."""
@@ -141,7 +142,7 @@ ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
 MAX_ROWS, USUAL_ROWS = 32, 16
 """Maximum rows for which the GEMV variants are tried, and are the first guess."""
-DOT = {f"{name} dot": rows for name, rows in GEMV.items()}
+DOT = {"gemv 1 dot": 1, "gemv 4 dot": 4}
 """GEMV variants with integer dot products, for 8-bit activations on devices that support them."""
 WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 """Formats with integer dot product kernels."""
@@ -321,7 +322,7 @@ def _float_variants(call: Call) -> tuple[str, ...]:
             return tuple(f"{DEQUANTIZE} {name}" for name in names)
         return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return "gemv 1" if m == 1 else "gemv 4", DEQUANTIZE
+        return "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (DEQUANTIZE,)
     rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"

@@ -64,6 +64,10 @@ VENDORS = {
     0x10006: "PoCL",
 }
 """PCI vendor ids, and Khronos ones above 0xFFFF."""
+REGISTERS = {0x8086: 128}
+"""Limits.registers by PCI vendor id, which no driver reports: a thread of an Intel GPU has 128
+vector registers of 8 lanes, from Xe2 on of 16. AMD's and NVIDIA's have 255 and more.
+"""
 
 _PREFERENCE = ("discrete", "virtual", "other", "integrated", "cpu")
 _SOFTWARE_WHY = "software, slower than numpy; name it or set VKSCHED_SOFTWARE=1"
@@ -340,6 +344,7 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
         cores=0 if type_ == "cpu" else core_count(raw),
+        registers=REGISTERS.get(int(raw["vendor_id"]), defaults.registers),
         software=type_ == "cpu",
         **_features(raw),
     )
