@@ -125,7 +125,10 @@ def test_steps_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "BLOCK_BYTES", 1)
         stepped = measured(progress=lambda done, total: calls.append((done, total)))
         few = measured(max_tokens=30)
-    assert stepped.tokens == whole.tokens and few.tokens == 30
+        monkeypatch.setattr(module, "LOGITS_BYTES", 1)
+        single = measured(max_tokens=30)
+    assert stepped.tokens == whole.tokens and few.tokens == single.tokens == 30
+    assert single.mean_kl == pytest.approx(few.mean_kl, rel=0.02)
     assert stepped.mean_kl == pytest.approx(whole.mean_kl, rel=0.02)
     assert stepped.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
     assert calls[-1] == (whole.tokens, whole.tokens)

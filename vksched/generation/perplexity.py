@@ -36,6 +36,8 @@ CONTEXT = 512
 MIN_CONTEXT = 2
 STEP = 128
 """The maximum number of tokens of a step."""
+LOGITS_BYTES = 1 << 26
+"""The maximum size of the logits of a step, which fits the buffers of all devices."""
 BLOCK_BYTES = 1 << 24
 """The size of a block of float64 probabilities."""
 
@@ -136,7 +138,7 @@ def perplexity(
     """
     check_precision(precision, "perplexity")
     exact = model if reference is None else reference
-    if exact.tokenizer.vocabulary.tokens != model.tokenizer.vocabulary.tokens:
+    if exact is not model and _tokens_of(exact) != _tokens_of(model):
         raise ModelFormatError(
             "[perplexity] expected a reference with the same vocabulary, got another one"
         )
@@ -148,7 +150,8 @@ def perplexity(
         )
     chunks = _chunks_of(model, text, ctx, max_tokens)
     total = sum(len(chunk) - 1 for chunk in chunks)
-    size, length = _step_size(max(map(len, chunks)) - 1, longest)
+    max_size = max(1, min(STEP, LOGITS_BYTES // (4 * model.hyper.vocabulary)))
+    size, length = _step_size(max(map(len, chunks)) - 1, longest, max_size)
     compared, fallback = _Comparison(), OverflowFallback()
 
     def steps(model: LanguageModel, precision: str, cache_type: str) -> _Steps:
@@ -171,6 +174,10 @@ def perplexity(
                     precision, cache_type = SINGLE, FLOAT32_CACHE
                 measured = opened.enter_context(closing(steps(model, precision, cache_type)))
     return compared.result(precision, cache_type, fallback.notes)
+
+
+def _tokens_of(model: LanguageModel) -> Sequence[str]:
+    return model.tokenizer.vocabulary.tokens
 
 
 def _chunks_of(
@@ -200,14 +207,14 @@ def _chunks_of(
     return out
 
 
-def _step_size(tokens: int, longest: int) -> tuple[int, int]:
+def _step_size(tokens: int, longest: int, max_size: int) -> tuple[int, int]:
     """Return the size of steps for chunks of up to `tokens` tokens, and the length of the cache, a
-    multiple of it. longest: the context of the model.
+    multiple of it. longest: the context of the model. max_size: the maximum size of steps.
     """
-    padded = -(-tokens // STEP) * STEP
-    if tokens >= STEP and padded <= longest:
-        return STEP, padded
-    return next((n, tokens) for n in range(min(STEP, tokens), 0, -1) if tokens % n == 0)
+    padded = -(-tokens // max_size) * max_size
+    if tokens >= max_size and padded <= longest:
+        return max_size, padded
+    return next((n, tokens) for n in range(min(max_size, tokens), 0, -1) if tokens % n == 0)
 
 
 class _Steps:
