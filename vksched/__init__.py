@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from .engine.report.run_report import RunReport as RunReport
     from .generation.chat import Chat as Chat
     from .generation.embedder import Embedder as Embedder
+    from .generation.perplexity import PrecisionLoss as PrecisionLoss
+    from .generation.perplexity import perplexity as perplexity
     from .generation.sampling import Sampling as Sampling
     from .importers import load as load
     from .ir.build_graph import build_graph as build_graph
@@ -110,6 +112,8 @@ _PUBLIC = {
     "DeviceTimeout": "common.errors",
     "DTypeError": "common.errors",
     "Embedder": "generation.embedder",
+    "PrecisionLoss": "generation.perplexity",
+    "perplexity": "generation.perplexity",
     "errors": "common.errors",
     "Event": "trace.events",
     "FaultInjectionDevice": "runtime.simulated.fault_injection",

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import Scheds
 
 import vksched as vs
 from vksched.engine.fp16_overflow import SWITCH
@@ -35,6 +36,22 @@ def warnings_of(sched: vs.Scheduler, out: vs.Tensor, precision: str = "mixed") -
 def sched() -> vs.Scheduler:
     with vs.Scheduler(["cpu"]) as sched:
         yield sched  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_no_device_hides_an_overflow(scheds: Scheds, rows: int) -> None:
+    """A value over the range is infinite, or a device computes in float32; it is never clamped."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, 64)).astype(np.float32)
+    x[:, 7] = 1e6
+    w = rng.standard_normal((64, 48)).astype(np.float32)
+    out = vs.matmul(vs.input("x", x.shape), vs.weight(w))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        for sched in scheds:
+            got = sched.compile(out, precision="mixed")(x=x)
+            finite = np.isfinite(got)
+            np.testing.assert_allclose(got[finite], (x @ w)[finite], rtol=1e-3)
 
 
 def test_results_that_are_not_finite_are_reported_once(sched: vs.Scheduler) -> None:

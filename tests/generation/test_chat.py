@@ -97,7 +97,7 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
         with pytest.raises(GraphError, match="observe, precision for tensors, got 'update'"):
             sched.compile(vs.input("x", (2,)) + 1, update=None)  # type: ignore[call-overload]
         for make in (sched.compile, lambda *about, **more: vs.Chat(sched, *about, **more)):
-            with pytest.raises(PlanError, match='"int8", "auto", got \'int9\''):
+            with pytest.raises(PlanError, match='"int8", "auto", "fast", got \'int9\''):
                 make(model, precision="int9")
 
 

@@ -1,59 +1,199 @@
-"""The precision "auto" of language models: the CPU's layers round activations, no others do."""
+"""The precision and the KV cache of language models by device: "auto", the default, and "fast"."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from gguf_models import Tiny, write
+import pytest
+from conftest import vulkan_names
+from gguf_models import Tiny, logits_of, write
 from test_executor import null_devices
 
 import vksched as vs
-from vksched.generation.generator import AUTO, Generator
+from vksched.common.dtypes import NDArray
+from vksched.generation.device_precision import AUTO, FAST, cache_type_of, mode_of
+from vksched.generation.generator import Generator
 from vksched.importers.gguf.model import LanguageModel
-from vksched.ir.precision import BYTES, SINGLE, precision_of
+from vksched.ir.precision import BYTES, HALF, MIXED, SINGLE, precision_of
 from vksched.runtime.device import Device
+from vksched.topology.device_spec import MIB, DeviceSpec
+from vksched.topology.limits import Limits
 
 TEXT = [3, 7, 1, 50, 9]
 TINY = Tiny(kind="Q4_0", layers=2)
+WITH_FLOAT16 = Limits(float16=True, storage16=True, storage_buffers=8)
+GPU = DeviceSpec("gpu:0", "null", limits=WITH_FLOAT16)
+SOFTWARE = replace(GPU, limits=replace(WITH_FLOAT16, software=True))
+OLD_GPU = DeviceSpec("gpu:1", "null")
+CPU = DeviceSpec("cpu", "cpu")
 
 
-def build_model(folder: Path) -> LanguageModel:
-    write(TINY, folder / "tiny.gguf", np.random.default_rng(0))
+def build_model(folder: Path, tiny: Tiny = TINY) -> LanguageModel:
+    return with_weights(folder, tiny)[0]
+
+
+def with_weights(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
+    weights = write(tiny, folder / "tiny.gguf", np.random.default_rng(0))
     model = vs.load(folder / "tiny.gguf")
     assert isinstance(model, LanguageModel)
-    return model
+    return model, weights
 
 
-def words(reader: Generator) -> dict[str, set[str]]:
-    """Return by device the precision of products by weights of few bits."""
+def described(*specs: DeviceSpec) -> list[Device]:
+    clock = vs.SimulatedClock()
+    return [vs.SimulatedDevice(spec, clock) for spec in specs]
+
+
+def words(reader: Generator, start: str = "quantized_linear") -> dict[str, set[str]]:
+    """Return by device the precision of products by quantized weights, or of other ops."""
     out: dict[str, set[str]] = {}
     for run in reader._runs.values():
         plan = run.plan
         for node in plan.graph.nodes:
-            if node.op.startswith("quantized_linear"):
+            if node.op.startswith(start):
                 out.setdefault(plan.device_of(node.name), set()).add(precision_of(node.attrs))
     return out
 
 
+def caches(reader: Generator) -> dict[str, set[str]]:
+    """Return by device the types of the KV cache."""
+    out: dict[str, set[str]] = {}
+    for run in reader._runs.values():
+        plan = run.plan
+        for node in plan.graph.nodes:
+            if node.name.endswith((".keys", ".values")):
+                out.setdefault(plan.device_of(node.name), set()).add(node.type.dtype)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("spec", "auto", "fast", "cache"),
+    [
+        (GPU, MIXED, MIXED, "f16"),
+        (OLD_GPU, SINGLE, SINGLE, "f32"),
+        (SOFTWARE, SINGLE, SINGLE, "f32"),
+        (CPU, SINGLE, BYTES, "f32"),
+    ],
+    ids=["float16", "no float16", "software", "cpu"],
+)
+def test_each_kind_of_device_has_its_own(
+    spec: DeviceSpec, auto: str, fast: str, cache: str
+) -> None:
+    assert (mode_of(spec, AUTO), mode_of(spec, FAST)) == (auto, fast)
+    assert cache_type_of(spec) == cache
+
+
+def test_drivers_on_the_cpu_stay_in_float32(tmp_path: Path) -> None:
+    model, weights = with_weights(tmp_path, Tiny(layers=1))
+    wanted = logits_of(Tiny(layers=1), weights, np.array(TEXT))[-1]
+    for name in ("cpu", *vulkan_names()):
+        with vs.Scheduler([name]) as sched:
+            if name != "cpu" and not sched.topology.devices[0].limits.software:
+                continue
+            reader = Generator(sched, model, 16)
+            np.testing.assert_allclose(reader.prefill(TEXT), wanted, rtol=1e-3, atol=1e-3)
+            assert set().union(*words(reader, "attention").values()) == {SINGLE}
+            assert set().union(*caches(reader).values()) == {"float32"}
+
+
+def test_a_gpu_with_float16_is_mixed_by_default(tmp_path: Path) -> None:
+    model, weights = with_weights(tmp_path)
+    wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
+    with vs.Scheduler(described(GPU)) as sched:
+        reader = Generator(sched, model, 16)
+        got = reader.prefill(TEXT)
+        assert words(reader) == words(reader, "attention") == {GPU.name: {MIXED}}
+        assert caches(reader) == {GPU.name: {"float16"}}
+    error = np.square(got - wanted).sum() / np.square(wanted).sum()
+    assert 1e-10 < error < 1e-5  # rounded, and little
+
+
+@pytest.mark.parametrize("own", [SINGLE, HALF, BYTES])
+def test_the_precision_of_a_scheduler_counts(own: str, tmp_path: Path) -> None:
+    model = build_model(tmp_path)
+    with vs.Scheduler(described(GPU), precision=own) as sched:
+        for asked, wanted in ((None, own), (AUTO, MIXED), (SINGLE, SINGLE)):
+            reader = Generator(sched, model, 16, precision=asked)
+            reader.prefill(TEXT)
+            assert words(reader) == {GPU.name: {wanted}}
+            cache = "float32" if wanted == SINGLE else "float16"
+            assert caches(reader) == {GPU.name: {cache}}
+
+
+def test_the_cache_has_the_type_that_is_asked_for(tmp_path: Path) -> None:
+    model = build_model(tmp_path)
+    with vs.Scheduler(described(GPU)) as sched:
+        for asked, dtype in (("f32", "float32"), ("f16", "float16"), ("q8_0", "uint32")):
+            reader = Generator(sched, model, 16, cache_type=asked)
+            reader.prefill(TEXT)
+            assert caches(reader) == {GPU.name: {dtype}}
+
+
+@pytest.mark.parametrize("placement", [{"*": "gpu:0", "blk.1.*": "cpu"}, {"blk.1.*": "cpu"}])
+def test_layers_next_to_a_gpu_have_their_own(placement: dict[str, str], tmp_path: Path) -> None:
+    model, weights = with_weights(tmp_path)
+    wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
+    for asked, on_cpu in ((None, SINGLE), (FAST, BYTES)):
+        with vs.Scheduler(described(GPU)) as sched:
+            reader = Generator(sched, model, 16, placement, precision=asked)
+            got = reader.prefill(TEXT)
+            assert words(reader) == {GPU.name: {MIXED}, "cpu": {on_cpu}}
+            assert caches(reader) == {GPU.name: {"float16"}, "cpu": {"float32"}}
+            np.testing.assert_allclose(got, wanted, 0.1, 0.1)
+
+
+def test_layers_that_do_not_fit_have_the_precision_of_the_cpu(tmp_path: Path) -> None:
+    tiny = Tiny(layers=4, vocabulary=261)
+    model, weights = with_weights(tmp_path, tiny)
+    small = replace(GPU, memory_bytes=int(6 * MIB))
+    with vs.Scheduler(described(small)) as sched:
+        reader = Generator(sched, model, 64)
+        got = reader.prefill(TEXT)
+        assert set(reader.layers) == {GPU.name, "cpu"}
+        assert words(reader, "attention") == {GPU.name: {MIXED}, "cpu": {SINGLE}}
+        assert caches(reader) == {GPU.name: {"float16"}, "cpu": {"float32"}}
+    np.testing.assert_allclose(got, logits_of(tiny, weights, np.array(TEXT))[-1], 0.02, 0.02)
+
+
+def test_unequal_gpus_have_their_own(tmp_path: Path) -> None:
+    model = build_model(tmp_path)
+    with vs.Scheduler(described(GPU, OLD_GPU)) as sched:
+        reader = Generator(sched, model, 16, {"*": GPU.name, "blk.1.*": OLD_GPU.name})
+        reader.prefill(TEXT)
+        assert words(reader) == {GPU.name: {MIXED}, OLD_GPU.name: {SINGLE}}
+        assert caches(reader) == {GPU.name: {"float16"}, OLD_GPU.name: {"float32"}}
+
+
+def test_networks_keep_float32() -> None:
+    x = vs.input("x", (4, 8))
+    with vs.Scheduler(described(GPU)) as sched:
+        plan = sched.reserve(x @ vs.weight(np.ones((8, 8), np.float32)))
+    assert {precision_of(node.attrs) for node in plan.graph.nodes} == {SINGLE}
+
+
 def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
     model, read = build_model(tmp_path), {}
-    for own, asked in ((SINGLE, AUTO), (SINGLE, None), (BYTES, None), (SINGLE, BYTES)):
+    exact_ones = {(None, AUTO), (None, None), (BYTES, AUTO), (SINGLE, None)}
+    for own, asked in (*exact_ones, (SINGLE, FAST), (BYTES, None), (SINGLE, BYTES)):
         with vs.Scheduler(["cpu"], precision=own) as sched:
             reader = Generator(sched, model, 16, precision=asked)
             read[own, asked] = reader.prefill(TEXT)
-            assert words(reader) == {"cpu": {SINGLE if (own, asked) == (SINGLE, None) else BYTES}}
+            assert words(reader) == {"cpu": {SINGLE if (own, asked) in exact_ones else BYTES}}
     exact, rounded = read[SINGLE, None], read[BYTES, None]
-    np.testing.assert_array_equal(read[SINGLE, AUTO], rounded)
+    for each in exact_ones:
+        np.testing.assert_array_equal(read[each], exact)
+    np.testing.assert_array_equal(read[SINGLE, FAST], rounded)
     np.testing.assert_array_equal(read[SINGLE, BYTES], rounded)
     assert 0 < np.square(rounded - exact).sum() < 0.003 * np.square(exact).sum()
 
 
-def test_a_card_has_float32_whatever_its_scheduler_has(tmp_path: Path) -> None:
+def test_a_card_has_its_own_whatever_its_scheduler_has(tmp_path: Path) -> None:
     model, devices = build_model(tmp_path), null_devices(1)[1]
     with vs.Scheduler(devices, precision=BYTES) as sched:
-        for asked, wanted in ((AUTO, SINGLE), (None, BYTES)):
+        for asked, wanted in ((AUTO, SINGLE), (FAST, SINGLE), (None, BYTES)):
             reader = Generator(sched, model, 16, precision=asked)
             reader.prefill(TEXT)
             assert words(reader) == {devices[0].name: {wanted}}
@@ -66,7 +206,7 @@ def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -
         x = vs.input("x", (2,))
         sched.compile(x + 1, {"*": devices[0].name})(x=np.zeros(2, np.float32))
         assert sched.failed_devices
-        reader = Generator(sched, model, 16, precision=AUTO)
+        reader = Generator(sched, model, 16, precision=FAST)
         reader.prefill(TEXT)
         assert words(reader) == {"cpu": {BYTES}}
 
@@ -76,36 +216,25 @@ def lost(devices: list[Device]) -> list[Device]:
     return [vs.FaultInjectionDevice(devices[0], at=0, times=1), *devices[1:]]
 
 
-def test_layers_next_to_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
-    model, devices = build_model(tmp_path), null_devices(1)[1]
-    card = devices[0].name
-    with vs.Scheduler(devices) as sched:
-        placement = {"*": card, "blk.1.*": "cpu"}
-        reader = Generator(sched, model, 16, placement, precision=AUTO)
-        reader.prefill(TEXT)
-        assert words(reader) == {card: {SINGLE}, "cpu": {BYTES}}
-
-
-def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [DeviceSpec("null:0", "null"), GPU], ids=["float32", "float16"])
+def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(spec: DeviceSpec, tmp_path: Path) -> None:
     model = build_model(tmp_path)
 
-    def read(devices: list[Device]) -> tuple[dict[str, set[str]], np.ndarray]:
+    def read(devices: list[Device]) -> tuple[dict[str, set[str]], dict[str, set[str]], np.ndarray]:
         with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
             warnings.simplefilter("ignore", vs.VkschedWarning)
-            reader = Generator(sched, model, 16, precision=AUTO)
+            reader = Generator(sched, model, 16, precision=FAST)
             for count in (2, 3, 4):
                 reader.prefill(TEXT[:count])
             got = reader.prefill(TEXT)
-            return words(reader), got
+            return words(reader), caches(reader), got
 
-    devices = null_devices(1)[1]
-    where, wanted = read(devices)
-    assert where == {devices[0].name: {SINGLE}}
-    devices = null_devices(1)[1]
-    counted = vs.FaultInjectionDevice(devices[0], at=None)
-    read([counted, *devices[1:]])
-    devices = null_devices(1)[1]
-    faulty = vs.FaultInjectionDevice(devices[0], at=counted.calls["submit"] // 2, times=1)
-    where, got = read([faulty, *devices[1:]])
-    assert where == {"cpu": {SINGLE}}
-    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+    where, _, wanted = read(described(spec))
+    assert where == {spec.name: {mode_of(spec, FAST)}}
+    counted = vs.FaultInjectionDevice(described(spec)[0], at=None)
+    read([counted])
+    faulty = vs.FaultInjectionDevice(described(spec)[0], counted.calls["submit"] // 2, times=1)
+    where, types, got = read([faulty])
+    assert where == {"cpu": {SINGLE}} and types == {"cpu": {"float32"}}
+    tolerance = 1e-4 if mode_of(spec, FAST) == SINGLE else 0.02
+    np.testing.assert_allclose(got, wanted, tolerance, tolerance)

@@ -77,9 +77,9 @@ def read(
     written = []
     step = LanguageModel.step
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **named: Any) -> Any:
         written.append(args)
-        return step(*args)
+        return step(*args, **named)
 
     with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
         patch.setattr(LanguageModel, "step", counted)

@@ -27,6 +27,7 @@ MODULES = {
     "info": "info",
     "worker": "worker",
     "ops": "ops",
+    "perplexity": "perplexity",
     "plan": "plan",
     "replay": "replay",
     "run": "run",

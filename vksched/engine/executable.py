@@ -86,6 +86,10 @@ class CompiledGraph(ProcessBound):
         """The numbers of all plans until now, as used in events."""
         return self._compiled.plan_numbers
 
+    def leave_overflow_check(self) -> None:
+        """Do not warn of results that are not finite, because the caller handles them."""
+        self._overflow.leave_results()
+
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Return a report of the last runs, as medians: in total, on each device and for each op,
         with the predicted times. `print` shows tables, `draw` writes a picture.

@@ -1,6 +1,7 @@
 """FP16 overflow: finds ops whose operands or results exceed the range of float16.
 
     results not finite -> one warning      VKSCHED_FIND_OVERFLOW=1 -> the first node, by numpy
+    (unless the caller checks results)
 
 The maximum of float16 is 65,504: a larger operand becomes infinite, and so does a larger result in
 mode "float16". The check of results costs one pass over them, only in graphs with matmuls in a
@@ -52,7 +53,13 @@ class OverflowWatch:
         self.rounds = any(allows_half(node.attrs) for node in graph.nodes)
         """True if the graph has ops that may be rounded to float16."""
         self._searches = self.rounds and is_on(SWITCH)
+        self._is_checked = False
         self._reported: set[str] = set()
+
+    def leave_results(self) -> None:
+        """Do not check results, because the caller does; a search is not affected."""
+        self._is_checked = True
+        self.rounds = self._searches
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
         """Warn of each overflow once. feeds: the inputs of a run by node."""
@@ -60,7 +67,7 @@ class OverflowWatch:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:
                 self._warn_once(str(found), found.node)
-            else:
+            elif not self._is_checked:
                 self._warn_once(self._hint(results, "numpy finds no product that overflows"))
         else:
             self._warn_once(self._hint(results, f"try {SWITCH}=1, which finds the first product"))

@@ -102,12 +102,16 @@ class Chat(ProcessBound):
         The maximum number of tokens of a prompt and its answer together. The default is the model's
         context length, at most 4,096.
     cache_type
-        The element type of the KV cache: "f32", or "f16" for half the memory.
+        The element type of the KV cache: "f32", "f16" or "q8_0". None selects it by the device of
+        a layer: "f16" on GPUs with float16, "f32" on others, on software drivers and on the CPU,
+        and with precision "float32" on all.
     placement, progress
         See `Scheduler.compile`.
     precision
-        A precision mode; see `Scheduler`. None selects the scheduler's. "auto" selects "int8" for
-        the layers that the CPU runs initially, as llama.cpp does, and "float32" for all others.
+        A precision mode; see `Scheduler`. "auto" selects "mixed" for the layers on GPUs with
+        float16, and "float32" for all others. "fast" also selects "int8" for the layers that the
+        CPU runs initially, as llama.cpp does. None selects the scheduler's mode, or "auto" if it
+        has none.
 
     Raises
     ------
@@ -127,7 +131,7 @@ class Chat(ProcessBound):
         model: LanguageModel,
         ctx: int | None = None,
         *,
-        cache_type: str = "f32",
+        cache_type: str | None = None,
         placement: Placements | None = None,
         progress: Progress | None = None,
         precision: str | None = None,

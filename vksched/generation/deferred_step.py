@@ -50,27 +50,35 @@ class StepLeaves:
         return Leaf(tensor.type, tensor.held, tensor)
 
 
-def step_key(model: LanguageModel, cache: KeyValueCache, size: int) -> tuple[object, ...] | None:
+def step_key(
+    model: LanguageModel, cache: KeyValueCache, size: int, scale_rows: bool = False
+) -> tuple[object, ...] | None:
     """Return everything that determines a step as plain data; None if the model is in memory or its
     file was written a moment ago.
     """
     if model.file.identity is None or not all(map(is_settled, model.file.identity)):
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
-    return (*about, cache.length, cache.dtype, size)
+    types = cache.kind, tuple(sorted(cache.by_layer.items()))
+    return (*about, cache.length, types, size, scale_rows)
 
 
 def deferred_step(
-    model: LanguageModel, cache: KeyValueCache, size: int, parts: int, is_cached: bool
+    model: LanguageModel,
+    cache: KeyValueCache,
+    size: int,
+    parts: int,
+    is_cached: bool,
+    scale_rows: bool = False,
 ) -> DeferredGraph:
     """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
-    if the model is deep enough.
+    if the model is deep enough. scale_rows: as in `LanguageModel.step`.
     """
 
     def build() -> tuple[Outputs, Updates]:
-        step = model.step(cache, size, parts)
+        step = model.step(cache, size, parts, scale_rows=scale_rows)
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    key = step_key(model, cache, size) if is_worth else None
+    key = step_key(model, cache, size, scale_rows) if is_worth else None
     return DeferredGraph(key, StepLeaves(model, cache), build, INPUTS)

@@ -9,6 +9,7 @@ a device is lost, with its KV cache --> layers are placed on the remaining devic
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -21,17 +22,28 @@ from ..common.errors import OutOfMemory, StateLost
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
-from ..ir.precision import BYTES, PRECISIONS, SINGLE
+from ..ir.precision import SINGLE
 from ..ops.quantized.weight_repack import WeightRepackThread
 from ..runtime.device import BackgroundTask, PrefetchesWeights
 from .deferred_step import deferred_step
+from .device_precision import (
+    AUTO,
+    CHAT_PRECISIONS,
+    FAST,
+    FLOAT32_CACHE,
+    cache_types_by_layer,
+    placement_cache_type,
+    precision_by_name,
+)
 from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
+from .overflow import FLOAT32, SCALED_ROWS, OverflowFallback
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
     from ..engine.executable import CompiledGraph
     from ..engine.graph_cache import DeferredGraph
     from ..engine.request_precision import Precision
+    from ..importers.gguf.kv_cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
     from ..ir.build_graph import Outputs, Updates
     from ..ir.tensor import Tensor
@@ -47,9 +59,6 @@ saturate a large card, and each step dequantizes the weights again.
 """
 NODES_PER_LAYER = 40
 """The approximate number of nodes of a layer."""
-AUTO = "auto"
-"""The precision mode in which quantized linear ops on the CPU quantize their activations to 8 bits.
-"""
 MICROBATCHES = (4, 16)
 """The numbers of microbatches of longer steps, each of the largest size. Devices process them as a
 pipeline: the next device reads a part while this one reads the part after it.
@@ -67,12 +76,16 @@ class CompilingScheduler(LayerScheduler, Protocol):
     @property
     def devices(self) -> tuple[Device, ...]: ...
 
+    @property
+    def precision(self) -> str | None: ...
+
     def compile(
         self,
         outputs: Outputs | DeferredGraph,
         placement: Placements | None = None,
         progress: Progress | None = None,
         *,
+        updates: Updates | None = None,
         precision: Precision | None = None,
     ) -> CompiledGraph: ...
 
@@ -96,8 +109,9 @@ class Generator:
 
     tokens: the tokens in the KV cache. length: the capacity of the cache in tokens. placement: the
     user's placement; None selects the fastest one before the first step is compiled. cache_type:
-    the element type of the KV cache, "f32" or "f16". precision: a precision mode, AUTO, or None for
-    the scheduler's. prefetch: False to read no weights before a step is compiled.
+    the element type of the KV cache; None selects it by the layers' devices, and "f32" in the exact
+    mode, "float32". precision: a precision mode, AUTO or FAST; None selects the scheduler's mode,
+    or AUTO if it has none. prefetch: False to read no weights before a step is compiled.
     """
 
     def __init__(
@@ -107,23 +121,25 @@ class Generator:
         length: int,
         placement: Placements | None = None,
         progress: Progress | None = None,
-        cache_type: str = "f32",
-        precision: str | None = None,
+        cache_type: str | None = None,
+        precision: Precision | None = None,
         prefetch: bool = True,
     ) -> None:
         if isinstance(precision, str):
-            check_precision(precision, "chat", (*PRECISIONS, AUTO))
+            check_precision(precision, "chat", CHAT_PRECISIONS)
         self.tokens: list[int] = []
         self.length = length
         self._scheduler = scheduler
         self._model = model
-        self._cache = model.cache(length, cache_type)
+        self._asked: Precision = precision or scheduler.precision or AUTO
+        self._precision = self._asked
+        """The precision of all steps, once it is decided."""
+        self._cache_type = cache_type or (FLOAT32_CACHE if self._asked == SINGLE else None)
+        self._overflow = OverflowFallback()
+        self._cache = self._placement_cache()
         self._user_placement = self.placement = placement
         self._progress = progress
-        self._asked = precision
-        self._precision: Precision | None = None
-        """The placement of all steps, once it is decided."""
-        self._is_decided = False
+        self._was_decided = False
         self._sizes: list[int] = []
         """The sizes of steps, once the placement is decided."""
         self._parts: dict[int, int] = {}
@@ -210,6 +226,22 @@ class Generator:
         return work()
 
     def _prefill(self, text: Sequence[int]) -> NDArray:
+        """Return the logits after a text; process it again after an overflow of float16."""
+        logits = self._run_steps(text)
+        while not _is_finite(logits) and self._is_overflow():
+            self.forget()
+            logits = self._run_steps(text)
+        return logits
+
+    def _is_overflow(self) -> bool:
+        """Return True, after a warning, if logits that are not finite may be due to float16."""
+        types = {self._cache.kind, *self._cache.by_layer.values()}
+        if not self._overflow.advance(self._precision, types):
+            return False
+        warn_user(f"[chat] {self._overflow.notes[-1]}")
+        return True
+
+    def _run_steps(self, text: Sequence[int]) -> NDArray:
         del self.tokens[min(_common_prefix(self.tokens, text), len(text) - 1) :]
         self._decide()
         logits: Any = None
@@ -251,6 +283,7 @@ class Generator:
             return
         self._without = set(self._scheduler.failed_devices)
         self._sizes = sizes_of(self.length)
+        self._cache = self._placement_cache()
         if self._user_placement is None:
             about = self._scheduler, self._model, self._cache, self._sizes
             layer_placement = place_layers(*about, self._full)
@@ -265,22 +298,32 @@ class Generator:
             if not flowing and self.length >= WIDE and self._has_a_card():
                 self._parts = {WIDE: 1}
             self._sizes += self._parts
-        if not self._is_decided:  # once: the cached tokens stay valid after a device loss
-            self._precision, self._is_decided = self._precision_by_name(), True
+        self._decide_types()
 
-    def _precision_by_name(self) -> Precision | None:
-        """Return the precision of all nodes, or for AUTO the precision of the layers on the CPU by
-        name.
-        """
-        if self._asked != AUTO:
-            return self._asked
-        specs = self._scheduler.topology.devices
-        if all(spec.kind == "cpu" or spec.disabled_reason for spec in specs):
-            return BYTES
-        hosts = {spec.name for spec in specs if spec.kind == "cpu"}
-        placed = (self.placement or {}).items()
-        words = {name: BYTES if device in hosts else SINGLE for name, device in placed}
-        return words if BYTES in words.values() else SINGLE
+    def _decide_types(self) -> None:
+        """Decide the precision, and the element types of the KV cache, by the layers' devices."""
+        topology = self._scheduler.topology
+        if self._overflow.level == FLOAT32:
+            self._precision = {"*": SINGLE}
+            self._cache = self._model.cache(self.length, FLOAT32_CACHE)
+            return
+        if isinstance(self._asked, str) and self._asked in (AUTO, FAST):
+            is_later = self._was_decided and bool(self._without)
+            self._precision = precision_by_name(self._asked, self.placement, topology, is_later)
+        if self._cache_type is None:
+            layers = self._model.hyper.layers
+            types = cache_types_by_layer(self.placement, topology, layers)
+            kind = min(types.values())
+            others = {layer: each for layer, each in types.items() if each != kind}
+            self._cache = self._model.cache(self.length, kind, others)
+        self._was_decided = True
+
+    def _placement_cache(self) -> KeyValueCache:
+        """Return the KV cache by which layers are placed."""
+        if self._overflow.level == FLOAT32:
+            return self._model.cache(self.length, FLOAT32_CACHE)
+        kind = self._cache_type or placement_cache_type(self._scheduler.topology)
+        return self._model.cache(self.length, kind)
 
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:
@@ -289,16 +332,19 @@ class Generator:
         return self._runs[size]
 
     def _step(self, size: int, is_cached: bool) -> DeferredGraph:
-        return deferred_step(self._model, self._cache, size, self._parts.get(size, 1), is_cached)
+        parts, is_scaled = self._parts.get(size, 1), self._overflow.level == SCALED_ROWS
+        return deferred_step(self._model, self._cache, size, parts, is_cached, is_scaled)
 
     def _compiled(self, size: int) -> CompiledGraph:
         """Return a compiled step; steps of a single device are cached on disk."""
         parts = self._parts.get(size, 1)
         step = self._step(size, parts == 1 and self._fits_one_device())
         with resting_collector(NODES_PER_LAYER * self._model.hyper.layers * parts):
-            return self._scheduler.compile(
+            run = self._scheduler.compile(
                 step, self.placement, self._progress, precision=self._precision
             )
+        run.leave_overflow_check()
+        return run
 
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""
@@ -320,6 +366,7 @@ class Generator:
     def close(self) -> None:
         """Free everything; devices that were out of memory are considered again."""
         self._full.clear()
+        self._was_decided = False
         self.forget()
 
     def forget(self) -> None:
@@ -335,6 +382,12 @@ class Generator:
         self._runs.clear()
         self._sizes.clear()
         self._parts.clear()
+
+
+def _is_finite(logits: NDArray) -> bool:
+    """Return True if all logits are finite; a sum of squares is the fastest check."""
+    with np.errstate(all="ignore"):
+        return math.isfinite(float(np.dot(logits, logits))) or bool(np.isfinite(logits).all())
 
 
 def _common_prefix(known: list[int], text: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ def chat_of(
     model: ImportedModel,
     options: CompileOptions,
     ctx: int | None = None,
-    cache_type: str = "f32",
+    cache_type: str | None = None,
 ) -> Chat:
     """Return a chat with a language model."""
     from ..generation.chat import Chat

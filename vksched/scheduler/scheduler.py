@@ -26,6 +26,7 @@ from ..engine.request_precision import Precision, check_precision
 from ..engine.state_table import StateTable
 from ..importers.base import ImportedModel
 from ..ir.build_graph import Outputs, Updates
+from ..ir.precision import SINGLE
 from ..ir.tensor import Tensor
 from ..monitor.start import watch
 from ..plan.plan import Plan
@@ -99,7 +100,7 @@ class Scheduler(ProcessBound):
         see docs/guides/sharding-and-pipelines.md.
     precision
         The mode of matmuls, convolutions and attention: "float32", "mixed", "float16", "bfloat16"
-        or "int8"; see docs/guides/precision-modes.md.
+        or "int8"; None: "float32", language models by device. See docs/guides/precision-modes.md.
     monitor
         Allow `vksched top` to connect; None: if VKSCHED_MONITOR is 1.
     cluster
@@ -122,12 +123,13 @@ class Scheduler(ProcessBound):
         objective: str | Mapping[str, float] = "latency",
         config: str | PathLike[str] | Mapping[str, Any] | None = None,
         monitor: bool | None = None,
-        precision: str = "float32",
+        precision: str | None = None,
         cluster: Cluster | str | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_device_failure, policy, cluster is not None)
         check_switches(offload=offload, optimize=optimize, monitor=monitor or False)
         goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
+        self.precision = None if precision is None else check_precision(precision, "Scheduler")
         self.policy, parsed = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
@@ -148,7 +150,7 @@ class Scheduler(ProcessBound):
                 offload=bool(offload),
                 optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
                 submit_granularity=self._opened.check_granularity(submit_granularity),
-                precision=check_precision(precision, "Scheduler"),
+                precision=self.precision or SINGLE,
             )
             names = [d.name for d in self._opened.devices[:-1]]
             self._quarantine = Quarantine(names, on_device_failure)
@@ -212,7 +214,7 @@ class Scheduler(ProcessBound):
         progress: Progress | None = None,
         *,
         ctx: int | None = None,
-        cache_type: str = "f32",
+        cache_type: str | None = None,
         precision: str | None = None,
     ) -> Chat: ...
 

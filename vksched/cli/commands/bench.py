@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     metavar="FILE.gguf",
     help="Model of --suite llm, instead of random models (repeatable).",
 )
-@inputs.cache_type_option("For --suite llm: element type of the KV cache.")
+@inputs.cache_type_option("For --suite llm: element type of the KV cache.", "f32")
 @click.option(
     "--precision",
     type=click.Choice(tuple(MODES)),

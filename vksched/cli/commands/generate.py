@@ -14,7 +14,7 @@ import click
 from ...common.errors import VkschedError
 from ...common.formatting import count_of
 from ..options import inputs
-from ..options.precision_option import AUTO, SINGLE, chat_precision_option
+from ..options.precision_option import AUTO, FAST, chat_precision_option
 
 if TYPE_CHECKING:
     from ...generation.chat import Chat, Prompt, TextStream
@@ -177,18 +177,18 @@ def _load_chat(
     if not isinstance(prompt, str):
         start_renderer()
     model = load_gguf(model_file)
-    # scheduler-wide, so that measurements use this precision
-    own = None if precision == AUTO else precision
-    with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
+    by_device = precision in (AUTO, FAST)
+    # otherwise scheduler-wide, so that measurements use this precision
+    own = None if by_device else precision
+    with Scheduler(inputs.parse_devices(devices), precision=own) as sched:
         with inputs.progress_bars(quiet) as progress:
-            modes = AUTO if own is None else None
             chat = Chat(
                 sched,
                 model,
                 ctx,
-                cache_type=cache_type or "f32",
+                cache_type=cache_type,
                 progress=progress,
-                precision=modes,
+                precision=precision if by_device else None,
             )
             chat.prepare(prompt)
         if not quiet:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     help="For a GGUF model: show the memory fit of this context length.",
 )
-@feeds.cache_type_option("Element type of the KV cache for --ctx-size.")
+@feeds.cache_type_option(
+    "Element type of the KV cache for --ctx-size.", "f16 if all GPUs have float16, else f32"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 @click.pass_context
 def info(
@@ -61,7 +63,7 @@ def info(
 
     if is_gguf(model_file):
         used = _check_options(context)
-        place = devices, topology_file, ctx, cache_type or "f32"
+        place = devices, topology_file, ctx, cache_type
         asked = {"devices", "topology_file", "ctx", "cache_type"} & used
         show_language_model(model_file, as_json, place if asked else None)
         return

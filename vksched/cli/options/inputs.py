@@ -78,10 +78,12 @@ shape_option = click.option(
 )
 
 
-def cache_type_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option --cache-type, with None as the default."""
+def cache_type_option(
+    what: str, default: str = "f16 on GPUs with float16, f32 elsewhere and with float32"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --cache-type, with None as the default. default: its meaning."""
     return click.option(
-        "--cache-type", type=click.Choice(CACHE_TYPES), help=f"{what}  [default: {CACHE_TYPES[0]}]"
+        "--cache-type", type=click.Choice(CACHE_TYPES), help=f"{what}  [default: {default}]"
     )
 
 

@@ -28,25 +28,30 @@ precision_option = click.option(
         "(repeatable).  [default: float32]"
     ),
 )
-AUTO = "auto"
+AUTO, FAST = "auto", "fast"
 _MODE_HELP = (
     "int8: quantized matmuls may round their activations to 8 bits; mixed, float16, "
     "bfloat16: matmuls and attention may use these."
 )
 
 
-def _one_mode(modes: Iterable[str], text: str) -> Callable[[Command], Command]:
+def _one_mode(modes: Iterable[str], default: str, text: str) -> Callable[[Command], Command]:
     kind = click.Choice(tuple(modes))
-    return click.option("--precision", type=kind, default=SINGLE, show_default=True, help=text)
+    return click.option("--precision", type=kind, default=default, show_default=True, help=text)
 
 
-mode_option = _one_mode(MODES, _MODE_HELP)
+mode_option = _one_mode(MODES, SINGLE, _MODE_HELP)
 """For language models: one mode for the whole model."""
-CHAT_MODES, CHAT_DEFAULT = (*MODES, AUTO), SINGLE
+CHAT_MODES, CHAT_DEFAULT = (AUTO, FAST, *MODES), AUTO
 """The modes of a chat, and the default."""
 chat_precision_option = _one_mode(
-    CHAT_MODES, f"{_MODE_HELP} auto: int8 for layers on the CPU, float32 for others."
+    CHAT_MODES,
+    CHAT_DEFAULT,
+    f"auto: mixed for layers on GPUs with float16, float32 for others. fast: also int8 for layers "
+    f"on the CPU. {_MODE_HELP}",
 )
+measured_mode_option = _one_mode(MODES, "mixed", f"The measured mode. {_MODE_HELP}")
+"""For a comparison with float32."""
 
 
 def parse_precision(values: Sequence[str]) -> PrecisionModes:

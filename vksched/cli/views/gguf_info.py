@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...importers.gguf.read.loader import GgufFile
 
 
-Place = tuple[str | None, str | None, int | None, str]
+Place = tuple[str | None, str | None, int | None, str | None]
 """Devices, a topology file, a context length in tokens, and the element type of the KV cache."""
 
 

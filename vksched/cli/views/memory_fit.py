@@ -21,7 +21,7 @@ OWN_NOTES = ("auto: ", "passes: ")
 
 class MemoryFit:
     """A model on a topology, and without each of its devices. ctx: context length in tokens, by
-    default that of a chat. cache_type: element type of the KV cache.
+    default that of a chat. cache_type: element type of the KV cache, by default that of a chat.
     """
 
     def __init__(
@@ -30,16 +30,17 @@ class MemoryFit:
         devices: str | None,
         topology_file: str | None,
         ctx: int | None,
-        cache_type: str,
+        cache_type: str | None,
     ) -> None:
         from ...generation.chat import CONTEXT
+        from ...generation.device_precision import placement_cache_type
         from ...generation.generator import sizes_of
         from ...generation.layer_placement.forecast import Forecaster
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         topology, _, with_cpu = topology_of(devices, topology_file)
-        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, cache_type)
-        self._cache_type = cache_type
+        self._cache_type = cache_type or placement_cache_type(topology)
+        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, self._cache_type)
         self._found = forecaster.compare(topology)
         self._rows: list[tuple[Outcome, Forecast | None]] = [
             (row, forecaster.forecast(row.topology)) for row in self._found.rows

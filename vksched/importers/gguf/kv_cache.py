@@ -46,42 +46,51 @@ words.
 class KeyValueCache:
     """The states with the keys and values of `length` tokens, created at first use by layers.
 
-    kind: the element type, one of KINDS.
+    kind: the element type, one of KINDS. by_layer: the element types of layers with another one.
     """
 
-    def __init__(self, length: int, kind: str = "f32") -> None:
+    def __init__(
+        self, length: int, kind: str = "f32", by_layer: Mapping[int, str] | None = None
+    ) -> None:
         self.length = length
+        self.kind = kind
         self.dtype = KINDS[kind]
+        self.by_layer = dict(by_layer or {})
         self.states: dict[str, Tensor] = {}
         self.sizes: dict[str, tuple[int, int]] = {}
         """The arguments of the states: heads, and values per row."""
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
         """Return a state with rows of `size` values: (1, heads, length, size), or 32-bit words for
-        q8_0.
+        q8_0. name: as "blk.3.keys".
         """
         if name not in self.states:
-            width = row_words(size) if self.dtype == UINT32 else size
-            nothing = np.zeros((), numpy_dtype(self.dtype))
+            kinds = {f"blk.{layer}": kind for layer, kind in self.by_layer.items()}
+            dtype = KINDS[kinds.get(name.rpartition(".")[0], self.kind)]
+            width = row_words(size) if dtype == UINT32 else size
+            nothing = np.zeros((), numpy_dtype(dtype))
             empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # needs no memory
             self.sizes[name] = heads, size
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 
-    def encoded(self, rows: Tensor) -> Tensor:
-        """Return rows in the element type of the states."""
-        return quantize_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
-    def values(self, rows: Tensor, size: int) -> Tensor:
-        """Return the values of a state's rows; attention reads them without a copy."""
-        return dequantize_q8_0(rows, size) if self.dtype == UINT32 else rows
+def _encoded(rows: Tensor, dtype: str) -> Tensor:
+    """Return rows in the element type of a state."""
+    return quantize_q8_0(rows) if dtype == UINT32 else cast(rows, dtype)
+
+
+def _values(rows: Tensor, size: int) -> Tensor:
+    """Return the values of a state's rows; attention reads them without a copy."""
+    return dequantize_q8_0(rows, size) if rows.dtype == UINT32 else rows
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """A call that appends tokens to a text: `sched.compile(step.logits, updates=step.updates)`.
 
-    logits: the logits after the last token, (1, vocabulary). updates: the states' next values.
+    logits: the logits after the last token, (1, vocabulary), or after each token. updates: the
+    states' next values.
     """
 
     logits: Tensor
@@ -93,7 +102,7 @@ class CachedSequence:
     values of all tokens before the step are cached.
 
     start: the number of cached tokens. last: the index in this part of the token whose logits are
-    wanted. updates: filled while the graph is built.
+    wanted; None for all tokens. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -101,7 +110,7 @@ class CachedSequence:
         cache: KeyValueCache,
         tokens: int,
         start: Tensor,
-        last: Tensor,
+        last: Tensor | None,
         before: CachedSequence | None = None,
     ) -> None:
         self._cache = cache
@@ -182,11 +191,11 @@ class CachedSequence:
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[cached] = dynamic_update_slice(cached, cache.encoded(new), self._start, axis=2)
+        self.updates[cached] = dynamic_update_slice(
+            cached, _encoded(new, cached.dtype), self._start, axis=2
+        )
         return cached, new
 
     def _values(self, cached: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
         """Return the values of the rows of states. k, v: rows with as many values."""
-        return [
-            self._cache.values(each, own.shape[3]) for each, own in zip(cached, (k, v), strict=True)
-        ]
+        return [_values(each, own.shape[3]) for each, own in zip(cached, (k, v), strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -182,22 +183,33 @@ class LanguageModel(ImportedModel):
             )
         return ids.shape[1]
 
-    def cache(self, length: int, cache_type: str = "f32") -> KeyValueCache:
+    def cache(
+        self, length: int, cache_type: str = "f32", by_layer: Mapping[int, str] | None = None
+    ) -> KeyValueCache:
         """Return a KV cache for `length` tokens, for `step`.
 
         cache_type: the element type: "f32", "f16" for half the memory, or "q8_0" for about a
-        quarter.
+        quarter. by_layer: the element types of layers with another one.
         """
-        if cache_type not in KINDS:
-            raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {cache_type!r}")
+        for each in (cache_type, *(by_layer or {}).values()):
+            if each not in KINDS:
+                raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {each!r}")
         if not 0 < length <= self.hyper.context:
             raise ShapeError(
                 f"[model] expected a cache of 1 to {self.hyper.context} tokens, "
                 f"as many as the model reads, got {length}; try fewer"
             )
-        return KeyValueCache(length, cache_type)
+        return KeyValueCache(length, cache_type, by_layer)
 
-    def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
+    def step(
+        self,
+        cache: KeyValueCache,
+        tokens: int,
+        parts: int = 1,
+        *,
+        all_logits: bool = False,
+        scale_rows: bool = False,
+    ) -> Step:
         """Return a call that appends `tokens` tokens to a text, as tensors to compile with their
         updates. All steps of a cache share its states.
 
@@ -205,9 +217,12 @@ class LanguageModel(ImportedModel):
         `count`, the number of valid tokens in `ids`; the rest is padding.
 
         parts: the number of equal microbatches, which flow through several devices as a pipeline.
-        The last of the `count` tokens must be in the last part.
+        The last of the `count` tokens must be in the last part. all_logits: return the logits of
+        all tokens, (1, tokens, vocabulary); there is no input `count` then, and one part.
+        scale_rows: scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
         """
-        if not 0 < tokens <= cache.length or parts < 1 or tokens % parts:
+        cut = parts > 1 and all_logits
+        if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
             raise ShapeError(
                 f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}, to "
                 f"be cut in equal parts, got {parts}"
@@ -215,13 +230,17 @@ class LanguageModel(ImportedModel):
         each = tokens // parts
         ids = input("ids", (1, tokens), INT32)
         start = input("start", (), INT32, bounds=(0, cache.length - tokens))
-        last = input("count", (), INT32, bounds=(tokens - each + 1, tokens)) - (tokens - each + 1)
+        last: Tensor | None = None
+        if not all_logits:
+            first = tokens - each + 1
+            last = input("count", (), INT32, bounds=(first, tokens)) - first
         text: CachedSequence | None = None
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
                 text = CachedSequence(cache, each, start, last, text)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
-                logits = replace(self._network(text), tables=tables).logits(mine)
+                network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
+                logits = network.logits(mine)
         assert text is not None
         return Step(logits, text.updates)

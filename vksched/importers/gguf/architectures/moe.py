@@ -19,6 +19,7 @@ from ....ops import (
     softmax,
     topk,
 )
+from .scaled_rows import scaled_rows
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Experts:
     gate, up: (experts, inner, width). down: (experts, width, inner). used: the number of experts
     per token. renormed: expert weights are normalized to sum 1. between: combines gate and up.
     gated: expert weights are sigmoids that scale the experts' input. shifts: the biases of the
-    three linear layers, (experts, inner) twice and (experts, width); () if absent.
+    three linear layers, (experts, inner) twice and (experts, width); () if absent. scale_rows: as
+    in `Network`.
     """
 
     gate: Tensor
@@ -39,6 +41,7 @@ class Experts:
     between: Callable[[Tensor, Tensor], Tensor]
     gated: bool = False
     shifts: Sequence[Tensor] = ()
+    scale_rows: bool = False
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
         """Return the weighted sum of the selected experts' outputs for each token.
@@ -59,6 +62,12 @@ class Experts:
             gate, up = gate * shares, up * shares
         if shifts:
             gate, up = gate + shifts[0], up + shifts[1]
-        y = moe_linear(self.between(gate, up), self.down, expert_ids)
+        y = self._down(self.between(gate, up), expert_ids)
         y = y + shifts[2] if shifts else y
         return reshape(reduce_sum(y if self.gated else y * shares, 1), x.shape)
+
+    def _down(self, x: Tensor, expert_ids: Tensor) -> Tensor:
+        if not self.scale_rows:
+            return moe_linear(x, self.down, expert_ids)
+        x, unscale = scaled_rows(x)
+        return moe_linear(x, self.down, expert_ids) * unscale

@@ -36,6 +36,7 @@ from .attention_sinks import widened
 from .family import Family
 from .moe import Experts
 from .positions import Positions, Tables
+from .scaled_rows import scaled_rows
 from .token_layout import AttentionMask, SequenceLayout
 from .weights import Weights
 
@@ -50,6 +51,8 @@ class Network:
     text: SequenceLayout
     tables: Tables = field(default_factory=dict)
     """The position tables, which all parts of a text share."""
+    scale_rows: bool = False
+    """Scale the rows of unbounded inputs of products into float16's range; see scaled_rows.py."""
 
     @cached_property
     def at(self) -> Positions:
@@ -171,7 +174,7 @@ class Network:
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
         rows = self._output_rows(layer, joined)
-        return self._linear(rows, f"blk.{layer}.attn_output", hyper.width)
+        return self._linear(rows, f"blk.{layer}.attn_output", hyper.width, self.scale_rows)
 
     def _output_rows(self, layer: int, x: Tensor) -> Tensor:
         """Return the rows of a layer that are read later: in the last layer the row of the token
@@ -259,7 +262,7 @@ class Network:
             between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner))
         else:
             between = family.activation(self._linear(x, f"{name}_up{kind}", inner))
-        return self._linear(between, f"{name}_down{kind}", self.hyper.width)
+        return self._linear(between, f"{name}_down{kind}", self.hyper.width, self.scale_rows)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
         hyper, family, width = self.hyper, self.family, self.hyper.width
@@ -284,6 +287,7 @@ class Network:
             *(gate, up, down, hyper.experts_used, family.renormed_experts, family.between),
             gated=family.gated_experts,
             shifts=shifts,
+            scale_rows=self.scale_rows,
         )
         scores = self._linear(x, f"{name}_gate_inp", count)
         with name_scope("experts"):
@@ -302,10 +306,16 @@ class Network:
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
         return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
-    def _linear(self, x: Tensor, name: str, size: int) -> Tensor:
-        """Return x times a weight, plus its bias if the file has one or the family requires it."""
+    def _linear(self, x: Tensor, name: str, size: int, scale_rows: bool = False) -> Tensor:
+        """Return x times a weight, plus its bias if the file has one or the family requires it.
+        scale_rows: x may exceed float16's range.
+        """
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        return linear(x, weight, self._bias(name, size))
+        if not scale_rows:
+            return linear(x, weight, self._bias(name, size))
+        x, unscale = scaled_rows(x)
+        y, bias = linear(x, weight) * unscale, self._bias(name, size)
+        return y if bias is None else y + bias
 
     def _bias(self, name: str, size: int) -> Tensor | None:
         """Return the bias of a linear layer; None if it is optional and the file has none."""

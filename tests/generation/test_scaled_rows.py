@@ -1,0 +1,207 @@
+"""Values beyond float16's range in language models: rows are scaled, no result is infinite."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import gguf_models
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_models import Tiny, logits_of, write
+from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
+from tiny_vocabularies import byte_pair
+
+import vksched as vs
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import SamplingError
+from vksched.generation.deferred_step import step_key
+from vksched.generation.generator import Generator
+from vksched.generation.overflow import EXACT, SCALED
+from vksched.importers.gguf.architectures.scaled_rows import MAX_FLOAT16, scaled_rows
+from vksched.importers.gguf.model import LanguageModel
+from vksched.ir.precision import SINGLE, precision_of
+
+TEXT = [3, 7, 1, 50, 9, 21]
+QWEN = Tiny(architecture="qwen2", layers=2, biases=True, kind="Q8_0")
+
+
+def build_model(
+    folder: Path,
+    factors: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+    tiny: Tiny = QWEN,
+    tokens: dict[str, object] | None = None,
+) -> tuple[LanguageModel, dict[str, NDArray]]:
+    """Write a model whose weights of these names have other magnitudes."""
+    draw = gguf_models._values
+
+    def scaled(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray:
+        factor = next((f for part, f in factors.items() if part in name), 1.0)
+        return np.asarray(draw(name, shape, rng) * np.float32(factor))
+
+    monkeypatch.setattr(gguf_models, "_values", scaled)
+    weights = write(tiny, folder / "large.gguf", np.random.default_rng(0), tokens)
+    model = vs.load(folder / "large.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+class _Down(np.ndarray):
+    """A down projection that notes the largest of its inputs."""
+
+    largest = 0.0
+
+    @property
+    def T(self) -> _Down:
+        return self
+
+    def __rmatmul__(self, x: NDArray) -> NDArray:
+        _Down.largest = max(_Down.largest, float(np.abs(x).max()))
+        return np.asarray(x @ np.asarray(self).T)
+
+    def astype(self, *_: object, **__: object) -> _Down:  # type: ignore[override]
+        return self
+
+
+def largest_activation(weights: dict[str, NDArray]) -> float:
+    """Return the largest input of a down projection."""
+    _Down.largest = 0.0
+    noted = {k: w.view(_Down) if "ffn_down" in k else w for k, w in weights.items()}
+    logits_of(QWEN, noted, np.array(TEXT))
+    return _Down.largest
+
+
+def oracle(weights: dict[str, NDArray], tiny: Tiny = QWEN) -> NDArray:
+    """Return the logits after the text, by numpy in float64."""
+    with np.errstate(over="ignore"):  # exp of a large gate
+        return logits_of(tiny, weights, np.array(TEXT))[-1]
+
+
+def prefill(
+    model: LanguageModel, precision: str | None, cache_type: str | None = None
+) -> tuple[NDArray, list[str], Generator]:
+    with warnings.catch_warnings(record=True) as caught, vs.Scheduler(["cpu"]) as sched:
+        warnings.simplefilter("always")
+        reader = Generator(sched, model, 16, precision=precision, cache_type=cache_type)
+        reader.prefill(TEXT[:3])
+        got = reader.prefill(TEXT)
+        texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
+        modes = {precision_of(n.attrs) for r in reader._runs.values() for n in r.plan.graph.nodes}
+        reader.modes = modes  # type: ignore[attr-defined]
+        return got, texts, reader
+
+
+def test_rows_are_scaled_by_powers_of_two(scheds: Scheds) -> None:
+    x = vs.input("x", (7, 4))
+    rows = np.array(
+        [
+            [1, -2, 3e-6, 4],
+            [-65504, 1, 1, 1],
+            [65505, 1, 2, -3],
+            [3e9, -2.5e9, 1e4, 1],
+            [1e14, 0, 0, 1],
+            [np.nan, 1e6, 1, 1],
+            [np.inf, 1, 1, 1],
+        ],
+        np.float32,
+    )
+    for sched in scheds:
+        scaled, factor = sched.compile(list(scaled_rows(x)))(x=rows)
+        np.testing.assert_array_equal(scaled * factor, rows)
+        np.testing.assert_array_equal(scaled[:2], rows[:2])
+        assert np.abs(scaled[:5]).max() <= MAX_FLOAT16
+        mantissas, _ = np.frexp(factor)
+        assert set(mantissas.ravel()) == {0.5}
+
+
+def test_activations_beyond_float16_are_scaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors = {"ffn_up": 2.0**18, "ffn_down": 2.0**-10}
+    model, weights = build_model(tmp_path, factors, monkeypatch)
+    assert largest_activation(weights) > MAX_FLOAT16
+    wanted = oracle(weights)
+    exact, texts, _ = prefill(model, "float32")
+    np.testing.assert_allclose(exact, wanted, 1e-3, 1e-3)
+    assert texts == []
+    got, texts, reader = prefill(model, "mixed", "f16")
+    assert texts == [f"[chat] {SCALED}"]
+    assert reader.modes == {SINGLE, "mixed"}  # type: ignore[attr-defined]
+    error = np.square(got - wanted).sum() / np.square(wanted).sum()
+    assert 1e-10 < error < 1e-5
+
+
+def test_small_activations_are_not_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, weights = build_model(tmp_path, {}, monkeypatch)
+    got, texts, reader = prefill(model, "mixed")
+    assert texts == [] and not any(
+        "reduce_max" in node.op for run in reader._runs.values() for node in run.plan.graph.nodes
+    )
+    np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("factors", "precision", "cache_type", "notes"),
+    [
+        ({"ffn_up": 2.0**60, "ffn_down": 2.0**-10}, "mixed", "f32", [SCALED, EXACT]),
+        ({"ffn_norm": 2.0**18}, "mixed", None, [SCALED, EXACT]),
+        ({"attn_v": 2.0**20}, "float32", "f16", [EXACT]),
+        ({"attn_v": 2.0**20}, "mixed", "f16", [SCALED, EXACT]),
+    ],
+    ids=["beyond the steps", "a norm", "the cache", "values"],
+)
+def test_others_fall_back_to_float32(
+    factors: dict[str, float],
+    precision: str,
+    cache_type: str | None,
+    notes: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = Tiny(architecture="qwen2", layers=2, biases=True)
+    model, weights = build_model(tmp_path, factors, monkeypatch, tiny)
+    got, texts, reader = prefill(model, precision, cache_type)
+    assert texts == [f"[chat] {note}" for note in notes]
+    assert reader.modes == {SINGLE}  # type: ignore[attr-defined]
+    assert {state.dtype for state in reader._cache.states.values()} == {"float32"}
+    np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
+
+
+def test_a_chat_answers_with_the_tokens_of_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = replace(QWEN, vocabulary=261)
+    tokens = {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
+    model, weights = build_model(tmp_path, {"ffn_up": 2.0**18}, monkeypatch, tiny, tokens)
+    with vs.Scheduler(["cpu"], precision="mixed") as sched:
+        chat = vs.Chat(sched, model)
+        with pytest.warns(vs.VkschedWarning, match="scaled by powers of two from now on"):
+            first = chat.generate(PROMPT, 4, GREEDY)
+            list(first)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the change is kept
+            again = chat.generate(PROMPT + " hey", 4, GREEDY)
+            list(again)
+    for answer in (first, again):
+        assert list(answer.tokens) == greedy(weights, answer.prompt, 4, tiny)
+
+
+def test_damaged_weights_are_no_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = build_model(tmp_path, {"output_norm": np.nan}, monkeypatch)
+    got, texts, _ = prefill(model, "mixed")
+    assert np.isnan(got).all() and texts == [f"[chat] {note}" for note in (SCALED, EXACT)]
+    with pytest.raises(SamplingError, match="damaged"):
+        GREEDY.choose(got)
+    got, texts, _ = prefill(model, "float32")
+    assert np.isnan(got).all() and texts == []
+
+
+def test_scaled_steps_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = build_model(tmp_path, {}, monkeypatch)
+    monkeypatch.setattr("vksched.generation.deferred_step.is_settled", lambda _: True)
+    caches = [model.cache(16), model.cache(16, "f16"), model.cache(16, "f16", {1: "f32"})]
+    keys = {step_key(model, cache, 8, scaled) for cache in caches for scaled in (False, True)}
+    assert len(keys) == 6 and None not in keys

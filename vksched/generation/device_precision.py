@@ -1,0 +1,94 @@
+"""Device precision: the precision and KV cache type of a language model's layers, by their device.
+
+                          "auto"     "fast"     KV cache
+    GPU with float16      mixed      mixed      f16
+    other GPU             float32    float32    f32
+    software driver       float32    float32    f32
+    CPU                   float32    int8       f32
+
+Examples: tests/generation/test_chat_precision.py.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ..ir.precision import BYTES, MIXED, PRECISIONS, SINGLE
+from ..topology.device_spec import DeviceSpec
+from ..topology.topology import Topology
+
+if TYPE_CHECKING:
+    from ..engine.compile_options import Placements
+    from ..engine.request_precision import Precision
+
+AUTO, FAST = "auto", "fast"
+"""The precision by device: the default, and the fastest mode of each device."""
+CHAT_PRECISIONS = (*PRECISIONS, AUTO, FAST)
+FLOAT32_CACHE, FLOAT16_CACHE = "f32", "f16"
+
+
+def computes_float16(spec: DeviceSpec) -> bool:
+    """Return True for a GPU with float16, which is no software driver."""
+    return spec.kind != "cpu" and spec.limits.float16 and not spec.limits.software
+
+
+def mode_of(spec: DeviceSpec, word: str) -> str:
+    """Return the precision mode of a device. word: AUTO or FAST."""
+    if computes_float16(spec):
+        return MIXED
+    return BYTES if word == FAST and spec.kind == "cpu" else SINGLE
+
+
+def cache_type_of(spec: DeviceSpec) -> str:
+    """Return the element type of the KV cache of layers on a device."""
+    return FLOAT16_CACHE if computes_float16(spec) else FLOAT32_CACHE
+
+
+def placement_cache_type(topology: Topology) -> str:
+    """Return the element type of the KV cache by which layers are placed."""
+    types = {cache_type_of(spec) for spec in _working(topology)}
+    return FLOAT16_CACHE if types == {FLOAT16_CACHE} else FLOAT32_CACHE
+
+
+def precision_by_name(
+    word: str, placement: Placements | None, topology: Topology, later: bool = False
+) -> Precision:
+    """Return the precision of a model's nodes: one mode, or modes by the placement's names.
+
+    word: AUTO or FAST. later: after a device was lost; layers that come to the CPU are not rounded
+    then, and the answer continues with the same tokens.
+    """
+    specs = {spec.name: spec for spec in topology.devices}
+
+    def mode(device: str) -> str:
+        own = mode_of(specs[device], word) if device in specs else SINGLE
+        return SINGLE if later and own == BYTES else own
+
+    placed = placement or {}
+    modes: dict[Any, str] = {} if "*" in placed else {"*": mode(_working(topology)[0].name)}
+    modes |= {name: mode(device) for name, device in placed.items()}
+    first, *others = dict.fromkeys(modes.values())
+    return modes if others else first
+
+
+def cache_types_by_layer(
+    placement: Placements | None, topology: Topology, layers: int
+) -> dict[int, str]:
+    """Return the element type of the KV cache of each layer, which follows the layer's device."""
+    types = {spec.name: cache_type_of(spec) for spec in topology.devices}
+    default = cache_type_of(_working(topology)[0])
+    out = dict.fromkeys(range(layers), default)
+    for name, device in (placement or {}).items():
+        for layer in out:
+            if isinstance(name, str) and fnmatchcase(f"blk.{layer}.keys", name):
+                out[layer] = types.get(device, FLOAT32_CACHE)
+    return out
+
+
+def _working(topology: Topology) -> list[DeviceSpec]:
+    """Return the enabled devices in the order of their priority, without the CPU if there are
+    others.
+    """
+    enabled = [spec for spec in topology.devices if not spec.disabled_reason]
+    return [spec for spec in enabled if spec.kind != "cpu"] or enabled
