@@ -532,7 +532,8 @@ def test_a_graph_runs_by_the_coopmat_that_was_measured(
 def test_coopmats_compute_what_numpy_does(case: OpSample, registers: int, runner: Runner) -> None:
     limits = replace(runner.device.limits, registers=registers)
     coopmats = coopmats_of(case.call(limits), case.declaration)
-    deep = case.op.endswith("attention") and case.inputs[0].shape[-1] > most_columns(limits)
+    attends = case.op in ("attention", "attention_with_kvcache")
+    deep = attends and case.inputs[0].shape[-1] > most_columns(limits)
     assert bool(coopmats) != deep or registers < 255
     for variant in coopmats:
         got = runner.run(case, limits, variant)
