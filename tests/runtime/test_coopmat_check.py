@@ -14,6 +14,7 @@ from conftest import vulkan_names
 from test_devices import raw
 
 from vksched.common.dtypes import NDArray, TensorType
+from vksched.common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from vksched.common.user_warning import VkschedWarning
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call
@@ -180,12 +181,10 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     [
         ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
         ("import threading; threading.Event().wait()", "gave no answer"),
-        ("", "ended without a result"),
-        ("raise SystemExit(3)", "code 3"),
         (f"print({coopmat_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
     ],
 )
-def test_the_ends_of_a_child(
+def test_failures_of_a_child(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, failure: str
 ) -> None:
     monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
@@ -196,6 +195,43 @@ def test_the_ends_of_a_child(
     with pytest.warns(VkschedWarning, match=failure):
         assert checked(info).limits.matrices == ()
     assert [each.suffix for each in (tmp_path / "coopmat").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize(
+    "code", ["", "raise SystemExit(3)", f"print({coopmat_check._MARK!r} + 'null')"]
+)
+def test_a_child_without_a_result_blames_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(driver_probe, "child_code", lambda *_: started.append(code) or code)
+    monkeypatch.delenv("VKSCHED_PROBE", raising=False)
+    info = described(monkeypatch)
+    for _ in range(2):
+        assert checked(info) == device_spec(info)
+    assert len(started) == 1, "once per process"
+    assert not list((tmp_path / "coopmat").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (OutOfMemory("no memory"), None),
+        (DeviceError("in use"), None),
+        (DeviceLost("gone"), "the check failed: gone"),
+        (DeviceTimeout("not ended"), "the check failed: not ended"),
+    ],
+)
+def test_errors_of_a_check(
+    monkeypatch: pytest.MonkeyPatch, error: DeviceError, failure: str | None
+) -> None:
+    info = described(monkeypatch)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(coopmat_check, "VulkanDevice", fail)
+    assert coopmat_check.check_device(info.index) == failure
 
 
 @pytest.mark.parametrize("name", vulkan_names())

@@ -4,6 +4,7 @@ driver.
     listed driver (topology/coopmat_drivers.py) --> result on disk --> Limits.coopmat_checked
                                                 --> none: products of small integers in a child
     wrong, crashed, hung, lost --> result on disk --> warning, the device has no matrices
+    no child, no memory        --> nothing is known: the tuner measures first, as for other drivers
 
     <cache>/coopmat/<hash of device, driver, limits and shaders>.json: {"failure": "" or the reason}
 
@@ -25,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, NDArray, TensorType, numpy_dtype
-from ...common.errors import DeviceError
+from ...common.errors import DeviceLost, DeviceTimeout, VkschedError
 from ...common.user_warning import warn
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, get_op
@@ -57,8 +58,8 @@ _MARK = "vksched-coopmat:"
 _MARKED = "check", "products"
 
 _lock = threading.Lock()
-_known: dict[str, str] = {}
-"""Results of this process by name, for users without a cache folder."""
+_known: dict[str, str | None] = {}
+"""Results of this process by name, for users without a cache folder; None if a check had none."""
 _warned: set[str] = set()
 
 
@@ -94,19 +95,19 @@ def coopmat_failure(
     spec: DeviceSpec, info: device_probe.DeviceInfo, runs: bool = True
 ) -> str | None:
     """Return the failure of a device's check, "" if all products were exact. Return None if the
-    driver is not listed, or if the result is not known and the check may not run.
+    driver is not listed, or if the result is not known and the check may or can not run.
     """
     listed = lists_coopmat(info.driver_id, info.driver, info.label)
     if not listed or spec.limits.software or not guessed_tiles(spec.limits) or left_out():
         return None
     name = _name_of(spec)
     with _lock:
-        failure = _known.get(name)
-        if failure is None:
+        if name not in _known:
             failure = _result(name, info.index, runs)
-        if failure is not None:
+            if failure is None and not runs:
+                return None
             _known[name] = failure
-    return failure
+        return _known[name]
 
 
 def _name_of(spec: DeviceSpec) -> str:
@@ -122,8 +123,8 @@ def _files() -> DiskCache:
 
 
 def _result(name: str, index: int, runs: bool) -> str | None:
-    """Return the failure of a check, "" if there was none; None if it is not known and may not run
-    now. The lock is held.
+    """Return the failure of a check, "" if there was none; None if it is not known. The lock is
+    held.
     """
     files = _files()
     path = files.path(name)
@@ -134,15 +135,17 @@ def _result(name: str, index: int, runs: bool) -> str | None:
         return failure
     else:
         failure = _run(path, index)
-    if files.folder is not None:
+    if failure is not None and files.folder is not None:
         with optional_write(files.folder):
             files.put(name, json.dumps({"failure": failure}).encode())
             forget(path)
     return failure
 
 
-def _run(path: Path | None, index: int) -> str:
-    """Return the failure of a check that runs now, in a child process if possible."""
+def _run(path: Path | None, index: int) -> str | None:
+    """Return the failure of a check that runs now, in a child process if possible; None if it had
+    no result.
+    """
     marker = CrashMarker(path)
     marker.begin(*_MARKED, "")
     try:
@@ -153,21 +156,24 @@ def _run(path: Path | None, index: int) -> str:
         died, out, _ = driver_probe.run_child(code, changes)
         for line in out.splitlines():
             if line.startswith(_MARK):
-                return str(json.loads(line[len(_MARK) :]))
-        return f"the check {died or 'ended without a result'}"
+                result: str | None = json.loads(line[len(_MARK) :])
+                return result
+        blames_driver = died is not None and died.startswith(driver_probe.DRIVER_ENDINGS)
+        return f"the check {died}" if blames_driver else None
     finally:
         marker.close(failed=False)
 
 
 def child(index: int) -> None:
-    """Run in the child: print the failure as one marked line."""
+    """Run in the child: print the result as one marked line."""
     driver_probe.without_core_file()
     print(_MARK + json.dumps(check_device(index)), flush=True)
     os._exit(0)  # some drivers crash at process exit, after the result
 
 
-def check_device(index: int) -> str:
-    """Return the failure of the products of a device, "" if there is none.
+def check_device(index: int) -> str | None:
+    """Return the failure of the products of a device, "" if there is none; None without a result,
+    for example if other programs use the device's memory.
 
     Parameters
     ----------
@@ -179,8 +185,10 @@ def check_device(index: int) -> str:
         device = VulkanDevice(device_probe.device_spec(info), index)
         failure = check_products(device)
         device.close()
-    except DeviceError as error:
+    except (DeviceLost, DeviceTimeout) as error:
         return f"the check failed: {error}"
+    except VkschedError:
+        return None
     return failure
 
 

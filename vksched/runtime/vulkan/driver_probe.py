@@ -34,6 +34,9 @@ from .mesa_shader_cache import settle_shader_cache
 CHILD_LIMIT_S = 60.0
 """A driver without an answer by then hangs; a cold NVIDIA driver needs a few seconds."""
 
+_CRASHED, _SILENT = DRIVER_ENDINGS = "crashed", "gave no answer"
+"""The beginnings of the descriptions of children that a driver ended."""
+
 _MARK = "vksched-devices:"
 
 
@@ -192,11 +195,11 @@ def run_child(code: str, changes: Mapping[str, str]) -> tuple[str | None, str, s
             timeout=CHILD_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"gave no answer for {CHILD_LIMIT_S:.0f} s", "", ""
+        return f"{_SILENT} for {CHILD_LIMIT_S:.0f} s", "", ""
     except OSError:
         return "could not start", "", ""
     if done.returncode < 0:
-        return f"crashed with {_signal_name(-done.returncode)}", done.stdout, done.stderr
+        return f"{_CRASHED} with {_signal_name(-done.returncode)}", done.stdout, done.stderr
     if done.returncode > 0:
         return f"ended the process with code {done.returncode}", done.stdout, done.stderr
     return None, done.stdout, done.stderr
