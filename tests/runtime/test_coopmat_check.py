@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from test_coopmat import CARD
 from test_devices import raw
 
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from vksched.common.user_warning import VkschedWarning
 from vksched.ir.attrs import Attrs
-from vksched.ir.op import Call
+from vksched.ir.op import Call, get_op
 from vksched.ops.linalg.coopmat import guessed_tiles
+from vksched.ops.linalg.split_k import without_split
+from vksched.ops.lowering.lower import choice_of, lower
 from vksched.runtime.vulkan import coopmat_check, device_probe, driver_probe
 from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
 from vksched.runtime.vulkan.open_device import open_device
@@ -263,6 +266,36 @@ def test_products_are_compared_with_exact_results(
         assert coopmat_check.check_products(device).startswith("2 of ")
     finally:
         device.close()
+
+
+AMD = {"subgroup_size": 64, "subgroup_sizes": (32, 64)}
+XE2 = {
+    "matrices": ("float16*float16+float32 8x16x16",),
+    "subgroup_sizes": (16, 32),
+    "registers": 128,
+}
+DG2 = {
+    "matrices": ("float16*float16+float32 8x8x16",),
+    "subgroup_sizes": (8, 16, 32),
+    "registers": 128,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, AMD, XE2, DG2], ids=["NVIDIA", "AMD", "Xe2", "DG2"])
+def test_each_static_choice_is_checked(changes: dict[str, Any]) -> None:
+    limits, matmul = replace(CARD, **changes), get_op("matmul")
+    known: dict[tuple[str, bool], set[str]] = {}
+    for call in coopmat_check._calls(limits):
+        assert any("coopmat" in d.shader for d in lower(matmul, call).dispatches)
+        layout = call.inputs[0].dtype, call.attrs.as_bool("transpose_b")
+        known.setdefault(layout, set()).add(call.variant)
+    assert ("float32", True) in known and ("float16", True) in known
+    checked = replace(limits, coopmat_checked=True)
+    for dtype, transpose_b in known:
+        for side in (64, 256, 4096):
+            call = coopmat_check._call(checked, dtype, transpose_b, side, side)
+            chosen = without_split(choice_of(matmul, call).variant)
+            assert chosen in known[dtype, transpose_b]
 
 
 def test_the_checked_sums_are_exact_in_float16() -> None:

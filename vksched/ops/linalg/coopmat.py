@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
@@ -317,11 +317,20 @@ def guessed_shape(limits: Limits) -> tuple[tuple[int, int, int], int] | None:
     return max(tiles, key=lambda each: (math.prod(each[0]), each[1]), default=None)
 
 
-def guessed_tiles(limits: Limits, of: str = MATMUL) -> list[CoopmatTile]:
-    """Return the tiles from which static choices select."""
-    shape = guessed_shape(limits)
-    tiles = (tile for tile in _tiles(limits, of).values() if not tile.untransposed)
-    return [tile for tile in tiles if (tile.shape, tile.subgroup) == shape]
+def guessed_tiles(
+    limits: Limits, of: str = MATMUL, names: Collection[str] | None = None
+) -> list[CoopmatTile]:
+    """Return the tiles from which static choices select: those that transpose, if there are any.
+
+    Parameters
+    ----------
+    names
+        The variants that support a call; by default all.
+    """
+    shape, known = guessed_shape(limits), _tiles(limits, of)
+    tiles = [known[name] for name in known if names is None or name in names]
+    tiles = [tile for tile in tiles if (tile.shape, tile.subgroup) == shape]
+    return [tile for tile in tiles if not tile.untransposed] or tiles
 
 
 def with_coopmats(
@@ -349,7 +358,7 @@ def with_coopmats(
     limits = call.limits
     if not (coopmats and limits.coopmat_checked):
         return (*plain, *coopmats)
-    tile = guess_tile(guessed_tiles(limits, of), limits, sizes, batches)
+    tile = guess_tile(guessed_tiles(limits, of, coopmats), limits, sizes, batches)
     return by_guess(plain, coopmats, tile.name if tile is not None else "")
 
 

@@ -32,7 +32,7 @@ from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, get_op
 from ...ir.precision import MIXED, PRECISION
 from ...ops.linalg.coopmat import COOPMAT_SHADERS, guessed_tiles
-from ...ops.lowering.lower import lower
+from ...ops.lowering.lower import lower, variants_of
 from ...storage.cache_folder import folder_of, optional_write
 from ...storage.crash_marker import CrashMarker, crashed_variants, forget
 from ...storage.disk_cache import DiskCache
@@ -212,19 +212,25 @@ def check_products(device: VulkanDevice) -> str:
 
 
 def _calls(limits: Limits) -> Iterator[Call]:
-    """Yield products with each tile of static choices: with edges, of both types, and with both
-    layouts of b.
+    """Yield products of both types and with both layouts of b, with each tile that a static choice
+    selects for them, and with edges.
     """
-    for tile in guessed_tiles(limits):
-        m, n, k = tile.rows + tile.rows // 2, tile.columns + 8, CHECKED_STEPS
-        for dtype in (FLOAT32, FLOAT16):
-            for transpose_b in (False, True):
-                attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": transpose_b}
-                if dtype == FLOAT32:
-                    attrs[PRECISION] = MIXED
-                b = (n, k) if transpose_b else (k, n)
-                types = TensorType((m, k), dtype), TensorType(b, dtype)
-                yield Call(types, TensorType((m, n), dtype), Attrs(attrs), limits, tile.name)
+    matmul = get_op("matmul")
+    for dtype in (FLOAT32, FLOAT16):
+        for transpose_b in (False, True):
+            call = _call(limits, dtype, transpose_b, 256, 256)
+            for tile in guessed_tiles(limits, names=variants_of(matmul, call)):
+                m, n = tile.rows + tile.rows // 2, tile.columns + 8
+                yield replace(_call(limits, dtype, transpose_b, m, n), variant=tile.name)
+
+
+def _call(limits: Limits, dtype: str, transpose_b: bool, m: int, n: int) -> Call:
+    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": transpose_b}
+    if dtype == FLOAT32:
+        attrs[PRECISION] = MIXED
+    b = (n, CHECKED_STEPS) if transpose_b else (CHECKED_STEPS, n)
+    types = TensorType((m, CHECKED_STEPS), dtype), TensorType(b, dtype)
+    return Call(types, TensorType((m, n), dtype), Attrs(attrs), limits)
 
 
 def _operands(call: Call) -> tuple[NDArray, NDArray]:
