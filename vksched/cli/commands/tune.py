@@ -130,7 +130,7 @@ def _steps(
         sched,
         model,
         context_of(model, ctx),
-        cache_type=cache_type or inputs.CACHE_TYPES[0],
+        cache_type=cache_type,
         precision=precision,
         prefetch=False,
     )
