@@ -1,4 +1,5 @@
-// Merged products of a row, behind the buffers and the push block of the shader: INT8, or in float32.
+// Merged products of a row, behind the buffers and the push block of the shader: INT8, or in float32. With ROTARY the shader has tables of
+// cosines and sines, for rotary.glsl.
 #include "norm_range.glsl"
 #include "epilogue.glsl"
 
@@ -26,6 +27,9 @@ uint word_of_b(uint at) {
 #include "quant_block.glsl"
 
 uint row_at; // vec4s before the row in a
+#ifdef ROTARY
+#include "rotary.glsl"
+#endif
 #ifdef INT8
 #include "merged_dot_q8.glsl"
 #else
@@ -39,7 +43,11 @@ void main() {
     for (uint row = gl_WorkGroupID.y; row < m; row += gl_NumWorkGroups.y) {
         begin_row(row);
         for (uint first = gl_WorkGroupID.x * VEC4S_PER_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * VEC4S_PER_GROUP) {
+#ifdef ROTARY
+            const uint column = rotary_column(first + own);
+#else
             const uint column = (first + own) * 4u;
+#endif
             vec4 four;
             if (GATE != 0u) {
                 vec4 parts[2];
@@ -54,6 +62,12 @@ void main() {
                 const uint end = weight + 1u == WEIGHTS ? n : ends[weight];
                 four = dot_vec4(from, column - begin, end - begin - 1u, own, slice);
             }
+#ifdef ROTARY
+            barrier(); // what was there before has been read
+            if (slice == 0u) slices[own] = four;
+            barrier();
+            four = rotate(four, slices[own ^ 1u], row, column);
+#endif
             if (slice == 0u && column < n) {
                 const uvec4 at = result_offset + row * n + column + uvec4(0u, 1u, 2u, 3u);
                 four = epilogue(four, at);

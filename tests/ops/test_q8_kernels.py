@@ -20,6 +20,7 @@ from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check, lowering_of
 from vksched.testing.op_cases.linalg.merged_linear import merged
+from vksched.testing.op_cases.linalg.merged_linear_rope import rope
 from vksched.testing.op_cases.linalg.quantized_linear import words
 from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
@@ -125,6 +126,17 @@ def test_merged_products_round_their_rows(runner: Runner, name: str) -> None:
         lowering = lowering_of(case, MERGED)
         (one,) = lowering.dispatches
         assert one.shader == f"quant_gemv_merged_int8_{name.lower()}"
+        check(case, runner.run_lowered(case, lowering), case.expected(), runner.device.name)
+
+
+def test_merged_products_round_their_rows_and_rotate_the_results(runner: Runner) -> None:
+    for interleaved in (False, True):
+        case = rope("q4_K", (64, 32, 32), 3, 32, 24, interleaved, k=512)
+        attrs = {**case.attrs, PRECISION: BYTES}
+        case = replace(case, attrs=attrs, nmse=AS_NUMPY, of_largest=1e-2)
+        lowering = lowering_of(case, replace(MERGED, storage_buffers=9))
+        (one,) = lowering.dispatches
+        assert one.shader == "quant_gemv_merged_rope_int8_q4_k"
         check(case, runner.run_lowered(case, lowering), case.expected(), runner.device.name)
 
 

@@ -113,6 +113,38 @@ def test_nodes_of_several_homes_stay_apart() -> None:
         assert [node.op for node in graph.nodes].count("merged_linear") == count
 
 
+ROPE = replace(GPU, storage_buffers=9)
+
+
+def rotated(*sizes: int, x: vs.Tensor = NORMED, dims: int = 32, after: bool = False) -> vs.Tensor:
+    """Products of these sizes of one row; all but the last one with a rotary embedding."""
+    place = vs.input("place", (1,), "int32")
+    cos, sin = (vs.gather(vs.weight(values(8, dims // 2, seed=s)), place) for s in range(2))
+    parts = [vs.reshape(vs.linear(x, weight(n, n)), (1, n // 32, 1, 32)) for n in sizes]
+    built = [vs.rotary_embedding(part, cos, sin, rotary_dim=dims) for part in parts[:-1]]
+    both = [vs.exp(part) for part in (*built, parts[-1])]
+    return vs.concat([*both, vs.exp(parts[0])] if after else both, axis=1)
+
+
+def test_products_rotate_their_results() -> None:
+    ops = ops_of(rotated(64, 32, 96), limits=ROPE)
+    assert "merged_linear_rope" in ops and "rotary_embedding" not in ops
+    graph = graph_of(rotated(64, 32, 96), limits=ROPE)
+    (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
+    assert one.attrs["heads"] == 3 and one.attrs["head_size"] == 32 and one.attrs["normed"]
+
+
+def test_products_that_others_read_do_not_rotate_them() -> None:
+    for built, limits in (
+        (rotated(64, 32, 96, after=True), ROPE),
+        (rotated(64, 32, 96), GPU),
+        (rotated(64, 32, 96, dims=12), ROPE),
+    ):
+        ops = ops_of(built, limits=limits)
+        assert "merged_linear_rope" not in ops
+        assert "merged_linear" in ops and "rotary_embedding" in ops
+
+
 def test_words_that_are_computed_have_products_of_their_own() -> None:
     """They are not there yet where the first product is."""
     kind = format_of("q4_K")
@@ -188,6 +220,7 @@ LLAMA = Tiny(kind="Q4_K", layers=2)
 MODELS = {
     "llama Q4_K": LLAMA,
     "llama Q8_0": replace(LLAMA, kind="Q8_0"),
+    "exaone Q4_K": replace(LLAMA, architecture="exaone"),
     "qwen3 Q4_0": Tiny("qwen3", kind="Q4_0", head_norms=True, head_size=64, rotary_size=64),
     "qwen2 Q5_0": Tiny("qwen2", kind="Q5_0", biases=True),
 }
@@ -219,10 +252,11 @@ def test_tokens_have_the_logits_of_numpy(
     step = model.step(model.cache(16), 1)
     run = sched.compile(step.logits, updates=step.updates)
     ops = [node.op for node in run.plan.graph.nodes]
-    biased = name.startswith("qwen2")
-    assert ops.count("merged_linear") == tiny.layers * (1 if biased else 2)
-    transposed = 1 if name.startswith("llama") else 2
-    assert ops.count("rotary_embedding") == transposed * tiny.layers
+    biased, rotated = name.startswith("qwen2"), name.startswith(("llama", "exaone"))
+    assert ops.count("merged_linear_rope") == (tiny.layers if rotated else 0)
+    merged = ops.count("merged_linear") + ops.count("merged_linear_rope")
+    assert merged == tiny.layers * (1 if biased else 2)
+    assert ops.count("rotary_embedding") == (0 if rotated else 2 * tiny.layers)
     for at, token in enumerate(ids):
         got = run(ids=np.array([[token]], np.int32), start=np.int32(at), count=np.int32(1))
         np.testing.assert_allclose(got[0], wanted[at], rtol=1e-4, atol=1e-4)

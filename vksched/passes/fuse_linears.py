@@ -5,7 +5,8 @@
     v = linear(norm(x), Wv)
 
     silu(linear(x, Wg)) * linear(x, Wu)         is    merged_linear(x, Wg, Wu) {gate: silu}
-    rotary(q), rotary(k), of one matmul         is    slices of one rotary(q and k)
+    rotary(q), rotary(k), of one matmul         is    merged_linear_rope, or, if another op reads
+                                                      q or k, slices of one rotary(q and k)
 
 A GPU spends time to start each dispatch, and idles at each barrier. When decoding one token, this
 takes longer than the arithmetic. A single-row matmul can recompute the norm before it in each
@@ -32,13 +33,13 @@ from ..ops.quantized.merged_linear import (
     NORM,
     has_int8_kernel,
 )
+from ..ops.quantized.merged_linear_rope import NAME as ROPE_NAME
+from ..ops.quantized.merged_linear_rope import ROPE_BUFFERS, ROTARY, has_rope_kernel
 from ..ops.quantized.q8_activations import quantizes_x
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
 from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
-
-ROTARY = "rotary_embedding"
 
 
 def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph:
@@ -47,10 +48,12 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
     """
     if not is_supported(constraints.limits):
         return graph
-    runs = list(_Finder(graph, constraints).products())
+    finder = _Finder(graph, constraints)
+    runs = list(finder.products())
     if not runs:
         return graph
-    parts = _rule(graph, (*runs, *_rotary_runs(graph, runs, constraints)))
+    rotary = [finder.with_rope(run) for run in _rotary_runs(graph, runs, constraints)]
+    parts = _rule(graph, (*runs, *rotary))
     return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), constraints)
 
 
@@ -87,9 +90,13 @@ class _LinearRun(_Run):
 
     inputs: tuple[int, ...] = ()
     attrs: Attrs = Attrs()
+    tables: tuple[int, ...] = ()
+    """Cosines and sines of a rotary embedding; then `attrs` are those of merged_linear_rope."""
 
     def make(self, r: Rewriter, graph: Graph) -> int:
-        return r.emit(NAME, map(r.of, self.inputs), self.attrs)
+        tables = [_of_ahead(r, graph, each, self.members[0]) for each in self.tables]
+        op = ROPE_NAME if tables else NAME
+        return r.emit(op, (*map(r.of, self.inputs), *tables), self.attrs)
 
 
 @dataclass(eq=False)
@@ -97,6 +104,8 @@ class _RotaryRun(_Run):
     """Rotary embeddings to merge; `of` is the run whose slices they rotate."""
 
     of: _LinearRun | None = None
+    is_done: bool = False
+    """The run `of` rotates its results, so these nodes are their operands."""
 
     def make(self, r: Rewriter, graph: Graph) -> int:
         assert self.of is not None
@@ -117,11 +126,23 @@ def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
         if node.name not in members:
             return None
         run, member = members[node.name]
+        if isinstance(run, _RotaryRun) and run.is_done:
+            return node.inputs[0]
         if run.merged < 0:
             run.merged = run.make(r, graph)
         return _cut(r, run.merged, run.axis, *run.bounds(graph, member))
 
     return rule
+
+
+def _of_ahead(r: Rewriter, graph: Graph, value: int, before: int) -> int:
+    """Return the replacement of a value, emitted now if it comes after node `before`."""
+    node = graph.nodes[value]
+    if value < before or node.declaration.leaf:
+        return r.of(value)
+    return r.emit(
+        node.op, [_of_ahead(r, graph, operand, before) for operand in node.inputs], node.attrs
+    )
 
 
 def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
@@ -136,6 +157,7 @@ class _Finder:
     """Find matmuls that can be merged."""
 
     def __init__(self, graph: Graph, constraints: RewriteConstraints) -> None:
+        self._graph = graph
         self._nodes = graph.nodes
         self._constraints = constraints
         self._readers: dict[int, list[Node]] = defaultdict(list)
@@ -161,6 +183,49 @@ class _Finder:
                 alone = quantizes_x(members[0].attrs)
                 if alone or len(members) > 1 or self._norm(members[0]):
                     yield self._run(members, members, "")
+
+    def with_rope(self, rotary: _RotaryRun) -> _RotaryRun:
+        """Let the matmuls rotate their results, if these are the first ones and nothing else reads
+        them.
+        """
+        run, nodes = rotary.of, [self._nodes[i] for i in rotary.members]
+        limits = self._constraints.limits
+        assert run is not None
+        first = nodes[0]
+        size, attrs = first.type.shape[3], first.attrs
+        dims, interleaved = attrs.as_int("rotary_dim"), attrs.as_bool("interleaved")
+        tables = first.inputs[1:]
+        fits = limits is not None and limits.storage_buffers >= ROPE_BUFFERS
+        if (
+            fits
+            and has_rope_kernel(size, dims, interleaved)
+            and all(self._nodes[i].type.shape == (1, dims // 2) for i in tables)
+            and len({self._pinned_device(self._nodes[i]) for i in (*run.members, first.id)}) == 1
+            and all(
+                self._graph.view_base(node.inputs[0]) == value
+                and self._is_only_rotated(value, node.id)
+                for value, node in zip(run.members, nodes, strict=False)
+            )
+        ):
+            heads = sum(node.type.shape[1] for node in nodes)
+            own = {name: value for name, value in run.attrs.items() if name != "gate"}
+            rope = {"heads": heads, "head_size": size, "rotary_dim": dims}
+            run.attrs = Attrs({**own, **rope, "interleaved": interleaved})
+            run.tables, rotary.is_done = tables, True
+        return rotary
+
+    def _is_only_rotated(self, value: int, rotary: int) -> bool:
+        """Return True if views of a value are read by a rotary embedding only."""
+        pending = [self._nodes[value]]
+        for node in pending:  # grows during the loop
+            if not self._is_inner(node):
+                return False
+            for reader in self._readers[node.id]:
+                if reader.id in self._graph.views:
+                    pending.append(reader)
+                elif reader.id != rotary:
+                    return False
+        return True
 
     def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _LinearRun:
         first, norm = products[0], self._norm(products[0])

@@ -57,8 +57,27 @@ def _gate_up(pick: Pick) -> OpSample:
     return OpSample("merged_linear", inputs, attrs)
 
 
+def _rope(pick: Pick) -> OpSample:
+    name, interleaved = pick(st.sampled_from(list(FORMATS))), pick(st.booleans())
+    kind, normed = FORMATS[name], pick(st.booleans())
+    columns = kind.step * pick(st.integers(1, 3 if kind.step > RUN else 17))
+    head_size = 16 * pick(st.integers(1, 5))
+    step = 2 if interleaved else 8
+    rotary_dim = step * pick(st.integers(1, head_size // step))
+    counts = pick(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    weights = [words(name, head_size * n, columns, seed) for seed, n in enumerate(counts)]
+    attrs = {"format": name, "normed": normed, "eps": 1e-5, "interleaved": interleaved}
+    attrs |= {"heads": pick(st.integers(1, sum(counts)))}
+    attrs |= {"head_size": head_size, "rotary_dim": rotary_dim}
+    scale = [array(pick, "float32", (columns,))] if normed else []
+    tables = [array(pick, "float32", (1, rotary_dim // 2)) for _ in range(2)]
+    inputs = (array(pick, "float32", (1, columns)), *scale, *weights, *tables)
+    return OpSample("merged_linear_rope", inputs, attrs)
+
+
 DRAWS: dict[str, Draw] = {
     "dequantize": _dequantize,
     "quantized_linear": _linear,
     "merged_linear": _gate_up,
+    "merged_linear_rope": _rope,
 }

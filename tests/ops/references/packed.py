@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,10 +63,26 @@ def merged_linear(case: OpSample) -> NDArray:
     return np.concatenate(parts, -1).astype(np.float32)
 
 
+def merged_linear_rope(case: OpSample) -> NDArray:
+    *own, cos, sin = case.inputs
+    attrs = {**case.attrs, "gate": ""}
+    built = merged_linear(replace(case, inputs=tuple(own), attrs=attrs)).astype(np.float64)
+    size, dims = int(attrs["head_size"]), int(attrs["rotary_dim"])
+    turn = cos[0].astype(np.float64) + 1j * sin[0]
+    for head in range(int(attrs["heads"])):
+        x = built.reshape(-1)[head * size : head * size + dims]
+        pairs = x.reshape(-1, 2).T if attrs["interleaved"] else x.reshape(2, -1)
+        turned = (pairs[0] + 1j * pairs[1]) * turn
+        both = np.stack([turned.real, turned.imag], -1 if attrs["interleaved"] else 0)
+        x[:] = both.reshape(-1)
+    return built.astype(np.float32)
+
+
 ORACLES: dict[str, Oracle] = {
     "dequantize": dequantize,
     "quantized_linear": with_epilogue(quantized_linear),
     "merged_linear": with_epilogue(merged_linear),
+    "merged_linear_rope": merged_linear_rope,
 }
 
 

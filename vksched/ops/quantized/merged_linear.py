@@ -151,35 +151,53 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    limits, normed, gate = call.limits, call.attrs.as_bool("normed"), call.attrs.as_str("gate")
+    return lower_merged(call, GATES[call.attrs.as_str("gate")])
+
+
+def lower_merged(
+    call: Call,
+    gate: int,
+    rope: tuple[tuple[str, int], ...] = (),
+    constants: tuple[tuple[str, int], ...] = (),
+) -> tuple[Dispatch, ...]:
+    """Return the dispatches of merged products.
+
+    Parameters
+    ----------
+    rope, constants
+        Push fields and constants of a rotary embedding, whose tables are the last two operands.
+    """
+    limits, normed = call.limits, call.attrs.as_bool("normed")
     k, n = call.inputs[0].shape[-1], call.output.shape[-1]
-    if limits.storage_buffers < MERGED_BUFFERS:
+    tables = 2 if rope else 0
+    if limits.storage_buffers < MERGED_BUFFERS + tables:
         raise UnsupportedOp(
-            f"merged weights need a kernel with {MERGED_BUFFERS} buffers, the device "
+            f"merged weights need a kernel with {MERGED_BUFFERS + tables} buffers, the device "
             f"allows {limits.storage_buffers}"
         )
     if limits.software and k > LOOP_STEPS * RUN:
         raise UnsupportedOp(f"rows of {k} values are too long for a CPU driver")
     if not call.output.size:
         return ()
-    first, last = 1 + normed, len(call.inputs) - 1
+    first, last = 1 + normed, len(call.inputs) - 1 - tables
     weights = tuple(min(first + i, last) for i in range(MAX_WEIGHTS))
     ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MAX_WEIGHTS - 1]))
     kind, m = format_of(call.attrs["format"]), math.prod(call.output.shape[:-1])
     push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
         *(("m", m), ("n", n), ("k", k), ("ends", ends)),
-        *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps"))),
+        *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps")), *rope),
     )
-    constants: tuple[tuple[str, int], ...] = (
+    fixed: tuple[tuple[str, int], ...] = (
         *(("LOCAL_X", GEMV_LOCAL[0]), ("LOCAL_Y", GEMV_LOCAL[1]), ("NORMED", int(normed))),
-        *(("GATE", GATES[gate]), ("WEIGHTS", last - first + 1)),
+        *(("GATE", gate), ("WEIGHTS", last - first + 1)),
+        *constants,
     )
-    shader = "quant_gemv_merged"
+    shader = "quant_gemv_merged_rope" if rope else "quant_gemv_merged"
     if quantizes_x(call.attrs) and has_int8_kernel(limits, kind.name, k):
-        shader, constants = f"{shader}_int8", (*constants, ("RUNS", k // RUN))
+        shader, fixed = f"{shader}_int8", (*fixed, ("RUNS", k // RUN))
     groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
-    operands = (0, int(normed), *weights, OUTPUT)
-    return (Dispatch(f"{shader}_{kind.name.lower()}", operands, groups, push, constants),)
+    operands = (0, int(normed), *weights, *range(last + 1, last + 1 + tables), OUTPUT)
+    return (Dispatch(f"{shader}_{kind.name.lower()}", operands, groups, push, fixed),)
 
 
 def merged_shaders(name: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from functools import partial
 from ...ir.attrs import AttrValue
 from ...ir.sharding_rule import PARTIAL_SUM, REPLICATE, Factor, Sharded, linear_factors, sharding
 from . import merged_linear as merged_linear
+from . import merged_linear_rope as merged_linear_rope
 from . import moe_linear as moe_linear
 from . import quantized_linear as quantized_linear
 from .gguf_formats import format_of

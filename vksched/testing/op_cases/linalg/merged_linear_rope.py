@@ -1,0 +1,77 @@
+"""Samples of fused QKV projections: both kinds of pairs, parts of heads, several formats, one to
+three weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ....common.errors import DTypeError, ShapeError
+from ....ops.quantized.gguf_formats import FORMATS
+from ..op_sample import ErrorSample, OpSample, floats
+from .merged_linear import THREE, merged
+
+
+def rope(
+    name: str,
+    sizes: tuple[int, ...],
+    heads: int,
+    head_size: int,
+    rotary_dim: int,
+    interleaved: bool,
+    *,
+    lead: tuple[int, ...] = (1, 1),
+    k: int = 0,
+    normed: bool = True,
+) -> OpSample:
+    """Return merged products of one row, whose first `heads` heads are rotated."""
+    case = merged(name, lead, k or FORMATS[name].step, sizes, normed)
+    angles = floats(1, rotary_dim // 2, seed=7)
+    attrs = {key: value for key, value in case.attrs.items() if key != "gate"}
+    attrs |= {"heads": heads, "head_size": head_size}
+    attrs |= {"rotary_dim": rotary_dim, "interleaved": interleaved}
+    what = f"{case.name} {heads} heads of {head_size}, {rotary_dim} {'in' * interleaved}"
+    return OpSample(
+        "merged_linear_rope", (*case.inputs, np.cos(angles), np.sin(angles)), attrs, what
+    )
+
+
+def _with(case: OpSample, **attrs: int) -> OpSample:
+    return replace(case, attrs={**case.attrs, **attrs})
+
+
+BOTH = (False, True)
+CASES: list[OpSample] = [
+    *(rope(name, THREE, 3, 16, 16, True) for name in FORMATS),
+    *(rope("q4_K", (64, 32, 32), 3, 32, 32, way, k=512) for way in BOTH),
+    *(rope("q8_0", (64, 32, 32), 3, 32, 16, way, normed=False) for way in BOTH),
+    *(rope("q4_K", (128, 64), 1, 128, 128, way) for way in BOTH),
+    rope("q4_0", (128, 64, 64), 3, 64, 40, False, lead=(1,)),
+    rope("q4_0", (96, 48), 6, 24, 10, True),
+    rope("q5_1", (48,), 2, 24, 24, False),
+    rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
+]
+
+_CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
+ERRORS = [
+    ErrorSample(lambda: _with(_CASE, heads=4).result_type(), ShapeError, "at most 96"),
+    ErrorSample(lambda: _with(_CASE, head_size=12).result_type(), ShapeError, "heads of a mult"),
+    ErrorSample(lambda: _with(_CASE, rotary_dim=16).result_type(), ShapeError, "cos and sin of sh"),
+    ErrorSample(
+        lambda: rope("q4_K", (64,), 2, 32, 12, False).result_type(), ShapeError, "whole vec4s"
+    ),
+    ErrorSample(
+        lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(2,)).result_type(),
+        ShapeError,
+        "one row",
+    ),
+    ErrorSample(
+        lambda: replace(
+            _CASE, inputs=(*_CASE.inputs[:-1], _CASE.inputs[-1].astype(np.int32))
+        ).result_type(),
+        DTypeError,
+        "float32",
+    ),
+]
