@@ -123,9 +123,9 @@ def test_transposes_on_a_gpu_go_by_way_of_shared_memory() -> None:
         (dispatch,) = lower(case.declaration, case.call(GPU)).dispatches
         return dispatch
 
-    turned = dispatch_of((100, 3, 70), 2, 1, 0)
-    assert (turned.shader, turned.groups) == ("transpose_shared", (3, 4, 3))
-    assert dict(turned.push)["columns"] == 100 and dict(turned.push)["width"] == 70
+    transposed = dispatch_of((100, 3, 70), 2, 1, 0)
+    assert (transposed.shader, transposed.groups) == ("transpose_shared", (3, 4, 3))
+    assert dict(transposed.push)["columns"] == 100 and dict(transposed.push)["width"] == 70
     for shape, axes in (((100, 3), (1, 0)), ((8, 12, 64), (1, 0, 2))):
         assert dispatch_of(shape, *axes).shader == "strided_copy"
 
