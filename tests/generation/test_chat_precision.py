@@ -11,6 +11,7 @@ import pytest
 from conftest import vulkan_names
 from gguf_models import Tiny, logits_of, write
 from test_executor import null_devices
+from test_precision_networks import like_a_card
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -109,6 +110,25 @@ def test_a_gpu_with_float16_is_mixed_by_default(tmp_path: Path) -> None:
         assert caches(reader) == {GPU.name: {"float16"}}
     error = np.square(got - wanted).sum() / np.square(wanted).sum()
     assert 1e-10 < error < 1e-5  # rounded, and little
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_kernels_of_gpus_compute_it(name: str, tmp_path: Path) -> None:
+    """A driver with float16 that is taken for a GPU."""
+    device = like_a_card(name)
+    if device is None:
+        pytest.skip(f"{name} has no float16")
+    tiny = Tiny(kind="Q4_0", layers=1)
+    model, weights = with_weights(tmp_path, tiny)
+    text = [3, 7, 1, 50, 9, 2, 60, 4, 11]  # steps of 8 tokens and of one
+    wanted = logits_of(tiny, weights, np.array(text))[-1]
+    with vs.Scheduler([device], tune=False) as sched:
+        reader = Generator(sched, model, 16)
+        got = reader.prefill(text)
+        assert words(reader) == words(reader, "attention") == {device.name: {MIXED}}
+        assert caches(reader) == {device.name: {"float16"}}
+    error = np.square(got - wanted).sum() / np.square(wanted).sum()
+    assert 1e-12 < error < 1e-5
 
 
 @pytest.mark.parametrize("own", [SINGLE, HALF, BYTES])
