@@ -72,8 +72,8 @@ def merged_linear_rope(case: OpSample) -> NDArray:
     for head in range(int(attrs["heads"])):
         x = built.reshape(-1)[head * size : head * size + dims]
         pairs = x.reshape(-1, 2).T if attrs["interleaved"] else x.reshape(2, -1)
-        turned = (pairs[0] + 1j * pairs[1]) * turn
-        both = np.stack([turned.real, turned.imag], -1 if attrs["interleaved"] else 0)
+        rotated = (pairs[0] + 1j * pairs[1]) * turn
+        both = np.stack([rotated.real, rotated.imag], -1 if attrs["interleaved"] else 0)
         x[:] = both.reshape(-1)
     return built.astype(np.float32)
 
