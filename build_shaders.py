@@ -8,6 +8,7 @@ an include is looked up beside the file that asks for it, then there.
     [unary.each] names = ["SQRT_FLOAT32"]  unary_sqrt_float32: one variant for each name, which is
                                            defined, and FUNCTION as the same in small letters
     words_64 = true, in [unary.each]       each once more with WORDS_64: unary_sqrt_float32_64
+    also = { wide = "WIDE" }, there        each once more with WIDE: unary_sqrt_float32_wide
     eye.comp, not in variants.toml         one variant, by its own name
 
 Nearly all the time of a compiler goes into reading the language's own functions, once in a process.
@@ -132,6 +133,11 @@ def find_variants_of(family: Path) -> list[Variant]:
                 lower = {n: n.lower() for n in defines["names"]}
                 made = {n: {n: "1", "FUNCTION": low} for n, low in lower.items()}
                 out += [Variant(f"{stem}_{lower[n]}", path, d) for n, d in made.items()]
+                for suffix, define in defines.get("also", {}).items():
+                    out += [
+                        Variant(f"{stem}_{lower[n]}_{suffix}", path, {**d, define: "1"})
+                        for n, d in made.items()
+                    ]
                 if defines.get("words_64"):
                     out += [
                         Variant(f"{stem}_{lower[n]}_64", path, {**d, "WORDS_64": "1"})

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shader_cards import MatrixUnits, StatsError
+from shader_cards import NVIDIA, MatrixUnits, StatsError
 
 if TYPE_CHECKING:
     from vksched.ir.op import Call, Dispatch
@@ -120,8 +120,8 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
 
 
 def coopmat_pipelines(units: MatrixUnits) -> list[Pipeline]:
-    """Return the pipelines with cooperative matrices, in all tiles: products of all layouts,
-    convolutions, attention.
+    """Return the pipelines with cooperative matrices, in all tiles: products of all layouts and
+    of quantized weights, convolutions, attention.
     """
     try:
         from vksched.ir.op import get_op
@@ -140,7 +140,11 @@ def coopmat_pipelines(units: MatrixUnits) -> list[Pipeline]:
         float16=True,
         int8=True,
         registers=units.maker.registers,
-        matrices=(f"float16*float16+float32 {units.fp16}", f"int8*int8+int32 {units.int8}"),
+        matrices=(
+            *(f"float16*float16+{sums} {units.fp16}" for sums in ("float32", "float16")),
+            f"int8*int8+int32 {units.int8}",
+        ),
+        fp16_sums_faster=units.maker is NVIDIA,
     )
     found = set[Pipeline]()
     for name, call in _coopmat_calls():
@@ -165,7 +169,7 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
     from vksched.ops.attention.kv_q8_0 import row_words
     from vksched.ops.conv.conv import conv
     from vksched.ops.linalg.int8_weights import words_shape
-    from vksched.ops.quantized.gguf_formats import format_of
+    from vksched.ops.quantized.gguf_formats import FORMATS
 
     square, no_eights = (256, 256), (260, 260)
     for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):
@@ -179,9 +183,12 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
             types = (TensorType(shape, dtype),) * 2
             yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
 
-    words = TensorType((square[0], format_of("f16").row_words(square[1])), UINT32)
-    attrs = {"format": "f16", "precision": "mixed"}
-    yield "quantized_linear", Call((TensorType(square), words), TensorType(square), Attrs(attrs))
+    for name, kind in FORMATS.items():
+        words = TensorType((square[0], kind.row_words(square[1])), UINT32)
+        types, attrs = (TensorType(square), words), {"format": name, "precision": "mixed"}
+        yield "quantized_linear", Call(types, TensorType(square), Attrs(attrs))
+    attrs |= {"normed": False, "gate": "silu", "eps": 0.0}
+    yield "merged_linear", Call((*types, words), TensorType(square), Attrs(attrs))
 
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))

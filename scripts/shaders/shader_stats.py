@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -381,6 +381,15 @@ def measure_used(variants: Collection[str] | None, families: Iterable[str]) -> l
     return [measure(used_pipelines(variants, count), names) for count, names in groups.items()]
 
 
+def measure_coopmats(variants: Collection[str]) -> Iterator[Report]:
+    """Compile kernels for cooperative matrices, in all tiles, on the cards that exist."""
+    for units in COOPMAT if variants else ():
+        pipelines = [p for p in coopmat_pipelines(units) if p.variant in variants]
+        cards = [name for name in units.cards if WITH_COOPMAT[name].exists()]
+        if pipelines and cards:
+            yield measure(pipelines, cards, WITH_COOPMAT)
+
+
 def write(path: Path, reports: Sequence[Report]) -> list[Report]:
     """Write the tables of the reports, and those of the cooperative matrices of their makers. Other
     makers' tables stay what they are. Returns all reports.
@@ -420,16 +429,22 @@ def main(variants: Sequence[str], families: str, json_too: bool, path: Path | No
     try:
         if path and variants:
             raise StatsError("--write takes every variant")
-        reports = measure_used(variants, chosen)
+        coopmats = [name for name in variants if COOPMAT_NAME in name]
+        others = [name for name in variants if name not in coopmats]
+        reports = [] if coopmats and not others else measure_used(others, chosen)
+        units = list(measure_coopmats(coopmats))
         if path:
             reports = write(path, reports)
         elif json_too:
             print(as_json(reports))
         else:
-            print("\n\n".join(as_text(report, bool(variants)) for report in reports))
+            texts = [as_text(report, bool(variants)) for report in reports]
+            texts += ["\n".join(map(" | ".join, coopmat_table(each).rows)) for each in units]
+            print("\n\n".join(texts))
     except StatsError as error:
         print(f"build_shaders --stats: {error}", file=sys.stderr)
         return 1
+    reports += units
     problems = [line for report in reports for line in report.problems()]
     for line in problems:
         print(f"build_shaders --stats: {line}", file=sys.stderr)

@@ -48,10 +48,30 @@ shared VALUE done[SUBGROUPS * MATRIX_M * MATRIX_N];
 #define SUM coopmat<VALUE, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
 
 SUM sums[DOWN * ACROSS];
+// FP16_SUMS: products are summed in float16 for some steps, and these sums in float32.
+#ifdef FP16_SUMS
+#define FP16_SUM coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+FP16_SUM fp16_sums[DOWN * ACROSS];
+#define NEAR_SUMS fp16_sums
+#else
+#define NEAR_SUMS sums
+#endif
 
 void clear_sums() {
     [[unroll]] for (uint i = 0u; i < DOWN * ACROSS; ++i) sums[i] = SUM(0);
+#ifdef FP16_SUMS
+    [[unroll]] for (uint i = 0u; i < DOWN * ACROSS; ++i) fp16_sums[i] = FP16_SUM(0);
+#endif
 }
+
+#ifdef FP16_SUMS
+void add_fp16_sums() {
+    [[unroll]] for (uint i = 0u; i < DOWN * ACROSS; ++i) {
+        sums[i] += SUM(fp16_sums[i]);
+        fp16_sums[i] = FP16_SUM(0);
+    }
+}
+#endif
 
 // Where a sum begins, in rows and columns of the tile.
 uvec2 own_place() { return uvec2(gl_SubgroupID / SUBGROUPS_ACROSS * OWN_M, gl_SubgroupID % SUBGROUPS_ACROSS * OWN_N); }
@@ -72,7 +92,7 @@ void multiply() {
             if (B_UNTRANSPOSED != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
             else coopMatLoad(right, b_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
-                sums[i * ACROSS + j] = coopMatMulAdd(left[i], right, sums[i * ACROSS + j]);
+                NEAR_SUMS[i * ACROSS + j] = coopMatMulAdd(left[i], right, NEAR_SUMS[i * ACROSS + j]);
             }
         }
     }

@@ -38,19 +38,12 @@ layout(constant_id = 12) const uint UNTRANSPOSED = 0;
 #define LOAD vec4
 #define PER 4u
 #endif
-#ifdef FP16_B
-#define LOAD_OF_B FP16_LOAD
-#define PER_OF_B FP16_PER_LOAD
-#else
-#define LOAD_OF_B LOAD
-#define PER_OF_B PER
-#endif
 #include "matmul.glsl"
 #include "coopmat.glsl"
 #include "fp16_operands.glsl"
 
 DEFINE_FACTOR(rows, LOAD, PER, a, a_tile, TILE_M, A_ALONG_K, A_UNTRANSPOSED, m, a_row, a_column)
-DEFINE_FACTOR(columns, LOAD_OF_B, PER_OF_B, b, b_tile, TILE_N, (1u - B_ALONG_N), B_UNTRANSPOSED, n, b_column, b_row)
+DEFINE_FACTOR(columns, LOAD, PER, b, b_tile, TILE_N, (1u - B_ALONG_N), B_UNTRANSPOSED, n, b_column, b_row)
 
 void put() {
     barrier(); // the tiles of the step before have been read

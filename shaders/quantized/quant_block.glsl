@@ -22,7 +22,12 @@ uint pairs_before(uint tile) { return tile / 2u * (4u * TILE_UNITS + 2u) + tile 
 uint units_before(uint tile) { return tile * TILE_UNITS; }
 #endif
 
+// NATIVE_FP16: for devices that compute with float16.
+#ifdef NATIVE_FP16
+float decode_fp16(uint word) { return unpackHalf2x16(word).x; }
+#else
 #include "fp16_branchless.glsl"
+#endif
 
 uint word_of(uvec4 four, uint i) {
     const uvec2 two = mix(four.xy, four.zw, bvec2(i >= 2u));

@@ -82,6 +82,9 @@ def test_variants_are_named_by_the_table(project: Path) -> None:
     table.write_text('[one.each]\nnames = ["ADD", "SUB"]\n[one.one_wide]\nWIDTH = 9\n')
     assert names() == ["one_add", "one_sub", "one_wide"]
     assert build_shaders.find_variants()[0].defines == {"ADD": "1", "FUNCTION": "add"}
+    table.write_text('[one.each]\nnames = ["ADD"]\nalso = { wide = "WIDE" }\n')
+    assert names() == ["one_add", "one_add_wide"]
+    assert build_shaders.find_variants()[1].defines == {"ADD": "1", "FUNCTION": "add", "WIDE": "1"}
     table.write_text("[two.two]\nA = 1\n")
     message = "family/variants.toml names shaders that are not there: two"
     with pytest.raises(build_shaders.BuildError, match=message):

@@ -157,6 +157,15 @@ def test_cores_are_those_of_the_driver_or_of_intels_table(
     assert show(raw(0, **changes))[0].limits.cores == cores
 
 
+def test_consumer_cards_of_nvidia_sum_faster_in_float16(show: Show) -> None:
+    for name, faster in (
+        ("NVIDIA GeForce RTX 4070", True),
+        ("NVIDIA H100 PCIe", False),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", False),
+    ):
+        assert show(raw(0, name=name))[0].limits.fp16_sums_faster == faster
+
+
 def test_defaults_put_discrete_devices_first(show: Show) -> None:
     show(raw(0, **INTEL), raw(1), raw(2, **SOFT), raw(3, **NVIDIA))
     assert [d.name for d in device_probe.default_devices()] == [

@@ -59,6 +59,8 @@ class Limits(WeaklyReferenced):
     """Calls without a measurement may use cooperative matrices: the driver is listed in
     coopmat_drivers.py, and its results on this device were checked.
     """
+    fp16_sums_faster: bool = False
+    """Cooperative matrices add in float16 twice as fast as in float32 (NVIDIA GeForce)."""
     subgroup_sizes: tuple[int, ...] = ()
     """Subgroup sizes that a kernel may require, with full subgroups."""
     memory_budget: bool = False

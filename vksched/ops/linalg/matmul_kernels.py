@@ -25,7 +25,6 @@ from .coopmat import MANY_REGISTERS, CoopmatTile, coopmat_tile, with_coopmats
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, UNALIGNED, Vec4Tile, tiles_of, vec4_tile, vec4_variants
 from .operands import (
-    BF16_B,
     batch_strides,
     fp16_weights,
     matrices,
@@ -104,10 +103,9 @@ def fp16_weight_variants(call: Call) -> tuple[str, ...]:
     """
     _, k, _, n = matrices(call.inputs, call.attrs)
     m = call.output.shape[-2]
-    if k % 4 or m <= MAX_GEMV_ROWS:
+    if k % 4 or m <= MAX_GEMV_ROWS or call.limits.software:
         return ()
-    tiles = () if call.limits.software else vec4_variants(call, m, n, 1)
-    return tiles if fp16_weights(call) == BF16_B else with_coopmats(call, tiles, (m, n, k))
+    return vec4_variants(call, m, n, 1)
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:

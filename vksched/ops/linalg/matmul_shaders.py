@@ -10,7 +10,7 @@ from .operands import BF16_B, FP16_B
 from .split_k import SPLIT_K_SHADERS
 
 FP16_WEIGHT_SHADERS = (
-    *(f"matmul_{kind}_{FP16_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc", "coopmat")),
+    *(f"matmul_{kind}_{FP16_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc")),
     *(f"matmul_vec4_{format}{FLOAT32}" for format in (FP16_B, BF16_B)),
 )
 """The shaders of `matmul_kernels.fp16_weight_variants`."""

@@ -10,8 +10,10 @@ of equal size. The norm and the activation of a decode step thus cost no dispatc
 At precision int8 the normalized rows are quantized to 8 bits. Each workgroup does so once, in
 shared memory, for all of its columns, and multiplies by integer dot products.
 
-The pass vksched/passes/fuse_linears.py creates this op for single rows; it is not part of the
-public API. Examples: tests/passes/test_fuse_linears.py.
+Many rows are multiplied with cooperative matrices (quant_gemm.py). With `stacked`, the products are
+contiguous matrices, one after another, so that a slice of the result is a product without a copy.
+The pass vksched/passes/fuse_linears.py creates this op; it is not part of the public API. Examples:
+tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -24,17 +26,24 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Flag, Float, Optional, one_of
+from ...ir.attr_domains import Flag, Float, OneOf, Optional, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
-from ...ir.precision import BYTES, PRECISION
+from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
 from ...topology.limits import Limits
 from ..elementwise.epilogue import with_epilogue
 from ..lowering.strides import LOOP_STEPS
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
+from .quant_gemm import (
+    QUANT_GEMM_SHADERS,
+    quant_gemm,
+    quant_gemm_scratch,
+    quant_gemm_tile,
+    with_quant_gemm,
+)
 from .quant_layout import RUN, check_words
 from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, WITH_DOT, row_products
 
@@ -53,6 +62,11 @@ def has_int8_kernel(limits: Limits, format: str, k: int) -> bool:
     """Return True if workgroups quantize rows of k values, with fast integer dot products."""
     shared_bytes = k // RUN * (32 + 4 + 8) + LANES * (16 + 4 + 4)
     return limits.integer_dot_fast and format in WITH_DOT and shared_bytes <= limits.shared_bytes
+
+
+def is_stacked(attrs: Attrs) -> bool:
+    """Return True if the products are matrices one after another."""
+    return bool(attrs.get("stacked"))
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -77,6 +91,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     sizes = [words.shape[0] for words in weights]
     if gate and (len(sizes) != 2 or sizes[0] != sizes[1]):
         raise ShapeError(f"[{NAME}] expected two weights of one size for {gate}, got {sizes}")
+    if is_stacked(attrs):
+        if gate or normed:
+            raise ShapeError(f"[{NAME}] expected no gate and no norm with stacked, got {attrs}")
+        return TensorType((math.prod(x.shape[:-1]) * sum(sizes),), FLOAT32)
     return TensorType((*x.shape[:-1], sizes[0] if gate else sum(sizes)), FLOAT32)
 
 
@@ -103,6 +121,8 @@ def _normalize(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tupl
 def _merge(products: list[NDArray], attrs: Attrs) -> NDArray:
     """Concatenate the products, or multiply the second one by the activation of the first."""
     gate = attrs.as_str("gate")
+    if is_stacked(attrs):
+        return np.concatenate([each.ravel() for each in products])
     if not gate:
         return np.concatenate(products, axis=-1)
     return np.asarray(get_op(gate).reference((products[0],), Attrs()) * products[1])
@@ -119,6 +139,9 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
     Each piece recomputes the norm, which is cheap compared to the products.
     """
+    if is_stacked(attrs):
+        yield inputs, out
+        return
     count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
     (x, *scale), weights = inputs[:count], inputs[count:]
     x, result = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
@@ -150,7 +173,29 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * inputs[0].shape[-1] * products, float(moved))
 
 
+GEMV = "gemv"
+"""The variant for few rows."""
+
+
+def _weights(call: Call) -> tuple[int, ...]:
+    return tuple(range(1 + call.attrs.as_bool("normed"), len(call.inputs)))
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    if call.attrs.as_bool("normed") or not call.output.size:
+        return (GEMV,)
+    sizes = tuple(call.inputs[i].shape[0] for i in _weights(call))
+    plain = () if is_stacked(call.attrs) else (GEMV,)
+    return with_quant_gemm(call, plain, sizes, bool(call.attrs.as_str("gate")))
+
+
 def _lower(call: Call) -> tuple[Dispatch, ...]:
+    stacked = is_stacked(call.attrs)
+    if quant_gemm_tile(call):
+        gate = GATES[call.attrs.as_str("gate")]
+        return quant_gemm(call, _weights(call), gate=gate, stacked=stacked)
+    if stacked:
+        raise UnsupportedOp("stacked products need cooperative matrices of float16")
     return lower_merged(call, GATES[call.attrs.as_str("gate")])
 
 
@@ -213,13 +258,19 @@ register(
             NAME,
             _infer,
             _reference,
-            Kernel(merged_shaders("quant_gemv_merged"), _lower),
+            Kernel(
+                (*merged_shaders("quant_gemv_merged"), *QUANT_GEMM_SHADERS),
+                _lower,
+                quant_gemm_scratch,
+                variants=_variants,
+            ),
             attrs={
                 "format": FORMAT,
                 "normed": Flag(),
                 "gate": one_of(*GATES),
                 "eps": Float(0.0),
-                PRECISION: Optional(one_of(BYTES)),
+                PRECISION: Optional(OneOf(PRECISIONS)),
+                "stacked": Optional(Flag()),
             },
             operands=(2, 2 + MAX_WEIGHTS),
             work=_work,

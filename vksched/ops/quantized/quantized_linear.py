@@ -45,6 +45,13 @@ from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, rea
 from .gemv_rows import several_rows
 from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
+from .quant_gemm import (
+    QUANT_GEMM_SHADERS,
+    quant_gemm,
+    quant_gemm_scratch,
+    quant_gemm_tile,
+    with_quant_gemm,
+)
 from .quant_layout import RUN, check_words
 
 # -- dequantize ----------------------------------------------------------------------------------
@@ -291,9 +298,10 @@ def _rows(call: Call) -> int:
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
-    plain, direct = _float_variants(call), _direct_variants(call)
-    # without a check of the driver, cooperative matrices come last
-    own = (*plain, *direct) if call.limits.software else (*direct, *plain)
+    plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
+    direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
+    plain = (*plain, *direct) if call.limits.software else (*direct, *plain)
+    own = with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
     dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
@@ -304,11 +312,6 @@ def _supports_integer_dot(call: Call) -> bool:
     """Return True if a call of few rows has a kernel with integer dot products."""
     has_kernel = quantizes_x(call.attrs) and call.attrs["format"] in WITH_DOT
     return has_kernel and _rows(call) <= MAX_GEMV_ROWS
-
-
-def _direct_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants that multiply by 16-bit weights in tiles, for many rows."""
-    return fp16_weight_variants(_product_call(call)) if call.attrs["format"] in FP16_FORMATS else ()
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
@@ -358,7 +361,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
-        return ()
+        return quant_gemm_scratch(call)
     return (_step(call) * call.inputs[0].shape[-1],)
 
 
@@ -367,6 +370,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant.startswith(DEQUANTIZE):
         return _dequantize_first(call)
+    if quant_gemm_tile(call):
+        return quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
@@ -439,8 +444,7 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     x, words, *bias = call.inputs
     n, k = call.output.shape[-1], x.shape[-1]
     variant = call.variant.removeprefix(DEQUANTIZE).strip()
-    row_words, step = words.shape[-1], _step(call)
-    out: list[Dispatch] = []
+    row_words, step, out = words.shape[-1], _step(call), list[Dispatch]()
     for start in range(0, n, step):
         count = min(step, n - start)
         dispatch = dequantize_rows(call, (1, SCRATCH), count, k)
@@ -472,7 +476,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *SHADERS),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *QUANT_GEMM_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,

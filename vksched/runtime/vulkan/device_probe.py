@@ -345,6 +345,7 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
         cores=0 if type_ == "cpu" else core_count(raw),
         registers=REGISTERS.get(int(raw["vendor_id"]), defaults.registers),
+        fp16_sums_faster="GeForce" in str(raw.get("name") or ""),
         software=type_ == "cpu",
         **_features(raw),
     )

@@ -1,0 +1,364 @@
+"""Products of many float rows by quantized weights with cooperative matrices, in one dispatch.
+
+    x float32 --round to float16--------> shared memory --+
+    words ----dequantize to float16-----> shared memory --+--> cooperative matrices --> + bias
+
+Each workgroup dequantizes the rows of the weight that its tile needs, so that a weight is read once
+per tile of rows, and never stored as floats. One dispatch multiplies by up to three weights, or by
+two whose products are combined by a gated activation. If the tiles are fewer than the cores of the
+device, other workgroups compute other parts of k (split_k.py).
+
+    tile         128 x 128, 256 x 128, or 64 x 64 for few rows or columns
+    subgroup     64 x 64 of it with 32 or 64 lanes, less with fewer lanes
+
+Examples: tests/ops/test_quant_gemm.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch
+from ...ir.precision import may_round
+from ...topology.limits import Limits
+from ..linalg.coopmat import (
+    FP16,
+    MANY_REGISTERS,
+    MIN_SIDE,
+    by_guess,
+    coopmat_name,
+    coopmat_pays,
+    coopmat_subgroups,
+    guessed_shape,
+    shapes_of,
+)
+from ..linalg.matmul_kernels import BIAS_PER_COLUMN, DISPATCH_FLOPS
+from ..linalg.split_k import (
+    MIN_GAIN,
+    PARTS,
+    SPLIT_K_SHADERS,
+    add_parts,
+    parts_of,
+    split_name,
+    without_split,
+)
+from .gguf_formats import FORMATS, format_of
+from .quant_layout import RUN
+
+MAX_WEIGHTS = 3
+"""Maximum weights of one dispatch."""
+BUFFERS = 7
+"""Buffers of the kernel: x, the weights, a bias, the result and a residual."""
+_LINE_BYTES = 80
+"""Bytes of a run of float16 values in shared memory, with the padding between two runs."""
+_SUBGROUP_TILES: dict[int, dict[tuple[int, int], tuple[int, int]]] = {
+    64: {(256, 128): (64, 128), (128, 128): (64, 64), (64, 64): (64, 32)},
+    32: {(256, 128): (64, 64), (128, 128): (64, 64), (64, 64): (64, 32)},
+}
+"""Rows and columns of a subgroup, by its lanes and by the tile of its workgroup. They are limited
+by registers: an invocation has at most 128 sums.
+"""
+_FP16_SUMS_TILES = dict.fromkeys(((128, 128), (64, 64)), (64, 32))
+"""The same with float16 sums beside those of float32, for 32 lanes."""
+_FEW_REGISTERS_TILE = (64, 64)
+"""The tile of Intel's GPUs, in subgroups of two matrices: their compiler keeps each sum three
+times.
+"""
+_FP16_SUMS, _FP16_ACC = "float16*float16+float16", " fp16acc"
+_SOFTWARE_TILES = {(32, 32): (16, 16)}
+"""The same for CPU drivers: llvmpipe takes minutes to compile larger tiles."""
+_SHARE_OF_PEAK = {(256, 128): 0.9, (128, 128): 0.8, (64, 64): 0.5}
+"""Estimated share of the matrix units' peak, from the compilers' counts of other instructions."""
+_USUAL_CORES = 32
+"""Assumed number of cores of a GPU whose driver does not report it."""
+_REDUCE_RUNS = 16
+"""Runs that take as long as the dispatch that adds partial sums."""
+_MARGIN = 1.3
+"""Minimum estimated gain of a split over the best tile without, as it costs a barrier."""
+_FIXED_RUNS = 8
+"""Estimated time to start and to store a tile, in the time of runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantGemmTile:
+    """A variant of `quant_gemm_coopmat`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows, columns and depth of one cooperative matrix.
+    rows, columns : int
+        Results of a workgroup.
+    own : tuple of int
+        Rows and columns of a subgroup.
+    subgroup : int
+        Size of a subgroup.
+    fp16_sums : bool
+        If true, products are added in float16, and these sums in float32 every 128 steps along k.
+        Sums beyond 65,504 are infinite then, so that none is used without a measurement.
+    """
+
+    shape: tuple[int, int, int]
+    rows: int
+    columns: int
+    own: tuple[int, int]
+    subgroup: int
+    fp16_sums: bool = False
+
+    @property
+    def name(self) -> str:
+        name = coopmat_name(self.shape, self.rows, self.columns, self.subgroup)
+        return f"{name}{_FP16_ACC}" if self.fp16_sums else name
+
+    def shader(self, kind: str) -> str:
+        """Return the name of the kernel for a format."""
+        return f"quant_gemm_coopmat_{kind.lower()}{'_fp16acc' if self.fp16_sums else ''}"
+
+    @property
+    def subgroups(self) -> tuple[int, int]:
+        """Return the subgroups of a workgroup, along rows and along columns."""
+        return self.rows // self.own[0], self.columns // self.own[1]
+
+    @property
+    def local(self) -> int:
+        """Return the number of invocations of a workgroup."""
+        return math.prod(self.subgroups) * self.subgroup
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes of shared memory, with a gate."""
+        rows, columns, _ = self.shape
+        stored = 2 * math.prod(self.subgroups) * rows * columns * 4
+        return (self.rows + self.columns) * _LINE_BYTES + stored
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        rows, columns, depth = self.shape
+        down, across = self.subgroups
+        return (
+            ("LOCAL_X", self.local),
+            *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
+            *(("DOWN", self.own[0] // rows), ("ACROSS", self.own[1] // columns)),
+            *(("SUBGROUPS_DOWN", down), ("SUBGROUPS_ACROSS", across)),
+        )
+
+    def fits(self, limits: Limits) -> bool:
+        """Return True if a device supports this tile."""
+        rows, columns, depth = self.shape
+        whole = self.own[0] % rows == self.own[1] % (2 * columns) == RUN % depth == 0
+        aligned = depth % 8 == columns % 4 == 0
+        most = min(limits.max_invocations, limits.max_local_size[0])
+        return (
+            whole
+            and aligned
+            and self.local <= most
+            and self.shared_bytes <= limits.shared_bytes
+            and limits.storage_buffers >= BUFFERS
+        )
+
+
+@lru_cache(maxsize=64)
+def quant_gemm_tiles(limits: Limits) -> dict[str, QuantGemmTile]:
+    """Return the variants that a device supports, by name."""
+    tiles = [
+        QuantGemmTile(shape, *size, own, subgroup)
+        for shape in shapes_of(limits, FP16)
+        for subgroup in coopmat_subgroups(limits)
+        for size, own in _sizes(limits, subgroup, shape).items()
+    ]
+    if limits.fp16_sums_faster:
+        tiles += [
+            QuantGemmTile(shape, *size, own, subgroup, fp16_sums=True)
+            for shape in shapes_of(limits, _FP16_SUMS)
+            for subgroup in coopmat_subgroups(limits)
+            for size, own in _fp16_sums_sizes(limits, subgroup).items()
+        ]
+    return {tile.name: tile for tile in tiles if tile.fits(limits)}
+
+
+def _sizes(
+    limits: Limits, subgroup: int, shape: tuple[int, int, int]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return the tiles of workgroups and of their subgroups."""
+    if limits.software:
+        return _SOFTWARE_TILES
+    if limits.registers < MANY_REGISTERS:
+        return {_FEW_REGISTERS_TILE: (shape[0], 2 * shape[1])}
+    return _SUBGROUP_TILES.get(subgroup, {})
+
+
+def _fp16_sums_sizes(limits: Limits, subgroup: int) -> dict[tuple[int, int], tuple[int, int]]:
+    if limits.software:
+        return _SOFTWARE_TILES
+    return _FP16_SUMS_TILES if subgroup == 32 else {}
+
+
+def quant_gemm_tile(call: Call) -> QuantGemmTile | None:
+    """Return the tile of a call's variant, or None if the variant is another kernel."""
+    return quant_gemm_tiles(call.limits).get(without_split(call.variant))
+
+
+def quant_gemm_scratch(call: Call) -> tuple[int, ...]:
+    """Return the words of the partial sums of a variant that splits k."""
+    parts = parts_of(call.variant) if quant_gemm_tile(call) else 1
+    return (parts * call.output.size,) if parts > 1 else ()
+
+
+def with_quant_gemm(
+    call: Call, plain: tuple[str, ...], sizes: tuple[int, ...], gated: bool = False
+) -> tuple[str, ...]:
+    """Return all variants of a product, the best guess first.
+
+    Parameters
+    ----------
+    plain
+        The variants of other kernels.
+    sizes
+        Rows of each weight.
+    gated
+        If true, the products of two weights are combined.
+    """
+    limits, rows, tiles = call.limits, _rows(call), quant_gemm_tiles(call.limits)
+    names = _by_estimate(call, sizes, gated)
+
+    def is_guessed(tile: QuantGemmTile) -> bool:
+        whole = _groups(tile, rows, sizes, gated) * tile.rows * tile.columns
+        checked = (tile.shape, tile.subgroup) == guessed_shape(limits)
+        return checked and not tile.fp16_sums and coopmat_pays(limits, rows * sum(sizes), whole)
+
+    return by_guess(
+        plain, names, next((n for n in names if is_guessed(tiles[without_split(n)])), "")
+    )
+
+
+def _by_estimate(call: Call, sizes: tuple[int, ...], gated: bool) -> tuple[str, ...]:
+    """Return the variants for a call by their estimated times."""
+    rows, runs = _rows(call), call.inputs[0].shape[-1] // RUN
+    if not may_round(call) or min(rows, *sizes) < MIN_SIDE:
+        return ()
+    tiles = quant_gemm_tiles(call.limits)
+
+    def time(tile: QuantGemmTile, parts: int) -> float:
+        waves = -(-parts * _groups(tile, rows, sizes, gated) // _cores(call.limits))
+        share = _SHARE_OF_PEAK.get((tile.rows, tile.columns), 1.0)
+        steps = waves * (runs / parts + _FIXED_RUNS)
+        if parts > 1:
+            steps = _MARGIN * (steps + _REDUCE_RUNS)
+        return steps * tile.rows * tile.columns / share
+
+    def order(name: str) -> tuple[float, int, int]:
+        tile = tiles[without_split(name)]
+        return time(tile, parts_of(name)), -math.prod(tile.shape), -tile.subgroup
+
+    splits = [] if gated else [_split(call, tile, sizes) for tile in tiles.values()]
+    return tuple(sorted((*tiles, *filter(None, splits)), key=order))
+
+
+def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
+    """Return the variant that splits k into as many parts as idle cores allow; "" if that would
+    not pay, or if the device does not report its cores.
+    """
+    runs, limits = call.inputs[0].shape[-1] // RUN, call.limits
+    groups = _groups(tile, _rows(call), sizes, False)
+    words = limits.max_buffer_bytes // 4 // max(1, call.output.size)
+    fitting = [parts for parts in PARTS if groups * parts <= limits.cores and parts <= words]
+    if not fitting or MIN_GAIN * (runs / fitting[-1] + _REDUCE_RUNS) > runs:
+        return ""
+    return split_name(tile.name, fitting[-1])
+
+
+def _rows(call: Call) -> int:
+    return math.prod(call.inputs[0].shape[:-1])
+
+
+def _cores(limits: Limits) -> int:
+    return limits.cores or _USUAL_CORES
+
+
+def _column_tiles(tile: QuantGemmTile, sizes: tuple[int, ...], gated: bool) -> int:
+    """Return the tiles along columns: each is of one weight, or of both with a gate."""
+    if gated:
+        return -(-2 * sizes[0] // tile.columns)
+    return sum(-(-size // tile.columns) for size in sizes)
+
+
+def _groups(tile: QuantGemmTile, rows: int, sizes: tuple[int, ...], gated: bool) -> int:
+    return -(-rows // tile.rows) * _column_tiles(tile, sizes, gated)
+
+
+def quant_gemm(
+    call: Call,
+    weights: tuple[int, ...],
+    bias: int | None = None,
+    gate: int = 0,
+    stacked: bool = False,
+) -> tuple[Dispatch, ...]:
+    """Return the dispatches of a product of x, operand 0, by quantized weights, for a call with one
+    of these variants.
+
+    Parameters
+    ----------
+    weights
+        Operands. Each row of the result has their results, one after another.
+    bias
+        Operand with a value for each column of the result.
+    gate
+        Number of the activation in the shader; 0: none. With a gate there are two weights.
+    stacked
+        If true, the results of the weights are matrices of their own, one after another.
+    """
+    limits, m, k = call.limits, _rows(call), call.inputs[0].shape[-1]
+    tile = quant_gemm_tiles(limits)[without_split(call.variant)]
+    kind = format_of(call.attrs["format"])
+    sizes = tuple(call.inputs[i].shape[0] for i in weights)
+    missing = MAX_WEIGHTS - len(weights)
+    operands = (0, *weights, *weights[-1:] * missing, 0 if bias is None else bias, OUTPUT)
+    parts, runs = parts_of(call.variant), k // RUN
+    split_runs = -(-runs // parts)
+    parts = -(-runs // split_runs)
+    if parts > 1:
+        operands = (*operands[:4], 0, SCRATCH)
+    constants = (*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate))
+    columns = sizes[0] if gate else sum(sizes)
+    rows = m  # splits are for few tiles
+    if parts == 1:
+        rows = max(1, int(DISPATCH_FLOPS / (2.0 * sum(sizes) * k) / tile.rows)) * tile.rows
+    across = _column_tiles(tile, sizes, gate > 0)
+
+    def tiles_of(row: int, count: int) -> Dispatch:
+        before = [sum(sizes[:i]) for i in range(len(sizes))]
+        begins = [m * b + row * n for b, n in zip(before, sizes, strict=True)]
+        push = (
+            *(("m", count), ("k", k), ("sizes", (*sizes, *(0,) * missing))),
+            ("begins", (*(begins if stacked else before), *(0,) * missing)),
+            ("strides", (*(sizes if stacked else [columns] * len(sizes)), *(0,) * missing)),
+            *(("b_column", kind.row_words(k)), ("has_bias", int(bias is not None and parts == 1))),
+            *(("split_runs", split_runs), ("split_words", m * columns)),
+        )
+        return Dispatch(
+            tile.shader(kind.name),
+            operands,
+            (min(-(-count // tile.rows), limits.max_groups[0]), across, parts),
+            push,
+            constants,
+            shifts=(row * k, 0, 0, 0, 0, 0 if stacked else row * columns),
+            partial=parts > 1,
+            subgroup=tile.subgroup,
+        )
+
+    products = tuple(tiles_of(row, min(rows, m - row)) for row in range(0, m, rows))
+    if parts == 1:
+        return products
+    bias_of = (OUTPUT, 0, 1) if bias is None else (bias, BIAS_PER_COLUMN, 1)
+    added = add_parts(
+        "quant_gemm", SCRATCH, parts, call.output.size, limits, call.output.shape[-1], bias_of
+    )
+    return (*products, *added)
+
+
+QUANT_GEMM_SHADERS = (
+    *(f"quant_gemm_coopmat_{name.lower()}{end}" for name in FORMATS for end in ("", "_fp16acc")),
+    *SPLIT_K_SHADERS,
+)
