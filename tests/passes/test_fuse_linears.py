@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,23 @@ from vksched.ir.op import EPILOGUE
 from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import RewriteConstraints, fuse_linears, optimize
+from vksched.passes.set_precision import set_precision
 from vksched.runtime.vulkan import device_probe
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
+from vksched.topology.tuned_variants import TunedVariants
 
 GPU = Limits(storage_buffers=8)
+COOPMAT_GPU = replace(
+    GPU,
+    max_invocations=1024,
+    max_local_size=(1024, 1024, 64),
+    shared_bytes=65536,
+    subgroup_sizes=(32,),
+    float16=True,
+    matrices=("float16*float16+float32 16x16x16",),
+    coopmat_checked=True,
+)
 K = 256
 
 
@@ -84,6 +97,53 @@ def test_a_gate_is_one_with_both_products(activation: Callable[[vs.Tensor], vs.T
 def test_four_products_are_three_and_one() -> None:
     built = [vs.exp(vs.linear(NORMED, weight(16, seed))) for seed in range(4)]
     assert ops_of(*built).count("merged_linear") == 2
+
+
+def rows_of(m: int, *sizes: int, word: str = "mixed", limits: Limits) -> Graph:
+    """Products of a normalized value of many rows."""
+    normed = vs.rms_norm(vs.input("rows", (1, m, K)), values(K))
+    built = [vs.exp(vs.linear(normed, weight(n, n))) for n in sizes]
+    graph, _ = vs.build_graph(built)
+    graph = set_precision(graph, {node.id: word for node in graph.nodes})
+    return optimize(graph, RewriteConstraints(limits=limits))
+
+
+def test_products_of_many_rows_are_one_by_cooperative_matrices() -> None:
+    graph = rows_of(100, 128, 64, 64, limits=COOPMAT_GPU)
+    ops = [node.op for node in graph.ops if node.id not in graph.views]
+    assert ops == ["rms_norm", "merged_linear", "exp", "exp", "exp"], "no slice is a copy"
+    (built,) = (node for node in graph.nodes if node.op == "merged_linear")
+    assert built.type.shape == (100 * 256,) and built.attrs["stacked"]
+    assert built.attrs["precision"] == "mixed" and not built.attrs["normed"]
+    for change in (
+        {"word": "float32"},
+        {"limits": replace(COOPMAT_GPU, coopmat_checked=False)},
+        {"limits": replace(COOPMAT_GPU, matrices=())},
+        {"m": 16},  # most of a tile would be padding
+    ):
+        arguments: dict[str, Any] = {"m": 100, "limits": COOPMAT_GPU} | change
+        m = arguments.pop("m")
+        graph = rows_of(m, 128, 64, 64, **arguments)
+        assert "merged_linear" not in [node.op for node in graph.nodes], change
+
+
+def test_a_gate_of_many_rows_is_one_with_both_products() -> None:
+    normed = vs.rms_norm(vs.input("rows", (100, K)), values(K))
+    gate, up = (vs.linear(normed, weight(128, seed)) for seed in range(2))
+    graph, _ = vs.build_graph([vs.exp(vs.silu(gate) * up)])
+    graph = set_precision(graph, {node.id: "mixed" for node in graph.nodes})
+    graph = optimize(graph, RewriteConstraints(limits=COOPMAT_GPU))
+    assert [node.op for node in graph.ops] == ["rms_norm", "merged_linear", "exp"]
+    (built,) = (node for node in graph.nodes if node.op == "merged_linear")
+    assert built.type.shape == (100, 128) and built.attrs["gate"] == "silu"
+    assert not built.attrs.get("stacked")
+
+
+def test_a_measured_variant_does_not_change_the_graph() -> None:
+    """Measurements come and go, and graphs are cached without them."""
+    tuned = TunedVariants(dict.fromkeys(("a", "b"), "gemv 4"))
+    graph = rows_of(100, 128, 64, limits=replace(COOPMAT_GPU, tuned=tuned))
+    assert "merged_linear" in [node.op for node in graph.nodes]
 
 
 def test_what_stays_apart() -> None:

@@ -329,7 +329,9 @@ def least_limits(topology: Topology) -> Limits | None:
     # independent of the order of devices; the subgroup sizes of CPU drivers select kernels
     software = [each for each in limits if each.software]
     lanes = min((each for each in software or limits), key=lambda each: each.subgroup_size)
-    return replace(lanes, **min_limits)
+    shared = tuple(m for m in lanes.matrices if all(m in each.matrices for each in limits))
+    checked = all(each.coopmat_checked for each in limits)
+    return replace(lanes, **min_limits, matrices=shared, coopmat_checked=checked)
 
 
 def _subset(topology: Topology, working: Collection[int] | None) -> Topology:

@@ -5,13 +5,16 @@
     v = linear(norm(x), Wv)
 
     silu(linear(x, Wg)) * linear(x, Wu)         is    merged_linear(x, Wg, Wu) {gate: silu}
+    q, k, v of many rows, in float16            are   slices of one merged_linear {stacked}
     rotary(q), rotary(k), of one matmul         is    merged_linear_rope, or, if another op reads
                                                       q or k, slices of one rotary(q and k)
 
 A GPU spends time to start each dispatch, and idles at each barrier. When decoding one token, this
 takes longer than the arithmetic. A single-row matmul can recompute the norm before it in each
 workgroup. So GPUs merge single-row matmuls with quantized weights. A norm with other readers is not
-merged. Complexity: O(nodes). Examples: tests/passes/test_fuse_linears.py.
+merged. Matmuls of many rows are merged, without their norm, if the static choice multiplies them
+with cooperative matrices (quant_gemm.py). Complexity: O(nodes). Examples:
+tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ir.precision import BYTES, PRECISION
+from ..ir.op import Call
+from ..ir.precision import precision_attrs
+from ..ops.linalg.split_k import without_split
+from ..ops.lowering.lower import variants_of
 from ..ops.quantized.merged_linear import (
     COLUMNS,
     GATES,
@@ -32,12 +38,15 @@ from ..ops.quantized.merged_linear import (
     NAME,
     NORM,
     has_int8_kernel,
+    is_stacked,
 )
 from ..ops.quantized.merged_linear_rope import NAME as ROPE_NAME
 from ..ops.quantized.merged_linear_rope import ROPE_BUFFERS, ROTARY, has_rope_kernel
 from ..ops.quantized.q8_activations import quantizes_x
+from ..ops.quantized.quant_gemm import quant_gemm_tiles
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
+from ..topology.tuned_variants import TunedVariants
 from .constraints import RewriteConstraints
 from .rewrite import Rewriter, Rule, rewrite
 
@@ -98,6 +107,13 @@ class _LinearRun(_Run):
         op = ROPE_NAME if tables else NAME
         return r.emit(op, (*map(r.of, self.inputs), *tables), self.attrs)
 
+    def bounds(self, graph: Graph, member: int) -> tuple[int, int]:
+        if not is_stacked(self.attrs):
+            return super().bounds(graph, member)
+        sizes = [graph.nodes[i].type.size for i in self.members]
+        at = self.members.index(member)
+        return sum(sizes[:at]), sum(sizes[: at + 1])
+
 
 @dataclass(eq=False)
 class _RotaryRun(_Run):
@@ -130,7 +146,9 @@ def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
             return node.inputs[0]
         if run.merged < 0:
             run.merged = run.make(r, graph)
-        return _cut(r, run.merged, run.axis, *run.bounds(graph, member))
+        part = _cut(r, run.merged, run.axis, *run.bounds(graph, member))
+        shape = node.type.shape
+        return part if r[part].type.shape == shape else r.emit("reshape", (part,), {"shape": shape})
 
     return rule
 
@@ -172,7 +190,7 @@ class _Finder:
         gated = {product.id for _, _, products in gates for product in products}
         alike: dict[tuple[int, Attrs, str | None], list[Node]] = defaultdict(list)
         for node in self._nodes:
-            if self._is_row(node) and node.id not in gated:
+            if self._is_merged(node) and node.id not in gated:
                 alike[node.inputs[0], node.attrs, self._pinned_device(node)].append(node)
         for node, gate, products in gates:
             yield self._run((node,), products, gate)
@@ -232,9 +250,16 @@ class _Finder:
         inputs = norm.inputs if norm else first.inputs[:1]
         options: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
         options |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
-        options |= {PRECISION: BYTES} if quantizes_x(first.attrs) else {}
+        # the kernel for one row multiplies in float32, or in int8
+        options |= (
+            {}
+            if _is_single(first) and not quantizes_x(first.attrs)
+            else precision_attrs(first.attrs)
+        )
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
+        if len(members) > 1 and not _is_single(first):
+            options["stacked"], axis = True, 0
         return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(options))
 
     def _pinned_device(self, node: Node) -> str | None:
@@ -252,20 +277,20 @@ class _Finder:
         free = node.name not in self._constraints.observed and node.id not in self._ends
         return free and (not readers or self._readers[node.id] == [*readers])
 
-    def _is_row(self, node: Node) -> bool:
-        """Return True if a node is a single-row matmul that the merged kernel supports."""
+    def _is_merged(self, node: Node) -> bool:
+        """Return True if a node is a matmul that a merged kernel supports."""
         return (
             node.op == "quantized_linear"
             and len(node.inputs) == 2
             and self._nodes[
                 node.inputs[1]
             ].declaration.leaf  # so that it exists when a run is merged
-            and math.prod(node.type.shape[:-1]) == 1
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
             and self._multiplies_as_asked(node)
             and node.name not in self._constraints.observed
             and not self._is_on_host(node)
+            and (_is_single(node) or self._is_by_coopmats(node))
         )
 
     def _multiplies_as_asked(self, node: Node) -> bool:
@@ -275,14 +300,27 @@ class _Finder:
             return True
         return limits is not None and has_int8_kernel(limits, node.attrs.as_str("format"), k)
 
+    def _is_by_coopmats(self, node: Node) -> bool:
+        """Return True if cooperative matrices multiply a matmul of many rows on all devices."""
+        limits = self._constraints.limits
+        if limits is None or not limits.coopmat_checked:
+            return False
+        # measured variants come and go, the graph stays
+        static = replace(limits, tuned=TunedVariants())
+        types = tuple(self._nodes[i].type for i in node.inputs)
+        names = variants_of(node.declaration, Call(types, node.type, node.attrs, static))
+        return without_split(names[0]) in quant_gemm_tiles(static)
+
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""
         x = self._nodes[product.inputs[0]]
+        if not _is_single(product):
+            return None
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
         along = x.attrs.as_int("axis") == x.type.rank - 1
         here = self._pinned_device(x) == self._pinned_device(product)
-        return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
+        return x if along and here and all(map(self._is_merged, self._readers[x.id])) else None
 
     def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
         """Match a product of a gate and an up matmul; return it, the activation and both."""
@@ -293,7 +331,7 @@ class _Finder:
             if active.op not in GATES or not self._is_inner(active, node):
                 continue
             own = self._nodes[active.inputs[0]]
-            rows = self._is_row(own) and self._is_row(other) and own.type == other.type
+            rows = self._is_merged(own) and self._is_merged(other) and own.type == other.type
             if not rows or not (self._is_inner(own, active) and self._is_inner(other, node)):
                 continue
             alike = own.inputs[0] == other.inputs[0] and own.attrs == other.attrs
@@ -305,13 +343,19 @@ class _Finder:
         return None
 
 
+def _is_single(product: Node) -> bool:
+    """Return True if a matmul has a single row."""
+    return math.prod(product.type.shape[:-1]) == 1
+
+
 def _rotary_runs(
     graph: Graph, products: Sequence[_LinearRun], constraints: RewriteConstraints
 ) -> Iterator[_RotaryRun]:
     """Yield adjacent matmul outputs that get the same rotary embedding on the same device. Their
     merged output has the same memory layout.
     """
-    runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
+    merged = (run for run in products if len(run.members) > 1 and not is_stacked(run.attrs))
+    runs = {i: run for run in merged for i in run.members}
     alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.op != ROTARY or node.name in constraints.observed:
