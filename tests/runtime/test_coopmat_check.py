@@ -14,7 +14,7 @@ from conftest import vulkan_names
 from test_coopmat import CARD
 from test_devices import raw
 
-from vksched.common.dtypes import NDArray, TensorType
+from vksched.common.dtypes import UINT32, NDArray, TensorType
 from vksched.common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from vksched.common.user_warning import VkschedWarning
 from vksched.ir.attrs import Attrs
@@ -22,6 +22,7 @@ from vksched.ir.op import Call, get_op
 from vksched.ops.linalg.coopmat import guessed_tiles
 from vksched.ops.linalg.split_k import without_split
 from vksched.ops.lowering.lower import choice_of, lower
+from vksched.ops.quantized.gguf_formats import format_of
 from vksched.runtime.vulkan import coopmat_check, device_probe, driver_probe
 from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
 from vksched.runtime.vulkan.open_device import open_device
@@ -252,6 +253,10 @@ def test_products_are_compared_with_exact_results(
         attrs = Attrs({"transpose_a": False, "transpose_b": False})
         yield Call(types, TensorType((20, 36)), attrs, limits)
 
+    def usual_quantized(limits: Any) -> Iterator[Call]:
+        types = TensorType((20, 96)), TensorType((36, format_of("q8_0").row_words(96)), UINT32)
+        yield Call(types, TensorType((20, 36)), Attrs({"format": "q8_0"}), limits)
+
     def wrong(*arguments: Any) -> NDArray:
         result = product(*arguments)
         result[3, 5:7] += 1
@@ -261,9 +266,14 @@ def test_products_are_compared_with_exact_results(
         if not guessed_tiles(device.limits):
             assert coopmat_check.check_products(device) == "", "there is nothing to check"
             monkeypatch.setattr(coopmat_check, "_calls", usual)
+            monkeypatch.setattr(coopmat_check, "_quantized_calls", usual_quantized)
         assert coopmat_check.check_products(device) == ""
         monkeypatch.setattr(coopmat_check, "_product", wrong)
-        assert coopmat_check.check_products(device).startswith("2 of ")
+        failure = coopmat_check.check_products(device)
+        assert failure.startswith("2 of ") and "quantized" in failure
+        monkeypatch.setattr(coopmat_check, "_quantized_calls", lambda limits: ())
+        failure = coopmat_check.check_products(device)
+        assert failure.startswith("2 of ") and "quantized" not in failure
     finally:
         device.close()
 
@@ -296,6 +306,12 @@ def test_each_static_choice_is_checked(changes: dict[str, Any]) -> None:
             call = coopmat_check._call(checked, dtype, transpose_b, side, side)
             chosen = without_split(choice_of(matmul, call).variant)
             assert chosen in known[dtype, transpose_b]
+    quantized = {call.variant for call in coopmat_check._quantized_calls(limits)}
+    for call in coopmat_check._quantized_calls(checked):
+        for side in (64, 256, 4096):
+            types = TensorType((side, 96)), TensorType((side, *call.inputs[1].shape[1:]), UINT32)
+            here = replace(call, inputs=types, output=TensorType((side, side)), variant="")
+            assert without_split(choice_of(get_op("quantized_linear"), here).variant) in quantized
 
 
 def test_the_checked_sums_are_exact_in_float16() -> None:

@@ -25,14 +25,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.dtypes import FLOAT16, FLOAT32, NDArray, TensorType, numpy_dtype
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, NDArray, TensorType, numpy_dtype
 from ...common.errors import DeviceLost, DeviceTimeout, VkschedError
 from ...common.user_warning import warn
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, get_op
 from ...ir.precision import MIXED, PRECISION
-from ...ops.linalg.coopmat import COOPMAT_SHADERS, guessed_tiles
+from ...ops.linalg.coopmat import COOPMAT_SHADERS, guessed_shape, guessed_tiles
 from ...ops.lowering.lower import lower, variants_of
+from ...ops.quantized.gguf_formats import format_of
+from ...ops.quantized.quant_gemm import quant_gemm_tiles
 from ...storage.cache_folder import folder_of, optional_write
 from ...storage.crash_marker import CrashMarker, crashed_variants, forget
 from ...storage.disk_cache import DiskCache
@@ -53,6 +55,8 @@ CHECKED_STEPS = 3 * 32 + 8
 """Length of a sum: complete tiles along k, and a part of one."""
 LARGEST = 4
 """Largest operand: all sums are integers below 2048, which float16 represents exactly."""
+_FORMAT, _QUANTIZED_STEPS = "q8_0", 3 * 32
+"""Format of a quantized weight and length of its sums: whole runs."""
 CRASHED = "a program ended, or the machine was restarted, during the check"
 _MARK = "vksched-coopmat:"
 _MARKED = "check", "products"
@@ -113,7 +117,8 @@ def coopmat_failure(
 def _name_of(spec: DeviceSpec) -> str:
     """Return the file name of the result of a device, its driver and the shaders."""
     manifest = load_manifest()
-    shaders = [str(manifest[name]["sha256"]) for name in COOPMAT_SHADERS]
+    names = (*COOPMAT_SHADERS, f"quant_gemm_coopmat_{_FORMAT}")
+    shaders = [str(manifest[name]["sha256"]) for name in names]
     identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), *shaders)
     return f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"
 
@@ -195,12 +200,20 @@ def check_device(index: int) -> str | None:
 def check_products(device: VulkanDevice) -> str:
     """Return a description of the first wrong product, "" if all are exact."""
     singles = SingleDispatcher(device.context, device.disable_aliasing)
+    for call in _quantized_calls(device.limits):
+        x, words, values = _quantized_operands(call)
+        got = _product(device, singles, "quantized_linear", call, (x, words)).astype(np.float64)
+        wrong = int(np.count_nonzero(got != x.astype(np.float64) @ values.T))
+        if wrong:
+            return (
+                f"{wrong} of {got.size} results of a quantized product by {call.variant} are wrong"
+            )
     for call in _calls(device.limits):
         a, b = _operands(call)
         left = a.astype(np.float64)
         right = b.astype(np.float64)
         expected = left @ (right.T if call.attrs["transpose_b"] else right)
-        got = _product(device, singles, call, (a, b)).astype(np.float64)
+        got = _product(device, singles, "matmul", call, (a, b)).astype(np.float64)
         wrong = int(np.count_nonzero(got != expected))
         if wrong:
             how = "b transposed" if call.attrs["transpose_b"] else "b not transposed"
@@ -243,11 +256,38 @@ def _operands(call: Call) -> tuple[NDArray, NDArray]:
     return a, b
 
 
+def _quantized_calls(limits: Limits) -> Iterator[Call]:
+    """Yield products by quantized weights with each tile that a static choice may select."""
+    kind, k = format_of(_FORMAT), _QUANTIZED_STEPS
+    for tile in quant_gemm_tiles(limits).values():
+        if (tile.shape, tile.subgroup) == guessed_shape(limits) and not tile.fp16_sums:
+            m, n = tile.rows + tile.rows // 2, tile.columns + 8
+            types = TensorType((m, k)), TensorType((n, kind.row_words(k)), UINT32)
+            attrs = Attrs({"format": _FORMAT, PRECISION: MIXED})
+            yield Call(types, TensorType((m, n)), attrs, limits, tile.name)
+
+
+def _quantized_operands(call: Call) -> tuple[NDArray, NDArray, NDArray]:
+    """Return x and words with small integers, and the values of the words."""
+    rng, k = np.random.default_rng(2), _QUANTIZED_STEPS
+    x = rng.integers(-LARGEST, LARGEST, call.inputs[0].shape, endpoint=True).astype(np.float32)
+    values = rng.integers(-LARGEST, LARGEST, (call.output.shape[-1], k), np.int8, endpoint=True)
+    blocks: NDArray = np.empty((len(values), k // 32, 34), np.uint8)
+    blocks[..., :2] = np.ones(1, np.float16).view(np.uint8)
+    blocks[..., 2:] = values.view(np.uint8).reshape(len(values), k // 32, 32)
+    words = format_of(_FORMAT).pack_u32(blocks.reshape(len(values), -1), k)
+    return x, words, values.astype(np.float64)
+
+
 def _product(
-    device: VulkanDevice, singles: SingleDispatcher, call: Call, operands: tuple[NDArray, NDArray]
+    device: VulkanDevice,
+    singles: SingleDispatcher,
+    op: str,
+    call: Call,
+    operands: tuple[NDArray, NDArray],
 ) -> NDArray:
     """Return the result of a product on a device."""
-    lowering = lower(get_op("matmul"), call)
+    lowering = lower(get_op(op), call)
     sizes = *(t.words for t in call.inputs), call.output.words, lowering.scratch_words, 4
     buffers = [device.context.host(max(words, 1), read=True) for words in sizes]
     recording = device.context.recording()
