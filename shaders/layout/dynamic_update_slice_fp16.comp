@@ -1,8 +1,9 @@
 #version 450
 // result[slice, start + r, c] = rows[slice, r, c] where 0 <= start + r < size, of float16, two a word; all else of the result stays as it is.
-// rows: (slices, many, inner), start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
+// rows: (slices, many, inner), float16 too, or with FLOAT_ROWS float32, which is rounded. start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
 // One workgroup strides over the words that the rows of all slices may touch, `each` of a slice; a word of two slices is the first one's.
 // Source: none.
+#extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 
@@ -33,9 +34,14 @@ uint find_source(uint element) {
     return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
 }
 
+#ifdef FLOAT_ROWS
+#include "fp16.glsl"
+uint read_fp16(uint element) { return float_to_fp16(uintBitsToFloat(rows[rows_offset + element])); }
+#else
 uint read_fp16(uint element) {
     return rows[rows_offset + element / 2u] >> (16u * (element & 1u)) & 0xffffu;
 }
+#endif
 
 void main() {
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;

@@ -13,13 +13,13 @@ from vksched.importers import load_gguf
 
 MOST = {
     ("1.1B", 1, "float32", "f32"): (163, 115),
-    ("1.1B", 1, "mixed", "f16"): (207, 115),
-    ("1.1B", 1, "int8", "f16"): (207, 115),
+    ("1.1B", 1, "mixed", "f16"): (163, 115),
+    ("1.1B", 1, "int8", "f16"): (163, 115),
     ("1.1B", 512, "float32", "f32"): (576, 395),
     ("1.1B", 512, "mixed", "f16"): (620, 395),
     ("8B", 1, "float32", "f32"): (233, 165),
-    ("8B", 1, "mixed", "f16"): (297, 165),
-    ("8B", 1, "int8", "f16"): (297, 165),
+    ("8B", 1, "mixed", "f16"): (233, 165),
+    ("8B", 1, "int8", "f16"): (233, 165),
 }
 """The most dispatches and barriers by model, tokens, precision and element type of the cache."""
 

@@ -13,7 +13,7 @@ from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import COUNTERS, Call, get_op
 from vksched.ops.attention.attention_decode import decode_parts, decode_rows
-from vksched.ops.lowering.lower import Lowering, lower
+from vksched.ops.lowering.lower import Lowering, lower, variants_of
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.limits import Limits
 
@@ -51,6 +51,16 @@ def test_a_gpu_with_the_memory_model_has_one_dispatch() -> None:
 def test_others_combine_parts_in_a_dispatch_of_its_own(limits: Limits) -> None:
     lowering = lowered(limits)
     assert lowering.dispatches[-1].shader == "attention_combine" and not lowering.counters
+
+
+def test_a_mask_is_no_key_count() -> None:
+    q, k, mask = (vs.input(n, (1, 2, m, SIZE)) for n, m in (("q", 1), ("k", SIZE), ("mask", 1)))
+    graph, _ = vs.build_graph([vs.attention(q, k, k, mask)])
+    node = next(n for n in graph.nodes if n.op == "attention")
+    call = Call(graph.input_types(node), node.type, node.attrs, GPU)
+    for variant in variants_of(get_op("attention"), call):
+        lowering = lower(get_op("attention"), replace(call, variant=variant))
+        assert all("decode" not in dispatch.shader for dispatch in lowering.dispatches)
 
 
 def test_many_queries_have_other_kernels() -> None:

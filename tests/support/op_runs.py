@@ -103,7 +103,7 @@ def _limits_of_case(case: OpSample, own: Limits) -> dict[str, Limits]:
     }
     if case.op in WITH_DOTS:
         few["a GPU with its own dot products"] = Limits(integer_dot=own.integer_dot)
-    if case.op == "attention_with_kvcache" and own.memory_model:
+    if case.op.startswith("attention") and own.memory_model:
         few["a GPU that synchronizes workgroups"] = SYNCHRONIZED
     return {"its own limits": own, **LOWERED, **few}
 

@@ -6,6 +6,7 @@
     convert_weights_to_fp16
                            store weights as float16 for matmuls of few rows, if their precision
                            mode allows it
+    fuse_cache_writes      round new rows of a KV cache where they are written
     fuse_dequantize        let matmuls and gathers read quantized weights directly
     fuse_sibling_linears   merge single-row matmuls of one input, with their norm and activation
     convolve               compute 3 x 3 convolutions by Winograd's algorithm
@@ -36,6 +37,7 @@ from .constraints import RewriteConstraints
 from .fp16_weights import convert_weights_to_fp16
 from .fuse_activations import to_gelu, to_hard_swish, to_silu
 from .fuse_attention import fold_output_transpose, fold_transpose_into_attention, to_attention
+from .fuse_cache_writes import fuse_cache_writes
 from .fuse_conv_affine import fold_scale, fold_shift
 from .fuse_dequantize import fuse_dequantize
 from .fuse_elementwise import fuse_elementwise_ops
@@ -90,6 +92,7 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     fuse_patterns,
     convert_weights_to_fp16,
+    fuse_cache_writes,
     fuse_dequantize,
     fuse_sibling_linears,
     convolve,

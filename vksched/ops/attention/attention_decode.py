@@ -70,7 +70,7 @@ def decode_parts(limits: Limits, tiles: int, keys: int) -> int:
 def decode_variants(call: Call, sizes: Sizes) -> tuple[str, ...]:
     """Return the variant of a call with a KV cache, if the device supports it."""
     rows = decode_rows(call.limits, sizes.rows, sizes.depth, sizes.columns)
-    return (DECODE,) if rows and len(call.inputs) > 3 else ()
+    return (DECODE,) if rows else ()
 
 
 def decode_counters(call: Call, sizes: Sizes) -> int:

@@ -33,6 +33,7 @@ from .attention_launch import (
     TILES,
     UNBOUNDED,
     Launch,
+    cached_variants,
     columns_of_lane,
     coopmat_of,
     launch,
@@ -399,7 +400,7 @@ CACHED_KERNEL = Kernel(
     (*_shaders("", *_KVCACHE_KINDS), *_GEMV_SHADERS, *DECODE_SHADERS, *WHOLE_COPIES),
     _lower_cached,
     _scratch_cached,
-    variants=variants,
+    variants=cached_variants,
     takes_fp16=_fp16_kvcache,
     counters=_counters,
 )

@@ -97,8 +97,8 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Return the variants, the best guess first: for few queries one dispatch, shared memory on
-    GPUs, subgroups on CPU drivers, and cooperative matrices.
+    """Return the variants, the best guess first: shared memory on GPUs, subgroups on CPU drivers,
+    and cooperative matrices.
     """
     if call.output.size == 0:
         return ()
@@ -107,7 +107,14 @@ def variants(call: Call) -> tuple[str, ...]:
     sizes = s.rows, s.keys, s.depth, s.columns
     coopmats = () if few else attention_coopmat_variants(call, *sizes)
     guess = guessed_attention_coopmat(call, *sizes)
-    return (*decode_variants(call, s), *by_guess(_plain_variants(call, s), coopmats, guess))
+    return by_guess(_plain_variants(call, s), coopmats, guess)
+
+
+def cached_variants(call: Call) -> tuple[str, ...]:
+    """Return the variants of a call with a KV cache: for few queries one dispatch comes first."""
+    if call.output.size == 0:
+        return ()
+    return (*decode_variants(call, sizes_of(call)), *variants(call))
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:

@@ -2,8 +2,9 @@
 
     data   a b c d e        start 1, rows x y        result   a x y d e
 
-The op cannot fail: rows outside of the data are dropped. It may therefore update a state in place,
-at the cost of the rows only, however large the state is.
+Rows of float32 are rounded to data of float16, so a KV cache of float16 needs no cast of its new
+rows. The op cannot fail: rows outside of the data are dropped. It may therefore update a state in
+place, at the cost of the rows only, however large the state is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 
 import numpy as np
 
-from ...common.dtypes import FLOAT16, INT64, NDArray, TensorType, normalize_axis
+from ...common.dtypes import FLOAT16, FLOAT32, INT64, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
 from ...ir.attr_domains import Axis
 from ...ir.attrs import Attrs
@@ -38,7 +39,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     data, rows, start = inputs
     axis = attrs.as_int("axis")
     check_index_type("dynamic_update_slice", start)
-    if rows.dtype != data.dtype:
+    if rows.dtype != data.dtype and not _rounds(inputs):
         raise DTypeError(
             f"[dynamic_update_slice] expected {data.dtype} rows, got {rows.dtype}; try vs.cast"
         )
@@ -56,6 +57,11 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return data
 
 
+def _rounds(inputs: tuple[TensorType, ...]) -> bool:
+    """Return True if rows of float32 are rounded to float16."""
+    return inputs[0].dtype == FLOAT16 and inputs[1].dtype == FLOAT32
+
+
 def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
     """Write the rows into an array that holds the data."""
     _, rows, start = inputs
@@ -68,7 +74,8 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
         if begin < end:
             lead = (slice(None),) * along
             at, selected = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
-            to[at] = new[selected]
+            with np.errstate(all="ignore"):  # values beyond float16 are infinite, as in a cast
+                to[at] = new[selected]
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -82,6 +89,8 @@ def _native_program(
 ) -> NativeProgram | None:
     """Return the native program of the in-place write, for any type."""
     data, rows, start = inputs
+    if _rounds(inputs):
+        return None
     axis = attrs.as_int("axis")
     lines, itemsize = math.prod(data.shape[:axis]), data.host_bytes // max(1, data.size)
     numbers = (
@@ -111,7 +120,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if data.dtype == FLOAT16:
         each = many * inner // 2 + 1  # words; the first and the last may have a separate half
         shader, count, push = (
-            "dynamic_update_slice_fp16",
+            f"dynamic_update_slice_fp16{'_rounded' if _rounds(call.inputs) else ''}",
             slices * each,
             (("each", each), ("slices", slices), *sizes),
         )
@@ -123,6 +132,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _words(call: Call) -> Call | None:
+    if _rounds(call.inputs):
+        return None
     return as_u32(call, call.attrs.as_int("axis") < call.output.rank - 1)
 
 
@@ -144,7 +155,10 @@ register(
         _infer,
         _reference,
         Kernel(
-            (*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
+            (
+                *(*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
+                "dynamic_update_slice_fp16_rounded",
+            ),
             _lower,
             as_u32=_words,
             takes_fp16=_fp16,
@@ -153,6 +167,7 @@ register(
         operands=(3, 3),
         work=_work,
         indices=(2,),
+        any_dtype=True,
         native_program=_native_program,
         in_place=InPlace(updated_operand=0, write=_write),
     )
@@ -176,7 +191,7 @@ def dynamic_update_slice(
     data
         (..., n, ...), with n on the axis.
     rows
-        As data, with any size on the axis.
+        As data, with any size on the axis; float32 is rounded to data of float16.
     start
         () or, if `axis` is not 0, one per index of axis 0, (b,).
     """

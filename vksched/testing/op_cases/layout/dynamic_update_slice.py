@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .... import ops
@@ -28,6 +30,12 @@ def write(
         {"axis": axis},
         f"{data.dtype} {start} {axis} {name}".strip(),
     )
+
+
+def _rounded(case: OpSample) -> OpSample:
+    """Return a case of float16 with rows of float32."""
+    data, rows, start = case.inputs
+    return replace(case, inputs=(data, rows.astype(np.float32) * np.float32(1.001), start))
 
 
 _PLACES: list[tuple[Shape, int, int, int]] = [  # data, rows, start, axis
@@ -71,6 +79,15 @@ CASES += [
             ((509, 1, 3), 1, 0, 1),
             ((1, 3, 509, 5), 7, 300, 2),
             ((3, 7, 5), 2, (0, 3, 5), 1),
+            ((3, 4, 7, 5), 2, (5, -1, 100), 2),
+            ((71, 73), 31, 40, 0),
+        )
+    ),
+    *(
+        _rounded(write(floats(*shape).astype(np.float16), many, start, axis, name="rounded"))
+        for shape, many, start, axis in (
+            ((1, 2, 70, 64), 1, 33, 2),
+            ((1, 2, 70, 64), 3, 69, 2),
             ((3, 4, 7, 5), 2, (5, -1, 100), 2),
             ((71, 73), 31, 40, 0),
         )
