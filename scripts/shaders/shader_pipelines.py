@@ -89,6 +89,9 @@ def used_pipelines(variants: Collection[str] | None = None, registers: int = 255
         subgroup_size=32 if intel else 64,
         float16=True,
         registers=registers,
+        storage_buffers=16,
+        memory_model=True,
+        integer_dot=True,
     )
     least = Limits(registers=registers)
     calls = {(case.op, case.call(card)) for case in (*CASES, *PRECISE)}

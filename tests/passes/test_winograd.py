@@ -193,7 +193,7 @@ GPU = Limits(
 
 
 def rewritten(limits: Limits, images: int, channels: int, side: int, precision: str = "") -> bool:
-    """Whether a GPU computes a layer of ResNet by Winograd's algorithm."""
+    """True if a GPU computes a layer of ResNet by Winograd's algorithm."""
     x = vs.input("x", (images, channels, side, side))
     w = vs.weight(np.full((channels, channels, 3, 3), 0.5, np.float32), "w")
     graph = vs.build_graph(vs.conv(x, w, padding=1))[0]

@@ -107,9 +107,10 @@ def test_a_device_lacks_the_features_that_its_driver_breaks(
         (),
     )
     assert whole.limits.matrices == tuple(UNITS)
-    assert replace(arc.limits, matrices=tuple(UNITS)) == whole.limits
+    on_intel = replace(whole.limits, registers=128)
+    assert replace(arc.limits, matrices=tuple(UNITS)) == on_intel
     assert replace(venus.limits, float16=True, subgroup_sizes=(32, 64)) == whole.limits
     monkeypatch.setenv("VKSCHED_IGNORE_DRIVER_FAULTS", "1")
     arc, venus, _ = survey().devices[:3]
-    assert arc.limits == venus.limits == whole.limits
+    assert (arc.limits, venus.limits) == (on_intel, whole.limits)
     assert arc.faults == ()
