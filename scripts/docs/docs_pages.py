@@ -62,6 +62,12 @@ def _hardware() -> str:
     return hardware_table(DOCS / "performance" / "data" / "hardware").as_markdown()
 
 
+def _card_predictions() -> str:
+    from card_model import predictions_as_markdown
+
+    return predictions_as_markdown(DOCS / "performance" / "data" / "card-predictions.json")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "ops": _ops,
     "op-functions": _functions,
@@ -76,6 +82,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "shader-intel": _stored(SHADERS, "intel"),
     "performance": _performance,
     "hardware": _hardware,
+    "card-predictions": _card_predictions,
 }
 
 
