@@ -1,0 +1,35 @@
+"""The barriers of networks on described GPUs: none may come back."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from benchmark_folders import add_benchmarks
+
+BARRIERS = {
+    ("NVIDIA H100", "MiniLM 8 x 32 tokens"): 52,
+    ("NVIDIA H100", "GPT-2 prompt 512"): 51,
+    ("NVIDIA H100", "ResNet-50"): 92,
+    ("Radeon RX 6600", "MiniLM 8 x 32 tokens"): 46,
+    ("Radeon RX 6600", "GPT-2 prompt 512"): 45,
+    ("Radeon RX 6600", "ResNet-50"): 87,
+}
+"""The most barriers of a run in float32. Six of an H100's are those of split sums; ResNet-50 had
+105 on both.
+"""
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    add_benchmarks(monkeypatch)
+    import network_dispatches
+
+    return network_dispatches
+
+
+@pytest.mark.parametrize(("card", "network"), BARRIERS)
+def test_networks_have_no_more_barriers(card: str, network: str, counts: ModuleType) -> None:
+    count = counts.count(network, counts.spec_of(card))
+    assert count.barriers <= BARRIERS[card, network]
+    assert count.dispatches == sum(count.kernels.values()) >= count.barriers / 2
