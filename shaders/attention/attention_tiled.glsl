@@ -126,7 +126,8 @@ void load_values(uint v_at, uint end) {
 #define FETCH_AHEAD(fetch) fetch;
 
 const uint Q_READS = (ROWS * STEP + gl_WorkGroupSize.x * 4u - 1u) / (gl_WorkGroupSize.x * 4u);
-const uint READS = KEYS * STEP / (gl_WorkGroupSize.x * 4u);
+const uint READS = (KEYS * STEP + gl_WorkGroupSize.x * 4u - 1u) / (gl_WorkGroupSize.x * 4u);
+const bool EVEN = KEYS * STEP % (gl_WorkGroupSize.x * 4u) == 0u; // all invocations read the same number
 TILE q_read[Q_READS * 4u];
 TILE read[READS * 4u];
 
@@ -157,7 +158,9 @@ void put_tiles() {
     }
     [[unroll]] for (uint i = 0u; i < READS; ++i) {
         const uvec2 in_tile = uvec2(own_read(i) / STEP, own_read(i) % STEP);
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) tile[in_tile.x * ALONG + in_tile.y + j] = read[i * 4u + j];
+        if (EVEN || in_tile.x < KEYS) {
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) tile[in_tile.x * ALONG + in_tile.y + j] = read[i * 4u + j];
+        }
     }
 }
 
@@ -174,6 +177,7 @@ void fetch_values(uint v_at, uint end) {
 void put_values() {
     bool is_non_finite = false;
     [[unroll]] for (uint i = 0u; i < READS; ++i) {
+        if (!EVEN && own_read(i) >= KEYS * STEP) break;
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
             const TILE value = read[i * 4u + j];
             tile[own_read(i) + j] = value;

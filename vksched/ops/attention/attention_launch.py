@@ -52,10 +52,12 @@ GPU, so that reading keys and values half as often pays.
 TILED_LANES = 128
 """Invocations of a workgroup in shared memory, if their sums stay in registers."""
 _OWN_ROWS = {"tiled": 4, "mixed": 4, "fp16acc": 2}
-_OWN_SUMS = {"tiled": 16, "mixed": 16, "fp16acc": 8}
+_OWN_SUMS = {"tiled": 20, "mixed": 16, "fp16acc": 8}
 """Maximum rows, and results, of an invocation with few registers, by kind of tiles: Intel's
 compiler spills beyond them.
 """
+_FETCHED = {"tiled": 2, "mixed": 0, "fp16acc": 0}
+"""Results that take as many registers as what is fetched ahead, for each row of an invocation."""
 CACHED_BUFFERS = 5
 """Buffers that attention with a KV cache binds: q, k, v, the key count and the result."""
 GROUPS_WANTED, MIN_PART = 256, 128
@@ -189,7 +191,7 @@ def _spills(kind: str, rows: int, columns: int, limits: Limits) -> bool:
 
 def _fits_registers(kind: str, rows: int, columns: int, lanes: int) -> bool:
     own = rows * LANES_ACROSS // lanes
-    return own <= _OWN_ROWS[kind] and own * columns <= _OWN_SUMS[kind]
+    return own <= _OWN_ROWS[kind] and own * (columns + _FETCHED[kind]) <= _OWN_SUMS[kind]
 
 
 def launch(call: Call, s: Sizes) -> Launch:

@@ -40,6 +40,8 @@ CONV_VEC4 = "conv_vec4"
 _PREFIX = "implicit "
 _TAPS_BYTES = 1024
 """Bytes of shared memory for the taps of a window."""
+_GATHER_REGISTERS = 16
+"""Registers that an invocation needs besides those of a matrix product, by Intel's compiler."""
 _GATHER = 40.0
 """Instructions of an invocation that gather its windows of a tile, for 128 multiply-adds and more.
 """
@@ -50,9 +52,12 @@ _MIN_ROWS = 8
 
 def _tiles(limits: Limits) -> dict[str, Vec4Tile]:
     """Return the tiles by name of the variant."""
-    room = limits.shared_bytes - _TAPS_BYTES
-    tiles = (tile for tile in tiles_of(limits).values() if tile.shared_bytes <= room)
-    return {f"{_PREFIX}{tile.rows}x{tile.columns}": tile for tile in tiles}
+    return {
+        f"{_PREFIX}{tile.rows}x{tile.columns}": tile
+        for tile in tiles_of(limits).values()
+        if tile.shared_bytes + _TAPS_BYTES <= limits.shared_bytes
+        and tile.registers + _GATHER_REGISTERS <= limits.registers
+    }
 
 
 def implicit_tile(call: Call) -> Vec4Tile | None:
