@@ -227,5 +227,9 @@ def test_a_convolution_by_cooperative_matrices_stays_one_dispatch() -> None:
     coopmats = [name for name in variants_of(get_op("conv"), call) if name.startswith("coopmat")]
     tuned = TunedVariants({cache_key(get_op("conv"), call): coopmats[0]})
     assert rewritten(GPU, 1, 64, 56, "mixed")
+    checked = replace(GPU, coopmat_checked=True)  # the static choice there
+    assert not rewritten(checked, 1, 64, 56, "mixed")
+    assert not rewritten(checked, 32, 64, 56, "mixed")
+    assert rewritten(checked, 1, 64, 56)
     assert not rewritten(replace(GPU, tuned=tuned), 1, 64, 56, "mixed")
     assert rewritten(replace(GPU, tuned=tuned), 1, 64, 56)
