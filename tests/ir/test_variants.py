@@ -194,7 +194,7 @@ LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared
         (4096, GPU, "vec4 128x64"),
         (1024, LARGE_GPU, "vec4 64x64"),
         (256, LARGE_GPU, "vec4 32x64"),
-        (4095, LARGE_GPU, "tiled 32x64"),
+        (4095, LARGE_GPU, "unaligned 128x128"),
     ],
 )
 def test_gpus_get_the_largest_tiles_that_fill_them(size: int, limits: Limits, guess: str) -> None:
