@@ -64,7 +64,6 @@ CHECKED = {"coopmat_checked": True, "subgroup_arithmetic": True}
 TOKENS = (1, 512)
 MODES = {"before": ("float32", "f32"), "after": ("mixed", "f16")}
 """The default precision of language models on GPUs, and the element type of the KV cache."""
-PRODUCTS = ("quantized_linear", "merged_linear", "matmul")
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def work_of(graph: Graph, node: Node, tokens: int) -> tuple[float, float]:
     types = graph.input_types(node)
     if node.op.startswith("attention"):  # causal: half of the keys of the step
         return 2.0 * node.type.size * tokens, 0.0
-    if node.op not in PRODUCTS:
+    if "linear" not in node.op and node.op != "matmul":  # all that multiply by weights
         return 0.0, 0.0
     work = node.declaration.work(types, node.type, node.attrs)
     return work.flops, float(sum(t.device_bytes for t in types if t.dtype == UINT32))

@@ -68,8 +68,9 @@ def _constants(
 SHARES = "shares of the specification: 90 % of the bandwidth, "
 CONSTANTS: Mapping[str, CardConstants] = {
     "NVIDIA H100": _constants(
-        *(2600, 31, 190, 124, 11.0),
-        "measured: reads, products of 128 to 8,192 rows, a level of 0.1.0's decode",
+        *(2600, 31, 112, 124, 11.0),
+        "measured: reads, a level of 0.1.0's decode, mixed products of 1,024 to 2,048 rows (83 and "
+        "151); float32 and int8 are assumptions",
     ),
     "GeForce RTX 4070": _constants(
         *(454, 17.5, 41, 70, 5.0), f"{SHARES}60 % of float32, 70 % of matrices with float32 sums"
