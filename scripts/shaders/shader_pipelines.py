@@ -110,7 +110,38 @@ def used_pipelines(variants: Collection[str] | None = None, registers: int = 255
                     if dispatch.shader in wanted:
                         steps, changed = dispatch.steps, _changed(dispatch)
                         used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
+    used |= {p for p in _subgroup_pipelines(calls) if p.variant in wanted}
     return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
+
+
+def _subgroup_pipelines(calls: Collection[tuple[str, Call]]) -> Iterator[Pipeline]:
+    """Yield the pipelines of calls that require a subgroup size and no cooperative matrices. They
+    are compiled in the usual size of each card.
+    """
+    from vksched.ir.op import get_op
+    from vksched.ops.lowering.lower import lower, variants_of
+    from vksched.topology.limits import Limits
+
+    card = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        storage_buffers=16,
+        subgroup_size=64,
+        subgroup_sizes=(64,),
+        subgroup_shuffle=True,
+        subgroup_arithmetic=True,
+        float16=True,
+    )
+    for name, call in calls:
+        op, here = get_op(name), replace(call, limits=card)
+        if name not in ("quantized_linear", "merged_linear"):
+            continue
+        for variant in variants_of(op, here):
+            for dispatch in lower(op, replace(here, variant=variant)).dispatches:
+                if dispatch.subgroup:
+                    steps, changed = dispatch.steps, _changed(dispatch)
+                    yield Pipeline(dispatch.shader, changed, steps.calls, steps.words)
 
 
 def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:

@@ -29,6 +29,8 @@ class Limits(WeaklyReferenced):
     subgroup_size: int = 1
     subgroup_shuffle: bool = False
     """Kernels may use subgroup shuffles."""
+    subgroup_arithmetic: bool = False
+    """Kernels may use sums and maxima of a subgroup."""
     int64: bool = False
     """Kernels may use 64-bit integers."""
     int16: bool = False

@@ -42,6 +42,7 @@ from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
+from . import gemv_mixed
 from .gemv_rows import several_rows
 from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
@@ -325,7 +326,7 @@ def _float_variants(call: Call) -> tuple[str, ...]:
             return tuple(f"{DEQUANTIZE} {name}" for name in names)
         return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
+        return *gemv_mixed.variants(call), "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (DEQUANTIZE,)
     rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
@@ -370,6 +371,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant.startswith(DEQUANTIZE):
         return _dequantize_first(call)
+    if call.variant in gemv_mixed.VARIANTS:
+        return (gemv_mixed.dispatch(call),)
     if quant_gemm_tile(call):
         return quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
     if call.variant not in (*GEMV, *ROWS, *DOT):
@@ -466,6 +469,7 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
 DOT_SHADERS = ("quantize_activations", *(f"gemv_q8_activations_{n.lower()}" for n in WITH_DOT))
 LINEAR_SHADERS = (
     *(f"quant_gemv_{name.lower()}" for name in FORMATS),
+    *gemv_mixed.SHADERS,
     *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
