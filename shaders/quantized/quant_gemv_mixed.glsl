@@ -85,6 +85,23 @@ void load_rows(Rows rows, uint run, out Run loaded[MOST_ROWS]) {
     }
 }
 
+// The value of column `own` of a team. back: what sums are multiplied by.
+float result_of(float sums[MOST_ROWS], uint own, float back) {
+    float value = sums[0], up = sums[COLUMNS % ROWS];
+    [[unroll]] for (uint r = 1u; r < COLUMNS; ++r) {
+        value = own == r ? sums[r] : value;
+        if (GATE != 0u) up = own == r ? sums[(COLUMNS + r) % ROWS] : up;
+    }
+    value *= back;
+    return GATE == 0u ? value : activation(value) * (up * back);
+}
+
+void store_column(uint column, float value) {
+    if (BIASED != 0u) value += bias[bias_offset + column];
+    const uint at = result_offset + column;
+    result[at] = epilogue(vec4(value), uvec4(at)).x;
+}
+
 void main() {
     const uint team = gl_SubgroupID / SPLITS, split = gl_SubgroupID % SPLITS;
     const uint column = (gl_WorkGroupID.x * (SUBGROUPS / SPLITS) + team) * COLUMNS;
@@ -110,17 +127,6 @@ void main() {
             }
         }
     }
-    // a lane has a column
-    const uint own = gl_SubgroupInvocationID;
-    if (split != 0u || own >= COLUMNS || column + own >= n) return;
-    float value = sums[0], up = sums[COLUMNS % ROWS];
-    [[unroll]] for (uint r = 1u; r < COLUMNS; ++r) {
-        value = own == r ? sums[r] : value;
-        if (GATE != 0u) up = own == r ? sums[(COLUMNS + r) % ROWS] : up;
-    }
-    value *= back;
-    if (GATE != 0u) value = activation(value) * (up * back);
-    if (BIASED != 0u) value += bias[bias_offset + column + own];
-    const uint at = result_offset + column + own;
-    result[at] = epilogue(vec4(value), uvec4(at)).x;
+    const uint own = gl_SubgroupInvocationID; // a lane stores a column
+    if (split == 0u && own < COLUMNS && column + own < n) store_column(column + own, result_of(sums, own, back));
 }

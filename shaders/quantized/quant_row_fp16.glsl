@@ -124,13 +124,25 @@ float stage_row() {
 #define FINISHED(part, products, own) scales.scale.part * (products)
 #endif
 
+#ifdef DOT2
+// sum + x.x * y.x + x.y * y.y, in float32.
+spirv_instruction(extensions = ["SPV_VALVE_mixed_float_dot_product"], capabilities = [6912], id = 6916)
+float dot2(f16vec2 x, f16vec2 y, float sum);
+#endif
+
 // Adds the products of a run of each row of weights to sums.
 void add_run(Run own[MOST_ROWS], uint run, inout float sums[MOST_ROWS]) {
     vec2 parts[MOST_ROWS] = vec2[](vec2(0.0), vec2(0.0), vec2(0.0), vec2(0.0));
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
         const uvec4 x = x_pairs[i * MAX_RUNS + run];
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            [[unroll]] for (uint c = 0u; c < 4u; ++c) parts[r] = fma(pair_of(own[r], i, c), halves(x[c]), parts[r]);
+            [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+#ifdef DOT2
+                parts[r].x = dot2(unpackFloat2x16(word_of_pair(own[r], i, c)), unpackFloat2x16(x[c]), parts[r].x);
+#else
+                parts[r] = fma(PAIR_OF(own[r], i, c), halves(x[c]), parts[r]);
+#endif
+            }
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {

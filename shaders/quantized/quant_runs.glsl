@@ -144,22 +144,29 @@ void fill_numbers() {
 void fill_numbers() {}
 #endif
 
-// Pair (i, c) of codes.
+// Pair (i, c) of values before they are scaled: as a word of two halves, or as floats where they are none.
+#if defined(BF16) || (defined(TABLE) && !defined(MXFP4))
+#define PAIR_OF pair_of
 vec2 pair_of(Run run, uint i, uint c) {
-#if defined(F16)
-    return halves(run.low[i][c]);
-#elif defined(BF16)
+#ifdef BF16
     return uintBitsToFloat(uvec2(run.low[i][c] << 16, run.low[i][c] & 0xffff0000u));
+#else
+    const uint word = run.low[0][c];
+    return vec2(numbers[bitfieldExtract(word, int(4u * i), 4)], numbers[bitfieldExtract(word, int(16u + 4u * i), 4)]);
+#endif
+}
+#else
+#define PAIR_OF(run, i, c) halves(word_of_pair(run, i, c))
+uint word_of_pair(Run run, uint i, uint c) {
+#if defined(F16)
+    return run.low[i][c];
 #elif defined(MXFP4)
     // As float16, a sign and two bits of an exponent that starts at 2, and a mantissa of one bit: 2, 3, 4, 6, 8, 12, 16, 24. The first two
     // are subnormal and stand for 0 and 2.
     const uint word = moved(run.low[0][c], 9 - 4 * int(i));
     const f16vec2 size = unpackFloat2x16(word & 0x0e000e00u | 0x40004000u);
     const uint whole = packFloat2x16(size + min(f16vec2(0.0hf), size - f16vec2(4.0hf)));
-    return halves(word << 3 & 0x80008000u | whole);
-#elif defined(TABLE)
-    const uint word = run.low[0][c];
-    return vec2(numbers[bitfieldExtract(word, int(4u * i), 4)], numbers[bitfieldExtract(word, int(16u + 4u * i), 4)]);
+    return word << 3 & 0x80008000u | whole;
 #else
 #if LOW == 8
     const uint word = run.low[c / 2u][(c % 2u) * 2u + i / 2u];
@@ -181,6 +188,7 @@ vec2 pair_of(Run run, uint i, uint c) {
     two |= moved(run.high.x, int(c) + 2 - 8 * int(i / 2u) - 4 * int(i % 2u)) & 0x00040004u << 2u * c;
 #endif
 #endif
-    return halves(two | 0x64006400u);
+    return two | 0x64006400u;
 #endif
 }
+#endif

@@ -24,6 +24,7 @@ CALLS = {
 }
 """Constants, and the most bytes of code. The norm has a second path, for squares beyond float32."""
 PER_WEIGHT = 2.5
+DOT_PER_WEIGHT, DOT_BYTES = 2.0, 3072
 
 needs_driver = pytest.mark.skipif(
     not CARDS[CARD].exists(), reason="Mesa's AMD driver is not installed"
@@ -31,11 +32,17 @@ needs_driver = pytest.mark.skipif(
 
 
 @cache
-def answer_of(constants: tuple[tuple[str, int], ...]) -> dict[str, object]:
-    """Return what the compiler tells of q4_K: statistics and assembly."""
-    pipeline = Pipeline("quant_gemv_mixed_q4_k", constants, subgroup=LANES)
+def answer_of(
+    constants: tuple[tuple[str, int], ...], shader: str = "quant_gemv_mixed_q4_k", mesa: int = 0
+) -> dict[str, object]:
+    """Return what the compiler tells of q4_K: statistics and assembly. mesa: the least version."""
+    pipeline = Pipeline(shader, constants, subgroup=LANES)
     for environ in CARDS[CARD].environments():
-        lines, failure = shader_stats._run_child(environ, [pipeline])
+        lines, failure = shader_stats._run_child(environ, [pipeline] if mesa == 0 else [])
+        if lines and mesa and int(re.findall(r"Mesa (\d+)", str(lines[0]["driver"]))[0]) < mesa:
+            pytest.skip(f"the shader needs Mesa {mesa}")
+        if lines and mesa:
+            lines, failure = shader_stats._run_child(environ, [pipeline])
         if len(lines) == 2:
             (executable,) = lines[1]["executables"]
             return dict(executable)
@@ -53,6 +60,11 @@ def blocks_of(assembly: str) -> dict[str, list[str]]:
     return blocks
 
 
+def _products(lines: list[str]) -> int:
+    """Return the instructions that multiply float16."""
+    return sum("fma_mix" in line or "v_dot2" in line for line in lines)
+
+
 def round_of(blocks: dict[str, list[str]]) -> list[str]:
     """Return the instructions of a round of the loop over k: those of no loop within it. Blocks
     between barriers stage x, in the first round alone.
@@ -64,7 +76,7 @@ def round_of(blocks: dict[str, list[str]]) -> list[str]:
             target = re.match(r"s_c?branch\w*\s+BB(\d+)", line)
             if target and order[target[1]] <= order[name]:
                 loops.append(range(order[target[1]], order[name] + 1))
-    products = [sum("fma_mix" in line for line in blocks[name]) for name in names]
+    products = [_products(blocks[name]) for name in names]
     main = products.index(max(products))
     outer = max((loop for loop in loops if main in loop), key=len)
     inner = {at for loop in loops if main not in loop for at in loop}
@@ -85,7 +97,22 @@ def test_a_weight_costs_few_instructions_and_the_code_is_short(call: str) -> Non
     assert statistics["Scratch size"] == 0
     assert 1500 < statistics["Code size"] <= most_bytes
     lines = round_of(blocks_of(str(answer["assembly"])))
-    assert sum("fma_mix" in line for line in lines) >= WEIGHTS  # both factors in float16
+    assert _products(lines) >= WEIGHTS  # both factors in float16
     vector = sum(line.startswith("v_") for line in lines)
     if call != "normed, q, k and v":  # whose three weights are read in blocks of their own
         assert 1.5 * WEIGHTS < vector <= PER_WEIGHT * WEIGHTS
+
+
+@needs_driver
+@pytest.mark.parametrize("call", ["plain", "normed"])
+def test_dot_products_cost_fewer(call: str) -> None:
+    constants, _ = CALLS[call]
+    answer = answer_of(constants, "quant_gemv_mixed_dot2_q4_k", 26)
+    statistics = answer["statistics"]
+    assert isinstance(statistics, dict)
+    assert statistics["Spilled VGPRs"] == statistics["Scratch size"] == 0
+    assert statistics["Code size"] <= DOT_BYTES
+    lines = round_of(blocks_of(str(answer["assembly"])))
+    assert sum("v_dot2" in line for line in lines) == WEIGHTS // 2
+    vector = sum(line.startswith("v_") for line in lines)
+    assert WEIGHTS < vector <= DOT_PER_WEIGHT * WEIGHTS

@@ -25,9 +25,18 @@ from ...topology.limits import Limits
 from .gguf_formats import FORMATS, format_of
 from .quant_layout import RUN, Format
 
-VARIANTS = {"gemv_mixed 2": 2, "gemv_mixed 4": 4, "gemv_mixed 1": 1}
-"""Variants, the best guess first: rows of weights that a team computes."""
-SHADERS = tuple(f"quant_gemv_mixed_{name.lower()}" for name in FORMATS)
+DOT = {"gemv_mixed dot 2": 2, "gemv_mixed dot 4": 4}
+"""Variants by dot products of two values, for devices that have them: rows of weights of a team.
+They are not guessed, because they were compiled for GPUs, but not executed.
+"""
+VARIANTS = {"gemv_mixed 2": 2, "gemv_mixed 4": 4, "gemv_mixed 1": 1, **DOT}
+"""All variants, the best guess first."""
+WITH_DOT = ("f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q5_K")
+"""Formats with dot products: pairs of float16 with one scale."""
+SHADERS = (
+    *(f"quant_gemv_mixed_{name.lower()}" for name in FORMATS),
+    *(f"quant_gemv_mixed_dot2_{name.lower()}" for name in WITH_DOT),
+)
 MAX_WEIGHTS = 3
 BUFFERS = 8
 """Buffers of the kernel: x, a scale, three weights, a bias, the result and a residual."""
@@ -39,6 +48,8 @@ GROUP_COLUMNS = 16
 """Maximum columns of a workgroup, all of one weight: sizes of merged weights are multiples."""
 MAX_ROW_BITS = 32
 """Maximum low bits of a value, times rows of a team: the registers that hold a run of each row."""
+MAX_ROWS = 2
+"""Maximum rows of a team on a GPU with few registers."""
 RUN_STEP = 32
 """Shared memory is allocated for multiples of these runs, so that fewer pipelines differ."""
 TABLE = 16
@@ -84,7 +95,10 @@ def variants(call: Call, product: Product | None = None) -> tuple[str, ...]:
     product: that of the call; None for `quantized_linear`.
     """
     product = product or _linear(call)
-    return tuple(name for name in VARIANTS if _fits(call, product, VARIANTS[name]))
+    rows = VARIANTS
+    if not (call.limits.mixed_dot and call.attrs["format"] in WITH_DOT):
+        rows = {name: count for name, count in VARIANTS.items() if name not in DOT}
+    return tuple(name for name in rows if _fits(call, product, rows[name]))
 
 
 def _fits(call: Call, product: Product, rows: int) -> bool:
@@ -94,7 +108,8 @@ def _fits(call: Call, product: Product, rows: int) -> bool:
     lanes, kind = _lanes(limits), format_of(call.attrs["format"])
     if not lanes or not product.columns(rows) or limits.storage_buffers < BUFFERS:
         return False
-    if rows * kind.low > MAX_ROW_BITS:
+    most_rows = MAX_ROWS if _has_few_registers(limits) else MAX_ROW_BITS // kind.low
+    if rows > most_rows:
         return False
     local, _ = _local(k, rows, product, limits)
     subgroups = local // lanes
@@ -103,17 +118,21 @@ def _fits(call: Call, product: Product, rows: int) -> bool:
     return shared <= limits.shared_bytes and groups <= limits.max_groups[0]
 
 
+def _has_few_registers(limits: Limits) -> bool:
+    return limits.registers < Limits().registers
+
+
 def _lanes(limits: Limits) -> int:
     """Return the subgroup size that the kernel requires, or 0 if the device has none.
 
-    Intel's GPUs offer several sizes; 16 has enough registers on all of them.
+    Of several sizes of a GPU with few registers (Intel), the smallest leaves most to a lane.
     """
     smallest, largest = SUBGROUP_SIZES
     sizes = [size for size in limits.subgroup_sizes if smallest <= size <= largest]
     if not (sizes and limits.subgroup_shuffle and limits.subgroup_arithmetic):
         return 0
-    usual = limits.subgroup_size if limits.subgroup_size in sizes else sizes[0]
-    lanes = 16 if 16 in sizes else usual
+    usual = limits.subgroup_size in sizes and not _has_few_registers(limits)
+    lanes = limits.subgroup_size if usual else sizes[0]
     return lanes if lanes <= min(limits.max_invocations, limits.max_local_size[0]) else 0
 
 
@@ -166,7 +185,8 @@ def dispatch(call: Call, product: Product | None = None) -> Dispatch:
     )
     operands = (0, product.scale or 0, *weights, product.bias or 0, OUTPUT)
     groups = -(-n // _group_columns(local, k, rows, product, limits)), 1, 1
-    shader = f"quant_gemv_mixed_{kind.name.lower()}"
+    prefix = "quant_gemv_mixed_dot2" if call.variant in DOT else "quant_gemv_mixed"
+    shader = f"{prefix}_{kind.name.lower()}"
     return Dispatch(shader, operands, groups, push, constants, subgroup=_lanes(limits))
 
 

@@ -43,16 +43,10 @@ from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
 from . import gemv_mixed
+from . import quant_gemm as gemm
 from .gemv_rows import several_rows
 from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
-from .quant_gemm import (
-    QUANT_GEMM_SHADERS,
-    quant_gemm,
-    quant_gemm_scratch,
-    quant_gemm_tile,
-    with_quant_gemm,
-)
 from .quant_layout import RUN, check_words
 
 # -- dequantize ----------------------------------------------------------------------------------
@@ -302,7 +296,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
     direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
     plain = (*plain, *direct) if call.limits.software else (*direct, *plain)
-    own = with_quant_gemm(call, plain, call.inputs[1].shape[:1])
+    own = gemm.with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
     dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
@@ -362,7 +356,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
-        return quant_gemm_scratch(call)
+        return gemm.quant_gemm_scratch(call)
     return (_step(call) * call.inputs[0].shape[-1],)
 
 
@@ -373,8 +367,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return _dequantize_first(call)
     if call.variant in gemv_mixed.VARIANTS:
         return (gemv_mixed.dispatch(call),)
-    if quant_gemm_tile(call):
-        return quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
+    if gemm.quant_gemm_tile(call):
+        return gemm.quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
@@ -480,7 +474,13 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *QUANT_GEMM_SHADERS, *SHADERS),
+                (
+                    *LINEAR_SHADERS,
+                    *DOT_SHADERS,
+                    *DEQUANTIZE_SHADERS,
+                    *gemm.QUANT_GEMM_SHADERS,
+                    *SHADERS,
+                ),
                 _linear_lower,
                 _scratch,
                 variants=_variants,
