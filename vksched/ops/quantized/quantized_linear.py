@@ -464,6 +464,7 @@ DOT_SHADERS = ("quantize_activations", *(f"gemv_q8_activations_{n.lower()}" for 
 LINEAR_SHADERS = (
     *(f"quant_gemv_{name.lower()}" for name in FORMATS),
     *gemv_mixed.SHADERS,
+    *gemm.QUANT_GEMM_SHADERS,
     *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
@@ -474,13 +475,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (
-                    *LINEAR_SHADERS,
-                    *DOT_SHADERS,
-                    *DEQUANTIZE_SHADERS,
-                    *gemm.QUANT_GEMM_SHADERS,
-                    *SHADERS,
-                ),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,
