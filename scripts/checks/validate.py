@@ -168,6 +168,7 @@ def main(pytest_args: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", f"--timeout={TEST_LIMIT_S}", *PARALLEL]
     # child runs, which have no Vulkan or take no layers, and files that are only read
     left_out = ("test_elsewhere", "test_setup", "test_setup_steps", "test_shader_stats")
+    left_out += ("test_gemv_mixed_stats",)
     left_out += ("test_validate", "test_onnx_fuzz", "test_onnx_loader")
     # many plans and schedules, for which nothing is opened
     left_out += ("test_promises", "test_planning_steps", "test_dynamic", "test_plan_levels")

@@ -24,6 +24,8 @@ COOPMAT_NAME = "_coopmat"
 """In the names of those written for cooperative matrices, which not every card has: in a table of
 their own.
 """
+MIXED_DOT_NAME = "_dot2_"
+"""In the names of those with dot products that Mesa knows from 26 on: a test of their own."""
 _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 
@@ -35,7 +37,7 @@ MAX_NAMED_STEPS = 4
 def is_for_cards(variant: str) -> bool:
     """Return True if a GPU may get a shader; others are left out of the tables unless named."""
     others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
-    return not others and COOPMAT_NAME not in variant
+    return not others and COOPMAT_NAME not in variant and MIXED_DOT_NAME not in variant
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,40 @@ def used_pipelines(variants: Collection[str] | None = None, registers: int = 255
                     if dispatch.shader in wanted:
                         steps, changed = dispatch.steps, _changed(dispatch)
                         used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
+    used |= {p for p in _subgroup_pipelines(calls, registers) if p.variant in wanted}
     return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
+
+
+def _subgroup_pipelines(calls: Collection[tuple[str, Call]], registers: int) -> Iterator[Pipeline]:
+    """Yield the pipelines of calls that require a subgroup size and no cooperative matrices, as a
+    card with 64 lanes and so many registers has them. They are compiled in the usual size of each
+    card, on Intel in all sizes.
+    """
+    from vksched.ir.op import get_op
+    from vksched.ops.lowering.lower import lower, variants_of
+    from vksched.topology.limits import Limits
+
+    card = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        storage_buffers=16,
+        subgroup_size=64,
+        subgroup_sizes=(64,),
+        registers=registers,
+        subgroup_shuffle=True,
+        subgroup_arithmetic=True,
+        float16=True,
+    )
+    for name, call in calls:
+        op, here = get_op(name), replace(call, limits=card)
+        if name not in ("quantized_linear", "merged_linear"):
+            continue
+        for variant in variants_of(op, here):
+            for dispatch in lower(op, replace(here, variant=variant)).dispatches:
+                if dispatch.subgroup:
+                    steps, changed = dispatch.steps, _changed(dispatch)
+                    yield Pipeline(dispatch.shader, changed, steps.calls, steps.words)
 
 
 def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:

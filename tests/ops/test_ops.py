@@ -252,6 +252,8 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
             shared_bytes=32768,
             storage_buffers=8,
             subgroup_shuffle=True,
+            subgroup_arithmetic=True,
+            mixed_dot=True,
             subgroup_size=32,
             subgroup_sizes=(32,),
         )

@@ -274,6 +274,18 @@ def test_products_that_round_to_bytes_round_in_the_kernel_where_dot_products_are
     assert [EPILOGUE in node.attrs for node in merged] == [False, True]  # the residual
 
 
+@pytest.mark.parametrize("word", ["mixed", "float16"])
+def test_merged_products_have_the_precision_of_the_products(word: str) -> None:
+    graph = vs.build_graph(both())[0]
+    nodes = tuple(
+        replace(node, attrs=with_word(node.attrs, word)) if node.op == "matmul" else node
+        for node in graph.nodes
+    )
+    built = optimize(replace(graph, nodes=nodes), RewriteConstraints(limits=GPU))
+    (merged,) = (node for node in built.nodes if node.op == "merged_linear")
+    assert merged.attrs["precision"] == word
+
+
 # -- on devices ------------------------------------------------------------------------------------
 
 LLAMA = Tiny(kind="Q4_K", layers=2)

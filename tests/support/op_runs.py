@@ -112,6 +112,7 @@ def _limits_of_precision(own: Limits) -> dict[str, Limits]:
     """Return the limits that a case of a precision runs with."""
     sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
     sets["the least with float16"] = MIN_ROUNDING
+    sets["a GPU with its own subgroups"] = replace(own, software=False)
     return {name: limits for name, limits in sets.items() if own.float16 or not limits.float16}
 
 

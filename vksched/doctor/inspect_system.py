@@ -25,6 +25,7 @@ FEATURES = {
     "storage8": "int8 weights without unpacking",
     "integer_dot_fast": "fast int8 products",
     "subgroup_shuffle": "sums within a subgroup without shared memory",
+    "subgroup_arithmetic": "rows by quantized weights in the precision modes mixed and float16",
     "subgroup_sizes": "kernels with a fixed subgroup size",
     "memory_budget": "the amount of free memory, instead of the total",
     "copy_queue": "copies during computation",

@@ -250,12 +250,7 @@ class _Finder:
         inputs = norm.inputs if norm else first.inputs[:1]
         options: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
         options |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
-        # the kernel for one row multiplies in float32, or in int8
-        options |= (
-            {}
-            if _is_single(first) and not quantizes_x(first.attrs)
-            else precision_attrs(first.attrs)
-        )
+        options |= precision_attrs(first.attrs)
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
         if len(members) > 1 and not _is_single(first):

@@ -130,7 +130,12 @@ def is_taken(case: OpSample) -> bool:
 
 
 FP16 = [*derived(CASES, {"float32": "float16"}), *FP16_OF_MATMUL, *FP16_OF_EPILOGUES]
-PRECISE = [*precise(CASES), *precise(LONG_K), *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS))]
+PRECISE = [
+    *precise(CASES),
+    *precise(LONG_K),
+    *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS)),
+    *merged_linear.ROUNDED,
+]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

@@ -29,6 +29,8 @@ class Limits(WeaklyReferenced):
     subgroup_size: int = 1
     subgroup_shuffle: bool = False
     """Kernels may use subgroup shuffles."""
+    subgroup_arithmetic: bool = False
+    """Kernels may use sums and maxima of a subgroup."""
     int64: bool = False
     """Kernels may use 64-bit integers."""
     int16: bool = False
@@ -51,6 +53,8 @@ class Limits(WeaklyReferenced):
     """Registers of 32 bits that an invocation has in the smallest subgroup. With more values its
     compiler spills.
     """
+    mixed_dot: bool = False
+    """Kernels may use dot products of two float16 elements with a float32 sum."""
     matrices: tuple[str, ...] = ()
     """Supported cooperative matrix shapes of a subgroup, as "float16*float16+float32 16x16x16": the
     types of both operands and of the accumulator; rows, columns and depth.
@@ -102,6 +106,7 @@ FEATURES = (
     "integer_dot",
     "integer_dot_fast",
     "memory_model",
+    "mixed_dot",
     "matrices",
     "subgroup_sizes",
     "memory_budget",

@@ -229,11 +229,11 @@ FORMATS: dict[str, Format] = {
             "q5_0", 6, 32, 22, 4, 1, 4, _block32_decoder(2, 4, True), _fp16_scales, zero=16
         ),
         BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _block32_decoder(4, 4, True), _pairs, shifts=True),
-        BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
-        BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
+        BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True, parts=2),
+        BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4, parts=2),
         BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
         BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
-        BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
+        BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32, parts=2),
         BlockFormat(
             "iq4_nl", 20, 32, 18, 4, 0, 4, _block32_decoder(2, 4), _fp16_scales, table=_IQ4
         ),

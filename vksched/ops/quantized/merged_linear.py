@@ -7,8 +7,9 @@ With `normed`, x is divided by its root mean square and multiplied by a scale. E
 GPU repeats this for the columns that it computes. With `gate`, an activation, there are two weights
 of equal size. The norm and the activation of a decode step thus cost no dispatches or barriers.
 
-At precision int8 the normalized rows are quantized to 8 bits. Each workgroup does so once, in
-shared memory, for all of its columns, and multiplies by integer dot products.
+A precision applies to the normalized rows. At int8 they are quantized to 8 bits: each workgroup
+does this once, in shared memory, for all of its columns, and multiplies by integer dot products. At
+mixed it converts them to float16 (gemv_mixed.py).
 
 Many rows are multiplied with cooperative matrices (quant_gemm.py). With `stacked`, the products are
 contiguous matrices, one after another, so that a slice of the result is a product without a copy.
@@ -30,11 +31,12 @@ from ...ir.attr_domains import Flag, Float, OneOf, Optional, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
-from ...ir.precision import PRECISION, PRECISIONS
+from ...ir.precision import PRECISION, PRECISIONS, as_factor, precision_of, rounds_operands
 from ...ir.vjp import no_gradient
 from ...topology.limits import Limits
 from ..elementwise.epilogue import with_epilogue
 from ..lowering.strides import LOOP_STEPS
+from . import gemv_mixed
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_gemm import (
@@ -100,22 +102,21 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _split_inputs(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
     """Return the normalized rows, as they are multiplied, and the weights."""
-    rows, weights = _normalize(inputs, attrs)
-    return fake_quantize_q8(rows) if quantizes_x(attrs) else rows, weights
-
-
-def _normalize(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
     x, *rest = inputs
-    if not attrs.as_bool("normed"):
-        return x, tuple(rest)
-    scale, *weights = rest
-    norm_attrs: dict[str, AttrValue] = {
-        "axis": x.ndim - 1,
-        "eps": attrs.as_float("eps"),
-        "kind": NORM,
-    }
-    attrs = Attrs({**norm_attrs, "scaled": True, "shifted": False})
-    return get_op(NORM).reference((x, scale), attrs), tuple(weights)
+    if attrs.as_bool("normed"):
+        scale, *rest = rest
+        norm_attrs: dict[str, AttrValue] = {
+            "axis": x.ndim - 1,
+            "eps": attrs.as_float("eps"),
+            "kind": NORM,
+        }
+        norm = Attrs({**norm_attrs, "scaled": True, "shifted": False})
+        x = get_op(NORM).reference((x, scale), norm)
+    if quantizes_x(attrs):
+        x = fake_quantize_q8(x)
+    elif rounds_operands(attrs):
+        x = as_factor(x, precision_of(attrs))
+    return x, tuple(rest)
 
 
 def _merge(products: list[NDArray], attrs: Attrs) -> NDArray:
@@ -174,7 +175,17 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 GEMV = "gemv"
-"""The variant for few rows."""
+"""The variant for few rows in float32."""
+
+
+def _product(call: Call) -> gemv_mixed.Product:
+    """Return the product of a call."""
+    return gemv_mixed.Product(
+        weights=_weights(call),
+        scale=1 if call.attrs.as_bool("normed") else None,
+        gate=GATES[call.attrs.as_str("gate")],
+        eps=call.attrs.as_float("eps"),
+    )
 
 
 def _weights(call: Call) -> tuple[int, ...]:
@@ -182,6 +193,8 @@ def _weights(call: Call) -> tuple[int, ...]:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
+    if mixed := gemv_mixed.variants(call, _product(call)):
+        return (*mixed, GEMV)
     if call.attrs.as_bool("normed") or not call.output.size:
         return (GEMV,)
     sizes = tuple(call.inputs[i].shape[0] for i in _weights(call))
@@ -190,6 +203,8 @@ def _variants(call: Call) -> tuple[str, ...]:
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.variant in gemv_mixed.VARIANTS:
+        return (gemv_mixed.dispatch(call, _product(call)),)
     stacked = is_stacked(call.attrs)
     if quant_gemm_tile(call):
         gate = GATES[call.attrs.as_str("gate")]
@@ -259,7 +274,7 @@ register(
             _infer,
             _reference,
             Kernel(
-                (*merged_shaders("quant_gemv_merged"), *QUANT_GEMM_SHADERS),
+                (*merged_shaders("quant_gemv_merged"), *gemv_mixed.SHADERS, *QUANT_GEMM_SHADERS),
                 _lower,
                 quant_gemm_scratch,
                 variants=_variants,

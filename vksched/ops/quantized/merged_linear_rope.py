@@ -17,11 +17,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Flag, Float, Int, Optional, one_of
+from ...ir.attr_domains import Flag, Float, Int, OneOf, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, get_op, register
-from ...ir.precision import BYTES, PRECISION
+from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
 from .gguf_formats import FORMAT
 from .merged_linear import MAX_WEIGHTS, MERGED_BUFFERS, lower_merged, merged_shaders
@@ -126,7 +126,7 @@ register(
             "head_size": Int(1),
             "rotary_dim": Int(2),
             "interleaved": Flag(),
-            PRECISION: Optional(one_of(BYTES)),
+            PRECISION: Optional(OneOf(PRECISIONS)),
         },
         operands=(4, 4 + MAX_WEIGHTS),
         work=_work,

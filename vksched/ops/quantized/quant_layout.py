@@ -102,6 +102,11 @@ class Format:
         """Return the bytes of a row in the file."""
         return columns // self.values * self.block_bytes
 
+    @property
+    def sums(self) -> int:
+        """Return the sums of x that products by quantized values need for each run."""
+        raise NotImplementedError
+
     def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         """Convert rows from the file's bytes (rows, bytes) to words (rows, words)."""
         raise NotImplementedError
@@ -119,6 +124,10 @@ class FloatFormat(Format):
     """
 
     widen: Callable[[NDArray], NDArray]
+
+    @property
+    def sums(self) -> int:
+        return 0
 
     def pack_u32(self, raw: NDArray, columns: int) -> NDArray:
         return raw.view(np.uint32)
@@ -142,6 +151,8 @@ class BlockFormat(Format):
         Zero point of the stored values, which are never negative.
     shifts : bool
         Whether values have a shift.
+    parts : int
+        Parts of a run with their own scale: 1 or 2.
     table : ndarray, optional
         Codebook of the quantized values, if they are indices.
     """
@@ -150,7 +161,12 @@ class BlockFormat(Format):
     scales: Callable[[NDArray], tuple[NDArray, NDArray | None]]
     zero: int = 0
     shifts: bool = False
+    parts: int = 1
     table: tuple[int, ...] = ()
+
+    @property
+    def sums(self) -> int:
+        return 0 if self.table else (1 + self.shifts) * self.parts
 
     @property
     def is_signed(self) -> bool:

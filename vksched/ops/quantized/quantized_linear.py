@@ -42,16 +42,11 @@ from ..lowering import native_kernels
 from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
+from . import gemv_mixed
+from . import quant_gemm as gemm
 from .gemv_rows import several_rows
 from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
-from .quant_gemm import (
-    QUANT_GEMM_SHADERS,
-    quant_gemm,
-    quant_gemm_scratch,
-    quant_gemm_tile,
-    with_quant_gemm,
-)
 from .quant_layout import RUN, check_words
 
 # -- dequantize ----------------------------------------------------------------------------------
@@ -301,7 +296,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
     direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
     plain = (*plain, *direct) if call.limits.software else (*direct, *plain)
-    own = with_quant_gemm(call, plain, call.inputs[1].shape[:1])
+    own = gemm.with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
     dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
@@ -325,7 +320,7 @@ def _float_variants(call: Call) -> tuple[str, ...]:
             return tuple(f"{DEQUANTIZE} {name}" for name in names)
         return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
+        return *gemv_mixed.variants(call), "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (DEQUANTIZE,)
     rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
@@ -361,7 +356,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
-        return quant_gemm_scratch(call)
+        return gemm.quant_gemm_scratch(call)
     return (_step(call) * call.inputs[0].shape[-1],)
 
 
@@ -370,8 +365,10 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant.startswith(DEQUANTIZE):
         return _dequantize_first(call)
-    if quant_gemm_tile(call):
-        return quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
+    if call.variant in gemv_mixed.VARIANTS:
+        return (gemv_mixed.dispatch(call),)
+    if gemm.quant_gemm_tile(call):
+        return gemm.quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
@@ -466,6 +463,8 @@ def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
 DOT_SHADERS = ("quantize_activations", *(f"gemv_q8_activations_{n.lower()}" for n in WITH_DOT))
 LINEAR_SHADERS = (
     *(f"quant_gemv_{name.lower()}" for name in FORMATS),
+    *gemv_mixed.SHADERS,
+    *gemm.QUANT_GEMM_SHADERS,
     *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
@@ -476,7 +475,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *QUANT_GEMM_SHADERS, *SHADERS),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,

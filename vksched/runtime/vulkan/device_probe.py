@@ -343,6 +343,8 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         subgroup_size=max(1, int(raw.get("subgroup_size") or 1)),
         subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
+        subgroup_arithmetic=bool(raw.get("subgroup_in_compute"))
+        and {"basic", "arithmetic"} <= set(raw.get("subgroup_operations") or ()),
         cores=0 if type_ == "cpu" else core_count(raw),
         registers=REGISTERS.get(int(raw["vendor_id"]), defaults.registers),
         fp16_sums_faster="GeForce" in str(raw.get("name") or ""),

@@ -9,9 +9,11 @@ import numpy as np
 from ....common.dtypes import NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
+from ....ir.precision import MIXED
 from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS
 from ....ops.quantized.merged_linear import GATES
+from ..conv.precision import with_precision
 from ..op_sample import ErrorSample, OpSample, floats
 from .quantized_linear import words
 
@@ -72,6 +74,16 @@ CASES: list[OpSample] = [
     _followed(merged("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
     _followed(merged("q4_K", (1,), 256, (16,), False), "silu"),
 ]
+ROUNDED = [
+    with_precision(case, MIXED)
+    for case in (
+        *(merged(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
+        *(merged("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
+        merged("q6_K", (1,), 2304, (64,) * 2, False, "silu"),
+        _followed(merged("q4_K", (1,), 512, (48,)), "add", floats(1, 48, seed=4)),
+    )
+]
+"""Samples whose rows may be rounded."""
 
 
 def _of(*inputs: NDArray, normed: bool = False) -> OpSample:
