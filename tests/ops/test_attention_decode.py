@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import COUNTERS, Call, get_op
 from vksched.ops.attention.attention_decode import decode_parts, decode_rows
 from vksched.ops.lowering.lower import Lowering, lower, variants_of
-from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan import device_probe, staging, vulkan_device
 from vksched.topology.limits import Limits
 
 GPU = Limits(storage_buffers=16, memory_model=True, shared_bytes=32768)
@@ -127,3 +128,32 @@ def test_runs_leave_counters_for_the_next_ones(sched: vs.Scheduler) -> None:
         for future, x, count in zip(pending, rows, counts, strict=True):
             expected = wanted(q=x, used=np.int32(count))
             np.testing.assert_allclose(future.result(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_counters_of_a_killed_dispatch_are_reset(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that ends some workgroups and keeps the device leaves counters above 0."""
+    slots: list[Any] = []
+    init = vulkan_device._Slot.__init__
+
+    def keep(slot: Any, context: Any, *args: Any) -> None:
+        slots.append((slot, context))
+        init(slot, context, *args)
+
+    monkeypatch.setattr(vulkan_device._Slot, "__init__", keep)
+    keys = vs.weight(values(1, SHARED, LENGTH, SIZE, seed=1))
+    q, used = vs.input("q", (1, HEADS, 1, SIZE)), vs.input("used", (), "int32")
+    y = vs.attention(q, keys, keys, kv_len=used)
+    run = sched.compile(y)
+    rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(6)]
+    for slot, context in slots:
+        staging.upload(context, slot.counters, [np.full(SHARED, 3, np.uint32)])
+    for x in rows[: len(slots)]:
+        run(q=x, used=np.int32(LENGTH))
+    with vs.Scheduler(["cpu"]) as on_cpu:
+        wanted = on_cpu.compile(y)
+        for x in rows[len(slots) :]:
+            expected = wanted(q=x, used=np.int32(LENGTH))
+            got = run(q=x, used=np.int32(LENGTH))
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

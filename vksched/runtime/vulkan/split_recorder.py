@@ -13,7 +13,7 @@ engines. A node that exceeds the drivers' timeout alone is spread over several r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -93,7 +93,8 @@ class SlotMemory(Protocol):
     def download_buffers(self) -> Sequence[Buffer]: ...
 
     @property
-    def counters(self) -> Buffer | None: ...
+    def counters(self) -> Buffer | None:
+        """Counters, and as many zeros behind them."""
 
     @property
     def status(self) -> Buffer: ...
@@ -166,13 +167,14 @@ class _Commands:
         self.parts[-1].barrier(around, around)
         self._copied = self._dispatched = False
 
-    def finish(self, sequence_number: _Place, echo: _Place) -> tuple[Recording, ...]:
-        """Write the echo of the sequence number after all dispatches, and end the last
-        recording.
+    def finish(self, *copies: tuple[_Place, _Place]) -> tuple[Recording, ...]:
+        """Copy words from a source to a target each after all dispatches, for example the echo of
+        the sequence number, and end the last recording.
         """
         if self._dispatched:
             self.barrier(copies_follow=True)
-        self.copy(sequence_number, echo)
+        for source, target in copies:
+            self.copy(source, target)
         self.parts[-1].barrier("device", "host")
         self.parts[-1].end()
         return tuple(self.parts)
@@ -293,10 +295,21 @@ class Recorder:
                 self._record_node(commands, item, slot, split)
         if stage == COMPUTE:
             at, status = slot.status_of[split.id], slot.status
-            return commands.finish(_Place(status, at + TICKET, 1), _Place(status, at + ECHO, 1))
+            echo = _Place(status, at + TICKET, 1), _Place(status, at + ECHO, 1)
+            return commands.finish(*self._reset_counters(split, slot), echo)
         assert slot.aside is not None
-        at, echo = slot.aside_of[split.id], ASIDE_ECHO[stage]
-        return commands.finish(_Place(slot.aside, at + TICKET, 1), _Place(slot.aside, at + echo, 1))
+        at = slot.aside_of[split.id]
+        echo = _Place(slot.aside, at + TICKET, 1), _Place(slot.aside, at + ASIDE_ECHO[stage], 1)
+        return commands.finish(echo)
+
+    def _reset_counters(self, split: Split, slot: SlotMemory) -> Iterator[tuple[_Place, _Place]]:
+        """Yield the copy of zeros to the counters of a split, if it has any."""
+        words = sum(self._lower(node_id)[0].counters for node_id in split.nodes)
+        if words:
+            assert slot.counters is not None
+            at = self.counters_of[split.nodes[0]]
+            zeros = _Place(slot.counters, self.counter_words, words)
+            yield zeros, _Place(slot.counters, at, words)
 
     def close(self) -> None:
         for pipeline in self.pipelines.values():

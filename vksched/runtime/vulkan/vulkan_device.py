@@ -128,8 +128,10 @@ class _Slot:
         self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(with_transfers)}
         self.aside: HostBuffer | None = None
         self.counters: Buffer | None = None
-        """Zero between dispatches: a dispatch resets its counters, and one that does not end takes
-        the device with it. Runs that are in flight have slots, and so counters, of their own.
+        """Counters, and as many zeros behind them. Counters are 0 when a run begins: a dispatch
+        resets its own, and each split ends with a copy of the zeros, because a driver may end the
+        workgroups of a hanging dispatch and keep the device. Runs that are in flight have slots,
+        and so counters, of their own.
         """
         self.sequence_numbers: dict[int, int] = {}
         """By split, the sequence number of the run that submitted it last, or was about to."""
@@ -154,8 +156,8 @@ class _Slot:
                 words = ASIDE_WORDS * len(with_transfers)
                 self.aside = self._keep(context.host(words, read=True))
             if counter_words:
-                self.counters = self._keep(context.storage(aligned(counter_words)))
-                upload(context, self.counters, [np.zeros(counter_words, np.uint32)])
+                self.counters = self._keep(context.storage(aligned(2 * counter_words)))
+                upload(context, self.counters, [np.zeros(2 * counter_words, np.uint32)])
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
             for words in memory.upload_pages:
