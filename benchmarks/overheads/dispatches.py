@@ -39,7 +39,8 @@ from vksched.topology.topology import Topology
 KIND = gguf.GGMLQuantizationType.Q4_K
 FEATURES = {
     **dict.fromkeys(("int16", "int8", "float16", "storage16", "storage8"), True),
-    **dict.fromkeys(("integer_dot", "integer_dot_fast", "memory_model"), True),
+    **dict.fromkeys(("integer_dot", "integer_dot_fast"), True),
+    **dict.fromkeys(("memory_model", "memory_model_checked"), True),
 }
 """The features of current drivers of the presets' cards, of which specifications say nothing."""
 CONTEXT = 4096

@@ -18,7 +18,7 @@ from vksched.doctor import inspect_system, measure_device, prove_kernels
 from vksched.doctor.examine import examine
 from vksched.doctor.health_report import HealthReport, KernelFailure, KernelProof, read_report
 from vksched.doctor.vulkan_loader import find_loader
-from vksched.runtime.vulkan import coopmat_check, driver_probe
+from vksched.runtime.vulkan import device_check, driver_probe
 
 WHOLE = KernelProof(3, 2, 1, ())
 
@@ -131,23 +131,32 @@ def with_child(folder: Path, monkeypatch: pytest.MonkeyPatch, fatal: list[int], 
     monkeypatch.setattr(prove_kernels, "selected_cases", lambda every: [None] * 4)
 
 
+@pytest.mark.parametrize("check", device_check.CHECKS.values(), ids=lambda check: check.name)
 @pytest.mark.parametrize(
     ("failure", "level", "text"),
     [
-        ("", "ok", "vulkan:0: products by cooperative matrices are exact"),
-        ("9 results are wrong", "problem", "vulkan:0: cooperative matrices: 9 results are wrong"),
+        ("", "ok", "all results of the check are right"),
+        ("9 results are wrong", "problem", "9 results are wrong"),
         (None, "", ""),
     ],
 )
-def test_cooperative_matrices_are_checked(
-    failure: str | None, level: str, text: str, cards: Any, monkeypatch: pytest.MonkeyPatch
+def test_kernels_of_little_used_features_are_checked(
+    failure: str | None,
+    level: str,
+    text: str,
+    check: device_check.Check,
+    cards: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cards(raw(0))
-    monkeypatch.setattr(coopmat_check, "coopmat_failure", lambda *_: failure)
+    monkeypatch.setattr(
+        device_check, "failure_of", lambda each, *_: failure if each is check else None
+    )
     report = examined(kernels=True)
-    about = [f for f in report.findings if "cooperative matrices" in f.text]
-    assert [(f.level, f"{f.subject}: {f.text}"[: len(text)]) for f in about] == (
-        [(level, text)] if text else []
+    about = [f for f in report.findings if check.feature in f.text]
+    wanted = f"vulkan:0: {check.feature}: {text}"
+    assert [(f.level, f"{f.subject}: {f.text}"[: len(wanted)]) for f in about] == (
+        [(level, wanted)] if text else []
     )
 
 

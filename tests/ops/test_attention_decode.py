@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +14,11 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import COUNTERS, Call, get_op
 from vksched.ops.attention.attention_decode import decode_parts, decode_rows
 from vksched.ops.lowering.lower import Lowering, lower, variants_of
+from vksched.runtime.device import Device
 from vksched.runtime.vulkan import device_probe, staging, vulkan_device
 from vksched.topology.limits import Limits
 
-GPU = Limits(storage_buffers=16, memory_model=True, shared_bytes=32768)
+GPU = Limits(storage_buffers=16, memory_model=True, memory_model_checked=True, shared_bytes=32768)
 HEADS, SHARED, SIZE, LENGTH = 8, 2, 64, 1200
 
 
@@ -45,6 +45,7 @@ def test_a_gpu_with_the_memory_model_has_one_dispatch() -> None:
     "limits",
     [
         replace(GPU, memory_model=False),
+        replace(GPU, memory_model_checked=False),
         replace(GPU, storage_buffers=8),
         replace(GPU, software=True),
     ],
@@ -90,24 +91,21 @@ NAMES = [d.name for d in device_probe.list_devices() if d.name != "cpu" and d.li
 
 
 @pytest.fixture(params=NAMES or [None])
-def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
+def device(request: pytest.FixtureRequest) -> Device:
     """A software device that is taken for a GPU."""
     if request.param is None:
         pytest.skip("no device here has the Vulkan memory model")
-    from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-
     info = device_probe.resolve(request.param)
-    limits = replace(info.limits, software=False)
+    limits = replace(info.limits, software=False, memory_model_checked=True)
     spec = replace(device_probe.device_spec(info), limits=limits)
-    with vs.Scheduler([VulkanDevice(spec, info.index)], copies=2) as sched:
-        yield sched
+    return vulkan_device.VulkanDevice(spec, info.index)
 
 
 def values(*shape: int, seed: int) -> NDArray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_runs_leave_counters_for_the_next_ones(sched: vs.Scheduler) -> None:
+def test_runs_leave_counters_for_the_next_ones(device: Device) -> None:
     """Runs of two slots, with one part, with several and with none, again and again."""
     keys, new = (values(1, SHARED, n, SIZE, seed=n) for n in (LENGTH, 1))
     q, used = vs.input("q", (1, HEADS, 1, SIZE)), vs.input("used", (), "int32")
@@ -118,42 +116,38 @@ def test_runs_leave_counters_for_the_next_ones(sched: vs.Scheduler) -> None:
         v_new=vs.weight(-new),
         causal=True,
     )
-    run = sched.compile(y)
-    assert run.plan.inner_barriers == 0
-    counts = (LENGTH, 0, 700, 255, 256, LENGTH, 300) * 2
-    rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(len(counts))]
-    pending = [run.submit(q=x, used=np.int32(n)) for x, n in zip(rows, counts, strict=True)]
-    with vs.Scheduler(["cpu"]) as on_cpu:
-        wanted = on_cpu.compile(y)
+    with vs.Scheduler([device], copies=2) as sched, vs.Scheduler(["cpu"]) as on_cpu:
+        run, wanted = sched.compile(y), on_cpu.compile(y)
+        assert run.plan.inner_barriers == 0
+        counts = (LENGTH, 0, 700, 255, 256, LENGTH, 300) * 2
+        rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(len(counts))]
+        pending = [run.submit(q=x, used=np.int32(n)) for x, n in zip(rows, counts, strict=True)]
         for future, x, count in zip(pending, rows, counts, strict=True):
             expected = wanted(q=x, used=np.int32(count))
             np.testing.assert_allclose(future.result(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_counters_of_a_killed_dispatch_are_reset(
-    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that ends some workgroups and keeps the device leaves counters above 0."""
     slots: list[Any] = []
     init = vulkan_device._Slot.__init__
 
-    def keep(slot: Any, context: Any, *args: Any) -> None:
-        slots.append((slot, context))
+    def dirty(slot: Any, context: Any, *args: Any) -> None:
         init(slot, context, *args)
+        slots.append(slot)
+        staging.upload(context, slot.counters, [np.repeat(np.uint32([3, 0]), SHARED)])
 
-    monkeypatch.setattr(vulkan_device._Slot, "__init__", keep)
+    monkeypatch.setattr(vulkan_device._Slot, "__init__", dirty)
     keys = vs.weight(values(1, SHARED, LENGTH, SIZE, seed=1))
     q, used = vs.input("q", (1, HEADS, 1, SIZE)), vs.input("used", (), "int32")
     y = vs.attention(q, keys, keys, kv_len=used)
-    run = sched.compile(y)
-    rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(6)]
-    for slot, context in slots:
-        staging.upload(context, slot.counters, [np.full(SHARED, 3, np.uint32)])
-    for x in rows[: len(slots)]:
-        run(q=x, used=np.int32(LENGTH))
-    with vs.Scheduler(["cpu"]) as on_cpu:
-        wanted = on_cpu.compile(y)
-        for x in rows[len(slots) :]:
-            expected = wanted(q=x, used=np.int32(LENGTH))
-            got = run(q=x, used=np.int32(LENGTH))
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    with vs.Scheduler([device], copies=1) as sched, vs.Scheduler(["cpu"]) as on_cpu:
+        run, wanted = sched.compile(y), on_cpu.compile(y)
+        assert len(slots) == 1
+        for seed in range(4):
+            given = {"q": values(1, HEADS, 1, SIZE, seed=seed), "used": np.int32(LENGTH)}
+            got, expected = run(**given), wanted(**given)
+            is_right = np.allclose(got, expected, rtol=1e-5, atol=1e-5)
+            assert is_right == (seed > 0), f"run {seed}"

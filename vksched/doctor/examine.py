@@ -79,7 +79,7 @@ def _tried(
         advance = begin(f"{info.name}: kernels", len(selected_cases(every_case)))
         health = replace(health, proof=prove(info.name, every_case, advance))
         findings += _kernel_findings(info, health)
-        findings += _coopmat_findings(info)
+        findings += _check_findings(info)
     if speed:
         done = begin(f"{info.name}: speed, about a minute", 1)
         try:
@@ -109,16 +109,17 @@ def _kernel_findings(info: DeviceInfo, health: DeviceHealth) -> Iterator[Finding
         yield Finding(PROBLEM, info.name, f"{more:,} more op cases are wrong")
 
 
-def _coopmat_findings(info: DeviceInfo) -> Iterator[Finding]:
-    from ..runtime.vulkan.coopmat_check import coopmat_failure  # needs the native modules
+def _check_findings(info: DeviceInfo) -> Iterator[Finding]:
+    from ..runtime.vulkan import device_check  # needs the native modules
 
-    failure = coopmat_failure(device_probe.device_spec(info), info)
-    if failure:
-        remedy = "try another version of the driver; cooperative matrices are not used until then"
-        yield Finding(PROBLEM, info.name, f"cooperative matrices: {failure}", remedy)
-    elif failure is not None:
-        text = "products by cooperative matrices are exact; they are used without tuning"
-        yield Finding(OK, info.name, text)
+    for check in device_check.CHECKS.values():
+        failure = device_check.failure_of(check, device_probe.device_spec(info), info)
+        if failure:
+            remedy = f"try another version of the driver; until then {check.instead}"
+            yield Finding(PROBLEM, info.name, f"{check.feature}: {failure}", remedy)
+        elif failure is not None:
+            text = f"{check.feature}: all results of the check are right; used without tuning"
+            yield Finding(OK, info.name, text)
 
 
 def _verdict(

@@ -1,11 +1,11 @@
 """Drivers whose cooperative matrices are used before the tuner has measured them.
 
     driver id, driver, label of a device --CoopmatDriver--> listed?
-      --runtime/vulkan/coopmat_check.py: results are exact--> Limits.coopmat_checked
+      --runtime/vulkan/device_check.py: results are exact--> Limits.coopmat_checked
 
 Other drivers may emulate cooperative matrices slowly or compute wrong results; there the tuner
 measures and compares first. A known fault (driver_faults.py) that excludes the matrices wins.
-Examples: tests/runtime/test_coopmat_check.py.
+Examples: tests/runtime/test_device_check.py.
 """
 
 from __future__ import annotations

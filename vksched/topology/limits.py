@@ -49,6 +49,8 @@ class Limits(WeaklyReferenced):
     """Workgroups of one dispatch may release and acquire memory (the Vulkan memory model at device
     scope).
     """
+    memory_model_checked: bool = False
+    """Calls without a measurement may do this: results on this device were checked."""
     registers: int = 255
     """Registers of 32 bits that an invocation has in the smallest subgroup. With more values its
     compiler spills.
@@ -84,7 +86,7 @@ class Limits(WeaklyReferenced):
 
     def without_features(self) -> Limits:
         """Return these limits without the features beyond Vulkan 1.1."""
-        return replace(self, **{name: getattr(Limits(), name) for name in (*FEATURES, _CHECKED)})
+        return replace(self, **{name: getattr(Limits(), name) for name in (*FEATURES, *_CHECKED)})
 
     def kernel_text(self) -> str:
         """Return all that kernels are chosen by except tuned variants, as text: the fields that
@@ -114,6 +116,6 @@ FEATURES = (
     "copy_queue",
 )
 """The names of the features beyond Vulkan 1.1."""
-_CHECKED = "coopmat_checked"
+_CHECKED = ("coopmat_checked", "memory_model_checked")
 _OTHERS = ("memory_budget", "host_import", "copy_queue", "tuned")
 """Fields that no kernel depends on, and the variants that are measured."""

@@ -84,9 +84,9 @@ def local_topology(names: str | None) -> tuple[Topology, dict[str, str]]:
         count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
         name = info.name if count == 1 else f"{info.name}#{count}"
         aliases.setdefault(alias, name)
-        from ...runtime.vulkan.coopmat_check import with_checked_coopmat
+        from ...runtime.vulkan.device_check import with_checked_kernels
 
-        spec = with_checked_coopmat(device_probe.device_spec(info, name), info, runs=False)
+        spec = with_checked_kernels(device_probe.device_spec(info, name), info, runs=False)
         specs.append(tuner.tuned(spec))
     specs.append(device_probe.device_spec(device_probe.cpu_device()))
     links = Links(calibrator.links_of(specs))

@@ -113,10 +113,13 @@ def variants(call: Call) -> tuple[str, ...]:
 
 
 def cached_variants(call: Call) -> tuple[str, ...]:
-    """Return the variants of a call with a KV cache: for few queries one dispatch comes first."""
+    """Return the variants of a call with a KV cache: for few queries one dispatch comes first, on
+    checked devices.
+    """
     if call.output.size == 0:
         return ()
-    return (*decode_variants(call, sizes_of(call)), *variants(call))
+    decode, others = decode_variants(call, sizes_of(call)), variants(call)
+    return (*decode, *others) if call.limits.memory_model_checked else (*others, *decode)
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:

@@ -1,200 +1,48 @@
-"""Coopmat check: compares products by cooperative matrices with exact results, once per device and
-driver.
+"""Coopmat check: products of small integers by cooperative matrices, compared with exact results.
 
-    listed driver (topology/coopmat_drivers.py) --> result on disk --> Limits.coopmat_checked
-                                                --> none: products of small integers in a child
-    wrong, crashed, hung, lost --> result on disk --> warning, the device has no matrices
-    no child, no memory        --> nothing is known: the tuner measures first, as for other drivers
-
-    <cache>/coopmat/<hash of device, driver, limits and shaders>.json: {"failure": "" or the reason}
-
-A child process runs the products, because a driver may crash. A crash marker covers the cases that
-a child does not: the whole machine hangs, or no child can be started. `VKSCHED_COOPMAT=0` turns
-cooperative matrices off, without a check. Examples: tests/runtime/test_coopmat_check.py.
+Drivers of a list (topology/coopmat_drivers.py) are checked, with each tile that a static choice may
+select. `VKSCHED_COOPMAT=0` turns cooperative matrices off, without a check. Examples:
+tests/runtime/test_device_check.py.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, NDArray, TensorType, numpy_dtype
-from ...common.errors import DeviceLost, DeviceTimeout, VkschedError
-from ...common.user_warning import warn
 from ...ir.attrs import Attrs, AttrValue
-from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, get_op
+from ...ir.op import Call, get_op
 from ...ir.precision import MIXED, PRECISION
 from ...ops.linalg.coopmat import COOPMAT_SHADERS, guessed_shape, guessed_tiles
-from ...ops.lowering.lower import lower, variants_of
+from ...ops.lowering.lower import variants_of
 from ...ops.quantized.gguf_formats import format_of
 from ...ops.quantized.quant_gemm import quant_gemm_tiles
-from ...storage.cache_folder import folder_of, optional_write
-from ...storage.crash_marker import CrashMarker, crashed_variants, forget
-from ...storage.disk_cache import DiskCache
 from ...topology.coopmat_drivers import lists_coopmat
 from ...topology.device_spec import DeviceSpec
 from ...topology.limits import Limits
-from . import device_probe, driver_probe
-from .shaders import left_out, load_manifest
-from .single_dispatch import Place, SingleDispatcher
+from .device_probe import DeviceInfo
+from .shaders import left_out
+from .single_call import SingleCall
+from .single_dispatch import SingleDispatcher
 from .vulkan_device import VulkanDevice
-from .word_view import read_words, write_words
 
-MAX_FILES = 16
-"""Maximum number of results on disk; the oldest are removed."""
-WAIT_S = 10.0
-"""A product without a result by then hangs; it takes less than a millisecond."""
 CHECKED_STEPS = 3 * 32 + 8
 """Length of a sum: complete tiles along k, and a part of one."""
 LARGEST = 4
 """Largest operand: all sums are integers below 2048, which float16 represents exactly."""
 _FORMAT, _QUANTIZED_STEPS = "q8_0", 3 * 32
 """Format of a quantized weight and length of its sums: whole runs."""
-CRASHED = "a program ended, or the machine was restarted, during the check"
-_MARK = "vksched-coopmat:"
-_MARKED = "check", "products"
-
-_lock = threading.Lock()
-_known: dict[str, str | None] = {}
-"""Results of this process by name, for users without a cache folder; None if a check had none."""
-_warned: set[str] = set()
+CHECKED_SHADERS = (*COOPMAT_SHADERS, f"quant_gemm_coopmat_{_FORMAT}")
 
 
-def with_checked_coopmat(
-    spec: DeviceSpec, info: device_probe.DeviceInfo, runs: bool = True
-) -> DeviceSpec:
-    """Return the spec of a device with the result of its check: matrices that calls may use without
-    a measurement, or no matrices.
-
-    Parameters
-    ----------
-    runs
-        False to use only a result that is known already.
-    """
-    failure = coopmat_failure(spec, info, runs)
-    if failure is None:
-        return spec
-    if not failure:
-        return replace(spec, limits=replace(spec.limits, coopmat_checked=True))
-    name = _name_of(spec)
-    if name not in _warned:
-        _warned.add(name)
-        file = _files().path(name)
-        warn(
-            f"[devices] {info.name} ({info.label}, {info.driver}) is used without cooperative "
-            f"matrices: {failure}; try another version of the driver, or VKSCHED_COOPMAT=0 to turn "
-            f"them off without this warning{f'; delete {file} to repeat the check' if file else ''}"
-        )
-    return replace(spec, limits=replace(spec.limits, matrices=()))
-
-
-def coopmat_failure(
-    spec: DeviceSpec, info: device_probe.DeviceInfo, runs: bool = True
-) -> str | None:
-    """Return the failure of a device's check, "" if all products were exact. Return None if the
-    driver is not listed, or if the result is not known and the check may or can not run.
-    """
+def is_checked(spec: DeviceSpec, info: DeviceInfo) -> bool:
+    """Return True if the driver of a device is listed, and the device has such kernels."""
     listed = lists_coopmat(info.driver_id, info.driver, info.label)
-    if not listed or spec.limits.software or not guessed_tiles(spec.limits) or left_out():
-        return None
-    name = _name_of(spec)
-    with _lock:
-        if name not in _known:
-            failure = _result(name, info.index, runs)
-            if failure is None and not runs:
-                return None
-            _known[name] = failure
-        return _known[name]
-
-
-def _name_of(spec: DeviceSpec) -> str:
-    """Return the file name of the result of a device, its driver and the shaders."""
-    manifest = load_manifest()
-    names = (*COOPMAT_SHADERS, f"quant_gemm_coopmat_{_FORMAT}")
-    shaders = [str(manifest[name]["sha256"]) for name in names]
-    identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), *shaders)
-    return f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"
-
-
-def _files() -> DiskCache:
-    return DiskCache(folder_of("coopmat"), "devices", max_files=MAX_FILES)
-
-
-def _result(name: str, index: int, runs: bool) -> str | None:
-    """Return the failure of a check, "" if there was none; None if it is not known. The lock is
-    held.
-    """
-    files = _files()
-    path = files.path(name)
-    failure = files.get(name, lambda content: str(json.loads(content)["failure"]))
-    if failure is None and crashed_variants(path):
-        failure = CRASHED
-    elif failure is not None or not runs:
-        return failure
-    else:
-        failure = _run(path, index)
-    if failure is not None and files.folder is not None:
-        with optional_write(files.folder):
-            files.put(name, json.dumps({"failure": failure}).encode())
-            forget(path)
-    return failure
-
-
-def _run(path: Path | None, index: int) -> str | None:
-    """Return the failure of a check that runs now, in a child process if possible; None if it had
-    no result.
-    """
-    marker = CrashMarker(path)
-    marker.begin(*_MARKED, "")
-    try:
-        if not driver_probe.child_possible():
-            return check_device(index)
-        code = driver_probe.child_code(__name__, str(index))
-        changes = {"VKSCHED_PROBE": "inprocess", "VKSCHED_TRACE": "", "VKSCHED_MONITOR": ""}
-        died, out, _ = driver_probe.run_child(code, changes)
-        for line in out.splitlines():
-            if line.startswith(_MARK):
-                result: str | None = json.loads(line[len(_MARK) :])
-                return result
-        blames_driver = died is not None and died.startswith(driver_probe.DRIVER_ENDINGS)
-        return f"the check {died}" if blames_driver else None
-    finally:
-        marker.close(failed=False)
-
-
-def child(index: int) -> None:
-    """Run in the child: print the result as one marked line."""
-    driver_probe.without_core_file()
-    print(_MARK + json.dumps(check_device(index)), flush=True)
-    os._exit(0)  # some drivers crash at process exit, after the result
-
-
-def check_device(index: int) -> str | None:
-    """Return the failure of the products of a device, "" if there is none; None without a result,
-    for example if other programs use the device's memory.
-
-    Parameters
-    ----------
-    index
-        Its index in loader order.
-    """
-    info = next(each for each in device_probe.list_devices() if each.index == index)
-    try:
-        device = VulkanDevice(device_probe.device_spec(info), index)
-        failure = check_products(device)
-        device.close()
-    except (DeviceLost, DeviceTimeout) as error:
-        return f"the check failed: {error}"
-    except VkschedError:
-        return None
-    return failure
+    has_kernels = bool(guessed_tiles(spec.limits)) and not left_out()
+    return listed and has_kernels and not spec.limits.software
 
 
 def check_products(device: VulkanDevice) -> str:
@@ -202,7 +50,7 @@ def check_products(device: VulkanDevice) -> str:
     singles = SingleDispatcher(device.context, device.disable_aliasing)
     for call in _quantized_calls(device.limits):
         x, words, values = _quantized_operands(call)
-        got = _product(device, singles, "quantized_linear", call, (x, words)).astype(np.float64)
+        got = _product(device, singles, "quantized_linear", call, (x, words))
         wrong = int(np.count_nonzero(got != x.astype(np.float64) @ values.T))
         if wrong:
             return (
@@ -213,7 +61,7 @@ def check_products(device: VulkanDevice) -> str:
         left = a.astype(np.float64)
         right = b.astype(np.float64)
         expected = left @ (right.T if call.attrs["transpose_b"] else right)
-        got = _product(device, singles, "matmul", call, (a, b)).astype(np.float64)
+        got = _product(device, singles, "matmul", call, (a, b))
         wrong = int(np.count_nonzero(got != expected))
         if wrong:
             how = "b transposed" if call.attrs["transpose_b"] else "b not transposed"
@@ -287,22 +135,8 @@ def _product(
     operands: tuple[NDArray, NDArray],
 ) -> NDArray:
     """Return the result of a product on a device."""
-    lowering = lower(get_op(op), call)
-    sizes = *(t.words for t in call.inputs), call.output.words, lowering.scratch_words, 4
-    buffers = [device.context.host(max(words, 1), read=True) for words in sizes]
-    recording = device.context.recording()
-    named = {OUTPUT: buffers[2], SCRATCH: buffers[3], STATUS: buffers[4]}
-    for buffer, array in zip(buffers, operands, strict=False):
-        write_words(buffer.array, array)
-    buffers[2].array[:] = 0xFFFFFFFF  # NaN: what no workgroup writes is wrong
-    recording.begin()
-    recording.barrier("host", "shader")
-    singles.record(recording, lowering, lambda i: Place(named[i] if i < 0 else buffers[i], 0))
-    recording.barrier("shader", "host")
-    recording.end()
-    recording.submit()
-    recording.wait(WAIT_S)
-    words = buffers[2].array.copy()
-    result = read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
-    recording.close()
-    return result
+    product = SingleCall(device.context, singles, get_op(op), call)
+    try:
+        return product.run(operands).astype(np.float64)
+    finally:
+        product.close()

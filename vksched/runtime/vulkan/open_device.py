@@ -10,11 +10,11 @@ from . import device_probe
 def open_device(info: device_probe.DeviceInfo, name: str) -> Device:
     """Open a Vulkan device under a name; raise DeviceError if that fails."""
     # need the native modules, which may be absent
-    from .coopmat_check import with_checked_coopmat
+    from .device_check import with_checked_kernels
     from .vulkan_device import VulkanDevice
 
     try:
-        spec = with_checked_coopmat(device_probe.device_spec(info, name), info)
+        spec = with_checked_kernels(device_probe.device_spec(info, name), info)
         return VulkanDevice(spec, info.index)
     except DeviceError as error:
         error.device = name

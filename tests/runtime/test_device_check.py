@@ -1,8 +1,9 @@
-"""Cooperative matrices without tuning: listed drivers, and one check per device."""
+"""Kernels of little-used features without tuning: listed drivers, and checks per device."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +19,23 @@ from vksched.common.dtypes import UINT32, NDArray, TensorType
 from vksched.common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from vksched.common.user_warning import VkschedWarning
 from vksched.ir.attrs import Attrs
-from vksched.ir.op import Call, get_op
+from vksched.ir.op import COUNTERS, Call, get_op
 from vksched.ops.linalg.coopmat import guessed_tiles
 from vksched.ops.linalg.split_k import without_split
 from vksched.ops.lowering.lower import choice_of, lower
 from vksched.ops.quantized.gguf_formats import format_of
-from vksched.runtime.vulkan import coopmat_check, device_probe, driver_probe
+from vksched.runtime.vulkan import (
+    coopmat_check,
+    decode_check,
+    device_check,
+    device_probe,
+    driver_probe,
+)
+from vksched.runtime.vulkan.device_check import DECODE, PRODUCTS, Check
 from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
 from vksched.runtime.vulkan.open_device import open_device
+from vksched.runtime.vulkan.single_call import SingleCall
+from vksched.runtime.vulkan.staging import upload
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.storage.crash_marker import CrashMarker
 from vksched.topology.coopmat_drivers import COOPMAT_DRIVERS, CoopmatDriver, lists_coopmat
@@ -77,8 +87,8 @@ def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 def start_process(patch: pytest.MonkeyPatch) -> None:
     """Forget what this process knows about the drivers."""
-    patch.setattr(coopmat_check, "_known", {})
-    patch.setattr(coopmat_check, "_warned", set())
+    patch.setattr(device_check, "_known", {})
+    patch.setattr(device_check, "_warned", set())
 
 
 def described(patch: pytest.MonkeyPatch, **changes: Any) -> DeviceInfo:
@@ -94,15 +104,15 @@ class Checks:
     def __init__(self, patch: pytest.MonkeyPatch, failure: str) -> None:
         self.count = 0
         self.failure = failure
-        patch.setattr(coopmat_check, "_run", self.run)
+        patch.setattr(device_check, "_run", self.run)
 
-    def run(self, path: Path | None, index: int) -> str:
+    def run(self, check: Check, path: Path | None, index: int) -> str:
         self.count += 1
         return self.failure
 
 
 def checked(info: DeviceInfo, runs: bool = True) -> DeviceSpec:
-    return coopmat_check.with_checked_coopmat(device_spec(info), info, runs)
+    return device_check.with_checked_kernels(device_spec(info), info, runs)
 
 
 def test_exact_results_are_remembered_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +139,7 @@ def test_wrong_results_leave_the_matrices_out(
         ) as warned:
             limits = checked(info).limits
         assert limits == replace(info.limits, matrices=())
-        assert str(next(tmp_path.glob("coopmat/*.json"))) in str(warned[0].message)
+        assert str(next(tmp_path.glob("checks/*.json"))) in str(warned[0].message)
         assert checked(info).limits == limits, "the same process warns once"
         start_process(monkeypatch)
     assert checks.count == 1
@@ -169,13 +179,13 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checks, info = Checks(monkeypatch, ""), described(monkeypatch)
-    file = tmp_path / "coopmat" / coopmat_check._name_of(device_spec(info))
+    file = tmp_path / "checks" / device_check._name_of(PRODUCTS, device_spec(info))
     marker = CrashMarker(file)
-    marker.begin("check", "products", "")
+    marker.begin("check", PRODUCTS.name, "")
     marker.close(failed=True)  # as the file system looks after the end of the process
-    with pytest.warns(VkschedWarning, match=coopmat_check.CRASHED):
+    with pytest.warns(VkschedWarning, match=device_check.CRASHED):
         assert checked(info).limits.matrices == ()
-    assert json.loads(file.read_text("utf-8")) == {"failure": coopmat_check.CRASHED}
+    assert json.loads(file.read_text("utf-8")) == {"failure": device_check.CRASHED}
     assert [each.name for each in file.parent.iterdir() if ".trying" in each.name] == []
     assert checks.count == 0
 
@@ -185,7 +195,7 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     [
         ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
         ("import threading; threading.Event().wait()", "gave no answer"),
-        (f"print({coopmat_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
+        (f"print({device_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
     ],
 )
 def test_failures_of_a_child(
@@ -198,11 +208,11 @@ def test_failures_of_a_child(
     info = described(monkeypatch)
     with pytest.warns(VkschedWarning, match=failure):
         assert checked(info).limits.matrices == ()
-    assert [each.suffix for each in (tmp_path / "coopmat").iterdir()] == [".json"]
+    assert [each.suffix for each in (tmp_path / "checks").iterdir()] == [".json"]
 
 
 @pytest.mark.parametrize(
-    "code", ["", "raise SystemExit(3)", f"print({coopmat_check._MARK!r} + 'null')"]
+    "code", ["", "raise SystemExit(3)", f"print({device_check._MARK!r} + 'null')"]
 )
 def test_a_child_without_a_result_blames_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
@@ -214,7 +224,7 @@ def test_a_child_without_a_result_blames_nobody(
     for _ in range(2):
         assert checked(info) == device_spec(info)
     assert len(started) == 1, "once per process"
-    assert not list((tmp_path / "coopmat").iterdir())
+    assert not list((tmp_path / "checks").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -234,8 +244,8 @@ def test_errors_of_a_check(
     def fail(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(coopmat_check, "VulkanDevice", fail)
-    assert coopmat_check.check_device(info.index) == failure
+    monkeypatch.setattr(device_check, "VulkanDevice", fail)
+    assert device_check.check_device(PRODUCTS, info.index) == failure
 
 
 @pytest.mark.parametrize("name", vulkan_names())
@@ -246,7 +256,7 @@ def test_products_are_compared_with_exact_results(
     info = device_probe.resolve(name)
     device = open_device(info, name)
     assert isinstance(device, VulkanDevice)
-    product = coopmat_check._product
+    run = SingleCall.run
 
     def usual(limits: Any) -> Iterator[Call]:
         types = TensorType((20, 24)), TensorType((24, 36))
@@ -258,7 +268,7 @@ def test_products_are_compared_with_exact_results(
         yield Call(types, TensorType((20, 36)), Attrs({"format": "q8_0"}), limits)
 
     def wrong(*arguments: Any) -> NDArray:
-        result = product(*arguments)
+        result = run(*arguments)
         result[3, 5:7] += 1
         return result
 
@@ -268,7 +278,7 @@ def test_products_are_compared_with_exact_results(
             monkeypatch.setattr(coopmat_check, "_calls", usual)
             monkeypatch.setattr(coopmat_check, "_quantized_calls", usual_quantized)
         assert coopmat_check.check_products(device) == ""
-        monkeypatch.setattr(coopmat_check, "_product", wrong)
+        monkeypatch.setattr(SingleCall, "run", wrong)
         failure = coopmat_check.check_products(device)
         assert failure.startswith("2 of ") and "quantized" in failure
         monkeypatch.setattr(coopmat_check, "_quantized_calls", lambda limits: ())
@@ -317,6 +327,66 @@ def test_each_static_choice_is_checked(changes: dict[str, Any]) -> None:
 def test_the_checked_sums_are_exact_in_float16() -> None:
     largest = coopmat_check.LARGEST**2 * coopmat_check.CHECKED_STEPS
     assert largest <= 2048 and np.float16(largest) == largest
+
+
+WITH_MEMORY_MODEL = {
+    "features": {"memory_model": True},
+    "max_storage_buffers": 16,
+    "driver_info": "Mesa 24.2.0",
+}
+
+
+def test_attention_in_one_dispatch_is_checked_for_any_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wrong result leaves the memory model out, and the matrices as they are."""
+    checks, info = Checks(monkeypatch, ""), described(monkeypatch, **WITH_MEMORY_MODEL)
+    assert checked(info, runs=False).limits == info.limits
+    assert checked(info).limits == replace(info.limits, memory_model_checked=True)
+    start_process(monkeypatch)
+    checks.failure = "7 of 9 results are wrong"
+    info = described(monkeypatch, **WITH_MEMORY_MODEL, uuid="0f" * 16)
+    with pytest.warns(VkschedWarning, match="without attention in one dispatch: 7 of 9.*two"):
+        limits = checked(info).limits
+    assert limits == replace(info.limits, memory_model=False)
+    assert checks.count == 2
+    software = described(monkeypatch, **WITH_MEMORY_MODEL, type="cpu")
+    assert checked(software) == device_spec(software)
+
+
+@pytest.fixture(params=vulkan_names())
+def like_a_gpu(request: pytest.FixtureRequest) -> Iterator[VulkanDevice]:
+    """A software device that is taken for a GPU."""
+    info = device_probe.resolve(request.param)
+    spec = device_spec(info)
+    if not spec.limits.memory_model:
+        pytest.skip(f"{request.param} does not have the Vulkan memory model")
+    device = VulkanDevice(replace(spec, limits=replace(spec.limits, software=False)), info.index)
+    yield device
+    device.close()
+
+
+def test_the_decode_check_has_several_parts(like_a_gpu: VulkanDevice) -> None:
+    assert decode_check.check_decode(like_a_gpu) == ""
+    for call in decode_check._calls(replace(like_a_gpu.limits, cores=2)):
+        (dispatch,) = lower(get_op(decode_check.NAME), call).dispatches
+        assert dispatch.groups[1] > 16 and min(decode_check.COUNTS) > 256
+        assert dispatch.shader in DECODE.shaders
+
+
+def test_the_decode_check_finds_a_last_workgroup_too_early(
+    like_a_gpu: VulkanDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters above 0 have this effect, as stores that become visible too late."""
+    init = SingleCall.__init__
+
+    def dirty(self: SingleCall, context: Any, *args: Any) -> None:
+        init(self, context, *args)
+        counters = self._named[COUNTERS]
+        upload(context, counters, [np.full(counters.words, 3, np.uint32)])
+
+    monkeypatch.setattr(SingleCall, "__init__", dirty)
+    assert re.match(r"\d+ of 2048 results of run \d of", decode_check.check_decode(like_a_gpu))
 
 
 @pytest.mark.parametrize("name", vulkan_names())
