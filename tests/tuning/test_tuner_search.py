@@ -160,3 +160,13 @@ def test_cooperative_matrices_are_compared_with_another_kernel() -> None:
     assert (found.best, found.static) == ("b", "b") and list(found.dropped) == ["coopmat a"]
     found = found_by(FakeBench({"coopmat a": 0.001, "b": 0.002}))
     assert (found.best, found.static) == ("coopmat a", "coopmat a") and not found.dropped
+
+
+def test_kernels_with_counters_are_compared_with_another_kernel() -> None:
+    """They may be the static choice, and wrong nevertheless."""
+    for wrong in ({"a": RIGHT * 2}, {}):
+        bench = FakeBench({"a": 0.001, "b": 0.002, "c": 0.003}, wrong)
+        found = search("op x", ("a", "b", "c"), bench, lambda: math.inf, with_counters=("a",))
+        assert found is not None and list(found.dropped) == list(wrong)
+        best = "b" if wrong else "a"
+        assert (found.best, found.static) == (best, best)

@@ -259,6 +259,12 @@ class Op:
     """True if the op reads or writes memory that outlives the run, and computes nothing."""
     roundable_operands: tuple[int, ...] = ()
     """Operands of the contraction, which a `precision` permits devices to round."""
+    typical_counts: Callable[[tuple[TensorType, ...], Attrs], Mapping[int, tuple[int, ...]]] = (
+        lambda inputs, attrs: {}
+    )
+    """By operand that holds a number of elements in use: the number that `work` assumes, with which
+    calls are timed, then others for which kernels are compared.
+    """
     indices: tuple[int, ...] = ()
     """Operands with indices: int32 or int64, independent of the other operands."""
     any_dtype: bool = False

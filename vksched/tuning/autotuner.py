@@ -5,7 +5,7 @@ a time budget.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..common.errors import OutOfMemory, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.op import Call, get_op
 from ..ir.precision import precision_of
+from ..ops.lowering.lower import lower
 from ..plan.costs.node_cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
@@ -271,13 +272,22 @@ def _measure(
             names = tuple(name for name in call.names if name not in lost)
             noted = _MarkedBench(bench, session.marker, call)
             error = _largest_error(call.call)
-            found = search(call.key, names, noted, lambda: session.left_s, error)
+            counters = tuple(_with_counters(call, names))
+            found = search(call.key, names, noted, lambda: session.left_s, error, counters)
     except (OutOfMemory, UnsupportedOp, MeasurementSkipped):
         return None
     if found is None:
         return None
     dropped = {**found.dropped, **lost}
     return replace(found, dropped=dropped, shaders=shader_hash(call.op.name))
+
+
+def _with_counters(call: Tunable, names: Iterable[str]) -> Iterator[str]:
+    """Yield the variants of a call whose workgroups count their arrivals."""
+    for name in names:
+        with suppress(UnsupportedOp):
+            if lower(call.op, replace(call.call, variant=name)).counters:
+                yield name
 
 
 def _largest_error(call: Call) -> float:

@@ -282,7 +282,7 @@ def _graph_of(
     of sets of the operands in `weights`, over which calls rotate. apart: True for other calls in
     between.
     """
-    numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
+    numbers = [numbers_of(op, call, i) for i in range(len(call.inputs))]
     first = [weight(array) for array in numbers]
     others = [
         [weight(numbers[i].copy()) if i in weights else x for i, x in enumerate(first)]
@@ -310,11 +310,14 @@ def _filler_calls(turn: int) -> list[Tensor]:
     return [softmax(a), matmul(a, b), transpose(a, (1, 0)), gelu(a)]
 
 
-def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:
+def numbers_of(op: Op, call: Call, position: int) -> NDArray:
     """Return operand values of typical size; indices are 0, which is valid on every axis."""
+    type_, counts = call.inputs[position], op.typical_counts(call.inputs, call.attrs)
     rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
     count = max(1, min(BLOCK, math.prod(type_.shape)))
-    if position in get_op(op.name).indices:
+    if position in counts:
+        block = np.full(count, counts[position][0], dtype)
+    elif position in get_op(op.name).indices:
         block = np.zeros(count, dtype)
     elif type_.dtype in (FLOAT16, FLOAT32, FLOAT64):
         block = rng.standard_normal(count).astype(dtype)

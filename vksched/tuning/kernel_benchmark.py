@@ -55,6 +55,8 @@ class CallBench:
     ) -> None:
         self._device, self._op, self._call = device, op, call
         self._weights, self._sets, self._turn = frozenset(weights), sets, 0
+        self._counts = op.typical_counts(call.inputs, call.attrs)
+        self._variant = ""
         self._context = device.context
         self._singles = SingleDispatcher(self._context, device.disable_aliasing)
         self._buffers: list[Buffer] = []
@@ -74,6 +76,7 @@ class CallBench:
             raise
 
     def run(self, variant: str, repeat: int) -> float:
+        self._variant = variant
         lowering = self._lowerings.get(variant)
         if lowering is None:
             lowering = lower(self._op, replace(self._call, variant=variant))
@@ -99,6 +102,20 @@ class CallBench:
         return recording.duration_s() or on_host_s
 
     def result(self) -> NDArray:
+        """Return elements of the last result, and of the results with other counts of elements in
+        use.
+        """
+        results = [self._read_result()]
+        for operand, (typical, *others) in self._counts.items():
+            for count in others:
+                self._fill_count(operand, count)
+                self._overwrite_result()
+                self.run(self._variant, 1)
+                results.append(self._read_result())
+            self._fill_count(operand, typical)
+        return np.concatenate(results)
+
+    def _read_result(self) -> NDArray:
         type_ = self._call.output
         for source, target, words in self._parts():
             self._copy(self._result, source, self._block, target, words)
@@ -172,6 +189,9 @@ class CallBench:
         """
         rng = np.random.default_rng(SEED)
         for index, (type_, buffer) in enumerate(zip(self._call.inputs, self._inputs, strict=True)):
+            if index in self._counts:
+                self._fill_count(index, self._counts[index][0])
+                continue
             if index in self._op.indices:
                 block = np.zeros(BLOCK_WORDS, np.uint32)
             elif type_.dtype == FLOAT16:
@@ -182,6 +202,11 @@ class CallBench:
                 bound = 2 if type_.dtype == BOOL else 8
                 block = rng.integers(0, bound, BLOCK_WORDS).astype(np.uint32)
             self._spread(block, buffer, self._words(index))
+
+    def _fill_count(self, operand: int, count: int) -> None:
+        """Fill an operand with a number of elements in use."""
+        block = np.full(BLOCK_WORDS, count, np.uint32)
+        self._spread(block, self._inputs[operand], self._words(operand))
 
     def _fill_scratch(self) -> None:
         """Initialize scratch memory, because kernels read unwritten rests of scratch tiles. Fresh

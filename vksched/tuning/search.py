@@ -1,7 +1,8 @@
 """Search: find the fastest variant with little time spent on slow ones.
 
     each variant:  warm-up run, timed run -> result equals the first one's? -> far slower? drop
-                   cooperative matrices last: results are compared with those of another kernel
+                   cooperative matrices and kernels with counters last: their results are compared
+                   with those of another kernel
     rounds:        all remaining variants in rotation -> drop those clearly slower than the best
     the best median wins, if its median and its least time beat the static choice's by more than
     noise
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import numpy as np
@@ -75,6 +76,7 @@ def search(
     bench: Bench,
     left_s: Callable[[], float],
     largest_error: float = LARGEST_ERROR,
+    with_counters: Collection[str] = (),
 ) -> TuningResult | None:
     """Return the times of the variants of a call, the static choice first. Return None if the time
     was over before two variants were compared.
@@ -85,6 +87,9 @@ def search(
         Returns the remaining time.
     largest_error
         Maximum normalized squared difference of a correct result.
+    with_counters
+        Variants that depend on the order of memory accesses of workgroups. As with cooperative
+        matrices, another kernel gives the expected result.
 
     Raises
     ------
@@ -94,7 +99,7 @@ def search(
     once: dict[str, float] = {}
     dropped: dict[str, str] = {}
     expected: NDArray | None = None
-    for name in sorted(names, key=lambda name: COOPMAT in name):
+    for name in sorted(names, key=lambda name: COOPMAT in name or name in with_counters):
         if once and left_s() <= 0:
             break
         try:

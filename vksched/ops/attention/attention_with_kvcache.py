@@ -112,6 +112,12 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(moved))
 
 
+def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, tuple[int, ...]]:
+    """Return the number of keys in use: half of the cache, and the whole cache."""
+    keys = by_heads(inputs, attrs)[1].shape[2]
+    return {3: (keys // 2, keys)}
+
+
 # -- numpy -------------------------------------------------------------------------------------
 
 Segments = tuple[tuple[NDArray, NDArray], ...]
@@ -277,6 +283,7 @@ register(
         attrs={**ATTENTION, "columns": Optional(Int(1))},
         operands=(4, 6),
         work=_work,
+        typical_counts=_typical_counts,
         roundable_operands=(0, 1, 2, 4, 5),
         any_dtype=True,
         cpu=CpuKernel(_compute, _cut),
