@@ -10,7 +10,7 @@
 #pragma use_vulkan_memory_model
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint ROWS = 4; // of q in a tile: 2, 4 or 8
+layout(constant_id = 3) const uint ROWS = 4; // of q in a tile: 1, 2, 4 or 8
 layout(constant_id = 4) const uint DEPTH = 8; // of q and k, in eights
 layout(constant_id = 5) const uint COLUMNS = 16; // of v, in fours
 layout(constant_id = 6) const uint SOFTCAP = 0;
@@ -78,13 +78,13 @@ const uint SLICES = 2u; // of the depth of a key
 const uint KEYS = LOCAL; // at a time
 const uint LANES = LOCAL / ROWS; // of one row, in the softmax
 const uint GROUPS = LOCAL / COLUMNS; // of lanes: each sums every GROUPS-th key
-const uint SUMMED = ROWS / 2u; // rows whose sums are reduced at a time
+const uint SUMMED = (ROWS + 1u) / 2u; // rows whose sums are reduced at a time
 const uint UNSPLIT = 256u; // keys up to which there is one part
 const uint LEAST = 64u; // keys of a part
 const uint MOST_PARTS = KEYS;
 const uint ROW = COLUMNS + 1u; // vec4s of a part: its sums, then its largest score and the total of its weights
 shared vec4 q_tile[ROWS * DEPTH * 2u];
-shared float scores[SLICES * ROWS * KEYS]; // then weights, sums and the states of parts
+shared float scores[4u * SUMMED * KEYS]; // then weights, sums and the states of parts
 shared float lanes[gl_WorkGroupSize.x];
 shared float state[ROWS];
 shared int is_last[4]; // as non_finite of attention_tiled.glsl

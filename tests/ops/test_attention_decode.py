@@ -70,10 +70,15 @@ def test_many_queries_have_other_kernels() -> None:
     assert lowered(GPU, queries=4).dispatches[0].shader == "attention_decode"
 
 
+def test_one_query_of_a_head_is_a_tile() -> None:
+    (one,) = lowered(GPU, heads=SHARED).dispatches
+    assert dict(one.constants)["ROWS"] == 1 and one.groups[0] == SHARED
+
+
 def test_tiles_fit_shared_memory() -> None:
     least = replace(GPU, shared_bytes=16384)
     assert decode_rows(GPU, 8, 256, 256) == 8 and decode_rows(least, 8, 256, 256) == 4
-    assert decode_rows(least, 8, 128, 128) == 8 and decode_rows(least, 1, 128, 128) == 2
+    assert decode_rows(least, 8, 128, 128) == 8 and decode_rows(least, 1, 128, 128) == 1
     for depth, columns in ((100, 64), (64, 100), (64, 1024), (4096, 64)):
         assert not decode_rows(least, 1, depth, columns)
 
@@ -81,6 +86,8 @@ def test_tiles_fit_shared_memory() -> None:
 def test_parts_fill_the_cores() -> None:
     for cores, parts in ((132, 66), (16, 8), (1, 1), (0, 64)):
         assert decode_parts(replace(GPU, cores=cores), 4, 1 << 16) == parts
+    for cores, tiles, parts in ((20, 32, 2), (24, 32, 2), (16, 32, 1), (132, 32, 9)):
+        assert decode_parts(replace(GPU, cores=cores), tiles, 4096) == parts
     assert decode_parts(replace(GPU, cores=132), 4, 640) == 10  # of 64 keys
     assert decode_parts(replace(GPU, cores=10000), 1, 1 << 20) == 128
 
@@ -105,10 +112,11 @@ def values(*shape: int, seed: int) -> NDArray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_runs_leave_counters_for_the_next_ones(device: Device) -> None:
+@pytest.mark.parametrize("heads", [HEADS, SHARED])
+def test_runs_leave_counters_for_the_next_ones(heads: int, device: Device) -> None:
     """Runs of two slots, with one part, with several and with none, again and again."""
     keys, new = (values(1, SHARED, n, SIZE, seed=n) for n in (LENGTH, 1))
-    q, used = vs.input("q", (1, HEADS, 1, SIZE)), vs.input("used", (), "int32")
+    q, used = vs.input("q", (1, heads, 1, SIZE)), vs.input("used", (), "int32")
     y = vs.attention(
         *(q, vs.weight(keys), vs.weight(keys[:, :, ::-1].copy())),
         kv_len=used,
@@ -120,7 +128,7 @@ def test_runs_leave_counters_for_the_next_ones(device: Device) -> None:
         run, wanted = sched.compile(y), on_cpu.compile(y)
         assert run.plan.inner_barriers == 0
         counts = (LENGTH, 0, 700, 255, 256, LENGTH, 300) * 2
-        rows = [values(1, HEADS, 1, SIZE, seed=i) for i in range(len(counts))]
+        rows = [values(1, heads, 1, SIZE, seed=i) for i in range(len(counts))]
         pending = [run.submit(q=x, used=np.int32(n)) for x, n in zip(rows, counts, strict=True)]
         for future, x, count in zip(pending, rows, counts, strict=True):
             expected = wanted(q=x, used=np.int32(count))

@@ -30,7 +30,7 @@ DECODE_BUFFERS = 9
 """Buffers that the kernel binds: q, the cached and the new keys and values, the key count, parts,
 counters and the result.
 """
-TILES = (8, 4, 2)
+TILES = (8, 4, 2, 1)
 """Rows of q of a workgroup, which read each key once."""
 MAX_TILES = 2
 """Maximum tiles of rows that share keys: each tile reads all of them."""
@@ -44,7 +44,7 @@ DECODE_SHADERS = tuple(f"attention_decode{suffix}" for suffix in KV_SUFFIX.value
 
 
 def _shared_bytes(rows: int, depth: int) -> int:
-    return 4 * (rows * depth + 2 * rows * LOCAL + LOCAL + rows + 4)
+    return 4 * (rows * depth + 4 * -(-rows // 2) * LOCAL + LOCAL + rows + 4)
 
 
 def decode_rows(limits: Limits, rows: int, depth: int, columns: int) -> int:
@@ -64,7 +64,7 @@ def decode_rows(limits: Limits, rows: int, depth: int, columns: int) -> int:
 def decode_parts(limits: Limits, tiles: int, keys: int) -> int:
     """Return the maximum number of parts of the keys. tiles: the number of tiles of rows."""
     wanted = GROUPS_PER_CORE * limits.cores or GROUPS_WANTED
-    return max(1, min(wanted // tiles, keys // LEAST, MAX_PARTS, limits.max_groups[1]))
+    return max(1, min(-(-wanted // tiles), keys // LEAST, MAX_PARTS, limits.max_groups[1]))
 
 
 def decode_variants(call: Call, sizes: Sizes) -> tuple[str, ...]:
