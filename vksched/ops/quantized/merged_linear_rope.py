@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -71,6 +72,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if rotated > result.shape[-1]:
         raise ShapeError(
             f"[{NAME}] expected at most {result.shape[-1]} rotated columns, got {rotated}"
+        )
+    sizes = [words.shape[0] for words in own[1 + attrs.as_bool("normed") :]]
+    if any(end % size for end in accumulate(sizes) if end < rotated):
+        raise ShapeError(
+            f"[{NAME}] expected rotated heads of {size} values within one weight each, got weights "
+            f"of {' and '.join(map(str, sizes))} rows; try separate products"
         )
     return result
 

@@ -51,12 +51,17 @@ CASES: list[OpSample] = [
     rope("q4_0", (128, 64, 64), 3, 64, 40, False, lead=(1,)),
     rope("q4_0", (96, 48), 6, 24, 10, True),
     rope("q5_1", (48,), 2, 24, 24, False),
+    rope("q8_0", (64, 48, 16), 2, 32, 32, False),
+    rope("q8_0", (96, 16), 2, 32, 32, False),
     rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
 ]
 
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
 ERRORS = [
     ErrorSample(lambda: _with(_CASE, heads=4).result_type(), ShapeError, "at most 96"),
+    ErrorSample(
+        lambda: rope("q4_K", (16, 80), 3, 32, 32, False).result_type(), ShapeError, "of 16 and 80"
+    ),
     ErrorSample(lambda: _with(_CASE, head_size=12).result_type(), ShapeError, "heads of a mult"),
     ErrorSample(lambda: _with(_CASE, rotary_dim=16).result_type(), ShapeError, "cos and sin of sh"),
     ErrorSample(
