@@ -61,13 +61,24 @@ NETWORKS: dict[str, Callable[[], vs.Tensor]] = {
 
 
 def like_a_card(name: str) -> Device | None:
-    """A CPU driver that is given kernels of GPUs, those of float16 too; None without float16."""
+    """A CPU driver that is given kernels of GPUs, also those of float16, 8-bit dot products and
+    workgroups that find the last one; None without float16.
+    """
     info = device_probe.resolve(name)
     spec = device_probe.device_spec(info)
-    if not spec.limits.float16:
+    own = spec.limits
+    if not own.float16:
         return None
-    spec = replace(spec, limits=Limits(storage_buffers=8, float16=True, max_buffer_bytes=1 << 28))
-    return VulkanDevice(spec, info.index)
+    limits = Limits(
+        storage_buffers=min(own.storage_buffers, 16),
+        float16=True,
+        max_buffer_bytes=1 << 28,
+        memory_model=own.memory_model,
+        memory_model_checked=own.memory_model,
+        integer_dot=own.integer_dot,
+        integer_dot_fast=own.integer_dot,
+    )
+    return VulkanDevice(replace(spec, limits=limits), info.index)
 
 
 @pytest.fixture(params=["cpu", *vulkan_names(), *(f"{n} as a card" for n in vulkan_names())])

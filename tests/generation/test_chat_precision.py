@@ -19,6 +19,7 @@ from vksched.generation.device_precision import AUTO, FAST, cache_type_of, mode_
 from vksched.generation.generator import Generator
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import BYTES, HALF, MIXED, SINGLE, precision_of
+from vksched.plan.costs import node_cost
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits
@@ -112,8 +113,25 @@ def test_a_gpu_with_float16_is_mixed_by_default(tmp_path: Path) -> None:
     assert 1e-10 < error < 1e-5  # rounded, and little
 
 
+def shaders_of(reader: Generator) -> set[str]:
+    """Return the names of all shaders of a reader's steps."""
+    found: set[str] = set()
+    for run in reader._runs.values():
+        for node_id in (n for split in run.plan.splits for n in split.nodes):
+            node = run.plan.graph.nodes[node_id]
+            spec = run.plan.topology.devices[0]
+            lowering = node_cost.lower_node(spec, run.plan.graph, node)
+            found.update(dispatch.shader for dispatch in lowering.dispatches)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "word", "kind", "most"), [(AUTO, MIXED, "", 1e-5), (BYTES, BYTES, "_int8", 1e-3)]
+)
 @pytest.mark.parametrize("name", vulkan_names())
-def test_kernels_of_gpus_compute_it(name: str, tmp_path: Path) -> None:
+def test_kernels_of_gpus_compute_it(
+    name: str, asked: str, word: str, kind: str, most: float, tmp_path: Path
+) -> None:
     """A driver with float16 that is taken for a GPU."""
     device = like_a_card(name)
     if device is None:
@@ -122,13 +140,21 @@ def test_kernels_of_gpus_compute_it(name: str, tmp_path: Path) -> None:
     model, weights = with_weights(tmp_path, tiny)
     text = [3, 7, 1, 50, 9, 2, 60, 4, 11]  # steps of 8 tokens and of one
     wanted = logits_of(tiny, weights, np.array(text))[-1]
+    limits = device.spec.limits
     with vs.Scheduler([device], tune=False) as sched:
-        reader = Generator(sched, model, 16)
+        reader = Generator(sched, model, 16, precision=asked)
         got = reader.prefill(text)
-        assert words(reader) == words(reader, "attention") == {device.name: {MIXED}}
+        assert words(reader) == {device.name: {word}}
+        attention = SINGLE if word == BYTES else word
+        assert words(reader, "attention") == {device.name: {attention}}
         assert caches(reader) == {device.name: {"float16"}}
+        shaders = shaders_of(reader)
+    if word != BYTES or limits.integer_dot:
+        assert {f"quant_gemv_merged{kind}_q4_0", f"quant_gemv_merged_rope{kind}_q4_0"} <= shaders
+    if limits.memory_model:
+        assert "attention_decode_fp16" in shaders
     error = np.square(got - wanted).sum() / np.square(wanted).sum()
-    assert 1e-12 < error < 1e-5
+    assert 1e-12 < error < most
 
 
 @pytest.mark.parametrize("own", [SINGLE, HALF, BYTES])
