@@ -94,3 +94,20 @@ def test_the_precision_is_one_of_a_chat(
     assert ("of a GGUF model expects" in err) == bool(code)
     products = [key for key in opened.keys if key.startswith(("matmul", "merged"))]
     assert all(("precision='mixed'" in key) == (mode == "mixed") for key in products)
+
+
+@pytest.mark.parametrize("modes", [("mixed", "int8"), ("head.*=mixed", "float32"), ("auto",) * 2])
+def test_several_precisions_are_refused(
+    modes: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The last one would count, and the others would have no effect."""
+    build_model(tmp_path)
+    options = [word for mode in modes for word in ("--precision", mode)]
+    found, _, err = call(capsys, "tune", str(tmp_path / "tiny.gguf"), *options)
+    assert found == 2 and f"expects one mode, got {' and '.join(modes)}" in " ".join(err.split())
+
+
+def test_the_help_names_the_precisions_of_a_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "tune", "--help")
+    text = " ".join(out.split())
+    assert "[default: float32; auto for a GGUF model]" in text and "fast: also int8" in text

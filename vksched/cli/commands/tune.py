@@ -16,7 +16,7 @@ from ..options.precision_option import (
     CHAT_MODES,
     SINGLE,
     parse_precision,
-    precision_option,
+    tune_precision_option,
 )
 from . import tuning_options
 
@@ -34,7 +34,7 @@ BUDGET_S = 60.0
 @tuning_options.options(
     BUDGET_S, "the rest is measured in the next call.", "[MODEL.onnx|MODEL.gguf]..."
 )
-@precision_option
+@tune_precision_option
 @inputs.ctx_option
 @inputs.cache_type_option("Element type of the KV cache of a language model.")
 def tune(
@@ -71,6 +71,7 @@ def tune(
         inputs.need({"--free-dim": dims, "--shape": shapes}, "an ONNX model")
     if not language:
         inputs.need(of_chat, "a GGUF model")
+    chat_mode = _chat_mode(modes) if language else CHAT_DEFAULT
     with inputs.collected_warnings() as notes:
         names = _devices(inputs.parse_devices(devices))
         typical = not model_files and not clear
@@ -82,7 +83,7 @@ def tune(
             steps = [
                 step
                 for file in language
-                for step in _steps(sched, file, ctx, cache_type, _chat_mode(modes))
+                for step in _steps(sched, file, ctx, cache_type, chat_mode)
             ]
             rows = [
                 _clear(d) if clear else _tune(d, graphs, steps, budget_s, as_json) for d in here
@@ -110,7 +111,11 @@ def _graphs(
 
 def _chat_mode(modes: Sequence[str]) -> str:
     """Return the precision mode of a chat."""
-    *_, mode = CHAT_DEFAULT, *modes
+    if len(modes) > 1:
+        raise click.UsageError(
+            f"--precision of a GGUF model expects one mode, got {' and '.join(modes)}."
+        )
+    (mode,) = modes or (CHAT_DEFAULT,)
     if mode not in CHAT_MODES:
         known = ", ".join(CHAT_MODES)
         raise click.UsageError(f"--precision of a GGUF model expects {known}, got {mode!r}.")

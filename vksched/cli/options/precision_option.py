@@ -16,19 +16,34 @@ PrecisionModes = str | Mapping[Any, str]
 SINGLE = next(iter(MODES))
 Command = Callable[..., None]
 
-precision_option = click.option(
-    "--precision",
-    "modes",
-    multiple=True,
-    metavar="[PATTERN=]MODE",
-    help=(
-        "mixed: matmuls, convolutions and attention may round their operands to float16; "
-        "float16: also sums and results; bfloat16: operands to bfloat16. int8: quantized "
-        "matmuls may round their activations to 8 bits. With a pattern, for matching nodes "
-        "(repeatable).  [default: float32]"
-    ),
-)
 AUTO, FAST = "auto", "fast"
+_CHAT_HELP = (
+    "auto: mixed for layers on GPUs with float16, float32 for others. fast: also int8 for layers "
+    "on the CPU."
+)
+
+
+def _pattern_option(more: str) -> Callable[[Command], Command]:
+    """Return the option with patterns. more: further text of its help."""
+    return click.option(
+        "--precision",
+        "modes",
+        multiple=True,
+        metavar="[PATTERN=]MODE",
+        help=(
+            "mixed: matmuls, convolutions and attention may round their operands to float16; "
+            "float16: also sums and results; bfloat16: operands to bfloat16. int8: quantized "
+            "matmuls may round their activations to 8 bits. With a pattern, for matching nodes "
+            f"(repeatable). {more}"
+        ),
+    )
+
+
+precision_option = _pattern_option(" [default: float32]")
+tune_precision_option = _pattern_option(
+    f"A GGUF model takes one mode without a pattern, also auto or fast. {_CHAT_HELP}  "
+    "[default: float32; auto for a GGUF model]"
+)
 _MODE_HELP = (
     "int8: quantized matmuls may round their activations to 8 bits; mixed, float16, "
     "bfloat16: matmuls and attention may use these."
@@ -47,8 +62,7 @@ CHAT_MODES, CHAT_DEFAULT = (AUTO, FAST, *MODES), AUTO
 chat_precision_option = _one_mode(
     CHAT_MODES,
     CHAT_DEFAULT,
-    f"auto: mixed for layers on GPUs with float16, float32 for others. fast: also int8 for layers "
-    f"on the CPU. {_MODE_HELP}",
+    f"{_CHAT_HELP} {_MODE_HELP}",
 )
 measured_mode_option = _one_mode(MODES, "mixed", f"The measured mode. {_MODE_HELP}")
 """For a comparison with float32."""
