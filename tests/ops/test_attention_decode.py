@@ -155,7 +155,10 @@ def test_counters_of_a_killed_dispatch_are_reset(
         run, wanted = sched.compile(y), on_cpu.compile(y)
         assert len(slots) == 1
         for seed in range(4):
-            given = {"q": values(1, HEADS, 1, SIZE, seed=seed), "used": np.int32(LENGTH)}
-            got, expected = run(**given), wanted(**given)
+            operands: dict[str, Any] = {
+                "q": values(1, HEADS, 1, SIZE, seed=seed),
+                "used": np.int32(LENGTH),
+            }
+            got, expected = run(**operands), wanted(**operands)
             is_right = np.allclose(got, expected, rtol=1e-5, atol=1e-5)
             assert is_right == (seed > 0), f"run {seed}"
