@@ -31,7 +31,7 @@ SHARED, SHARE, SIZE, KEYS = 8, 4, 64, 2048
 COUNTS = (KEYS, KEYS, 700, KEYS, 300, KEYS)
 """Keys in use of the runs of a call, which have more than one part each."""
 TOLERANCE = 1e-4
-"""Maximum error of a result. A part of an earlier run changes it by more than 1e-3."""
+"""Maximum error of a result. A part of an earlier run changes most results by more."""
 
 
 def is_checked(spec: DeviceSpec, info: DeviceInfo) -> bool:

@@ -19,7 +19,7 @@ from .staging import upload
 from .word_view import read_words, write_words
 
 WAIT_S = 10.0
-"""A call without a result by then hangs; it takes less than some milliseconds."""
+"""A call without a result by then hangs; it takes some milliseconds at most."""
 UNWRITTEN = 0xFFFFFFFF
 """The initial word of results: NaN, so that elements that no workgroup writes are wrong."""
 
