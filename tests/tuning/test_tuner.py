@@ -557,7 +557,11 @@ def test_typical_calls_are_of_all_ops_with_variants(name: str) -> None:
 
 
 def limits_of(spec: vs.DeviceSpec) -> list[vs.DeviceSpec]:
-    return [replace(spec, limits=replace(spec.limits, software=s)) for s in (True, False)]
+    on_card = {"software": False, "float16": True, "storage_buffers": 16}
+    on_card |= {"subgroup_size": 32, "subgroup_sizes": (32,)}
+    on_card |= {"subgroup_shuffle": True, "subgroup_arithmetic": True}
+    changes: list[dict[str, Any]] = [{"software": True}, {"software": False}, on_card]
+    return [replace(spec, limits=replace(spec.limits, **change)) for change in changes]
 
 
 def rule_of(op: str) -> object:

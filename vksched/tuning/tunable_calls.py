@@ -130,6 +130,10 @@ def typical_graph() -> Graph:
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         mixed = {"format": name, PRECISION: MIXED}
         outputs.append(apply("quantized_linear", (some(m, 2048), words), mixed))
+    for name in ("q4_K", "q8_0"):
+        pair = [some(2048, format_of(name).row_words(2048), dtype=UINT32) for _ in range(2)]
+        gated = {"format": name, "normed": True, "gate": "silu", "eps": 1e-5, PRECISION: MIXED}
+        outputs.append(apply("merged_linear", (some(1, 2048), some(2048), *pair), gated))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
         for name, word in (("f16", MIXED), ("bf16", BRAIN)):
             words = some(n, format_of(name).row_words(k), dtype=UINT32)
