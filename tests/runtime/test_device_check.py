@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import vulkan_names
+from conftest import needs_linux, vulkan_names
 from test_coopmat import CARD
 from test_devices import raw
 
@@ -31,7 +36,7 @@ from vksched.runtime.vulkan import (
     device_probe,
     driver_probe,
 )
-from vksched.runtime.vulkan.device_check import DECODE, PRODUCTS, Check
+from vksched.runtime.vulkan.device_check import DECODE, PRODUCTS, Check, Outcome
 from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
 from vksched.runtime.vulkan.open_device import open_device
 from vksched.runtime.vulkan.single_call import SingleCall
@@ -122,9 +127,9 @@ class Checks:
         self.failure = failure
         patch.setattr(device_check, "_run", self.run)
 
-    def run(self, check: Check, path: Path | None, index: int) -> str:
+    def run(self, check: Check, path: Path | None, index: int) -> Outcome:
         self.count += 1
-        return self.failure
+        return Outcome(self.failure)
 
 
 def checked(info: DeviceInfo, runs: bool = True) -> DeviceSpec:
@@ -191,19 +196,40 @@ def test_a_build_without_the_shaders_checks_nothing(monkeypatch: pytest.MonkeyPa
     assert checked(info) == device_spec(info) and checks.count == 0
 
 
-def test_a_check_that_ended_its_process_is_not_repeated(
+def test_a_check_that_ended_its_process_twice_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checks, info = Checks(monkeypatch, ""), described(monkeypatch)
     file = tmp_path / "checks" / device_check._name_of(PRODUCTS, device_spec(info))
-    marker = CrashMarker(file)
-    marker.begin("check", PRODUCTS.name, "")
-    marker.close(failed=True)  # as the file system looks after the end of the process
+
+    def end_during_a_check() -> None:
+        """Leave the file system as it looks after the end of the process."""
+        marker = CrashMarker(file)
+        marker.begin("check", PRODUCTS.name, "")
+        marker.close(failed=True)
+        start_process(monkeypatch)
+
+    end_during_a_check()
+    assert checked(info, runs=False) == device_spec(info), "a user may have ended it"
+    end_during_a_check()
     with pytest.warns(VkschedWarning, match=device_check.CRASHED):
         assert checked(info).limits.matrices == ()
-    assert json.loads(file.read_text("utf-8")) == {"failure": device_check.CRASHED}
+    stored = {"failure": device_check.CRASHED, "certain": True}
+    assert json.loads(file.read_text("utf-8")) == stored
     assert [each.name for each in file.parent.iterdir() if ".trying" in each.name] == []
     assert checks.count == 0
+
+
+def test_a_check_that_ended_once_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks, info = Checks(monkeypatch, ""), described(monkeypatch)
+    marker = CrashMarker(tmp_path / "checks" / device_check._name_of(PRODUCTS, device_spec(info)))
+    marker.begin("check", PRODUCTS.name, "")
+    marker.close(failed=True)
+    assert checked(info).limits.coopmat_checked and checks.count == 1
+    start_process(monkeypatch)
+    assert checked(info).limits.coopmat_checked and checks.count == 1
 
 
 @pytest.mark.parametrize(
@@ -211,10 +237,15 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     [
         ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
         ("import threading; threading.Event().wait()", "gave no answer"),
-        (f"print({device_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
+        (
+            f'print({device_check._MARK!r} + \'{{"failure": "the check failed: lost", \' '
+            "'\"certain\": false}')",
+            "the check failed: lost",
+        ),
     ],
+    ids=["crash", "hang", "lost"],
 )
-def test_failures_of_a_child(
+def test_failures_of_a_child_count_the_second_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, failure: str
 ) -> None:
     monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
@@ -222,13 +253,74 @@ def test_failures_of_a_child(
         monkeypatch.setattr(driver_probe, "CHILD_LIMIT_S", 0.2)
     monkeypatch.delenv("VKSCHED_PROBE", raising=False)
     info = described(monkeypatch)
+    for _ in range(2):
+        assert checked(info) == device_spec(info), "another program may have delayed it"
+    start_process(monkeypatch)
     with pytest.warns(VkschedWarning, match=failure):
         assert checked(info).limits.matrices == ()
     assert [each.suffix for each in (tmp_path / "checks").iterdir()] == [".json"]
 
 
+def test_wrong_results_of_a_child_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = '{"failure": "2 are wrong", "certain": true}'
+    code = f"print({device_check._MARK!r} + {result!r})"
+    monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
+    monkeypatch.delenv("VKSCHED_PROBE", raising=False)
+    info = described(monkeypatch)
+    with pytest.warns(VkschedWarning, match="2 are wrong"):
+        assert checked(info).limits.matrices == ()
+
+
+@needs_linux
+@pytest.mark.parametrize("killed", ["parent", "child", "both"])
+def test_a_user_who_ends_a_check_leaves_no_marker(tmp_path: Path, killed: str) -> None:
+    """The child alone holds the marker, and removes it."""
+    results, ready = tmp_path / "checks" / "device.json", tmp_path / "ready"
+    fake = (
+        "import pathlib, time\n"
+        "from vksched.runtime.vulkan import device_check\n"
+        "def check(_, index):\n"
+        f"    pathlib.Path({str(ready)!r}).write_text(str(__import__('os').getpid()))\n"
+        "    time.sleep(60 if index else 0.5)\n"
+        "device_check.check_device = check\n"
+    )
+    (tmp_path / "faked.py").write_text(fake + "child = device_check.child\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from pathlib import Path\n"
+        "from vksched.runtime.vulkan import device_check\n"
+        "device_check.__name__ = 'faked'\n"
+        "check = device_check.PRODUCTS\n"
+        f"device_check._run(check, Path({str(results)!r}), {int(killed != 'parent')})\n"
+    )
+    environment = {name: v for name, v in os.environ.items() if name != "VKSCHED_PROBE"}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    wait_for(lambda: ready.exists() and bool(ready.read_text()))
+    assert len(list(results.parent.glob("*.trying"))) == 1, "of the child"
+    child = int(ready.read_text())
+    if killed != "child":
+        parent.terminate()
+        assert parent.wait(10) == -signal.SIGTERM
+    if killed != "parent":
+        os.kill(child, signal.SIGTERM)
+    wait_for(lambda: not list(results.parent.glob("*.trying*")))
+    assert killed != "child" or parent.wait(10) == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
-    "code", ["", "raise SystemExit(3)", f"print({device_check._MARK!r} + 'null')"]
+    "code",
+    [
+        *("", "raise SystemExit(3)", f"print({device_check._MARK!r} + 'null')"),
+        f"print({device_check._MARK!r} + '{{')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    ],
 )
 def test_a_child_without_a_result_blames_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
@@ -240,20 +332,20 @@ def test_a_child_without_a_result_blames_nobody(
     for _ in range(2):
         assert checked(info) == device_spec(info)
     assert len(started) == 1, "once per process"
-    assert not list((tmp_path / "checks").iterdir())
+    assert not list(tmp_path.glob("checks/*"))
 
 
 @pytest.mark.parametrize(
-    ("error", "failure"),
+    ("error", "outcome"),
     [
         (OutOfMemory("no memory"), None),
         (DeviceError("in use"), None),
-        (DeviceLost("gone"), "the check failed: gone"),
-        (DeviceTimeout("not ended"), "the check failed: not ended"),
+        (DeviceLost("gone"), Outcome("the check failed: gone", certain=False)),
+        (DeviceTimeout("not ended"), Outcome("the check failed: not ended", certain=False)),
     ],
 )
 def test_errors_of_a_check(
-    monkeypatch: pytest.MonkeyPatch, error: DeviceError, failure: str | None
+    monkeypatch: pytest.MonkeyPatch, error: DeviceError, outcome: Outcome | None
 ) -> None:
     info = described(monkeypatch)
 
@@ -261,7 +353,7 @@ def test_errors_of_a_check(
         raise error
 
     monkeypatch.setattr(device_check, "VulkanDevice", fail)
-    assert device_check.check_device(PRODUCTS, info.index) == failure
+    assert device_check.check_device(PRODUCTS, info.index) == outcome
 
 
 @pytest.mark.parametrize("name", vulkan_names())
@@ -413,3 +505,12 @@ def test_the_devices_here_are_opened_without_a_check(
     device = open_device(device_probe.resolve(name), name)
     device.close()
     assert checks.count == int(device_probe.resolve(name).type != "cpu")
+
+
+@needs_linux
+def test_a_fork_during_a_check_does_not_block_the_child() -> None:
+    with device_check._lock:
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if device_check._lock.acquire(timeout=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
