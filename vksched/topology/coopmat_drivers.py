@@ -5,7 +5,7 @@
 
 Other drivers may emulate cooperative matrices slowly or compute wrong results; there the tuner
 measures and compares first. A known fault (driver_faults.py) that excludes the matrices wins.
-Examples: tests/runtime/test_device_check.py.
+Examples: tests/runtime/test_coopmat_check.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Device check: compares kernels that depend on little-used features of a driver with exact
 results, once per device and driver.
 
-    product   products by cooperative matrices      coopmat_check.py   Limits.coopmat_checked
+    product   calls by cooperative matrices         coopmat_check.py   Limits.coopmat_checked
     decode    parts combined by the last workgroup  decode_check.py    Limits.memory_model_checked
 
     device that has such kernels --> result on disk --> Limits: calls may use them without tuning
@@ -11,7 +11,7 @@ results, once per device and driver.
     no child, no memory, once    --> nothing is known: the tuner measures and compares first
     crashed
 
-    <cache>/checks/<hash of check, device, driver, limits, shaders>.json:
+    <cache>/checks/<hash of check, device, driver, limits, kernels>.json:
         {"failure": "" or reason, "certain": false after the first crash}
 
 A child process runs the kernels, because a driver may crash. A crash marker covers the cases that
@@ -28,16 +28,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
 from ...common.errors import DECODE_ERRORS, DeviceLost, DeviceTimeout, VkschedError
 from ...common.fork_guard import in_child
 from ...common.user_warning import warn
-from ...ops.attention.attention_decode import DECODE_SHADERS
+from ...ir.op import Call, get_op
+from ...ops.lowering.lower import lower
 from ...storage.cache_folder import folder_of, optional_write
 from ...storage.crash_marker import CrashMarker, crashed_variants, forget
 from ...storage.disk_cache import DiskCache
@@ -59,6 +61,8 @@ class Check:
 
     Attributes
     ----------
+    calls
+        Yields the op and the call of each kernel.
     applies
         Returns True for a device that has such kernels.
     run
@@ -74,7 +78,7 @@ class Check:
     """
 
     name: str
-    shaders: tuple[str, ...]
+    calls: Callable[[Limits], Iterable[tuple[str, Call]]]
     applies: Callable[[DeviceSpec, device_probe.DeviceInfo], bool]
     run: Callable[[VulkanDevice], str]
     passed: Callable[[Limits], Limits]
@@ -86,7 +90,7 @@ class Check:
 
 PRODUCTS = Check(
     "product",
-    coopmat_check.CHECKED_SHADERS,
+    coopmat_check.checked_calls,
     coopmat_check.is_checked,
     coopmat_check.check_products,
     lambda limits: replace(limits, coopmat_checked=True),
@@ -97,7 +101,7 @@ PRODUCTS = Check(
 )
 DECODE = Check(
     "decode",
-    DECODE_SHADERS,
+    decode_check.checked_calls,
     decode_check.is_checked,
     decode_check.check_decode,
     lambda limits: replace(limits, memory_model_checked=True),
@@ -194,12 +198,23 @@ def _warn(check: Check, name: str, info: device_probe.DeviceInfo, failure: str) 
 
 
 def _name_of(check: Check, spec: DeviceSpec) -> str:
-    """Return the file name of the result of a check, a device, its driver and the shaders."""
-    manifest = load_manifest()
-    shaders = [str(manifest[name]["sha256"]) for name in check.shaders]
-    identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), *shaders)
+    """Return the file name of the result of a check, a device, its driver and the kernels."""
+    kernels = _kernels_hash(check, spec.limits)
+    identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), kernels)
     text = json.dumps((check.name, *identity))
     return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+@lru_cache(maxsize=16)
+def _kernels_hash(check: Check, limits: Limits) -> str:
+    """Return a hash of all shaders of the calls of a check, with their tiles."""
+    manifest = load_manifest()
+    kernels = [
+        (each.shader, manifest[each.shader]["sha256"], each.constants, each.subgroup)
+        for op, call in check.calls(limits)
+        for each in lower(get_op(op), call).dispatches
+    ]
+    return hashlib.sha256(json.dumps(kernels).encode()).hexdigest()
 
 
 def _files() -> DiskCache:
