@@ -84,6 +84,16 @@ COOPMAT_DRIVERS = (
 """The list."""
 
 
+_TURING = r"\bRTX 20[678]0\b|\bTITAN RTX\b|\bQuadro RTX\b|\bTesla T(4|10)\b|\bNVIDIA T4G?\b"
+
+
+def has_slow_attention(label: str) -> bool:
+    """Return True if attention by cooperative matrices is slower than by other kernels: on NVIDIA's
+    Turing (https://github.com/ggml-org/llama.cpp/pull/19290).
+    """
+    return re.search(_TURING, label) is not None
+
+
 def lists_coopmat(driver_id: int, driver: str, label: str) -> bool:
     """Return True if the driver of a device is listed."""
     return any(each.includes(driver_id, driver, label) for each in COOPMAT_DRIVERS)
