@@ -404,6 +404,9 @@ def test_guesses_of_convolutions_and_attention() -> None:
         assert guess_of(attention, attention_call((1, 12, queries, 64), keys)) == guess
     call = attention_call((1, 12, 128, 64), 128, word="float32")
     assert guess_of(attention, call) == ""
+    turing = replace(CHECKED, coopmat_attention_slow=True)
+    call = attention_call((1, 12, 128, 64), 128)
+    assert guess_of(attention, call, turing) == "" and coopmats_of(call, attention) == [coopmat]
     wide = attention_call((1, 12, 128, 129), 128)
     assert guess_of(attention, wide) == "", "the heads are too wide"
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import vulkan_names
+from conftest import needs_linux, vulkan_names
 from test_coopmat import CARD
 from test_devices import raw
 
-from vksched.common.dtypes import UINT32, NDArray, TensorType
+from vksched.common.dtypes import FLOAT32
 from vksched.common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from vksched.common.user_warning import VkschedWarning
-from vksched.ir.attrs import Attrs
-from vksched.ir.op import COUNTERS, Call, get_op
-from vksched.ops.linalg.coopmat import guessed_tiles
-from vksched.ops.linalg.split_k import without_split
-from vksched.ops.lowering.lower import choice_of, lower
-from vksched.ops.quantized.gguf_formats import format_of
+from vksched.ir.op import COUNTERS, get_op
+from vksched.ops.attention.attention_decode import DECODE_SHADERS
+from vksched.ops.lowering.lower import lower
 from vksched.runtime.vulkan import (
     coopmat_check,
     decode_check,
@@ -31,51 +33,17 @@ from vksched.runtime.vulkan import (
     device_probe,
     driver_probe,
 )
-from vksched.runtime.vulkan.device_check import DECODE, PRODUCTS, Check
+from vksched.runtime.vulkan.device_check import PRODUCTS, Check, Outcome
 from vksched.runtime.vulkan.device_probe import DeviceInfo, device_spec, survey
 from vksched.runtime.vulkan.open_device import open_device
 from vksched.runtime.vulkan.single_call import SingleCall
 from vksched.runtime.vulkan.staging import upload
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.storage.crash_marker import CrashMarker
-from vksched.topology.coopmat_drivers import COOPMAT_DRIVERS, CoopmatDriver, lists_coopmat
 from vksched.topology.device_spec import DeviceSpec
 
 NAVI31 = "AMD Radeon RX 7900 XTX (RADV NAVI31)"
 RADV = {"driver_id": 3, "driver_info": "Mesa 25.2.1", "name": NAVI31}
-ANV = "Intel open-source Mesa driver Mesa"
-
-
-@pytest.mark.parametrize(
-    ("driver_id", "driver", "label", "listed"),
-    [
-        (4, "NVIDIA 550.54.14", "NVIDIA GeForce RTX 4090", True),
-        (4, "NVIDIA 580.159.04", "NVIDIA H100 80GB HBM3", True),
-        (4, "NVIDIA 545.29.06", "NVIDIA GeForce RTX 4090", False),
-        (3, "radv Mesa 24.3.0-1", NAVI31, True),
-        (3, "radv Mesa 24.2.8", NAVI31, False),
-        (3, "radv", NAVI31, False),
-        (1, "AMD proprietary driver 26.3.1", "AMD Radeon RX 7900 XTX", False),
-        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) B580 Graphics (BMG)", True),
-        (6, f"{ANV} 26.1.6", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", True),
-        (6, f"{ANV} 25.0.7", "Intel(R) Graphics (LNL)", True),
-        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) A770 Graphics (DG2)", True),
-        (6, f"{ANV} 24.3.4", "Intel(R) Arc(tm) A770 Graphics (DG2)", False),
-        (6, f"{ANV} 25.0.7", "Intel(R) Iris(R) Xe Graphics (TGL GT2)", False),
-        (6, f"{ANV} 25.0.7", "Intel(R) Arc(tm) Graphics (MTL)", False),
-        (5, "Intel Corporation 101.8826", "Intel(R) Arc(TM) B580 Graphics", False),
-        (13, "llvmpipe Mesa 26.1.6 (LLVM 21.1.8)", "llvmpipe (LLVM 21.1.8, 256 bits)", False),
-        (0, "NVIDIA 580.159.04", "NVIDIA H100 80GB HBM3", False),
-    ],
-)
-def test_listed_drivers(driver_id: int, driver: str, label: str, listed: bool) -> None:
-    assert lists_coopmat(driver_id, driver, label) == listed
-
-
-@pytest.mark.parametrize("driver", COOPMAT_DRIVERS, ids=lambda driver: driver.name)
-def test_entries_have_a_version_and_a_source(driver: CoopmatDriver) -> None:
-    assert driver.since and driver.source.startswith("https://")
-    assert sum(other.name == driver.name for other in COOPMAT_DRIVERS) == 1
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +74,9 @@ class Checks:
         self.failure = failure
         patch.setattr(device_check, "_run", self.run)
 
-    def run(self, check: Check, path: Path | None, index: int) -> str:
+    def run(self, check: Check, path: Path | None, index: int) -> Outcome:
         self.count += 1
-        return self.failure
+        return Outcome(self.failure)
 
 
 def checked(info: DeviceInfo, runs: bool = True) -> DeviceSpec:
@@ -175,19 +143,40 @@ def test_a_build_without_the_shaders_checks_nothing(monkeypatch: pytest.MonkeyPa
     assert checked(info) == device_spec(info) and checks.count == 0
 
 
-def test_a_check_that_ended_its_process_is_not_repeated(
+def test_a_check_that_ended_its_process_twice_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checks, info = Checks(monkeypatch, ""), described(monkeypatch)
     file = tmp_path / "checks" / device_check._name_of(PRODUCTS, device_spec(info))
-    marker = CrashMarker(file)
-    marker.begin("check", PRODUCTS.name, "")
-    marker.close(failed=True)  # as the file system looks after the end of the process
+
+    def end_during_a_check() -> None:
+        """Leave the file system as it looks after the end of the process."""
+        marker = CrashMarker(file)
+        marker.begin("check", PRODUCTS.name, "")
+        marker.close(failed=True)
+        start_process(monkeypatch)
+
+    end_during_a_check()
+    assert checked(info, runs=False) == device_spec(info), "a user may have ended it"
+    end_during_a_check()
     with pytest.warns(VkschedWarning, match=device_check.CRASHED):
         assert checked(info).limits.matrices == ()
-    assert json.loads(file.read_text("utf-8")) == {"failure": device_check.CRASHED}
+    stored = {"failure": device_check.CRASHED, "certain": True}
+    assert json.loads(file.read_text("utf-8")) == stored
     assert [each.name for each in file.parent.iterdir() if ".trying" in each.name] == []
     assert checks.count == 0
+
+
+def test_a_check_that_ended_once_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks, info = Checks(monkeypatch, ""), described(monkeypatch)
+    marker = CrashMarker(tmp_path / "checks" / device_check._name_of(PRODUCTS, device_spec(info)))
+    marker.begin("check", PRODUCTS.name, "")
+    marker.close(failed=True)
+    assert checked(info).limits.coopmat_checked and checks.count == 1
+    start_process(monkeypatch)
+    assert checked(info).limits.coopmat_checked and checks.count == 1
 
 
 @pytest.mark.parametrize(
@@ -195,10 +184,15 @@ def test_a_check_that_ended_its_process_is_not_repeated(
     [
         ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
         ("import threading; threading.Event().wait()", "gave no answer"),
-        (f"print({device_check._MARK!r} + '\"2 are wrong\"')", "2 are wrong"),
+        (
+            f'print({device_check._MARK!r} + \'{{"failure": "the check failed: lost", \' '
+            "'\"certain\": false}')",
+            "the check failed: lost",
+        ),
     ],
+    ids=["crash", "hang", "lost"],
 )
-def test_failures_of_a_child(
+def test_failures_of_a_child_count_the_second_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, failure: str
 ) -> None:
     monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
@@ -206,13 +200,74 @@ def test_failures_of_a_child(
         monkeypatch.setattr(driver_probe, "CHILD_LIMIT_S", 0.2)
     monkeypatch.delenv("VKSCHED_PROBE", raising=False)
     info = described(monkeypatch)
+    for _ in range(2):
+        assert checked(info) == device_spec(info), "another program may have delayed it"
+    start_process(monkeypatch)
     with pytest.warns(VkschedWarning, match=failure):
         assert checked(info).limits.matrices == ()
     assert [each.suffix for each in (tmp_path / "checks").iterdir()] == [".json"]
 
 
+def test_wrong_results_of_a_child_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = '{"failure": "2 are wrong", "certain": true}'
+    code = f"print({device_check._MARK!r} + {result!r})"
+    monkeypatch.setattr(driver_probe, "child_code", lambda *_: code)
+    monkeypatch.delenv("VKSCHED_PROBE", raising=False)
+    info = described(monkeypatch)
+    with pytest.warns(VkschedWarning, match="2 are wrong"):
+        assert checked(info).limits.matrices == ()
+
+
+@needs_linux
+@pytest.mark.parametrize("killed", ["parent", "child", "both"])
+def test_a_user_who_ends_a_check_leaves_no_marker(tmp_path: Path, killed: str) -> None:
+    """The child alone holds the marker, and removes it."""
+    results, ready = tmp_path / "checks" / "device.json", tmp_path / "ready"
+    fake = (
+        "import pathlib, time\n"
+        "from vksched.runtime.vulkan import device_check\n"
+        "def check(_, index):\n"
+        f"    pathlib.Path({str(ready)!r}).write_text(str(__import__('os').getpid()))\n"
+        "    time.sleep(60 if index else 0.5)\n"
+        "device_check.check_device = check\n"
+    )
+    (tmp_path / "faked.py").write_text(fake + "child = device_check.child\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from pathlib import Path\n"
+        "from vksched.runtime.vulkan import device_check\n"
+        "device_check.__name__ = 'faked'\n"
+        "check = device_check.PRODUCTS\n"
+        f"device_check._run(check, Path({str(results)!r}), {int(killed != 'parent')})\n"
+    )
+    environment = {name: v for name, v in os.environ.items() if name != "VKSCHED_PROBE"}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    wait_for(lambda: ready.exists() and bool(ready.read_text()))
+    assert len(list(results.parent.glob("*.trying"))) == 1, "of the child"
+    child = int(ready.read_text())
+    if killed != "child":
+        parent.terminate()
+        assert parent.wait(10) == -signal.SIGTERM
+    if killed != "parent":
+        os.kill(child, signal.SIGTERM)
+    wait_for(lambda: not list(results.parent.glob("*.trying*")))
+    assert killed != "child" or parent.wait(10) == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
-    "code", ["", "raise SystemExit(3)", f"print({device_check._MARK!r} + 'null')"]
+    "code",
+    [
+        *("", "raise SystemExit(3)", f"print({device_check._MARK!r} + 'null')"),
+        f"print({device_check._MARK!r} + '{{')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    ],
 )
 def test_a_child_without_a_result_blames_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
@@ -224,20 +279,20 @@ def test_a_child_without_a_result_blames_nobody(
     for _ in range(2):
         assert checked(info) == device_spec(info)
     assert len(started) == 1, "once per process"
-    assert not list((tmp_path / "checks").iterdir())
+    assert not list(tmp_path.glob("checks/*"))
 
 
 @pytest.mark.parametrize(
-    ("error", "failure"),
+    ("error", "outcome"),
     [
         (OutOfMemory("no memory"), None),
         (DeviceError("in use"), None),
-        (DeviceLost("gone"), "the check failed: gone"),
-        (DeviceTimeout("not ended"), "the check failed: not ended"),
+        (DeviceLost("gone"), Outcome("the check failed: gone", certain=False)),
+        (DeviceTimeout("not ended"), Outcome("the check failed: not ended", certain=False)),
     ],
 )
 def test_errors_of_a_check(
-    monkeypatch: pytest.MonkeyPatch, error: DeviceError, failure: str | None
+    monkeypatch: pytest.MonkeyPatch, error: DeviceError, outcome: Outcome | None
 ) -> None:
     info = described(monkeypatch)
 
@@ -245,88 +300,20 @@ def test_errors_of_a_check(
         raise error
 
     monkeypatch.setattr(device_check, "VulkanDevice", fail)
-    assert device_check.check_device(PRODUCTS, info.index) == failure
+    assert device_check.check_device(PRODUCTS, info.index) == outcome
 
 
-@pytest.mark.parametrize("name", vulkan_names())
-def test_products_are_compared_with_exact_results(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """With any kernel: devices without matrices take the usual ones."""
-    info = device_probe.resolve(name)
-    device = open_device(info, name)
-    assert isinstance(device, VulkanDevice)
-    run = SingleCall.run
-
-    def usual(limits: Any) -> Iterator[Call]:
-        types = TensorType((20, 24)), TensorType((24, 36))
-        attrs = Attrs({"transpose_a": False, "transpose_b": False})
-        yield Call(types, TensorType((20, 36)), attrs, limits)
-
-    def usual_quantized(limits: Any) -> Iterator[Call]:
-        types = TensorType((20, 96)), TensorType((36, format_of("q8_0").row_words(96)), UINT32)
-        yield Call(types, TensorType((20, 36)), Attrs({"format": "q8_0"}), limits)
-
-    def wrong(*arguments: Any) -> NDArray:
-        result = run(*arguments)
-        result[3, 5:7] += 1
-        return result
-
-    try:
-        if not guessed_tiles(device.limits):
-            assert coopmat_check.check_products(device) == "", "there is nothing to check"
-            monkeypatch.setattr(coopmat_check, "_calls", usual)
-            monkeypatch.setattr(coopmat_check, "_quantized_calls", usual_quantized)
-        assert coopmat_check.check_products(device) == ""
-        monkeypatch.setattr(SingleCall, "run", wrong)
-        failure = coopmat_check.check_products(device)
-        assert failure.startswith("2 of ") and "quantized" in failure
-        monkeypatch.setattr(coopmat_check, "_quantized_calls", lambda limits: ())
-        failure = coopmat_check.check_products(device)
-        assert failure.startswith("2 of ") and "quantized" not in failure
-    finally:
-        device.close()
-
-
-AMD = {"subgroup_size": 64, "subgroup_sizes": (32, 64)}
-XE2 = {
-    "matrices": ("float16*float16+float32 8x16x16",),
-    "subgroup_sizes": (16, 32),
-    "registers": 128,
-}
-DG2 = {
-    "matrices": ("float16*float16+float32 8x8x16",),
-    "subgroup_sizes": (8, 16, 32),
-    "registers": 128,
-}
-
-
-@pytest.mark.parametrize("changes", [{}, AMD, XE2, DG2], ids=["NVIDIA", "AMD", "Xe2", "DG2"])
-def test_each_static_choice_is_checked(changes: dict[str, Any]) -> None:
-    limits, matmul = replace(CARD, **changes), get_op("matmul")
-    known: dict[tuple[str, bool], set[str]] = {}
-    for call in coopmat_check._calls(limits):
-        assert any("coopmat" in d.shader for d in lower(matmul, call).dispatches)
-        layout = call.inputs[0].dtype, call.attrs.as_bool("transpose_b")
-        known.setdefault(layout, set()).add(call.variant)
-    assert ("float32", True) in known and ("float16", True) in known
-    checked = replace(limits, coopmat_checked=True)
-    for dtype, transpose_b in known:
-        for side in (64, 256, 4096):
-            call = coopmat_check._call(checked, dtype, transpose_b, side, side)
-            chosen = without_split(choice_of(matmul, call).variant)
-            assert chosen in known[dtype, transpose_b]
-    quantized = {call.variant for call in coopmat_check._quantized_calls(limits)}
-    for call in coopmat_check._quantized_calls(checked):
-        for side in (64, 256, 4096):
-            types = TensorType((side, 96)), TensorType((side, *call.inputs[1].shape[1:]), UINT32)
-            here = replace(call, inputs=types, output=TensorType((side, side)), variant="")
-            assert without_split(choice_of(get_op("quantized_linear"), here).variant) in quantized
-
-
-def test_the_checked_sums_are_exact_in_float16() -> None:
-    largest = coopmat_check.LARGEST**2 * coopmat_check.CHECKED_STEPS
-    assert largest <= 2048 and np.float16(largest) == largest
+def test_other_tiles_and_shaders_are_checked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = coopmat_check.matrix_product(CARD, FLOAT32, False, True, (96, 72, 104))
+    hashes = set()
+    for variant in ("coopmat 16x16x16 64x64", "coopmat 16x16x16 128x128"):
+        call = replace(product, variant=variant)
+        check = replace(PRODUCTS, calls=lambda _, c=call: [("matmul", c)])
+        hashes |= {device_check._kernels_hash.__wrapped__(check, CARD) for _ in range(2)}
+    manifest = {**device_check.load_manifest(), "matmul_coopmat_float32": {"sha256": "another"}}
+    monkeypatch.setattr(device_check, "load_manifest", lambda: manifest)
+    hashes.add(device_check._kernels_hash.__wrapped__(check, CARD))
+    assert len(hashes) == 3
 
 
 WITH_MEMORY_MODEL = {
@@ -368,10 +355,10 @@ def like_a_gpu(request: pytest.FixtureRequest) -> Iterator[VulkanDevice]:
 
 def test_the_decode_check_has_several_parts(like_a_gpu: VulkanDevice) -> None:
     assert decode_check.check_decode(like_a_gpu) == ""
-    for call in decode_check._calls(replace(like_a_gpu.limits, cores=2)):
+    for _, call in decode_check.checked_calls(replace(like_a_gpu.limits, cores=2)):
         (dispatch,) = lower(get_op(decode_check.NAME), call).dispatches
         assert dispatch.groups[1] > 16 and min(decode_check.COUNTS) > 256
-        assert dispatch.shader in DECODE.shaders
+        assert dispatch.shader in DECODE_SHADERS
 
 
 def test_the_decode_check_finds_a_last_workgroup_too_early(
@@ -397,3 +384,12 @@ def test_the_devices_here_are_opened_without_a_check(
     device = open_device(device_probe.resolve(name), name)
     device.close()
     assert checks.count == int(device_probe.resolve(name).type != "cpu")
+
+
+@needs_linux
+def test_a_fork_during_a_check_does_not_block_the_child() -> None:
+    with device_check._lock:
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if device_check._lock.acquire(timeout=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

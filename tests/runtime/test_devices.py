@@ -166,6 +166,21 @@ def test_consumer_cards_of_nvidia_sum_faster_in_float16(show: Show) -> None:
         assert show(raw(0, name=name))[0].limits.fp16_sums_faster == faster
 
 
+def test_attention_by_matrices_is_slow_on_turing(show: Show) -> None:
+    for name, slow in (
+        ("NVIDIA GeForce RTX 2060 SUPER", True),
+        ("NVIDIA GeForce RTX 2080 Ti", True),
+        ("Quadro RTX 5000 with Max-Q Design", True),
+        ("NVIDIA TITAN RTX", True),
+        ("Tesla T4", True),
+        ("NVIDIA GeForce RTX 2050", False),  # Ampere
+        ("NVIDIA GeForce RTX 3060", False),
+        ("NVIDIA RTX 4000 Ada Generation", False),
+        ("NVIDIA H100 PCIe", False),
+    ):
+        assert show(raw(0, name=name))[0].limits.coopmat_attention_slow == slow
+
+
 def test_defaults_put_discrete_devices_first(show: Show) -> None:
     show(raw(0, **INTEL), raw(1), raw(2, **SOFT), raw(3, **NVIDIA))
     assert [d.name for d in device_probe.default_devices()] == [

@@ -26,7 +26,13 @@ FAKE_FAULT = DriverFault(
     [
         ("radv Mesa 23.1.0", (23, 1, 0)),
         ("llvmpipe Mesa 22.3.6 (LLVM 15.0.6)", (22, 3, 6)),
+        ("radv Mesa 25.0.7-0ubuntu0.24.04.2", (25, 0, 7)),
+        ("radv Mesa 25.2.1-arch1.2", (25, 2, 1)),
+        ("radv Mesa 24.2.8-1ubuntu1~24.04.1", (24, 2, 8)),
+        ("Intel open-source Mesa driver Mesa 23.2.1-1ubuntu3.1~22.04.4", (23, 2, 1)),
+        ("NVK Mesa 25.3.0-devel (git-0123456789)", (25, 3, 0)),
         ("Intel Corporation 101.8826", (101, 8826)),
+        ("MoltenVK 1.2.9", (1, 2, 9)),
         ("NVIDIA 580.159.04", (580, 159, 4)),
         ("driver", ()),
     ],
@@ -84,7 +90,14 @@ def test_cards_with_and_without_a_fault(
 
 @pytest.mark.parametrize(
     ("driver", "has_fault"),
-    [("venus 24.9", True), ("Venus 25.0.9", True), ("venus 25.1", False), ("venus", True)],
+    [
+        ("venus 24.9", True),
+        ("Venus 25.0.9", True),
+        ("Venus Mesa 25.0.7-0ubuntu0.26.04.2", True),
+        ("Venus Mesa 25.2.1-arch1.2", False),
+        ("venus 25.1", False),
+        ("venus", True),
+    ],
 )
 def test_a_fault_ends_with_the_version_that_mends_it(driver: str, has_fault: bool) -> None:
     assert FAKE_FAULT.applies("any card", "Red Hat", driver) == has_fault

@@ -50,6 +50,25 @@ def test_a_driver_that_crashes_is_named_with_its_signal(monkeypatch: pytest.Monk
         device_probe.resolve("vulkan:0")
 
 
+@pytest.mark.parametrize(
+    ("code", "died"),
+    [
+        (0, None),
+        (3, "ended the process with code 3"),
+        (0xC0000005, "crashed with code 0xC0000005"),  # Windows: access violation
+        (0xC0000409, "crashed with code 0xC0000409"),
+        (0xC000013A, "ended the process with code 3221225786"),  # Windows: Ctrl-C
+        (-11, "crashed with SIGSEGV"),
+        (-15, "was ended with SIGTERM"),
+        (-9, "was ended with SIGKILL"),
+    ],
+)
+def test_return_codes_that_blame_a_driver(code: int, died: str | None) -> None:
+    assert driver_probe._death(code) == died
+    blames = died is not None and died.startswith(driver_probe.DRIVER_ENDINGS)
+    assert blames == (code in (0xC0000005, 0xC0000409, -11))
+
+
 @pytest.mark.usefixtures("with_native")
 def test_the_only_driver_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_probe, "_CHILD", CRASHING_CHILD.format(signal="SIGABRT"))

@@ -170,3 +170,25 @@ def test_kernels_with_counters_are_compared_with_another_kernel() -> None:
         assert found is not None and list(found.dropped) == list(wrong)
         best = "b" if wrong else "a"
         assert (found.best, found.static) == (best, best)
+
+
+@pytest.mark.parametrize("budget_s", [0.5, 0.7, 0.9])
+def test_time_that_is_over_keeps_the_static_choice(budget_s: float) -> None:
+    bench = FakeBench({"coopmat a": 0.001, "vec4 b": 0.2, "tiled c": 0.25})
+    found = found_by(bench, budget_s)
+    assert (found.best, found.static) == ("coopmat a", "coopmat a")
+    assert list(found.seconds)[:2] == ["vec4 b", "coopmat a"], "first the expected result"
+
+
+def test_a_static_choice_without_a_time_is_not_replaced() -> None:
+    names = {"coopmat a": 0.001, "vec4 b": 0.2, "tiled c": 0.25}
+    assert FakeBench(names).search(0.3) is None, "the time is over"
+    assert FakeBench({**names, "vec4 b": LONGEST_S * 1.1}).search() is None, "too long to compare"
+
+
+def test_the_expected_result_is_never_of_cooperative_matrices() -> None:
+    """Also if the first other kernel cannot run."""
+    bench = FakeBench({"coopmat a": 0.001, "b": 0.002, "c": 0.003}, {"coopmat a": RIGHT * 2})
+    bench.errors["b"] = vs.UnsupportedOp("too many groups")
+    found = found_by(bench)
+    assert (found.best, found.static) == ("c", "c") and list(found.dropped) == ["b", "coopmat a"]

@@ -5,7 +5,7 @@
 
 Other drivers may emulate cooperative matrices slowly or compute wrong results; there the tuner
 measures and compares first. A known fault (driver_faults.py) that excludes the matrices wins.
-Examples: tests/runtime/test_device_check.py.
+Examples: tests/runtime/test_coopmat_check.py.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class CoopmatDriver:
     device
         A regular expression that the device's label matches, for drivers that also emulate
         cooperative matrices on GPUs without matrix units.
+    except_device
+        A regular expression of labels of GPUs without matrix units; "" if there are none.
     """
 
     name: str
@@ -40,6 +42,7 @@ class CoopmatDriver:
     since: tuple[int, ...]
     source: str
     device: str = ""
+    except_device: str = ""
 
     def includes(self, driver_id: int, driver: str, label: str) -> bool:
         """Return True if a device has this driver in a listed version, and matrix units."""
@@ -47,15 +50,19 @@ class CoopmatDriver:
             driver_id == self.driver_id
             and version_of(driver) >= self.since
             and re.search(self.device, label) is not None
+            and not (self.except_device and re.search(self.except_device, label))
         )
 
 
 COOPMAT_DRIVERS = (
+    # TU116 and TU117 have no tensor cores, and the driver reports matrices there, too, "with a very
+    # low performance" (llama.cpp's issue 15233): GTX 16, MX450 and MX550, T400 to T1200, T2000.
     CoopmatDriver(
         "nvidia-proprietary",
         driver_id=4,
         since=(550,),
         source="https://github.com/ggml-org/llama.cpp/pull/10597",
+        except_device=r"\bGTX 16\d\d|\bMX[45]50\b|\bT([456]00|550|1000|1200|2000)\b|\bCMP 30HX\b",
     ),
     CoopmatDriver(
         "radv",
@@ -63,17 +70,28 @@ COOPMAT_DRIVERS = (
         since=(24, 3),
         source="https://github.com/ggml-org/llama.cpp/pull/10597",
     ),
-    # Mesa 25.0 reports matrices on all GPUs since Gfx9 and emulates them on those without XMX;
-    # its labels end in the platform. Arrow Lake's platform has GPUs of both kinds.
+    # The source reports gains on Lunar Lake and Battlemage, and losses on Arc A (DG2). Panther Lake
+    # was not measured. The labels of Mesa end in the platform. Mesa 25.0 also reports matrices on
+    # GPUs without XMX, and emulates them there.
     CoopmatDriver(
         "anv",
         driver_id=6,
         since=(25, 0),
         source="https://github.com/ggml-org/llama.cpp/pull/14001",
-        device=r"\((DG2|LNL|BMG|PTL)\b",
+        device=r"\((LNL|BMG)\b",
     ),
 )
 """The list."""
+
+
+_TURING = r"\bRTX 20[678]0\b|\bTITAN RTX\b|\bQuadro RTX\b|\bTesla T(4|10)\b|\bNVIDIA T4G?\b"
+
+
+def has_slow_attention(label: str) -> bool:
+    """Return True if attention by cooperative matrices is slower than by other kernels: on NVIDIA's
+    Turing (https://github.com/ggml-org/llama.cpp/pull/19290).
+    """
+    return re.search(_TURING, label) is not None
 
 
 def lists_coopmat(driver_id: int, driver: str, label: str) -> bool:

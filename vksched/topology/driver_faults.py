@@ -96,11 +96,18 @@ FAULTS = (
     ),
 )
 """The known faults."""
+_DOTTED = r"\d+(?:\.\d+)+"
 
 
 def version_of(driver: str) -> tuple[int, ...]:
-    """Return the last dotted version in a driver's name and version; () without one."""
-    found = re.findall(r"\d+(?:\.\d+)+", re.sub(r"\(.*?\)", "", driver))
+    """Return the version in a driver's name and version; () without one.
+
+    This is the first dotted number after "Mesa" or "NVIDIA": distributions add numbers of their
+    own, as in "radv Mesa 25.0.7-0ubuntu0.24.04.2". For other drivers it is the last one.
+    """
+    text = re.sub(r"\(.*?\)", "", driver)
+    known = re.search(rf"\b(?:Mesa|NVIDIA)\b.*?\b({_DOTTED})", text)
+    found = [known[1]] if known else re.findall(_DOTTED, text)
     return tuple(map(int, found[-1].split("."))) if found else ()
 
 

@@ -67,6 +67,8 @@ class Limits(WeaklyReferenced):
     """
     fp16_sums_faster: bool = False
     """Cooperative matrices add in float16 twice as fast as in float32 (NVIDIA GeForce)."""
+    coopmat_attention_slow: bool = False
+    """Attention by cooperative matrices is slower than by other kernels (NVIDIA's Turing)."""
     subgroup_sizes: tuple[int, ...] = ()
     """Subgroup sizes that a kernel may require, with full subgroups."""
     memory_budget: bool = False

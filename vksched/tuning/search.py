@@ -1,8 +1,8 @@
 """Search: find the fastest variant with little time spent on slow ones.
 
     each variant:  warm-up run, timed run -> result equals the first one's? -> far slower? drop
-                   cooperative matrices and kernels with counters last: their results are compared
-                   with those of another kernel
+                   other kernels before cooperative matrices and kernels with counters: the
+                   expected result is theirs
     rounds:        all remaining variants in rotation -> drop those clearly slower than the best
     the best median wins, if its median and its least time beat the static choice's by more than
     noise
@@ -79,7 +79,7 @@ def search(
     with_counters: Collection[str] = (),
 ) -> TuningResult | None:
     """Return the times of the variants of a call, the static choice first. Return None if the time
-    was over before two variants were compared.
+    was over before two variants were compared, or before the static choice was.
 
     Parameters
     ----------
@@ -99,9 +99,11 @@ def search(
     once: dict[str, float] = {}
     dropped: dict[str, str] = {}
     expected: NDArray | None = None
-    for name in sorted(names, key=lambda name: COOPMAT in name or name in with_counters):
-        if once and left_s() <= 0:
-            break
+    pending = list(names)
+    while pending and not (once and left_s() <= 0):
+        plain = (name for name in pending if COOPMAT not in name and name not in with_counters)
+        name = pending[0] if once else next(plain, pending[0])
+        pending.remove(name)
         try:
             bench.run(name, 1)
             taken_s = bench.run(name, 1)
@@ -119,7 +121,8 @@ def search(
         once[name] = taken_s
         if min(once.values()) > LONGEST_S:
             break
-    if len(once) + len(dropped) < min(2, len(names)) or not once:
+    few = len(once) + len(dropped) < min(2, len(names))
+    if few or not once or names[0] in pending:
         return None
     times = _rounds(once, bench, left_s)
     seconds = {name: statistics.median(times[name]) for name in once}

@@ -136,7 +136,7 @@ def attention_coopmat_variants(
 
 def guessed_attention_coopmat(call: Call, rows: int, keys: int, depth: int, columns: int) -> str:
     """Return the cooperative-matrix variant of a call without a measurement, or ""."""
-    if not call.limits.coopmat_checked or not rounds(call):
+    if call.limits.coopmat_attention_slow or not call.limits.coopmat_checked or not rounds(call):
         return ""
     for tile in _coopmats(call.limits, depth, columns).values():
         whole = -(-rows // tile.rows) * tile.rows * -(-keys // tile.keys) * tile.keys

@@ -1,14 +1,23 @@
-"""Coopmat check: products of small integers by cooperative matrices, compared with exact results.
+"""Coopmat check: calls by cooperative matrices, compared with exact results.
 
-Drivers of a list (topology/coopmat_drivers.py) are checked, with each tile that a static choice may
-select. `VKSCHED_COOPMAT=0` turns cooperative matrices off, without a check. Examples:
-tests/runtime/test_device_check.py.
+    matmul            both types, with a and b along k and across, and float16 rows of whole and
+                      half vec8
+    quantized_linear  q8_0: other formats differ in the dequantization, not in the products
+    conv              padded
+    attention         the softmax selects two keys for each query, with equal weights
+
+Drivers of a list (topology/coopmat_drivers.py) are checked, with each kernel that a static choice
+may select. Operands are integers. The sums of float32 results exceed the integers that float16
+represents, so that a driver that adds in float16 computes them wrong. `VKSCHED_COOPMAT=0` turns
+cooperative matrices off, without a check. Examples: tests/runtime/test_coopmat_check.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -16,26 +25,41 @@ from ...common.dtypes import FLOAT16, FLOAT32, UINT32, NDArray, TensorType, nump
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Call, get_op
 from ...ir.precision import MIXED, PRECISION
-from ...ops.linalg.coopmat import COOPMAT_SHADERS, guessed_shape, guessed_tiles
-from ...ops.lowering.lower import variants_of
+from ...ops.linalg.coopmat import CONV, guessed_shape, guessed_tiles
+from ...ops.lowering.lower import choice_of, variants_of
+from ...ops.lowering.variants import COOPMAT
 from ...ops.quantized.gguf_formats import format_of
 from ...ops.quantized.quant_gemm import quant_gemm_tiles
 from ...topology.coopmat_drivers import lists_coopmat
 from ...topology.device_spec import DeviceSpec
 from ...topology.limits import Limits
+from ...topology.tuned_variants import TunedVariants
 from .device_probe import DeviceInfo
 from .shaders import left_out
 from .single_call import SingleCall
 from .single_dispatch import SingleDispatcher
 from .vulkan_device import VulkanDevice
 
-CHECKED_STEPS = 3 * 32 + 8
-"""Length of a sum: complete tiles along k, and a part of one."""
-LARGEST = 4
-"""Largest operand: all sums are integers below 2048, which float16 represents exactly."""
+STEPS, UNALIGNED_STEPS = 3 * 32 + 8, 3 * 32 + 4
+"""Lengths of a sum: complete tiles along k and a part of one, for rows of float16 that are aligned
+to 8 elements or not.
+"""
+LARGEST = {FLOAT16: 4, FLOAT32: 200}
+"""Largest operand by the type of the result: sums stay below 2^11 and 2^24, up to which float16 and
+float32 represent all integers.
+"""
+CONV_CHANNELS = 12
+"""Channels of a convolution by 3 x 3: 108 steps."""
+DEPTH = 64
+"""Length of the rows of q, k and v, and number of different rows of k."""
+LARGEST_V = 2047
+"""Odd sums of two such values differ from all float16 values."""
 _FORMAT, _QUANTIZED_STEPS = "q8_0", 3 * 32
-"""Format of a quantized weight and length of its sums: whole runs."""
-CHECKED_SHADERS = (*COOPMAT_SHADERS, f"quant_gemm_coopmat_{_FORMAT}")
+_LAYOUTS = (
+    *product((FLOAT32, FLOAT16), (False, True), (False, True), (STEPS,)),
+    (FLOAT16, False, True, UNALIGNED_STEPS),
+)
+"""Type, transpose_a, transpose_b and length of the sums of each product."""
 
 
 def is_checked(spec: DeviceSpec, info: DeviceInfo) -> bool:
@@ -46,66 +70,54 @@ def is_checked(spec: DeviceSpec, info: DeviceInfo) -> bool:
 
 
 def check_products(device: VulkanDevice) -> str:
-    """Return a description of the first wrong product, "" if all are exact."""
+    """Return a description of the first wrong result, "" if all are exact."""
     singles = SingleDispatcher(device.context, device.disable_aliasing)
-    for call in _quantized_calls(device.limits):
-        x, words, values = _quantized_operands(call)
-        got = _product(device, singles, "quantized_linear", call, (x, words))
-        wrong = int(np.count_nonzero(got != x.astype(np.float64) @ values.T))
+    for op, call in checked_calls(device.limits):
+        operands = operands_of(op, call)
+        single = SingleCall(device.context, singles, get_op(op), call)
+        got = single.run(operands)
+        single.close()
+        wrong = int(np.count_nonzero(got != expected_of(op, call, operands)))
         if wrong:
+            layout = "".join(f", {name}" for name, value in call.attrs.items() if value is True)
             return (
-                f"{wrong} of {got.size} results of a quantized product by {call.variant} are wrong"
-            )
-    for call in _calls(device.limits):
-        a, b = _operands(call)
-        left = a.astype(np.float64)
-        right = b.astype(np.float64)
-        expected = left @ (right.T if call.attrs["transpose_b"] else right)
-        got = _product(device, singles, "matmul", call, (a, b))
-        wrong = int(np.count_nonzero(got != expected))
-        if wrong:
-            how = "b transposed" if call.attrs["transpose_b"] else "b not transposed"
-            return (
-                f"{wrong} of {expected.size} results of a product of {call.inputs[0].dtype} by "
-                f"{call.variant}, {how}, are wrong"
+                f"{wrong} of {got.size} results of {op} of {call.output.dtype} by {call.variant}"
+                f"{layout} are wrong"
             )
     return ""
 
 
-def _calls(limits: Limits) -> Iterator[Call]:
-    """Yield products of both types and with both layouts of b, with each tile that a static choice
-    selects for them, and with edges.
-    """
-    matmul = get_op("matmul")
-    for dtype in (FLOAT32, FLOAT16):
-        for transpose_b in (False, True):
-            call = _call(limits, dtype, transpose_b, 256, 256)
-            for tile in guessed_tiles(limits, names=variants_of(matmul, call)):
-                m, n = tile.rows + tile.rows // 2, tile.columns + 8
-                yield replace(_call(limits, dtype, transpose_b, m, n), variant=tile.name)
+def checked_calls(limits: Limits) -> Iterator[tuple[str, Call]]:
+    """Yield the op and the call of each kernel, with edges of its tiles."""
+    yield from (("quantized_linear", call) for call in _quantized_calls(limits))
+    yield from (("matmul", call) for call in _products(limits))
+    yield from (("conv", call) for call in _convolutions(limits))
+    yield from (("attention", call) for call in _attentions(limits))
 
 
-def _call(limits: Limits, dtype: str, transpose_b: bool, m: int, n: int) -> Call:
-    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": transpose_b}
+def matrix_product(
+    limits: Limits, dtype: str, transpose_a: bool, transpose_b: bool, sizes: tuple[int, int, int]
+) -> Call:
+    """Return a matrix product; sizes: rows, columns and steps along k."""
+    attrs: dict[str, AttrValue] = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if dtype == FLOAT32:
         attrs[PRECISION] = MIXED
-    b = (n, CHECKED_STEPS) if transpose_b else (CHECKED_STEPS, n)
-    types = TensorType((m, CHECKED_STEPS), dtype), TensorType(b, dtype)
+    m, n, k = sizes
+    a, b = (k, m) if transpose_a else (m, k), (n, k) if transpose_b else (k, n)
+    types = TensorType(a, dtype), TensorType(b, dtype)
     return Call(types, TensorType((m, n), dtype), Attrs(attrs), limits)
 
 
-def _operands(call: Call) -> tuple[NDArray, NDArray]:
-    """Return operands with small integers."""
-    rng = np.random.default_rng(1)
-    a, b = (
-        rng.integers(-LARGEST, LARGEST, t.shape, endpoint=True).astype(numpy_dtype(t.dtype))
-        for t in call.inputs
-    )
-    return a, b
+def _products(limits: Limits) -> Iterator[Call]:
+    for dtype, transpose_a, transpose_b, k in _LAYOUTS:
+        layout = limits, dtype, transpose_a, transpose_b
+        names = variants_of(get_op("matmul"), matrix_product(*layout, (256, 256, k)))
+        for tile in guessed_tiles(limits, names=names):
+            sizes = tile.rows + tile.rows // 2, tile.columns + 8, k
+            yield replace(matrix_product(*layout, sizes), variant=tile.name)
 
 
 def _quantized_calls(limits: Limits) -> Iterator[Call]:
-    """Yield products by quantized weights with each tile that a static choice may select."""
     kind, k = format_of(_FORMAT), _QUANTIZED_STEPS
     for tile in quant_gemm_tiles(limits).values():
         if (tile.shape, tile.subgroup) == guessed_shape(limits) and not tile.fp16_sums:
@@ -115,28 +127,96 @@ def _quantized_calls(limits: Limits) -> Iterator[Call]:
             yield Call(types, TensorType((m, n)), attrs, limits, tile.name)
 
 
-def _quantized_operands(call: Call) -> tuple[NDArray, NDArray, NDArray]:
-    """Return x and words with small integers, and the values of the words."""
-    rng, k = np.random.default_rng(2), _QUANTIZED_STEPS
-    x = rng.integers(-LARGEST, LARGEST, call.inputs[0].shape, endpoint=True).astype(np.float32)
-    values = rng.integers(-LARGEST, LARGEST, (call.output.shape[-1], k), np.int8, endpoint=True)
-    blocks: NDArray = np.empty((len(values), k // 32, 34), np.uint8)
+def convolution(limits: Limits, rows: int) -> Call:
+    """Return a padded convolution of two images with 144 positions."""
+    x = TensorType((2, CONV_CHANNELS, 12, 12))
+    attrs = Attrs(
+        {
+            "begin": (1, 1),
+            "dilation": (1, 1),
+            "end": (1, 1),
+            "groups": 1,
+            "stride": (1, 1),
+            PRECISION: MIXED,
+        }
+    )
+    w = TensorType((rows, CONV_CHANNELS, 3, 3))
+    return Call((x, w), TensorType((2, rows, 12, 12)), attrs, limits)
+
+
+def _convolutions(limits: Limits) -> Iterator[Call]:
+    names = variants_of(get_op("conv"), convolution(limits, 256))
+    for tile in guessed_tiles(limits, CONV, names):
+        yield replace(convolution(limits, tile.rows + tile.rows // 2), variant=tile.name)
+
+
+def attention(limits: Limits, queries: int, depth: int = DEPTH) -> Call:
+    """Return attention to pairs of equal keys, and to 8 keys that no query selects."""
+    q, k = (TensorType((1, 2, count, depth)) for count in (queries, 2 * depth + 8))
+    attrs = Attrs(
+        {
+            "fully_masked_is_nan": False,
+            "is_bshd": (0, 0, 0, 0),
+            "past_len": 0,
+            "left": -1,
+            "right": -1,
+            "scale": 1 / math.sqrt(depth),
+            "softcap": 0.0,
+            PRECISION: MIXED,
+        }
+    )
+    return Call((q, k, k), q, attrs, limits)
+
+
+def _attentions(limits: Limits) -> Iterator[Call]:
+    checked = replace(limits, coopmat_checked=True, tuned=TunedVariants())
+    call = attention(limits, 96)
+    variant = choice_of(get_op("attention"), replace(call, limits=checked)).variant
+    if variant.startswith(COOPMAT):
+        yield replace(call, variant=variant)
+
+
+def operands_of(op: str, call: Call) -> tuple[NDArray, ...]:
+    """Return operands of a call that has an exact result."""
+    rng, largest = np.random.default_rng(1), LARGEST[call.output.dtype]
+    if op == "attention":
+        return _attention_operands(rng, call)
+    if op == "quantized_linear":
+        x = _integers(rng, call.inputs[0], largest)
+        return x, _quantized(rng, call.output.shape[-1], call.inputs[0].shape[-1])
+    return tuple(_integers(rng, each, largest) for each in call.inputs)
+
+
+def expected_of(op: str, call: Call, operands: tuple[NDArray, ...]) -> NDArray:
+    """Return the exact result of a call."""
+    exact = (each if each.dtype == np.uint32 else each.astype(np.float32) for each in operands)
+    return get_op(op).reference(tuple(exact), call.attrs)
+
+
+def _integers(rng: np.random.Generator, type_: TensorType, largest: int) -> NDArray:
+    values = rng.integers(-largest, largest, type_.shape, endpoint=True)
+    return values.astype(numpy_dtype(type_.dtype))
+
+
+def _quantized(rng: np.random.Generator, rows: int, k: int) -> NDArray:
+    """Return the words of a weight whose values are integers: all scales are 1."""
+    values = rng.integers(-127, 127, (rows, k), np.int8, endpoint=True)
+    blocks: NDArray = np.empty((rows, k // 32, 34), np.uint8)
     blocks[..., :2] = np.ones(1, np.float16).view(np.uint8)
-    blocks[..., 2:] = values.view(np.uint8).reshape(len(values), k // 32, 32)
-    words = format_of(_FORMAT).pack_u32(blocks.reshape(len(values), -1), k)
-    return x, words, values.astype(np.float64)
+    blocks[..., 2:] = values.view(np.uint8).reshape(rows, k // 32, 32)
+    return format_of(_FORMAT).pack_u32(blocks.reshape(rows, -1), k)
 
 
-def _product(
-    device: VulkanDevice,
-    singles: SingleDispatcher,
-    op: str,
-    call: Call,
-    operands: tuple[NDArray, NDArray],
-) -> NDArray:
-    """Return the result of a product on a device."""
-    product = SingleCall(device.context, singles, get_op(op), call)
-    try:
-        return product.run(operands).astype(np.float64)
-    finally:
-        product.close()
+def _attention_operands(rng: np.random.Generator, call: Call) -> tuple[NDArray, ...]:
+    """Return q, k and v: rows of q and k are those of a Hadamard matrix. Scores of equal rows are
+    large, all others 0, and their weights vanish.
+    """
+    signs: NDArray = np.ones((1, 1), np.float32)
+    while len(signs) < call.inputs[0].shape[-1]:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    q, k = (np.zeros(each.shape, np.float32) for each in call.inputs[:2])
+    pairs = np.arange(2 * len(signs)) // 2
+    for head in range(q.shape[1]):
+        q[0, head] = 16 * signs[rng.integers(0, len(signs), q.shape[2])]
+        k[0, head, : len(pairs)] = 16 * signs[rng.permutation(pairs)]
+    return q, k, _integers(rng, call.inputs[2], LARGEST_V)

@@ -42,7 +42,7 @@ def is_checked(spec: DeviceSpec, info: DeviceInfo) -> bool:
 def check_decode(device: VulkanDevice) -> str:
     """Return a description of the first wrong result, "" if all are right."""
     singles, op = SingleDispatcher(device.context, device.disable_aliasing), get_op(NAME)
-    for call in _calls(device.limits):
+    for _, call in checked_calls(device.limits):
         attention = SingleCall(device.context, singles, op, call)
         for number, count in enumerate(COUNTS):
             operands = _operands(call, number, count)
@@ -57,7 +57,7 @@ def check_decode(device: VulkanDevice) -> str:
     return ""
 
 
-def _calls(limits: Limits) -> Iterator[Call]:
+def checked_calls(limits: Limits) -> Iterator[tuple[str, Call]]:
     """Yield a call for each type of cached keys, with as many parts as on a large GPU."""
     for dtype in (FLOAT32, FLOAT16, UINT32):
         columns = row_words(SIZE) if dtype == UINT32 else SIZE
@@ -76,7 +76,7 @@ def _calls(limits: Limits) -> Iterator[Call]:
             }
         )
         types = q, cached, cached, TensorType((), INT32), new, new
-        yield Call(types, q, attrs, replace(limits, cores=0), variant=DECODE)
+        yield NAME, Call(types, q, attrs, replace(limits, cores=0), variant=DECODE)
 
 
 def _operands(call: Call, number: int, count: int) -> tuple[NDArray, ...]:

@@ -1,19 +1,23 @@
 """Device check: compares kernels that depend on little-used features of a driver with exact
 results, once per device and driver.
 
-    product   products by cooperative matrices      coopmat_check.py   Limits.coopmat_checked
+    product   calls by cooperative matrices         coopmat_check.py   Limits.coopmat_checked
     decode    parts combined by the last workgroup  decode_check.py    Limits.memory_model_checked
 
     device that has such kernels --> result on disk --> Limits: calls may use them without tuning
                                  --> none: they run in a child
-    wrong, crashed, hung, lost   --> result on disk --> warning, the device is used without them
-    no child, no memory          --> nothing is known: the tuner measures and compares first
+    wrong, or twice crashed,     --> result on disk --> warning, the device is used without them
+    hung or lost
+    no child, no memory, once    --> nothing is known: the tuner measures and compares first
+    crashed
 
-    <cache>/checks/<hash of check, device, driver, limits, shaders>.json: {"failure": "" or reason}
+    <cache>/checks/<hash of check, device, driver, limits, kernels>.json:
+        {"failure": "" or reason, "certain": false after the first crash}
 
 A child process runs the kernels, because a driver may crash. A crash marker covers the cases that
-a child does not: the whole machine hangs, or no child can be started. Examples:
-tests/runtime/test_device_check.py.
+a child does not: the whole machine hangs, or no child can be started. A user, a busy machine or
+another program may also end or delay a check, so that only a second failure blames the driver.
+Examples: tests/runtime/test_device_check.py.
 """
 
 from __future__ import annotations
@@ -21,15 +25,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ...common.errors import DeviceLost, DeviceTimeout, VkschedError
+from ...common.errors import DECODE_ERRORS, DeviceLost, DeviceTimeout, VkschedError
+from ...common.fork_guard import in_child
 from ...common.user_warning import warn
-from ...ops.attention.attention_decode import DECODE_SHADERS
+from ...ir.op import Call, get_op
+from ...ops.lowering.lower import lower
 from ...storage.cache_folder import folder_of, optional_write
 from ...storage.crash_marker import CrashMarker, crashed_variants, forget
 from ...storage.disk_cache import DiskCache
@@ -51,6 +61,8 @@ class Check:
 
     Attributes
     ----------
+    calls
+        Yields the op and the call of each kernel.
     applies
         Returns True for a device that has such kernels.
     run
@@ -66,7 +78,7 @@ class Check:
     """
 
     name: str
-    shaders: tuple[str, ...]
+    calls: Callable[[Limits], Iterable[tuple[str, Call]]]
     applies: Callable[[DeviceSpec, device_probe.DeviceInfo], bool]
     run: Callable[[VulkanDevice], str]
     passed: Callable[[Limits], Limits]
@@ -78,7 +90,7 @@ class Check:
 
 PRODUCTS = Check(
     "product",
-    coopmat_check.CHECKED_SHADERS,
+    coopmat_check.checked_calls,
     coopmat_check.is_checked,
     coopmat_check.check_products,
     lambda limits: replace(limits, coopmat_checked=True),
@@ -89,7 +101,7 @@ PRODUCTS = Check(
 )
 DECODE = Check(
     "decode",
-    DECODE_SHADERS,
+    decode_check.checked_calls,
     decode_check.is_checked,
     decode_check.check_decode,
     lambda limits: replace(limits, memory_model_checked=True),
@@ -103,6 +115,28 @@ _lock = threading.Lock()
 _known: dict[str, str | None] = {}
 """Results of this process by name, for users without a cache folder; None if a check had none."""
 _warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a check.
+
+    Parameters
+    ----------
+    failure
+        The reason why the device is used without the feature; "" if all results were right.
+    certain
+        False if the failure may have another cause than the driver.
+    """
+
+    failure: str
+    certain: bool = True
+
+
+@in_child
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
 
 
 def with_checked_kernels(
@@ -164,12 +198,23 @@ def _warn(check: Check, name: str, info: device_probe.DeviceInfo, failure: str) 
 
 
 def _name_of(check: Check, spec: DeviceSpec) -> str:
-    """Return the file name of the result of a check, a device, its driver and the shaders."""
-    manifest = load_manifest()
-    shaders = [str(manifest[name]["sha256"]) for name in check.shaders]
-    identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), *shaders)
+    """Return the file name of the result of a check, a device, its driver and the kernels."""
+    kernels = _kernels_hash(check, spec.limits)
+    identity = (spec.memory_node, spec.label, spec.driver, spec.limits.kernel_text(), kernels)
     text = json.dumps((check.name, *identity))
     return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+@lru_cache(maxsize=16)
+def _kernels_hash(check: Check, limits: Limits) -> str:
+    """Return a hash of all shaders of the calls of a check, with their tiles."""
+    manifest = load_manifest()
+    kernels = [
+        (each.shader, manifest[each.shader]["sha256"], each.constants, each.subgroup)
+        for op, call in check.calls(limits)
+        for each in lower(get_op(op), call).dispatches
+    ]
+    return hashlib.sha256(json.dumps(kernels).encode()).hexdigest()
 
 
 def _files() -> DiskCache:
@@ -182,52 +227,77 @@ def _result(check: Check, name: str, index: int, runs: bool) -> str | None:
     """
     files = _files()
     path = files.path(name)
-    failure = files.get(name, lambda content: str(json.loads(content)["failure"]))
-    if failure is None and crashed_variants(path):
-        failure = CRASHED
-    elif failure is not None or not runs:
-        return failure
-    else:
-        failure = _run(check, path, index)
-    if failure is not None and files.folder is not None:
+    known = files.get(name, _parsed)
+    certain = known is not None and known.certain
+    if not certain and crashed_variants(path):
+        known = _record(files, name, Outcome(CRASHED, certain=False), known)
+    if known is not None and known.certain:
+        return known.failure
+    found = _run(check, path, index) if runs else None
+    if found is not None:
+        found = _record(files, name, found, known)
+    return found.failure if found is not None and found.certain else None
+
+
+def _record(files: DiskCache, name: str, found: Outcome, before: Outcome | None) -> Outcome:
+    """Store an outcome and return it. A second failure is certain."""
+    if before is not None:
+        found = replace(found, certain=True)
+    if files.folder is not None:
         with optional_write(files.folder):
-            files.put(name, json.dumps({"failure": failure}).encode())
-            forget(path)
-    return failure
+            files.put(name, json.dumps(asdict(found)).encode())
+            forget(files.path(name))
+    return found
 
 
-def _run(check: Check, path: Path | None, index: int) -> str | None:
-    """Return the failure of a check that runs now, in a child process if possible; None if it had
+def _parsed(text: bytes | str) -> Outcome | None:
+    data = json.loads(text)
+    return None if data is None else Outcome(str(data["failure"]), bool(data["certain"]))
+
+
+def _run(check: Check, path: Path | None, index: int) -> Outcome | None:
+    """Return the outcome of a check that runs now, in a child process if possible; None if it had
     no result.
     """
+    if not driver_probe.child_possible():
+        return _marked_check(check, index, path)
+    arguments = f"{index}, {check.name!r}, {path and str(path)!r}"
+    code = driver_probe.child_code(__name__, arguments)
+    changes = {"VKSCHED_PROBE": "inprocess", "VKSCHED_TRACE": "", "VKSCHED_MONITOR": ""}
+    try:
+        died, out, _ = driver_probe.run_child(code, changes)
+    finally:
+        forget(path)  # this process knows how the child ended
+    for line in out.splitlines():
+        if line.startswith(_MARK):
+            with suppress(*DECODE_ERRORS):  # the child ended within the line
+                return _parsed(line[len(_MARK) :])
+    blames_driver = died is not None and died.startswith(driver_probe.DRIVER_ENDINGS)
+    return Outcome(f"the check {died}", certain=False) if blames_driver else None
+
+
+def child(index: int, name: str, path: str | None) -> None:
+    """Run in the child: print the outcome as one marked line."""
+    driver_probe.without_core_file()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a user's end removes the marker
+    outcome = _marked_check(CHECKS[name], index, None if path is None else Path(path))
+    print(_MARK + json.dumps(None if outcome is None else asdict(outcome)), flush=True)
+    os._exit(0)  # some drivers crash at process exit, after the result
+
+
+def _marked_check(check: Check, index: int, path: Path | None) -> Outcome | None:
+    """Check a device while a crash marker exists."""
     marker = CrashMarker(path)
     marker.begin("check", check.name, "")
     try:
-        if not driver_probe.child_possible():
-            return check_device(check, index)
-        code = driver_probe.child_code(__name__, f"{index}, {check.name!r}")
-        changes = {"VKSCHED_PROBE": "inprocess", "VKSCHED_TRACE": "", "VKSCHED_MONITOR": ""}
-        died, out, _ = driver_probe.run_child(code, changes)
-        for line in out.splitlines():
-            if line.startswith(_MARK):
-                result: str | None = json.loads(line[len(_MARK) :])
-                return result
-        blames_driver = died is not None and died.startswith(driver_probe.DRIVER_ENDINGS)
-        return f"the check {died}" if blames_driver else None
+        return check_device(check, index)
     finally:
         marker.close(failed=False)
 
 
-def child(index: int, name: str) -> None:
-    """Run in the child: print the result as one marked line."""
-    driver_probe.without_core_file()
-    print(_MARK + json.dumps(check_device(CHECKS[name], index)), flush=True)
-    os._exit(0)  # some drivers crash at process exit, after the result
-
-
-def check_device(check: Check, index: int) -> str | None:
-    """Return the failure of a check on a device, "" if there is none; None without a result, for
-    example if other programs use the device's memory.
+def check_device(check: Check, index: int) -> Outcome | None:
+    """Return the outcome of a check on a device; None without a result, for example if other
+    programs use the device's memory.
 
     Parameters
     ----------
@@ -240,7 +310,7 @@ def check_device(check: Check, index: int) -> str | None:
         failure = check.run(device)
         device.close()
     except (DeviceLost, DeviceTimeout) as error:
-        return f"the check failed: {error}"
+        return Outcome(f"the check failed: {error}", certain=False)
     except VkschedError:
         return None
-    return failure
+    return Outcome(failure)

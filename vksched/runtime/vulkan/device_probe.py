@@ -18,6 +18,7 @@ from ...common.env import is_on
 from ...common.errors import DeviceError
 from ...common.user_warning import warn_user
 from ...ops.lowering import native_kernels
+from ...topology.coopmat_drivers import has_slow_attention
 from ...topology.device_spec import GIB, DeviceSpec
 from ...topology.driver_faults import faults_of, without_faults
 from ...topology.limits import FEATURES, Limits
@@ -348,6 +349,7 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         cores=0 if type_ == "cpu" else core_count(raw),
         registers=REGISTERS.get(int(raw["vendor_id"]), defaults.registers),
         fp16_sums_faster="GeForce" in str(raw.get("name") or ""),
+        coopmat_attention_slow=has_slow_attention(str(raw.get("name") or "")),
         software=type_ == "cpu",
         **_features(raw),
     )

@@ -37,6 +37,11 @@ CHILD_LIMIT_S = 60.0
 _CRASHED, _SILENT = DRIVER_ENDINGS = "crashed", "gave no answer"
 """The beginnings of the descriptions of children that a driver ended."""
 
+_FROM_OUTSIDE = ("SIGTERM", "SIGINT", "SIGHUP", "SIGKILL")
+"""Signals of users and systems, which no driver sends."""
+_FATAL, _INTERRUPTED = 0xC0000000, 0xC000013A
+"""Windows: the least exit code of processes that an error ended, and the code after Ctrl-C."""
+
 _MARK = "vksched-devices:"
 
 
@@ -198,11 +203,17 @@ def run_child(code: str, changes: Mapping[str, str]) -> tuple[str | None, str, s
         return f"{_SILENT} for {CHILD_LIMIT_S:.0f} s", "", ""
     except OSError:
         return "could not start", "", ""
-    if done.returncode < 0:
-        return f"{_CRASHED} with {_signal_name(-done.returncode)}", done.stdout, done.stderr
-    if done.returncode > 0:
-        return f"ended the process with code {done.returncode}", done.stdout, done.stderr
-    return None, done.stdout, done.stderr
+    return _death(done.returncode), done.stdout, done.stderr
+
+
+def _death(code: int) -> str | None:
+    """Return a description of the end of a process with this return code; None for the usual."""
+    if code < 0:
+        name = _signal_name(-code)
+        return f"{'was ended' if name in _FROM_OUTSIDE else _CRASHED} with {name}"
+    if code >= _FATAL and code != _INTERRUPTED:
+        return f"{_CRASHED} with code 0x{code:08X}"
+    return f"ended the process with code {code}" if code else None
 
 
 def _signal_name(number: int) -> str:
