@@ -138,6 +138,16 @@ def test_coopmats_fit_the_device(change: dict[str, object], coopmats: list[str])
     assert found == [*(f"{name} untransposed" for name in coopmats), *coopmats]
 
 
+def test_few_registers_without_a_subgroup_size_have_no_tiles() -> None:
+    limits = replace(CARD, registers=128, subgroup_sizes=())
+    for op, call in (
+        (MATMUL, call_of(64, 64, 64, limits)),
+        (CONV, mixed_conv(64, 20, limits)),
+        (get_op("attention"), attention_call((1, 12, 128, 64), 128, limits)),
+    ):
+        assert variants_of(op, call) and coopmats_of(call, op) == []
+
+
 def test_a_factor_that_lies_across_k_may_stay_so() -> None:
     """Both along k: there is nothing to turn. Whole eights of halves are read at once."""
     plain = call_of(256, 64, 256)

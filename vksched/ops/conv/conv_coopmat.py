@@ -14,9 +14,8 @@ from ...common.dtypes import TensorType
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
 from ..linalg.coopmat import CONV, CoopmatTile, with_coopmats
-from ..linalg.matmul_kernels import DISPATCH_FLOPS
 from ..linalg.operands import product_attrs, round_up_to_vec4
-from ..lowering.strides import LOOP_STEPS
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
 from .conv_direct import conv_constants, conv_operands, push_of, sum_of
 from .window import Window, three
 

@@ -16,7 +16,7 @@ from ...common.dtypes import FLOAT32
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch
 from ...topology.limits import Limits
 from ..linalg import matmul
-from ..linalg.matmul_kernels import BIAS_PER_ROW, DISPATCH_FLOPS
+from ..linalg.matmul_kernels import BIAS_PER_ROW
 from ..linalg.matmul_vec4 import MAX_SPLITS, Vec4Tile, tiles_of, vec4_time
 from ..linalg.operands import round_up_to_vec4
 from ..linalg.split_k import (
@@ -31,7 +31,7 @@ from ..linalg.split_k import (
     useful_parts,
     without_split,
 )
-from ..lowering.strides import LOOP_STEPS
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
 from .conv_coopmat import checked_axes, weights_call
 from .conv_direct import conv_constants, conv_operands, push_of, sum_of
 from .window import Window, three
