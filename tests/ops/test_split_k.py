@@ -12,6 +12,7 @@ from conftest import vulkan_names
 from vksched.common.dtypes import FLOAT16, FLOAT32, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
+from vksched.ops.linalg.split_k import ASSUMED_CORES
 from vksched.ops.lowering.lower import choice_of, lower, variants_of
 from vksched.ops.lowering.strides import DISPATCH_FLOPS
 from vksched.runtime.vulkan import device_probe
@@ -102,6 +103,14 @@ def test_without_a_number_of_cores_only_the_tuner_splits() -> None:
     assert " split " not in choice_of(MATMUL, unknown).variant
     assert splits_of(software) == []
     assert splits_of(call_of(256, 4096, 384, replace(GPU, cores=132), FLOAT16)) == []
+
+
+def test_without_a_number_of_cores_tiles_are_those_of_a_large_gpu() -> None:
+    unknown, large, small = (
+        choice_of(MATMUL, call_of(512, 512, 512, replace(GPU, cores=cores))).variant
+        for cores in (0, ASSUMED_CORES, 8)
+    )
+    assert unknown == large == "vec4 32x64" and small == "vec4 128x128"
 
 
 def test_cooperative_matrices_are_split_into_as_many_parts_as_there_are_cores() -> None:

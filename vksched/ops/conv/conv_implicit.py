@@ -83,11 +83,12 @@ def implicit_variants(call: Call) -> dict[str, float]:
     if not takes or not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
         return {}
     columns, times, splits = _columns(call), dict[str, float](), dict[str, float]()
+    packing = _pack_time(call)
     for name, tile in _tiles(limits).items():
         if not tile.fills(sums.rows, columns):
             continue
         groups = tile.groups(sums.rows, columns, sums.groups)
-        times[name] = tile.time(groups, limits) * sums.steps * _gather(tile)
+        times[name] = packing + tile.time(groups, limits) * sums.steps * _gather(tile)
         if 2.0 * call.output.size * sums.steps > DISPATCH_FLOPS:
             continue
         options = {}
@@ -96,7 +97,7 @@ def implicit_variants(call: Call) -> dict[str, float]:
             parts = -(-sums.channels // channels)
             product = tile.time(groups * parts, limits) * channels * sums.taps * _gather(tile)
             added = reduce_cost(call.output.size, parts, limits)
-            options[split_name(name, count)] = MIN_GAIN * (product + added)
+            options[split_name(name, count)] = packing + MIN_GAIN * (product + added)
         splits.update(sorted(options.items(), key=lambda option: option[1])[:1])
     best = min(times.values(), default=0.0)
     gains = sorted((time, name) for name, time in splits.items() if time < best)
@@ -132,6 +133,15 @@ def _channels(call: Call, parts: int) -> int:
 
 def _packed(call: Call) -> bool:
     return sum_of(call).steps % 4 > 0
+
+
+def _pack_time(call: Call) -> float:
+    """Return the approximate time of the dispatch that packs the weights, in multiply-adds."""
+    if not _packed(call):
+        return 0.0
+    sums = sum_of(call)
+    moved = 4.0 * sums.groups * sums.rows * (sums.steps + round_up_to_vec4(sums.steps))
+    return LEVEL_COST * occupying_invocations(call.limits) + BYTE_COST * moved
 
 
 def _parts(call: Call) -> int:
