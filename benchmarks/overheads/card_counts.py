@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dispatches import CONTEXT, FEATURES, SHAPES, write_outline
+from dispatches import CHECKED, CONTEXT, COOPMATS, FEATURES, SHAPES, write_outline
 
 import vksched as vs
 from vksched.common.dtypes import UINT32
@@ -43,24 +43,18 @@ from vksched.topology.topology import Topology
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "docs" / "performance" / "data" / "card-predictions.json"
 FORMAT = 1
-FP16_MATRICES = ("float16*float16+float32 16x16x16",)
-NVIDIA = {"matrices": FP16_MATRICES, "subgroup_sizes": (32,)}
-RDNA = {"subgroup_sizes": (32, 64)}
 CARDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     # an H100 has the limits of GeForce cards and more cores
-    "NVIDIA H100": ("rtx4090", {**NVIDIA, "cores": 132}),
-    "GeForce RTX 4070": ("rtx4090", {**NVIDIA, "cores": 46}),
-    "Radeon RX 7900 XTX": ("rx7900xtx", {**RDNA, "matrices": FP16_MATRICES, "mixed_dot": True}),
-    "Radeon RX 6600": ("rx6600", {**RDNA, "mixed_dot": True}),
-    "Arc A770": (
-        "arc-a770",
-        {"matrices": ("float16*float16+float32 8x8x16",), "subgroup_sizes": (8, 16, 32)},
-    ),
-    "Radeon 780M": ("radeon-780m", {**RDNA, "matrices": FP16_MATRICES, "mixed_dot": True}),
+    "NVIDIA H100": ("rtx4090", {"cores": 132}),
+    "GeForce RTX 4070": ("rtx4090", {"cores": 46}),
+    "Radeon RX 7900 XTX": ("rx7900xtx", {"mixed_dot": True}),
+    "Radeon RX 6600": ("rx6600", {"subgroup_sizes": (32, 64), "mixed_dot": True}),
+    "Arc A770": ("arc-a770", {}),
+    "Radeon 780M": ("radeon-780m", {"mixed_dot": True}),
 }
-"""The preset of each card, and what its current driver reports beyond the presets."""
-CHECKED = {"coopmat_checked": True, "subgroup_arithmetic": True}
-"""What a listed driver has after the check of its cooperative matrices."""
+"""The preset of each card, and what its current driver reports beyond the preset and its matrix
+units.
+"""
 TOKENS = (1, 512)
 MODES = {"before": ("float32", "f32"), "after": ("mixed", "f16")}
 """The default precision of language models on GPUs, and the element type of the KV cache."""
@@ -96,7 +90,8 @@ def spec_of(name: str) -> DeviceSpec:
     preset, more = CARDS[name]
     spec = card(preset).spec("gpu")
     known = {each.name for each in fields(Limits)}
-    wanted = {**FEATURES, **(CHECKED if "matrices" in more else {}), **more}
+    units = {**COOPMATS[preset], **CHECKED} if preset in COOPMATS else {}
+    wanted = {**FEATURES, **units, **more}
     limits: Limits = replace(
         spec.limits, **{key: value for key, value in wanted.items() if key in known}
     )

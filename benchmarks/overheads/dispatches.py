@@ -4,8 +4,9 @@
 
 The models are llamas of 1.1 B and 8 B parameters in Q4_K. The file holds their metadata alone, so
 nothing is computed: the steps are planned for the card of a preset, with the features that its
-drivers have. The barriers of a step are those between its nodes and those within them; the levels
-are the longest chain of nodes.
+drivers have. A card with matrix units has rows without and with cooperative matrices, those of a
+listed driver whose results were checked. The barriers of a step are those between its nodes and
+those within them; the levels are the longest chain of nodes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -42,7 +44,22 @@ FEATURES = {
     **dict.fromkeys(("integer_dot", "integer_dot_fast"), True),
     **dict.fromkeys(("memory_model", "memory_model_checked"), True),
 }
-"""The features of current drivers of the presets' cards, of which specifications say nothing."""
+"""The features of current drivers of the presets' cards, of which specifications say nothing,
+besides cooperative matrices.
+"""
+FP16_MATRICES = ("float16*float16+float32 16x16x16",)
+COOPMATS: Mapping[str, Mapping[str, Any]] = {
+    "rtx4090": {"matrices": FP16_MATRICES, "subgroup_sizes": (32,)},
+    "rx7900xtx": {"matrices": FP16_MATRICES, "subgroup_sizes": (32, 64)},
+    "radeon-780m": {"matrices": FP16_MATRICES, "subgroup_sizes": (32, 64)},
+    "arc-a770": {
+        "matrices": ("float16*float16+float32 8x8x16",),
+        "subgroup_sizes": (8, 16, 32),
+    },
+}
+"""What current drivers report of the matrix units of a preset's card."""
+CHECKED = {"coopmat_checked": True}
+"""What a listed driver has after the check of its cooperative matrices."""
 CONTEXT = 4096
 
 
@@ -99,6 +116,7 @@ class Step:
 
     model: str
     card: str
+    coopmats: bool
     tokens: int
     precision: str
     kv: str
@@ -170,8 +188,16 @@ def count(
     return plan, kernels
 
 
+def specs_of(name: str) -> list[DeviceSpec]:
+    """Return the device of a preset without cooperative matrices, and with them if it has any."""
+    units = COOPMATS.get(name)
+    with_units = [] if units is None else [described(name, **units, **CHECKED)]
+    return [described(name), *with_units]
+
+
 def measure(name: str, spec: DeviceSpec, label: str) -> Iterator[Step]:
     """Yield the counts of all cases of a model."""
+    coopmats = spec.limits.coopmat_checked
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write_outline(path, SHAPES[name])
@@ -179,7 +205,7 @@ def measure(name: str, spec: DeviceSpec, label: str) -> Iterator[Step]:
         for tokens, precision, kv in CASES:
             plan, kernels = count(model, spec, tokens, precision, kv)
             yield Step(
-                *(name, label, tokens, precision, kv, kernels.total(), plan.barriers),
+                *(name, label, coopmats, tokens, precision, kv, kernels.total(), plan.barriers),
                 *(plan.inner_barriers, plan.depth, dict(kernels.most_common())),
             )
 
@@ -191,19 +217,21 @@ def main() -> None:
     parser.add_argument("--model", choices=SHAPES, action="append")
     parser.add_argument("--kernels", action="store_true", help="the dispatches of each shader")
     args = parser.parse_args()
-    spec = described(args.card)
-    steps = [s for name in args.model or SHAPES for s in measure(name, spec, args.card)]
+    cases = ((name, spec) for name in args.model or SHAPES for spec in specs_of(args.card))
+    steps = [step for name, spec in cases for step in measure(name, spec, args.card)]
     if args.json:
         print(json.dumps([asdict(step) | {"barriers": step.barriers} for step in steps], indent=2))
         return
     columns = ("tokens", "precision", "kv", "dispatches", "barriers", "between", "inside", "levels")
-    table = Table("model", *columns)
+    table = Table("model", "coopmats", *columns, box=None, padding=(0, 1, 0, 0))
     for step in steps:
-        table.add_row(step.model, *(str(getattr(step, column)) for column in columns))
+        units = "yes" if step.coopmats else "no"
+        table.add_row(step.model, units, *(str(getattr(step, column)) for column in columns))
     Console().print(table)
     if args.kernels:
         for step in steps:
-            title = f"{step.model}, {step.tokens} tokens, {step.precision}"
+            units = ", cooperative matrices" * step.coopmats
+            title = f"{step.model}, {step.tokens} tokens, {step.precision}{units}"
             Console().print(title, dict(step.kernels))
 
 

@@ -163,7 +163,7 @@ void bind_recording(py::module_& m)
     m.def("poll_software_fences", [](bool on) { fence_polling.of_software = on; }, py::arg("on"),
           "For tests: poll the fences of CPU drivers like those of GPUs.");
     m.def("polled_waits", [] { return fence_polling.ended_waits.load(); },
-          "Return the number of waits that polling ended, before the thread slept.");
+          "Return the number of waits that a query of the fence ended, the first one included.");
 }
 
 } // namespace companion

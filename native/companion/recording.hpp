@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 // How threads wait for fences, see submissions.cpp.
 struct FencePolling {
     std::atomic<bool> of_software{ false }; // for tests: poll fences of CPU drivers, too
-    std::atomic<uint64_t> ended_waits{ 0 }; // waits that polling ended, before the thread slept
+    std::atomic<uint64_t> ended_waits{ 0 }; // waits that a query of the fence ended, the first one included
 };
 
 extern FencePolling fence_polling;

@@ -406,11 +406,13 @@ def write(path: Path, reports: Sequence[Report]) -> list[Report]:
     tables = {name: read_tables(path, name) if name in stored else [] for name in names}
     tables["coopmat"] += [Table((), ())] * (len(COOPMAT) - len(tables["coopmat"]))
     for report in reports:
-        makers = {CARDS[family].maker.registers for family in report.results}
-        missing = {f for f, card in CARDS.items() if card.maker.registers in makers} - there
+        registers = {CARDS[family].maker.registers for family in report.results}
+        missing = {f for f, card in CARDS.items() if card.maker.registers in registers} - there
         if missing:
-            raise StatsError(f"a table needs all families of its makers; {sorted(missing)} lack")
-        if INTEL.registers in makers:
+            raise StatsError(
+                f"a table needs all families with as many registers; {sorted(missing)} lack"
+            )
+        if INTEL.registers in registers:
             tables["intel"] = [variants_table(report)]
         else:
             tables["loops"], tables["variants"] = [loops_table(report)], [variants_table(report)]

@@ -22,15 +22,12 @@ const uint ADDS = 0u;
 #define T4 vec4
 #define LOAD_OF_W vec4
 #include "conv.glsl"
+#include "conv_windows.glsl"
 #include "coopmat.glsl"
 #include "fp16_operands.glsl"
 
 const uint PASSES = TILE_N * EIGHTS / SIZE;
 const uint PLACES = TILE_N > SIZE ? TILE_N / SIZE : 1u; // columns of an invocation, which are the same for every eight
-const uint BEYOND = 1u << 30; // with any place it is outside
-#define STEPS (channels * KERNEL_Z * KERNEL_Y * KERNEL_X)
-#define W_LINE ((STEPS + 3u) / 4u * 4u)
-#define RESULT_PLACES (result_sizes[0] * result_sizes[1] * result_sizes[2])
 
 // Of each of TILE_K steps the words from a window's first place, and the places along each axis.
 shared uvec4 taps[TILE_K];
@@ -40,8 +37,6 @@ uvec3 windows_from[PLACES];
 
 DEFINE_FACTOR(weights, vec4, 4u, w, a_tile, TILE_M, 1u, 0u, rows, W_LINE, 1u)
 
-uint word_of(uvec3 place) { return (place.x * x_sizes[1] + place.y) * x_sizes[2] + place.z; }
-
 // The column in the tile, and the eight.
 uvec2 windows_own(uint pass) {
     const uint id = gl_LocalInvocationID.x + pass * SIZE;
@@ -49,37 +44,25 @@ uvec2 windows_own(uint pass) {
 }
 
 void windows_start(uint group, uint column) {
-    const uint volume = x_sizes[0] * x_sizes[1] * x_sizes[2];
     [[unroll]] for (uint i = 0u; i < PLACES; ++i) {
-        uint image;
-        const uint own = min(column + windows_own(i).x, images * RESULT_PLACES - 1u);
-        const uvec3 to = split_place(own, AXES(result_sizes), image);
-        windows_from[i] = to * AXES(stride) - AXES(begin);
-        windows_at[i] = x_offset + (image * conv_groups + group) * channels * volume + word_of(windows_from[i]);
+        windows_at[i] = window_start(group, column + windows_own(i).x, windows_from[i]);
     }
 }
 
 // Writes the taps from `step` on; those from `end` on are outside.
 void find_taps(uint step, uint end) {
-    const uint volume = x_sizes[0] * x_sizes[1] * x_sizes[2];
     for (uint i = gl_LocalInvocationID.x; i < TILE_K; i += SIZE) {
-        uint channel;
-        const uvec3 reach = split_place(step + i, uvec3(KERNEL_Z, KERNEL_Y, KERNEL_X), channel) * AXES(dilation);
-        const bool inside = step + i < min(end, STEPS);
-        taps[i] = inside ? uvec4(channel * volume + word_of(reach), reach) : uvec4(0u, 0u, 0u, BEYOND);
+        taps[i] = tap_of(step + i, step + i < min(end, channels * STEPS_OF_CHANNEL));
     }
 }
 
 // guarded: of the last axes, those where a place may be outside.
 void windows_fetch(uint guarded) {
     [[unroll]] for (uint i = 0u; i < PASSES; ++i) {
-        const uvec3 from = windows_from[i % PLACES];
+        const uint place = i % PLACES;
         [[unroll]] for (uint j = 0u; j < 8u; ++j) {
             const uvec4 tap = taps[windows_own(i).y * 8u + j];
-            const bvec3 over = greaterThanEqual(from + tap.yzw, AXES(x_sizes));
-            const bool inside = !any(bvec3(guarded > 2u && over.x, guarded > 1u && over.y, guarded > 0u && over.z));
-            const float value = x[inside ? windows_at[i % PLACES] + tap.x : x_offset];
-            windows_read[i * 8u + j] = inside ? value : 0.0;
+            windows_read[i * 8u + j] = window_value(windows_at[place], windows_from[place], tap, guarded);
         }
     }
 }
@@ -101,11 +84,7 @@ void put(uint next) {
 }
 
 void store4(uint group, uint row, uint column, vec4 values) {
-    const uint count = images * RESULT_PLACES;
-    if (row >= rows || column >= count) return;
-    const uvec4 own = elements(column, count - 1u);
-    const uvec4 image = own / RESULT_PLACES;
-    store(count - column, (image * conv_groups + group) * rows + row, own - image * RESULT_PLACES, values);
+    store_columns(0u, group, row, column, values);
 }
 
 void compute_tile(uint group, uint row, uint column) {
@@ -139,7 +118,7 @@ void compute_tile(uint group, uint row, uint column) {
 // Tiles of the same columns follow each other, as they read the same of x.
 void main() {
     const uint down = (rows + TILE_M - 1u) / TILE_M;
-    const uint across = (images * RESULT_PLACES + TILE_N - 1u) / TILE_N;
+    const uint across = (COLUMNS + TILE_N - 1u) / TILE_N;
     for (uint tile = first_item + gl_WorkGroupID.x; tile < last_item; tile += gl_NumWorkGroups.x) {
         const uint rest = tile / down;
         compute_tile(rest / across, tile % down * TILE_M, rest % across * TILE_N);

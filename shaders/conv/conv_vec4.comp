@@ -22,16 +22,12 @@ const uint ADDS = 0u;
 #define SUM4 vec4
 #define LOAD_OF_W vec4
 #include "conv.glsl"
+#include "conv_windows.glsl"
 #include "load_vec4.glsl"
 #include "vec4_tile.glsl"
 
 const uint TAPS = 4u * TILE_K; // steps whose taps are found at a time
 const uint OWN_STEPS = TILE_K * TILE_N / SIZE; // of an invocation, in one column
-const uint BEYOND = 1u << 30; // with any place it is outside
-#define KERNEL (KERNEL_Z * KERNEL_Y * KERNEL_X)
-#define W_LINE ((channels * KERNEL + 3u) / 4u * 4u)
-#define RESULT_PLACES (result_sizes[0] * result_sizes[1] * result_sizes[2])
-#define COLUMNS (images * RESULT_PLACES)
 
 // Of each step the words from a window's first place, and the places along each axis.
 shared uvec4 taps[2u * TAPS];
@@ -45,8 +41,6 @@ DEFINE_FACTOR(rows, vec4, w, a_tile, TILE_M, true, rows, W_LINE, 1u)
 
 uint columns_of(uint step) { return step * (TILE_N / 4u); }
 
-uint word_of(uvec3 place) { return (place.x * x_sizes[1] + place.y) * x_sizes[2] + place.z; }
-
 // The column in the tile, and the first of its steps.
 uvec2 columns_own() {
     const uint id = gl_LocalInvocationID.x;
@@ -54,23 +48,15 @@ uvec2 columns_own() {
 }
 
 void columns_start(uint group, uint column) {
-    const uint volume = x_sizes[0] * x_sizes[1] * x_sizes[2];
-    uint image;
-    const uvec3 to = split_place(min(column + columns_own().x, COLUMNS - 1u), AXES(result_sizes), image);
-    columns_from = to * AXES(stride) - AXES(begin);
-    columns_at = x_offset + (image * conv_groups + group) * channels * volume + word_of(columns_from);
+    columns_at = window_start(group, column + columns_own().x, columns_from);
 }
 
 // Writes the taps of a block of four tiles, of which the first of all has `edge` steps; those at `last` and beyond are outside.
 void find_taps(uint block, uint first, uint edge, uint last) {
-    const uint volume = x_sizes[0] * x_sizes[1] * x_sizes[2];
     for (uint i = gl_LocalInvocationID.x; i < TAPS; i += SIZE) {
         const uint at = block * TAPS + i;
         const uint step = first + (at < TILE_K ? at : at - TILE_K + edge);
-        const bool inside = step < last && (at < edge || at >= TILE_K);
-        uint channel;
-        const uvec3 reach = split_place(step, uvec3(KERNEL_Z, KERNEL_Y, KERNEL_X), channel) * AXES(dilation);
-        taps[block % 2u * TAPS + i] = inside ? uvec4(channel * volume + word_of(reach), reach) : uvec4(0u, 0u, 0u, BEYOND);
+        taps[block % 2u * TAPS + i] = tap_of(step, step < last && (at < edge || at >= TILE_K));
     }
 }
 
@@ -78,10 +64,7 @@ void find_taps(uint block, uint first, uint edge, uint last) {
 void columns_fetch(uint tile, uint guarded) {
     [[unroll]] for (uint j = 0u; j < OWN_STEPS; ++j) {
         const uvec4 tap = taps[tile * TILE_K % (2u * TAPS) + columns_own().y + j];
-        const bvec3 over = greaterThanEqual(columns_from + tap.yzw, AXES(x_sizes));
-        const bool inside = !any(bvec3(guarded > 2u && over.x, guarded > 1u && over.y, guarded > 0u && over.z));
-        const float value = x[inside ? columns_at + tap.x : x_offset];
-        columns_read[j] = inside ? value : 0.0;
+        columns_read[j] = window_value(columns_at, columns_from, tap, guarded);
     }
 }
 
@@ -94,12 +77,7 @@ void columns_put(uint which) {
 
 // first: of all groups, those of the parts before included.
 void store_sum(uint first, uint row, uint column, vec4 sum) {
-    if (row >= rows || column >= COLUMNS) return;
-    const uvec4 own = elements(column, COLUMNS - 1u);
-    const uvec4 image = own / RESULT_PLACES;
-    const uint group = first % conv_groups, part = first / conv_groups;
-    const uvec4 to = ((part * images + image) * conv_groups + group) * rows + row;
-    store(COLUMNS - column, to, own - image * RESULT_PLACES, sum);
+    store_columns(first / conv_groups, first % conv_groups, row, column, sum);
 }
 
 #include "vec4_multiply.glsl"
@@ -111,10 +89,10 @@ void put(uint which) {
 }
 
 void compute_tile(uint part, uint group, uint row, uint column) {
-    const uint first = part * end * KERNEL;
-    const uint steps = min(W_LINE - first, part + 1u < PARTS ? end * KERNEL : W_LINE);
+    const uint first = part * end * STEPS_OF_CHANNEL;
+    const uint steps = min(W_LINE - first, part + 1u < PARTS ? end * STEPS_OF_CHANNEL : W_LINE);
     const uint edge = (steps - 1u) % TILE_K + 1u;
-    const uint last = min(first + steps, channels * KERNEL);
+    const uint last = min(first + steps, channels * STEPS_OF_CHANNEL);
     clear_sums();
     rows_start(w_offset + group * rows * W_LINE + first, row);
     columns_start(group, column);

@@ -21,7 +21,16 @@ MOST = {
     ("8B", 1, "mixed", "f16"): (233, 165),
     ("8B", 1, "int8", "f16"): (233, 165),
 }
-"""The most dispatches and barriers by model, tokens, precision and element type of the cache."""
+"""The most dispatches and barriers by model, tokens, precision and element type of the cache,
+without cooperative matrices.
+"""
+BY_COOPMATS = {
+    ("1.1B", 1, "mixed", "f16"): (163, 115),
+    ("1.1B", 512, "float32", "f32"): (576, 395),
+    ("1.1B", 512, "mixed", "f16"): (470, 267),
+    ("8B", 512, "mixed", "f16"): (680, 356),
+}
+"""The most with the cooperative matrices of a listed driver."""
 
 
 @pytest.fixture
@@ -35,13 +44,17 @@ def dispatches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("name", ["1.1B", "8B"])
 def test_steps_have_no_more_than(name: str, dispatches: ModuleType, tmp_path: Path) -> None:
     dispatches.write_outline(tmp_path / "m.gguf", dispatches.SHAPES[name])
-    model, spec = load_gguf(tmp_path / "m.gguf").meta(), dispatches.described("rtx4090")
-    for (of, *case), (most, most_barriers) in MOST.items():
-        if of == name:
-            plan, kernels = dispatches.count(model, spec, *case)
-            barriers = plan.barriers + plan.inner_barriers
-            assert kernels.total() <= most and barriers <= most_barriers, (case, kernels)
-            assert barriers > plan.depth // 2  # they are counted
+    model = load_gguf(tmp_path / "m.gguf").meta()
+    plain, with_coopmats = dispatches.specs_of("rtx4090")
+    for spec, bounds in ((plain, MOST), (with_coopmats, BY_COOPMATS)):
+        for (of, *case), (most, most_barriers) in bounds.items():
+            if of == name:
+                plan, kernels = dispatches.count(model, spec, *case)
+                barriers = plan.barriers + plan.inner_barriers
+                assert kernels.total() <= most and barriers <= most_barriers, (case, kernels)
+                assert barriers > plan.depth // 2  # they are counted
+                used = any("coopmat" in kernel for kernel in kernels)
+                assert used == (spec is with_coopmats and case[:2] == [512, "mixed"])
 
 
 def test_all_presets_have_rows(
@@ -52,4 +65,7 @@ def test_all_presets_have_rows(
         options = ["dispatches.py", "--model", "1.1B", "--card", name]
         monkeypatch.setattr("sys.argv", options)
         main()
-        assert capsys.readouterr().out.count("1.1B") == len(dispatches.CASES)
+        rows = [line.split() for line in capsys.readouterr().out.splitlines() if "1.1B" in line]
+        coopmats = [row[1] for row in rows]
+        assert coopmats.count("no") == coopmats.count("yes") == len(dispatches.CASES)
+    assert len(dispatches.specs_of("rx6600")) == 1, "it has no matrix units"

@@ -15,6 +15,8 @@ from conftest import vulkan_names
 from vksched.common.dtypes import FLOAT32, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
+from vksched.ops.conv.conv_implicit import implicit_variants
+from vksched.ops.linalg.split_k import BYTE_COST, LEVEL_COST, occupying_invocations
 from vksched.ops.lowering.lower import choice_of, lower, variants_of
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
@@ -31,6 +33,7 @@ GPU = Limits(
 
 
 def call_of(channels: int, side: int, rows: int, stride: int, limits: Limits = GPU) -> Call:
+    """Return a convolution with windows of 3 x 3."""
     attrs = {
         "stride": (stride, stride),
         "dilation": (1, 1),
@@ -56,6 +59,22 @@ def test_windows_with_stride_2_need_no_buffer_and_fill_a_gpu(
     assert shaders in (["conv_vec4"], ["conv_vec4", "splitk_reduce_vec4"])
     (groups, _, _) = lower(CONV, call).dispatches[0].groups
     assert groups >= 96
+
+
+def test_the_time_of_a_convolution_has_that_of_packing_its_weights() -> None:
+    """Lines that are no vec4s are written anew, by a dispatch of its own."""
+    name = "implicit 32x64 split 8"  # parts of 4 channels, the last one of 1 and of 4
+    packed, plain = (call_of(channels, 14, 96, 1) for channels in (29, 32))
+    runs = [lower(CONV, replace(call, variant=name)).dispatches for call in (packed, plain)]
+    assert [len(run) for run in runs] == [3, 2] and runs[0][0].shader == "matmul_pack"
+    apart = implicit_variants(packed)[name] - implicit_variants(plain)[name]
+    moved = 4.0 * 96 * (29 * 9 + 264)
+    assert apart == pytest.approx(
+        LEVEL_COST * occupying_invocations(GPU) + BYTE_COST * moved, rel=1e-9
+    )
+    # with few steps the packing takes longer than to write and read the windows
+    few = [choice_of(CONV, call_of(channels, 32, 32, 1)).variant for channels in (3, 4)]
+    assert few == ["im2col", "implicit 32x64"]
 
 
 def test_without_a_number_of_cores_only_the_tuner_splits_channels() -> None:

@@ -25,6 +25,8 @@ from vksched.ops.reduction.reduce_launch import (
     choose_vec4_launch,
 )
 from vksched.testing.op_cases.op_sample import OpSample, floats
+from vksched.testing.op_cases.reduction.arg import CASES as ARG_CASES
+from vksched.testing.op_cases.reduction.reduce import CASES as REDUCTION_CASES
 from vksched.topology.limits import Limits
 
 GPU, SOFTWARE = Limits(), Limits(software=True)
@@ -115,6 +117,15 @@ def test_sums_of_columns_on_a_gpu_read_vec4s_and_add_many_parts_by_workgroups() 
     assert dict(last.constants)["WHOLE_GROUP"] == 1 and last.groups == (4096, 1, 1)
     narrow = OpSample("reduce_sum", (floats(512, 512),), {"axes": (0,), "keepdims": False})
     assert narrow.variants(GPU) == ("",)
+
+
+def test_each_kernel_across_rows_has_a_case_that_meets_it_on_a_gpu() -> None:
+    cases = [case for case in (*REDUCTION_CASES, *ARG_CASES) if case.declaration.kernel]
+    runs = [lower(case.declaration, case.call(GPU)).dispatches for case in cases]
+    met = {dispatch.shader for run in runs for dispatch in run}
+    shaders = {name for case in cases for name in case.declaration.kernel.shaders}
+    across = {name for name in shaders if name.startswith("reduce_across_")}
+    assert across and across <= met
 
 
 def test_transposes_on_a_gpu_go_by_way_of_shared_memory() -> None:

@@ -12,7 +12,9 @@ from conftest import vulkan_names
 from vksched.common.dtypes import FLOAT16, FLOAT32, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
+from vksched.ops.linalg.split_k import ASSUMED_CORES
 from vksched.ops.lowering.lower import choice_of, lower, variants_of
+from vksched.ops.lowering.strides import DISPATCH_FLOPS
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check_device
@@ -73,6 +75,24 @@ def test_other_products_are_not_split(m: int, k: int, n: int, why: str) -> None:
     assert " split " not in choice_of(MATMUL, call).variant, why
 
 
+@pytest.mark.parametrize("cores", [0, 32, 128])
+def test_products_without_steps_are_not_split(cores: int) -> None:
+    for m, n in ((64, 64), (16, 1000), (1, 64)):
+        call = call_of(m, 0, n, replace(GPU, cores=cores))
+        assert splits_of(call) == []
+        (dispatch,) = lower(MATMUL, call).dispatches
+        assert dict(dispatch.push)["k"] == 0
+
+
+def test_each_part_is_one_dispatch_though_packing_makes_it_longer() -> None:
+    """1e11 operations before the lines are padded to whole vec4s, and more than that after it."""
+    m, k = 1238, 32621
+    assert 2.0 * m * m * k < DISPATCH_FLOPS < 2.0 * m * m * (k + 3)
+    call = call_of(m, k, m, replace(COOPMAT, cores=1024, max_buffer_bytes=1 << 30), word="mixed")
+    for variant in variants_of(MATMUL, call):
+        lower(MATMUL, replace(call, variant=variant))
+
+
 def test_without_a_number_of_cores_only_the_tuner_splits() -> None:
     known, unknown, software = (
         call_of(256, 4096, 384, replace(GPU, **change))
@@ -83,6 +103,14 @@ def test_without_a_number_of_cores_only_the_tuner_splits() -> None:
     assert " split " not in choice_of(MATMUL, unknown).variant
     assert splits_of(software) == []
     assert splits_of(call_of(256, 4096, 384, replace(GPU, cores=132), FLOAT16)) == []
+
+
+def test_without_a_number_of_cores_tiles_are_those_of_a_large_gpu() -> None:
+    unknown, large, small = (
+        choice_of(MATMUL, call_of(512, 512, 512, replace(GPU, cores=cores))).variant
+        for cores in (0, ASSUMED_CORES, 8)
+    )
+    assert unknown == large == "vec4 32x64" and small == "vec4 128x128"
 
 
 def test_cooperative_matrices_are_split_into_as_many_parts_as_there_are_cores() -> None:

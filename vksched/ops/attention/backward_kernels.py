@@ -23,9 +23,9 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..layout.strided_copy import FILLS, fill_words
-from ..linalg.matmul_kernels import DISPATCH_FLOPS, product
+from ..linalg.matmul_kernels import product
 from ..linalg.matmul_shaders import SHADERS as MATMUL_SHADERS
-from ..lowering.strides import MAX_DISPATCHES, broadcast_strides
+from ..lowering.strides import DISPATCH_FLOPS, MAX_DISPATCHES, broadcast_strides
 from ..lowering.vec4 import WORKGROUP, launch_rows, row_variants
 from ..reduction.layer_norm import check_row
 from .attention_kernels import visible_range

@@ -10,13 +10,10 @@ fewer tiles than cores, the channels are split into parts (linalg/split_k.py). F
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...common.dtypes import FLOAT32
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch
 from ...topology.limits import Limits
-from ..linalg import matmul
-from ..linalg.matmul_kernels import BIAS_PER_ROW, DISPATCH_FLOPS
+from ..linalg.matmul_kernels import BIAS_PER_ROW
 from ..linalg.matmul_vec4 import MAX_SPLITS, Vec4Tile, tiles_of, vec4_time
 from ..linalg.operands import round_up_to_vec4
 from ..linalg.split_k import (
@@ -31,10 +28,10 @@ from ..linalg.split_k import (
     useful_parts,
     without_split,
 )
-from ..lowering.strides import LOOP_STEPS
-from .conv_coopmat import checked_axes, weights_call
-from .conv_direct import conv_constants, conv_operands, push_of, sum_of
-from .window import Window, three
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
+from .conv_direct import conv_operands, sum_of
+from .conv_windows import columns_of, is_packed, packed_words, window_products
+from .window import Window
 
 CONV_VEC4 = "conv_vec4"
 _PREFIX = "implicit "
@@ -67,10 +64,6 @@ def implicit_tile(call: Call) -> Vec4Tile | None:
     return _tiles(call.limits).get(without_split(call.variant))
 
 
-def _columns(call: Call) -> int:
-    return call.output.shape[0] * sum_of(call).places
-
-
 def _gather(tile: Vec4Tile) -> float:
     """Return the cost of a step along k relative to that of a matrix product."""
     return 1.0 + _GATHER / (128 * tile.down * tile.across)
@@ -82,12 +75,13 @@ def implicit_variants(call: Call) -> dict[str, float]:
     takes = call.output.dtype == FLOAT32 and not limits.software and sums.rows >= _MIN_ROWS
     if not takes or not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
         return {}
-    columns, times, splits = _columns(call), dict[str, float](), dict[str, float]()
+    columns, times, splits = columns_of(call), dict[str, float](), dict[str, float]()
+    packing = _pack_time(call)
     for name, tile in _tiles(limits).items():
         if not tile.fills(sums.rows, columns):
             continue
         groups = tile.groups(sums.rows, columns, sums.groups)
-        times[name] = tile.time(groups, limits) * sums.steps * _gather(tile)
+        times[name] = packing + tile.time(groups, limits) * sums.steps * _gather(tile)
         if 2.0 * call.output.size * sums.steps > DISPATCH_FLOPS:
             continue
         options = {}
@@ -96,7 +90,7 @@ def implicit_variants(call: Call) -> dict[str, float]:
             parts = -(-sums.channels // channels)
             product = tile.time(groups * parts, limits) * channels * sums.taps * _gather(tile)
             added = reduce_cost(call.output.size, parts, limits)
-            options[split_name(name, count)] = MIN_GAIN * (product + added)
+            options[split_name(name, count)] = packing + MIN_GAIN * (product + added)
         splits.update(sorted(options.items(), key=lambda option: option[1])[:1])
     best = min(times.values(), default=0.0)
     gains = sorted((time, name) for name, time in splits.items() if time < best)
@@ -130,8 +124,13 @@ def _channels(call: Call, parts: int) -> int:
     return round_up_to_vec4(-(-sum_of(call).channels // parts))
 
 
-def _packed(call: Call) -> bool:
-    return sum_of(call).steps % 4 > 0
+def _pack_time(call: Call) -> float:
+    """Return the approximate time of the dispatch that packs the weights, in multiply-adds."""
+    if not is_packed(call):
+        return 0.0
+    sums = sum_of(call)
+    moved = 4.0 * sums.groups * sums.rows * (sums.steps + round_up_to_vec4(sums.steps))
+    return LEVEL_COST * occupying_invocations(call.limits) + BYTE_COST * moved
 
 
 def _parts(call: Call) -> int:
@@ -141,50 +140,30 @@ def _parts(call: Call) -> int:
 
 def implicit_scratch(call: Call) -> tuple[int, ...]:
     """Return the words of the packed weights and of the partial sums."""
-    sums, parts = sum_of(call), _parts(call)
-    weights = sums.groups * sums.rows * round_up_to_vec4(sums.steps)
-    return (
-        *((weights,) if _packed(call) else ()),
-        *((parts * call.output.size,) if parts > 1 else ()),
-    )
+    parts = _parts(call)
+    return (*packed_words(call), *((parts * call.output.size,) if parts > 1 else ()))
 
 
 def conv_implicit(call: Call, window: Window, tile: Vec4Tile) -> tuple[Dispatch, ...]:
     """Return dispatches in which a workgroup computes a tile of rows and columns of all images."""
-    sums, packed, parts = sum_of(call), _packed(call), _parts(call)
-    pack = (replace(matmul.pack(weights_call(call), 0, SCRATCH), operands=(1, SCRATCH)),) * packed
-    target = OUTPUT if parts == 1 else SCRATCH - packed
-    tiles = tile.groups(sums.rows, _columns(call), sums.groups) * parts
-    each = max(1, int(DISPATCH_FLOPS / (2.0 * tile.rows * tile.columns * sums.steps)))
+    sums, parts = sum_of(call), _parts(call)
+    split = parts > 1
+    target = SCRATCH - is_packed(call) if split else OUTPUT
+    tiles = tile.groups(sums.rows, columns_of(call), sums.groups) * parts
     _, _, bias, _ = conv_operands(call)
-    channels = _channels(call, parts_of(call.variant)) if parts > 1 else sums.channels
-    push = (*push_of(call, window), ("start", 0), ("end", channels))
-    kernel = zip(("KERNEL_Z", "KERNEL_Y", "KERNEL_X"), three(window.kernel), strict=True)
-    constants = (
-        *conv_constants(call, parts == 1),
-        ("GUARDED", checked_axes(window, sums.steps)),
-        *kernel,
-        *tile.constants,
-        ("PARTS", parts),
+    product = Dispatch(
+        *(CONV_VEC4, (0, 1, 0 if split else bias, target), (1, 1, 1)),
+        constants=(*tile.constants, ("PARTS", parts)),
+        partial=split,
     )
-    products = tuple(
-        Dispatch(
-            CONV_VEC4,
-            (0, SCRATCH if packed else 1, bias if parts == 1 else 0, target),
-            (min(each, tiles - first, call.limits.max_groups[0]), 1, 1),
-            (*push, ("first_item", first), ("last_item", min(first + each, tiles))),
-            constants,
-            barrier=packed or first > 0,
-            partial=parts > 1,
-        )
-        for first in range(0, tiles, each)
-    )
-    if parts == 1:
-        return (*pack, *products)
+    channels = _channels(call, parts_of(call.variant)) if split else sums.channels
+    products = window_products(call, window, product, tiles, tile.rows * tile.columns, channels)
+    if not split:
+        return products
     has_bias = BIAS_PER_ROW if len(call.inputs) > 2 else 0
     added = add_parts(
         *("conv", target, parts, call.output.size, call.limits),
         line=sums.places,
         bias=(2, has_bias, call.output.shape[1]),
     )
-    return (*pack, *products, *added)
+    return (*products, *added)

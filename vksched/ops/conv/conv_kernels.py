@@ -24,7 +24,6 @@ from ..lowering.strides import MAX_DISPATCHES
 from .conv_coopmat import (
     CONV_COOPMAT,
     conv_by_coopmat,
-    coopmat_scratch,
     with_conv_coopmats,
 )
 from .conv_direct import (
@@ -46,6 +45,7 @@ from .conv_implicit import (
     implicit_variants,
     product_time,
 )
+from .conv_windows import packed_words
 from .window import Push, Window, launches, three
 
 _MIN_STEPS, MIN_ROWS = 8, 8
@@ -287,7 +287,7 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
     if call.output.size == 0:
         return ()
     if coopmat_tile(call, CONV):
-        return coopmat_scratch(call)
+        return packed_words(call)
     if implicit_tile(call):
         return implicit_scratch(call)
     if call.variant != IM2COL:

@@ -25,7 +25,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeVar
 
 from ...common.dtypes import FLOAT16, FLOAT32
 from ...ir.op import Call
@@ -193,7 +192,8 @@ def _sides(
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield rows and columns of a workgroup, and its subgroups along both."""
     if limits.registers < MANY_REGISTERS:
-        matrices = 2 if of != CONV and min(coopmat_subgroups(limits)) >= _WIDE_SUBGROUP else 1
+        wide = min(coopmat_subgroups(limits), default=0) >= _WIDE_SUBGROUP
+        matrices = 2 if of != CONV and wide else 1
         rows = _FEW_DOWN * matrices * shape[0]
         yield (rows, _FEW_COLUMNS), (_FEW_DOWN, _FEW_COLUMNS // shape[1])
         return
@@ -253,19 +253,6 @@ def coopmat_variants(
     )
 
 
-class Tile(Protocol):
-    """The results of one workgroup."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def columns(self) -> int: ...
-
-
-AnyTile = TypeVar("AnyTile", bound=Tile)
-
-
 def coopmat_pays(limits: Limits, useful: int, whole: int) -> bool:
     """Return True if a call without a measurement uses cooperative matrices.
 
@@ -278,8 +265,8 @@ def coopmat_pays(limits: Limits, useful: int, whole: int) -> bool:
 
 
 def guess_tile(
-    tiles: Sequence[AnyTile], limits: Limits, sizes: tuple[int, int, int], batches: int = 1
-) -> AnyTile | None:
+    tiles: Sequence[CoopmatTile], limits: Limits, sizes: tuple[int, int, int], batches: int = 1
+) -> CoopmatTile | None:
     """Return the tile that a product without a measurement uses; None if it uses another kernel.
 
     Parameters
@@ -292,13 +279,13 @@ def guess_tile(
     rows, columns, depth = sizes
     step = _STEPS[FP16]
 
-    def groups(tile: AnyTile) -> int:
+    def groups(tile: CoopmatTile) -> int:
         return batches * -(-rows // tile.rows) * -(-columns // tile.columns)
 
-    def area(tile: AnyTile) -> int:
+    def area(tile: CoopmatTile) -> int:
         return tile.rows * tile.columns
 
-    def pays(tile: AnyTile) -> bool:
+    def pays(tile: CoopmatTile) -> bool:
         whole = groups(tile) * area(tile) * -(-depth // step) * step
         return coopmat_pays(limits, batches * rows * columns * depth, whole)
 

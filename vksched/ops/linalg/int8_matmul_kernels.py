@@ -26,10 +26,10 @@ from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
-from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, MAX_DISPATCHES
 from .coopmat import INT8_MATMUL, coopmat_tile, coopmat_variants
 from .int8_weights import PER_WORD, SHIFT, TILE, depth_of
-from .matmul_kernels import DISPATCH_FLOPS, product
+from .matmul_kernels import product
 from .matmul_shaders import SHADERS as MATMUL_SHADERS
 
 HEADER_WORDS = 4

@@ -19,7 +19,7 @@ from ...common.dtypes import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ...common.errors import UnsupportedOp
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
-from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
 from .coopmat import MANY_REGISTERS, CoopmatTile, coopmat_tile, with_coopmats
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
@@ -39,8 +39,6 @@ _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more axes takes several dispatches."""
 BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
 """The values of has_bias in shaders/include/matmul.glsl."""
-DISPATCH_FLOPS = 1e11
-"""Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
 MAX_CUTS = 256
 TALLEST_TILE = 128
 """Rows of the largest workgroup tile."""
@@ -165,7 +163,8 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
 
 def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
     _, _, batch, m = operands_of(call)
-    n, batches = call.output.shape[-1], math.prod(batch)
+    n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
+    batches = math.prod(batch)
     if call.limits.software:
         fitting = _fitting(call, packs)
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
@@ -175,7 +174,7 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         return "gemv 1" if m == 1 else "gemv 4", *vec4, TILED
     if _is_vec4_aligned(call):
         return (*vec4, TILED)
-    reads = call.output.dtype == FLOAT32 and min(m, n) >= MIN_REUSE
+    reads = call.output.dtype == FLOAT32 and min(m, n) >= MIN_REUSE and k > 0
     unaligned = vec4_variants(call, m, n, batches, (UNALIGNED,)) if reads else ()
     return (*unaligned, TILED, *vec4)
 

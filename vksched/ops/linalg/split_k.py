@@ -24,7 +24,9 @@ _STEP = 32
 """Steps along k of a part are a multiple of this number, the depth of the deepest tile."""
 _SUFFIX = " split "
 ASSUMED_CORES = 128
-"""Cores of a GPU whose driver does not report them; no static choice depends on this number."""
+"""Cores of a GPU whose driver does not report them. The order of a product's tiles depends on this
+number, as if the GPU were large; no static choice splits by it.
+"""
 INVOCATIONS_PER_CORE = 256
 """Invocations that occupy a core."""
 MIN_GAIN = 1.2

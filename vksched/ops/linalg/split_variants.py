@@ -7,19 +7,17 @@ from dataclasses import replace
 
 from ...common.dtypes import FLOAT32
 from ...ir.op import Call
-from ..lowering.strides import LOOP_STEPS
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
 from ..lowering.variants import COOPMAT
 from .coopmat import coopmat_split
 from .matmul_vec4 import vec4_splits, vec4_tile
-from .operands import matrices, operands_of
+from .operands import matrices, operands_of, round_up_to_vec4
 
 _MIN_ROWS = 9
 """Minimum rows for a static choice: fewer are products of gemv kernels, which split k themselves.
 """
 _MAX_AXES = 3
 """Axes of a batch that leave one for the parts."""
-_MAX_FLOPS = 1e11
-"""Maximum operations of a product that takes one dispatch."""
 
 
 def with_splits(call: Call, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -30,8 +28,9 @@ def with_splits(call: Call, names: tuple[str, ...]) -> tuple[str, ...]:
     """
     _, _, batch, m = operands_of(call)
     n, k, batches = call.output.shape[-1], matrices(call.inputs, call.attrs)[1], math.prod(batch)
-    fits = len(batch) <= _MAX_AXES and k <= LOOP_STEPS
-    fits = fits and 2.0 * m * n * k * batches <= _MAX_FLOPS
+    packed_k = round_up_to_vec4(k)  # the product of a part is one dispatch
+    fits = len(batch) <= _MAX_AXES and packed_k <= LOOP_STEPS
+    fits = fits and 2.0 * m * n * packed_k * batches <= DISPATCH_FLOPS
     if call.limits.software or call.output.dtype != FLOAT32 or not fits:
         return names
     out = list(names)

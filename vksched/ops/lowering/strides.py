@@ -101,6 +101,8 @@ def as_u32(call: Call, keeps_rows: bool) -> Call | None:
 LOCAL_SIZE = 64
 MAX_DISPATCHES = 4096
 """Maximum number of dispatches of a call; larger calls run on another device."""
+DISPATCH_FLOPS = 1e11
+"""Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
 
 
 def spread(count: int, limits: Limits) -> tuple[int, int, int]:

@@ -22,7 +22,6 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..layout.index import pick_lines
 from ..linalg.matmul_kernels import (
-    DISPATCH_FLOPS,
     MAX_GEMV_ROWS,
     NUMBERS,
     Tiling,
@@ -30,7 +29,7 @@ from ..linalg.matmul_kernels import (
     product,
     tilings,
 )
-from ..lowering.strides import LOOP_STEPS, spread
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, spread
 from .gemv_rows import several_rows
 from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
 

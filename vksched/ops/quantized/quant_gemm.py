@@ -34,7 +34,7 @@ from ..linalg.coopmat import (
     guessed_shape,
     shapes_of,
 )
-from ..linalg.matmul_kernels import BIAS_PER_COLUMN, DISPATCH_FLOPS
+from ..linalg.matmul_kernels import BIAS_PER_COLUMN
 from ..linalg.split_k import (
     MIN_GAIN,
     PARTS,
@@ -44,6 +44,7 @@ from ..linalg.split_k import (
     split_name,
     without_split,
 )
+from ..lowering.strides import DISPATCH_FLOPS
 from .gguf_formats import FORMATS, format_of
 from .quant_layout import RUN
 

@@ -6,7 +6,8 @@
 A row is split into parts if the device would otherwise have too few active groups, and on a CPU
 driver if an invocation would exceed its loop limit. If one axis is reduced, invocations on a CPU
 driver read vec4s: along a row (reduce_vec4.comp), across four adjacent rows (reduce_across.comp),
-or across more of them (reduce_workgroup.comp). Examples: tests/ops/test_reduction.py.
+or across more of them (reduce_workgroup.comp). Those of a GPU read vec4s across four of many
+adjacent rows. Examples: tests/ops/test_reduction.py.
 """
 
 from __future__ import annotations

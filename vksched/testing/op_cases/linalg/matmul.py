@@ -139,6 +139,7 @@ CASES = [
     OpSample("matmul", (whole(3, 5, 7), whole(4, 7), whole(4)), attrs(False, True), "uint32 t"),
     OpSample("matmul", (floats(3, 0), floats(0, 4)), attrs(), "no k"),
     OpSample("matmul", (floats(3, 0), floats(0, 4), floats(4)), attrs(), "only bias"),
+    OpSample("matmul", (floats(64, 0), floats(0, 64), floats(64)), attrs(), "only bias, a tile"),
     OpSample("matmul", (floats(0, 3), floats(3, 4)), attrs(), "no rows"),
     OpSample("matmul", (floats(0, 2, 3), floats(3, 4)), attrs(), "no batch"),
     OpSample("matmul", (floats(2, 3) * np.float32(1e18), floats(3, 2)), attrs(), "huge"),

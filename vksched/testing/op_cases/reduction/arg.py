@@ -61,6 +61,9 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
     ((303, 196), (0,)),
 ]
 
+WIDE_ROWS = (290, 1028), (0,)
+"""Enough adjacent columns for vec4s of a GPU."""
+
 CASES = [
     *(
         case(op, floats(*shape), axis, "", keep, last)
@@ -74,7 +77,7 @@ CASES = [
         # few different values: ties everywhere
         case(op, ints(*shape, low=-3, high=3), axis, "ties", last=last)
         for op in OPS
-        for shape, axes in SHAPES[1:]
+        for shape, axes in (*SHAPES[1:], WIDE_ROWS)
         for axis in axes
         for last in (False, True)
     ),
@@ -83,7 +86,7 @@ CASES = [
         for op in OPS
         for shape, axis in (
             *(((1,), 0), ((5, 3), 1), ((200, 31), 0), ((2, 60_001), 1)),
-            *(((3001, 40), 0), ((303, 196), 0)),
+            *(((3001, 40), 0), ((303, 196), 0), ((290, 1028), 0)),
         )
         for last in (False, True)
     ),
