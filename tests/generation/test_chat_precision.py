@@ -139,7 +139,7 @@ def test_the_precision_of_a_scheduler_counts(own: str, tmp_path: Path) -> None:
             reader = Generator(sched, model, 16, precision=asked)
             reader.prefill(TEXT)
             assert words(reader) == {GPU.name: {wanted}}
-            cache = "float32" if wanted == SINGLE else "float16"
+            cache = "float16" if wanted in (MIXED, HALF) else "float32"
             assert caches(reader) == {GPU.name: {cache}}
 
 

@@ -19,13 +19,18 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import SamplingError
 from vksched.generation.deferred_step import step_key
 from vksched.generation.generator import Generator
-from vksched.generation.overflow import EXACT, SCALED
+from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
 from vksched.importers.gguf.architectures.scaled_rows import MAX_FLOAT16, scaled_rows
+from vksched.importers.gguf.architectures.token_layout import AttentionMask
+from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import SINGLE, precision_of
 
 TEXT = [3, 7, 1, 50, 9, 21]
 QWEN = Tiny(architecture="qwen2", layers=2, biases=True, kind="Q8_0")
+EXACT = exact_note({"mixed"}, [], scaled=True)
+EXACT_CACHE = exact_note({"mixed"}, ["f16"], scaled=True)
+EXACT_Q8_0 = exact_note({"mixed"}, ["q8_0"], scaled=True)
 
 
 def build_model(
@@ -148,8 +153,8 @@ def test_small_activations_are_not_scaled(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"ffn_up": 2.0**60, "ffn_down": 2.0**-10}, "mixed", "f32", [SCALED, EXACT]),
         ({"ffn_norm": 2.0**18}, "mixed", None, [SCALED, EXACT]),
-        ({"attn_v": 2.0**20}, "float32", "f16", [EXACT]),
-        ({"attn_v": 2.0**20}, "mixed", "f16", [SCALED, EXACT]),
+        ({"attn_v": 2.0**20}, "float32", "f16", [cache_note(["f16"])]),
+        ({"attn_v": 2.0**20}, "mixed", "f16", [SCALED, EXACT_CACHE]),
     ],
     ids=["beyond the steps", "a norm", "the cache", "values"],
 )
@@ -168,6 +173,71 @@ def test_others_fall_back_to_float32(
     assert reader.modes == {SINGLE}  # type: ignore[attr-defined]
     assert {state.dtype for state in reader._cache.states.values()} == {"float32"}
     np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["a later step", "its own step"])
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+def test_keys_beyond_float16_are_not_hidden(scheds: Scheds, later: bool, softcap: float) -> None:
+    """The product of the first key and the query is 13 in float32, -inf if the key is infinite."""
+    k0, k1 = np.zeros((2, 1, 1, 2, 8), np.float32)
+    k0[..., 0, :2], k1[..., 0, :2] = (70000, 20), (65504, 20)
+    q0 = np.zeros((1, 1, 2, 8), np.float32)
+    q0[..., :2] = -1e-4, 1
+    v0 = np.ones((1, 1, 2, 8), np.float32) * [[[[1], [3]]]]
+    mask = AttentionMask(1.0, softcap, 0, False, False)
+    q, k, v = (vs.input(name, (1, 1, 2, 8)) for name in "qkv")
+    start = vs.input("start", (), "int32", bounds=(0, 6))
+    for sched in scheds:
+        for keys, is_large in ((k0, True), (k1, False)):
+            text = CachedSequence(KeyValueCache(8, "f16"), 2, start, None)
+            seen = text.attend(0, q, k, v, mask)
+            run = sched.compile(seen, updates=text.updates, precision="mixed")
+            run.leave_overflow_check()
+            got = run(q=q0, k=keys, v=v0.astype(np.float32), start=0)
+            if later:
+                got = run(q=q0, k=0 * keys, v=v0.astype(np.float32), start=2)
+            assert np.isnan(got).all() == is_large and np.isfinite(got).all() != is_large
+
+
+def test_guarded_keys_cost_a_token_nothing(tmp_path: Path) -> None:
+    """The conversion to float16 checks the keys of a token."""
+    write(QWEN, tmp_path / "tiny.gguf", np.random.default_rng(0))
+    model = vs.load(tmp_path / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    ops: dict[tuple[str, int], list[str]] = {}
+    with vs.Scheduler(["cpu"]) as sched:
+        for kind in ("f32", "f16"):
+            for size in (1, 8):
+                step = model.step(model.cache(16, kind), size)
+                plan = sched.reserve(step.logits, updates=step.updates)
+                ops[kind, size] = [node.op for node in plan.graph.nodes]
+    casts = 2 * QWEN.layers
+    assert len(ops["f16", 1]) == len(ops["f32", 1]) + casts
+    assert len(ops["f16", 8]) == len(ops["f32", 8]) + casts + QWEN.layers
+
+
+def test_a_q8_0_cache_is_kept_until_it_is_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = Tiny(architecture="qwen2", layers=2, biases=True)
+    (tmp_path / "norm").mkdir()
+    for folder, factors, kind, notes in (
+        ("norm", {"ffn_norm": 2.0**18}, "uint32", [SCALED, EXACT_Q8_0]),
+        (".", {"attn_v": 2.0**30}, "float32", [SCALED, EXACT_Q8_0, cache_note(["q8_0"])]),
+    ):
+        with monkeypatch.context() as patch:
+            model, weights = build_model(tmp_path / folder, factors, patch, tiny)
+        got, texts, reader = prefill(model, "mixed", "q8_0")
+        assert texts == [f"[chat] {note}" for note in notes]
+        assert {state.dtype for state in reader._cache.states.values()} == {kind}
+        np.testing.assert_allclose(got, oracle(weights, tiny), 5e-2, 5e-2)
+
+
+def test_warnings_name_the_cause() -> None:
+    assert "scaled" not in exact_note({"bfloat16"}, [], scaled=False) + cache_note(["f16"])
+    assert "in bfloat16;" in exact_note({"bfloat16", "float32"}, [], scaled=False)
+    assert "with scaled rows" in EXACT and "KV cache" not in EXACT
+    assert "f32 instead of f16" in EXACT_CACHE and "q8_0 as before" in EXACT_Q8_0
 
 
 def test_a_chat_answers_with_the_tokens_of_float32(
@@ -192,7 +262,7 @@ def test_a_chat_answers_with_the_tokens_of_float32(
 def test_damaged_weights_are_no_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = build_model(tmp_path, {"output_norm": np.nan}, monkeypatch)
     got, texts, _ = prefill(model, "mixed")
-    assert np.isnan(got).all() and texts == [f"[chat] {note}" for note in (SCALED, EXACT)]
+    assert np.isnan(got).all() and texts == [f"[chat] {note}" for note in (SCALED, EXACT, DAMAGED)]
     with pytest.raises(SamplingError, match="damaged"):
         GREEDY.choose(got)
     got, texts, _ = prefill(model, "float32")
