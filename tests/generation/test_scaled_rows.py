@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import gguf_models
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
+from language import convert
 from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
 from tiny_vocabularies import byte_pair
 
@@ -86,13 +89,16 @@ def oracle(weights: dict[str, NDArray], tiny: Tiny = QWEN) -> NDArray:
 
 
 def prefill(
-    model: LanguageModel, precision: str | None, cache_type: str | None = None
+    model: LanguageModel,
+    precision: str | None,
+    cache_type: str | None = None,
+    text: Sequence[int] = TEXT,
 ) -> tuple[NDArray, list[str], Generator]:
     with warnings.catch_warnings(record=True) as caught, vs.Scheduler(["cpu"]) as sched:
         warnings.simplefilter("always")
         reader = Generator(sched, model, 16, precision=precision, cache_type=cache_type)
-        reader.prefill(TEXT[:3])
-        got = reader.prefill(TEXT)
+        reader.prefill(text[:3])
+        got = reader.prefill(text)
         texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
         modes = {precision_of(n.attrs) for r in reader._runs.values() for n in r.plan.graph.nodes}
         reader.modes = modes  # type: ignore[attr-defined]
@@ -214,6 +220,31 @@ def test_guarded_keys_cost_a_token_nothing(tmp_path: Path) -> None:
     casts = 2 * QWEN.layers
     assert len(ops["f16", 1]) == len(ops["f32", 1]) + casts
     assert len(ops["f16", 8]) == len(ops["f32", 8]) + casts + QWEN.layers
+
+
+@pytest.mark.parametrize("name", ["olmo2", "exaone4"])
+def test_inputs_without_a_norm_are_scaled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large embeddings of models whose blocks have only norms after them."""
+    draw = language.values
+
+    def large(name: str, shape: tuple[int, ...]) -> NDArray:
+        factors = {"embed_tokens": 2.0**20, "v_proj": 2.0**-10}
+        return draw(name, shape) * np.float32(next((f for n, f in factors.items() if n in name), 1))
+
+    monkeypatch.setattr(language, "values", large)
+    golden = language.load(name)
+    convert.write(golden, tmp_path / "large.gguf")
+    model = vs.load(tmp_path / "large.gguf")
+    assert isinstance(model, LanguageModel)
+    text = [int(token) for token in golden.ids[:12]]
+    wanted, texts, _ = prefill(model, "float32", text=text)
+    assert texts == []
+    got, texts, _ = prefill(model, "mixed", text=text)
+    assert texts == [f"[chat] {SCALED}"]
+    error = np.square(got - wanted).sum() / np.square(wanted).sum()
+    assert 1e-10 < error < 1e-5
 
 
 def test_a_q8_0_cache_is_kept_until_it_is_the_cause(

@@ -123,7 +123,9 @@ def cast(
     -2**31, also for NaN; uint32 gives the nearest value, and 0 for NaN. Integers wrap. To bool: x
     != 0. overflow_nan: from float32 to float16, values beyond the range become NaN, not infinity.
     """
-    attrs = {"to": canonical_dtype(dtype), **({"overflow_nan": True} if overflow_nan else {})}
+    attrs: dict[str, AttrValue] = {"to": canonical_dtype(dtype)}
+    if overflow_nan:
+        attrs["overflow_nan"] = True
     return apply("cast", (as_tensor(x),), attrs, name)
 
 
