@@ -4,8 +4,9 @@
     python benchmarks/workloads/model_sizes.py --write   # puts it into its page, with a picture
 
 Weights: all matrices in the element type, norms and biases in float32. Keys and values: two values
-of each layer for each token, in float16, the default of GPUs with float16. A card takes a model where both and ROOM fit into what plans use of
-its memory. Nothing is measured: `vksched info` tells more of a file.
+of each layer for each token, in float16, the default of GPUs with float16. A card takes a model
+where both and ROOM fit into what plans use of its memory. Nothing is measured: `vksched info` tells
+more of a file.
 """
 
 from __future__ import annotations
@@ -151,7 +152,10 @@ def draw() -> str:
         for number, kind in enumerate(DRAWN):
             light, dark = colours_of(number)
             y = TOP + ROW * at + (BAR + 2) * number
-            weights, whole = shape.weight_bytes(kind) / GIB, shape.need_bytes(kind, CACHE_BYTES) / GIB
+            weights, whole = (
+                shape.weight_bytes(kind) / GIB,
+                shape.need_bytes(kind, CACHE_BYTES) / GIB,
+            )
             bar = add_rect(root, LEFT, y, _x(whole) - LEFT, BAR, light, dark)
             add_tip(bar, f"{shape.name}, {kind}: {whole:.2f} GiB, {weights:.2f} of it weights")
             if weights > MIN_GIB:

@@ -189,7 +189,7 @@ def test_other_names_of_a_device_have_its_modes(
     model = build_model(tmp_path)
     with vs.Scheduler(described(GPU)) as sched:
         monkeypatch.setitem(sched._opened._aliases, "vulkan:0123abcd", GPU.name)
-        assert sched.device_name("vulkan:0123abcd") == GPU.name
+        assert sched.graphs.device_name("vulkan:0123abcd") == GPU.name
         reader = Generator(sched, model, 16, {"*": "vulkan:0123abcd"})
         reader.prefill(TEXT)
         assert words(reader) == {GPU.name: {MIXED}}

@@ -247,7 +247,7 @@ def test_inputs_without_a_norm_are_scaled(
     assert 1e-10 < error < 1e-5
 
 
-def test_a_q8_0_cache_is_kept_until_it_is_the_cause(
+def test_a_q8_0_cache_stays_until_it_is_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = Tiny(architecture="qwen2", layers=2, biases=True)

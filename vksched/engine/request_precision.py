@@ -27,6 +27,9 @@ Precision = str | Mapping[Tensor | str, str]
 class PrecisionDefaults(dict[Any, str]):
     """Modes by name pattern that rank as one mode does, below a config."""
 
+    def __repr__(self) -> str:
+        return f"PrecisionDefaults({super().__repr__()})"
+
 
 def check_precision(value: object, stage: str, modes: Sequence[str] = PRECISIONS) -> str:
     """Return a valid precision mode.

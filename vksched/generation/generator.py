@@ -69,6 +69,12 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
+class DeviceNames(Protocol):
+    """The names of devices in plans, from names in placements."""
+
+    def device_name(self, name: str) -> str: ...
+
+
 class CompilingScheduler(LayerScheduler, Protocol):
     """The interface of a scheduler that the generator uses."""
 
@@ -100,7 +106,8 @@ class CompilingScheduler(LayerScheduler, Protocol):
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
 
-    def device_name(self, name: str) -> str: ...
+    @property
+    def graphs(self) -> DeviceNames: ...
 
     def delete_state(self, state: Tensor) -> None: ...
 
@@ -310,7 +317,8 @@ class Generator:
         """Decide the precision, and the element types of the KV cache, by the layers' devices."""
         topology = self._scheduler.topology
         placed = {
-            key: self._scheduler.device_name(name) for key, name in (self.placement or {}).items()
+            key: self._scheduler.graphs.device_name(name)
+            for key, name in (self.placement or {}).items()
         }
         if self._overflow.is_exact:
             self._precision = {"*": SINGLE}

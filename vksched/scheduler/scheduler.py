@@ -173,16 +173,6 @@ class Scheduler(ProcessBound):
         """The open devices, in order of priority."""
         return tuple(self._opened.devices)
 
-    def device_name(self, name: str) -> str:
-        """Return the name of a device in plans, from a name as in `placement`: a UUID prefix, too.
-
-        Raises
-        ------
-        DeviceError
-            There is no such Vulkan device.
-        """
-        return self._opened.resolve(name)
-
     @property
     def failed_devices(self) -> Mapping[str, str]:
         """The failed devices, which are no longer used: name to reason."""
