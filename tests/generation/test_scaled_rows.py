@@ -28,6 +28,8 @@ from vksched.importers.gguf.architectures.token_layout import AttentionMask
 from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import SINGLE, precision_of
+from vksched.passes import RewriteConstraints, optimize
+from vksched.topology.limits import Limits
 
 TEXT = [3, 7, 1, 50, 9, 21]
 QWEN = Tiny(architecture="qwen2", layers=2, biases=True, kind="Q8_0")
@@ -181,45 +183,38 @@ def test_others_fall_back_to_float32(
     np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
 
 
-@pytest.mark.parametrize("later", [True, False], ids=["a later step", "its own step"])
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("softcap", [0.0, 30.0])
-def test_keys_beyond_float16_are_not_hidden(scheds: Scheds, later: bool, softcap: float) -> None:
+def test_keys_beyond_float16_are_not_hidden(scheds: Scheds, size: int, softcap: float) -> None:
     """The product of the first key and the query is 13 in float32, -inf if the key is infinite."""
-    k0, k1 = np.zeros((2, 1, 1, 2, 8), np.float32)
-    k0[..., 0, :2], k1[..., 0, :2] = (70000, 20), (65504, 20)
-    q0 = np.zeros((1, 1, 2, 8), np.float32)
-    q0[..., :2] = -1e-4, 1
-    v0 = np.ones((1, 1, 2, 8), np.float32) * [[[[1], [3]]]]
+    shape = (1, 1, size, 8)
+    large, small, q0 = np.zeros((3, *shape), np.float32)
+    large[..., 0, :2], small[..., 0, :2], q0[..., :2] = (70000, 20), (65504, 20), (-1e-4, 1)
     mask = AttentionMask(1.0, softcap, 0, False, False)
-    q, k, v = (vs.input(name, (1, 1, 2, 8)) for name in "qkv")
-    start = vs.input("start", (), "int32", bounds=(0, 6))
+    q, k, v = (vs.input(name, shape) for name in "qkv")
+    start = vs.input("start", (), "int32", bounds=(0, 8 - size))
     for sched in scheds:
-        for keys, is_large in ((k0, True), (k1, False)):
-            text = CachedSequence(KeyValueCache(8, "f16"), 2, start, None)
-            seen = text.attend(0, q, k, v, mask)
-            run = sched.compile(seen, updates=text.updates, precision="mixed")
-            run.leave_overflow_check()
-            got = run(q=q0, k=keys, v=v0.astype(np.float32), start=0)
-            if later:
-                got = run(q=q0, k=0 * keys, v=v0.astype(np.float32), start=2)
-            assert np.isnan(got).all() == is_large and np.isfinite(got).all() != is_large
+        for keys in (large, small):
+            text = CachedSequence(KeyValueCache(8, "f16"), size, start, None)
+            run = sched.compile(text.attend(0, q, k, v, mask), updates=text.updates)
+            run(q=q0, k=keys, v=q0, start=0)
+            got = run(q=q0, k=0 * keys, v=q0, start=size)
+            assert np.isnan(got).all() if keys is large else np.isfinite(got).all()
 
 
-def test_guarded_keys_cost_a_token_nothing(tmp_path: Path) -> None:
-    """The conversion to float16 checks the keys of a token."""
+def test_checked_keys_cost_no_op(tmp_path: Path) -> None:
+    """The conversion to float16 checks them, in steps of a token and of several."""
     write(QWEN, tmp_path / "tiny.gguf", np.random.default_rng(0))
     model = vs.load(tmp_path / "tiny.gguf")
     assert isinstance(model, LanguageModel)
-    ops: dict[tuple[str, int], list[str]] = {}
-    with vs.Scheduler(["cpu"]) as sched:
-        for kind in ("f32", "f16"):
-            for size in (1, 8):
+    for limits, casts in ((Limits(float16=True, storage_buffers=8), 0), (None, 2 * QWEN.layers)):
+        for size in (1, 8):
+            counts = []
+            for kind in ("f32", "f16"):
                 step = model.step(model.cache(16, kind), size)
-                plan = sched.reserve(step.logits, updates=step.updates)
-                ops[kind, size] = [node.op for node in plan.graph.nodes]
-    casts = 2 * QWEN.layers
-    assert len(ops["f16", 1]) == len(ops["f32", 1]) + casts
-    assert len(ops["f16", 8]) == len(ops["f32", 8]) + casts + QWEN.layers
+                graph, _ = vs.build_graph(step.logits, step.updates)
+                counts.append(len(optimize(graph, RewriteConstraints(limits=limits)).nodes))
+            assert counts[1] - counts[0] == (casts if size == 1 else 2 * QWEN.layers)
 
 
 @pytest.mark.parametrize("name", ["olmo2", "exaone4"])

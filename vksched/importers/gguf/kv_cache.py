@@ -8,13 +8,11 @@ The cost of a step depends on the used rows and the written rows, not on the cap
 
 A value beyond the range of float16 becomes NaN in an f16 cache, not infinity. The product of an
 infinite key and a query may be -inf, which softmax turns into a weight of 0 without notice; NaN
-arrives at the logits of all tokens that attend to it. Kernels may round the keys of a step of
-several tokens to float16, too, so they are checked before attention reads them.
+arrives at the logits of all later steps that attend to it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ import numpy as np
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
 from ...ir.tensor import Tensor
 from ...ops import (
-    abs,
     arange,
     cast,
     concat,
@@ -32,7 +29,6 @@ from ...ops import (
     dynamic_update_slice,
     equal,
     gather,
-    less,
     maximum,
     minimum,
     quantize_q8_0,
@@ -45,8 +41,6 @@ from .architectures.attention_sinks import after_sink
 from .architectures.token_layout import AttentionMask
 
 Pair = tuple[Tensor, Tensor]
-FLOAT16_BOUND = 65520.0
-"""The least magnitude that rounds to infinity in float16."""
 KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
 """The element types of states by their names on the command line; q8_0 rows are stored as 32-bit
 words.
@@ -90,11 +84,6 @@ def _encoded(rows: Tensor, dtype: str) -> Tensor:
     if dtype == UINT32:
         return quantize_q8_0(rows)
     return cast(rows, dtype, overflow_nan=dtype == FLOAT16)
-
-
-def _in_range(keys: Tensor) -> Tensor:
-    """Return keys with NaN instead of values beyond the range of float16."""
-    return where(less(abs(keys), FLOAT16_BOUND), keys, math.nan)
 
 
 def _values(rows: Tensor, size: int) -> Tensor:
@@ -205,11 +194,9 @@ class CachedSequence:
 
         own: the rows of this part, (1, heads, n, size).
         """
-        _, heads, rows, size = own.shape
+        _, heads, _, size = own.shape
         cache = self._cache
         cached = cache.state(name, heads, size)
-        if name.endswith(".keys") and cached.dtype == FLOAT16 and rows > 1:
-            own = _in_range(own)
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
