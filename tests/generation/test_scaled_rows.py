@@ -202,6 +202,37 @@ def test_keys_beyond_float16_are_not_hidden(scheds: Scheds, size: int, softcap: 
             assert np.isnan(got).all() if keys is large else np.isfinite(got).all()
 
 
+def test_the_cache_of_the_first_text_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of the last token alone, whose logits are NaN if a key is."""
+    model, weights = build_model(tmp_path, {}, monkeypatch)
+    sizes: list[int] = []
+    run = Generator._run
+
+    def noted(self: Generator, size: int) -> object:
+        sizes.append(size)
+        compiled = run(self, size)
+        if size == 1 and self._cache.kind == "f16":
+            return lambda **inputs: compiled(**inputs) * np.float32(np.nan if is_large else 1)
+        return compiled
+
+    monkeypatch.setattr(Generator, "_run", noted)
+    for is_large in (False, True):
+        sizes.clear()
+        with vs.Scheduler(["cpu"]) as sched, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            reader = Generator(sched, model, 16, precision="mixed", cache_type="f16")
+            got = reader.prefill(TEXT)
+            texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
+            assert sizes == ([8, 1, 8, 1, 8] if is_large else [8, 1])
+            assert texts == [f"[chat] {note}" for note in (SCALED, EXACT_CACHE) if is_large]
+            np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
+            count = len(sizes)
+            reader.prefill(TEXT[:3])
+            assert sizes[count:] == [1]
+
+
 def test_checked_keys_cost_no_op(tmp_path: Path) -> None:
     """The conversion to float16 checks them, in steps of a token and of several."""
     write(QWEN, tmp_path / "tiny.gguf", np.random.default_rng(0))

@@ -30,6 +30,7 @@ from .device_precision import (
     AUTO,
     CHAT_PRECISIONS,
     FAST,
+    FLOAT16_CACHE,
     cache_types_by_layer,
     placement_cache_type,
     precision_by_name,
@@ -145,6 +146,7 @@ class Generator:
         """The precision of all steps, once it is decided."""
         self._cache_type = cache_type
         self._overflow = OverflowFallback()
+        self._is_cache_checked = False
         self._cache = self._placement_cache()
         self._user_placement = self.placement = placement
         self._progress = progress
@@ -237,10 +239,22 @@ class Generator:
     def _prefill(self, text: Sequence[int]) -> NDArray:
         """Return the logits after a text; process it again after an overflow of float16."""
         logits = self._run_steps(text)
-        while not _is_finite(logits) and self._is_overflow():
+        while not (_is_finite(logits) and self._is_cache_finite(text)) and self._is_overflow():
             self.forget()
             logits = self._run_steps(text)
         return logits
+
+    def _is_cache_finite(self, text: Sequence[int]) -> bool:
+        """Return False if the cached keys and values of the first text exceed float16's range.
+
+        Kernels that round the keys of their own step may hide them. A step of the last token reads
+        the cache.
+        """
+        types = {self._cache.kind, *self._cache.by_layer.values()}
+        if self._is_cache_checked or FLOAT16_CACHE not in types or len(text) == 1:
+            return True
+        self._is_cache_checked = _is_finite(self._run_steps(text))
+        return self._is_cache_checked
 
     def _is_overflow(self) -> bool:
         """Return True, after a warning, if logits that are not finite may be due to float16."""
