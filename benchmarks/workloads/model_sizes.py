@@ -4,8 +4,9 @@
     python benchmarks/workloads/model_sizes.py --write   # puts it into its page, with a picture
 
 Weights: all matrices in the element type, norms and biases in float32. Keys and values: two values
-of each layer for each token. A card takes a model where both and ROOM fit into what plans use of
-its memory. Nothing is measured: `vksched info` tells more of a file.
+of each layer for each token, in float16, the default of GPUs with float16. A card takes a model
+where both and ROOM fit into what plans use of its memory. Nothing is measured: `vksched info` tells
+more of a file.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ CARDS_GIB = (2, 4, 6, 8, 12, 16, 24, 48)
 CONTEXT = 4096
 ROOM = 256 * MIB
 """For results between ops, and windows to the host."""
+CACHE_BYTES = 2.0
+"""The size of an element of keys and values."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Shape:
         per_token = 2 * self.layers * self.kv_heads * self.head_size
         return int(tokens * per_token * element_bytes)
 
-    def card_gib(self, kind: str, element_bytes: float = 4.0) -> int | None:
+    def card_gib(self, kind: str, element_bytes: float = CACHE_BYTES) -> int | None:
         """Return the smallest card that takes weights, CONTEXT tokens and ROOM; None: none does.
 
         element_bytes: size of an element of keys and values.
@@ -119,7 +122,7 @@ def table() -> str:
     for shape in SHAPES:
         sizes = [f"{shape.weight_bytes(kind) / GIB:.2f}" for kind in TYPES]
         cards = [_card(shape.card_gib(kind)) for kind in ("Q4_K", "Q8_0")]
-        cache = f"{shape.cache_bytes(CONTEXT, 4) / GIB:.2f}"
+        cache = f"{shape.cache_bytes(CONTEXT, CACHE_BYTES) / GIB:.2f}"
         lines.append([shape.name, f"{shape.parameters / 1e9:.2f} G", *sizes, cache, *cards])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -137,7 +140,7 @@ def draw() -> str:
     root = new_picture(WIDTH, bottom + 34, title)
     add_text(root, 16, 22, title, weight="bold", size="12")
     legend = f"weights in {DRAWN[0]} (upper bar) and {DRAWN[1]} (lower bar)"
-    more = f"keys and values of {CONTEXT:,} tokens in float32 (light), and room for results"
+    more = f"keys and values of {CONTEXT:,} tokens in float16 (light), and room for results"
     add_text(root, 16, 40, f"{legend}, {more}; lines: what plans use of a card")
     for gib in CARDS_GIB:
         x = _x(gib * PLANNED_SHARE)
@@ -149,7 +152,10 @@ def draw() -> str:
         for number, kind in enumerate(DRAWN):
             light, dark = colours_of(number)
             y = TOP + ROW * at + (BAR + 2) * number
-            weights, whole = shape.weight_bytes(kind) / GIB, shape.need_bytes(kind, 4.0) / GIB
+            weights, whole = (
+                shape.weight_bytes(kind) / GIB,
+                shape.need_bytes(kind, CACHE_BYTES) / GIB,
+            )
             bar = add_rect(root, LEFT, y, _x(whole) - LEFT, BAR, light, dark)
             add_tip(bar, f"{shape.name}, {kind}: {whole:.2f} GiB, {weights:.2f} of it weights")
             if weights > MIN_GIB:

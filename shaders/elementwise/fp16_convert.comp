@@ -1,5 +1,6 @@
 #version 450
 // result = x, from float32 to pairs of float16 (PACK 1) or back (PACK 0).
+// OVERFLOW_NAN 1: magnitudes beyond float16's range become NaN, not infinity.
 // Of count elements: one float32 a word, two float16 a word, the first in the lower half.
 // One group converts a run of neighbouring elements, four at a time (vec4.glsl).
 // Source: IEEE 754-2019, binary16.
@@ -27,9 +28,11 @@ layout(push_constant) uniform Push {
     uint count;
 };
 
-uint pack(uint low, uint high) {
-    return float_to_fp16(uintBitsToFloat(low)) | float_to_fp16(uintBitsToFloat(high)) << 16;
+uint rounded(uint word) {
+    const uint fp16_bits = float_to_fp16(uintBitsToFloat(word));
+    return OVERFLOW_NAN != 0 && (fp16_bits & 0x7fffu) == 0x7c00u ? fp16_bits | 0x0200u : fp16_bits;
 }
+uint pack(uint low, uint high) { return rounded(low) | rounded(high) << 16; }
 uint unpack(uint fp16_bits) { return floatBitsToUint(fp16_to_float(fp16_bits)); }
 
 void main() {

@@ -1,6 +1,6 @@
 #version 450
 // result[slice, start + r, c] = rows[slice, r, c] where 0 <= start + r < size, of float16, two a word; all else of the result stays as it is.
-// rows: (slices, many, inner), float16 too, or with FLOAT_ROWS float32, which is rounded. start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
+// rows: (slices, many, inner), float16 too, or with FLOAT_ROWS float32, which is rounded; with OVERFLOW_NAN to NaN beyond float16's range. start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
 // One workgroup strides over the words that the rows of all slices may touch, `each` of a slice; a word of two slices is the first one's.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
@@ -36,7 +36,13 @@ uint find_source(uint element) {
 
 #ifdef FLOAT_ROWS
 #include "fp16.glsl"
-uint read_fp16(uint element) { return float_to_fp16(uintBitsToFloat(rows[rows_offset + element])); }
+uint read_fp16(uint element) {
+    const uint fp16_bits = float_to_fp16(uintBitsToFloat(rows[rows_offset + element]));
+#ifdef OVERFLOW_NAN
+    if ((fp16_bits & 0x7fffu) == 0x7c00u) return fp16_bits | 0x0200u;
+#endif
+    return fp16_bits;
+}
 #else
 uint read_fp16(uint element) {
     return rows[rows_offset + element / 2u] >> (16u * (element & 1u)) & 0xffffu;

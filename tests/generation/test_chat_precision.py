@@ -15,6 +15,7 @@ from test_precision_networks import like_a_card
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.engine.request_precision import Precision
 from vksched.generation.device_precision import AUTO, FAST, cache_type_of, mode_of
 from vksched.generation.generator import Generator
 from vksched.importers.gguf.model import LanguageModel
@@ -165,8 +166,60 @@ def test_the_precision_of_a_scheduler_counts(own: str, tmp_path: Path) -> None:
             reader = Generator(sched, model, 16, precision=asked)
             reader.prefill(TEXT)
             assert words(reader) == {GPU.name: {wanted}}
-            cache = "float32" if wanted == SINGLE else "float16"
+            cache = "float16" if wanted in (MIXED, HALF) else "float32"
             assert caches(reader) == {GPU.name: {cache}}
+
+
+@pytest.mark.parametrize(
+    ("precision", "cache"),
+    [
+        ("bfloat16", "float32"),
+        (BYTES, "float32"),
+        ({"*": SINGLE}, "float32"),
+        ({"*": SINGLE, "blk.1.*": MIXED}, "float16"),
+        (HALF, "float16"),
+    ],
+    ids=["bfloat16", "int8", "all in float32", "one layer", "float16"],
+)
+def test_modes_without_float16_have_a_float32_cache(
+    precision: Precision, cache: str, tmp_path: Path
+) -> None:
+    model = build_model(tmp_path)
+    with vs.Scheduler(described(GPU)) as sched:
+        reader = Generator(sched, model, 16, precision=precision)
+        reader.prefill(TEXT)
+        assert caches(reader) == {GPU.name: {cache}}
+
+
+def test_a_config_outranks_the_defaults_of_devices(tmp_path: Path) -> None:
+    model = build_model(tmp_path)
+    config = {"blk.1": {"precision": SINGLE}}
+    for placement in ({"*": GPU.name}, {"*": GPU.name, "output.*": "cpu"}):
+        with vs.Scheduler(described(GPU), config=config) as sched:
+            reader = Generator(sched, model, 16, placement)
+            reader.prefill(TEXT)
+            (run, *_) = reader._runs.values()
+            modes = {
+                node.name: precision_of(node.attrs)
+                for node in run.plan.graph.nodes
+                if node.op.startswith("attention")
+            }
+        assert {modes[name] for name in modes if name.startswith("blk.0.")} == {MIXED}
+        assert {modes[name] for name in modes if name.startswith("blk.1.")} == {SINGLE}
+
+
+def test_other_names_of_a_device_have_its_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A placement by a UUID."""
+    model = build_model(tmp_path)
+    with vs.Scheduler(described(GPU)) as sched:
+        monkeypatch.setitem(sched._opened._aliases, "vulkan:0123abcd", GPU.name)
+        assert sched.graphs.device_name("vulkan:0123abcd") == GPU.name
+        reader = Generator(sched, model, 16, {"*": "vulkan:0123abcd"})
+        reader.prefill(TEXT)
+        assert words(reader) == {GPU.name: {MIXED}}
+        assert caches(reader) == {GPU.name: {"float16"}}
 
 
 def test_the_cache_has_the_type_that_is_asked_for(tmp_path: Path) -> None:

@@ -106,10 +106,68 @@ def test_modes_and_caches_differ_as_they_should(tmp_path: Path) -> None:
                 sched, model, WORDS, precision=mode, cache_type=kind, ctx=CTX
             ).mean_kl
             for mode in ("float32", "mixed", "bfloat16")
-            for kind in ("f32", "f16")
+            for kind in ("f32", "f16", "q8_0")
         }
+        default = {mode: perplexity(sched, model, WORDS, precision=mode, ctx=CTX) for mode, _ in kl}
     assert kl["float32", "f32"] == 0  # one graph
     assert 1e-12 < kl["mixed", "f32"] < 0.1 * kl["bfloat16", "f32"]
+    assert 1e-12 < kl["float32", "f16"] < 0.1 * kl["float32", "q8_0"]
+    assert kl["mixed", "f32"] == kl["mixed", "f16"] < 0.1 * kl["mixed", "q8_0"]
+    for mode, kind in (("float32", "f32"), ("mixed", "f16"), ("bfloat16", "f32")):
+        assert default[mode].cache_type == kind and default[mode].mean_kl == kl[mode, kind]
+
+
+def test_the_cache_rounds_keys_and_values_of_the_step(tmp_path: Path) -> None:
+    """As numpy of keys and values that numpy rounds, with the whole chunk in one step."""
+    model, weights = build_model(tmp_path)
+    kl: list[float] = []
+    for chunk in chunks_of(model.tokenizer.encode(WORDS), []):
+        ids = np.array(chunk)
+        p = chances(logits_of(TINY, weights, ids))
+        q = chances(logits_of(TINY, weights, ids, lambda x: x.astype(np.float16).astype(x.dtype)))
+        kl += [float(each) for each in (p * np.log(p / q)).sum(-1)[:-1]]
+    with vs.Scheduler(["cpu"]) as sched:
+        found = perplexity(sched, model, WORDS, precision="float32", cache_type="f16", ctx=CTX)
+    assert found.mean_kl == pytest.approx(np.mean(kl), rel=0.05)
+    assert found.max_kl == pytest.approx(max(kl), rel=0.1)
+
+
+@pytest.mark.parametrize("tokens", [19, 20])
+def test_steps_are_long_for_any_length(
+    tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = build_model(tmp_path)
+    model.hyper = replace(model.hyper, context=tokens + 1)
+    monkeypatch.setattr(module, "STEP", 7)
+    options: Any = {"precision": "float32", "ctx": tokens + 1, "max_tokens": tokens}
+    starts: list[int] = []
+    run = module._Steps.logits
+
+    def noted(self: module._Steps, part: Any, start: int) -> NDArray:
+        starts.append(start)
+        assert self.size == 7
+        return run(self, part, start)
+
+    monkeypatch.setattr(module._Steps, "logits", noted)
+    with vs.Scheduler(["cpu"]) as sched:
+        found = perplexity(sched, model, WORDS, **options)
+        monkeypatch.setattr(module._Steps, "logits", run)
+        monkeypatch.setattr(module, "STEP", 128)
+        whole = perplexity(sched, model, WORDS, **options)
+    assert starts[::2] == [0, 7, 14] and found.tokens == whole.tokens == tokens
+    assert found.perplexity == pytest.approx(whole.perplexity, rel=1e-6)
+
+
+def test_devices_that_do_not_round_are_noted(scheds: Scheds, tmp_path: Path) -> None:
+    model, _ = build_model(tmp_path)
+    for sched in scheds:
+        spec = sched.topology.devices[0]
+        notes = perplexity(sched, model, WORDS, ctx=CTX, max_tokens=3).notes
+        if spec.kind == "cpu":
+            assert notes == ()
+        elif spec.limits.software or not spec.limits.float16:
+            assert len(notes) == 1 and notes[0].startswith(f"{spec.name} computes ")
+            assert " in float32" in notes[0]
 
 
 def test_steps_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +257,24 @@ def test_damaged_weights_are_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.raises(VkschedError, match="in float32, too; the weights may be damaged"),
     ):
         perplexity(sched, model, WORDS, ctx=CTX)
+
+
+def test_results_are_finite_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from test_scaled_rows import QWEN
+    from test_scaled_rows import build_model as build_other
+
+    tiny = replace(QWEN, vocabulary=261)
+    tokens: dict[str, object] = {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
+    model, _ = build_other(tmp_path, {}, monkeypatch, tiny, tokens)
+    for part, factor, message in (
+        ("output_norm", np.nan, "in float32; the weights of the reference may be damaged"),
+        ("output_norm", 1e7, "a perplexity in the range of float64"),
+    ):
+        with monkeypatch.context() as patch:
+            (tmp_path / f"{factor}").mkdir()
+            other, _ = build_other(tmp_path / f"{factor}", {part: factor}, patch, tiny, tokens)
+        with vs.Scheduler(["cpu"]) as sched, pytest.raises(VkschedError, match=message):
+            perplexity(sched, model, WORDS, precision="float32", ctx=CTX, reference=other)
 
 
 @pytest.mark.parametrize(

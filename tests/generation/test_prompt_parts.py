@@ -56,9 +56,9 @@ def test_one_card_reads_long_texts_in_wide_steps(
     steps: list[tuple[int, int]] = []
     compiled = Generator._compiled
 
-    def note(self: Generator, size: int, parts: int) -> object:
-        steps.append((size, parts))
-        return compiled(self, size, parts)
+    def note(self: Generator, size: int) -> object:
+        steps.append((size, self._parts.get(size, 1)))
+        return compiled(self, size)
 
     monkeypatch.setattr(generator, "SIZES", (1, 8))
     monkeypatch.setattr(generator, "WIDE", 32)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import gguf_models
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
+from language import convert
 from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
 from tiny_vocabularies import byte_pair
 
@@ -19,13 +22,20 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import SamplingError
 from vksched.generation.deferred_step import step_key
 from vksched.generation.generator import Generator
-from vksched.generation.overflow import EXACT, SCALED
+from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
 from vksched.importers.gguf.architectures.scaled_rows import MAX_FLOAT16, scaled_rows
+from vksched.importers.gguf.architectures.token_layout import AttentionMask
+from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import SINGLE, precision_of
+from vksched.passes import RewriteConstraints, optimize
+from vksched.topology.limits import Limits
 
 TEXT = [3, 7, 1, 50, 9, 21]
 QWEN = Tiny(architecture="qwen2", layers=2, biases=True, kind="Q8_0")
+EXACT = exact_note({"mixed"}, [], scaled=True)
+EXACT_CACHE = exact_note({"mixed"}, ["f16"], scaled=True)
+EXACT_Q8_0 = exact_note({"mixed"}, ["q8_0"], scaled=True)
 
 
 def build_model(
@@ -81,13 +91,16 @@ def oracle(weights: dict[str, NDArray], tiny: Tiny = QWEN) -> NDArray:
 
 
 def prefill(
-    model: LanguageModel, precision: str | None, cache_type: str | None = None
+    model: LanguageModel,
+    precision: str | None,
+    cache_type: str | None = None,
+    text: Sequence[int] = TEXT,
 ) -> tuple[NDArray, list[str], Generator]:
     with warnings.catch_warnings(record=True) as caught, vs.Scheduler(["cpu"]) as sched:
         warnings.simplefilter("always")
         reader = Generator(sched, model, 16, precision=precision, cache_type=cache_type)
-        reader.prefill(TEXT[:3])
-        got = reader.prefill(TEXT)
+        reader.prefill(text[:3])
+        got = reader.prefill(text)
         texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
         modes = {precision_of(n.attrs) for r in reader._runs.values() for n in r.plan.graph.nodes}
         reader.modes = modes  # type: ignore[attr-defined]
@@ -148,8 +161,8 @@ def test_small_activations_are_not_scaled(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"ffn_up": 2.0**60, "ffn_down": 2.0**-10}, "mixed", "f32", [SCALED, EXACT]),
         ({"ffn_norm": 2.0**18}, "mixed", None, [SCALED, EXACT]),
-        ({"attn_v": 2.0**20}, "float32", "f16", [EXACT]),
-        ({"attn_v": 2.0**20}, "mixed", "f16", [SCALED, EXACT]),
+        ({"attn_v": 2.0**20}, "float32", "f16", [cache_note(["f16"])]),
+        ({"attn_v": 2.0**20}, "mixed", "f16", [SCALED, EXACT_CACHE]),
     ],
     ids=["beyond the steps", "a norm", "the cache", "values"],
 )
@@ -168,6 +181,120 @@ def test_others_fall_back_to_float32(
     assert reader.modes == {SINGLE}  # type: ignore[attr-defined]
     assert {state.dtype for state in reader._cache.states.values()} == {"float32"}
     np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+def test_keys_beyond_float16_are_not_hidden(scheds: Scheds, size: int, softcap: float) -> None:
+    """The product of the first key and the query is 13 in float32, -inf if the key is infinite."""
+    shape = (1, 1, size, 8)
+    large, small, q0 = np.zeros((3, *shape), np.float32)
+    large[..., 0, :2], small[..., 0, :2], q0[..., :2] = (70000, 20), (65504, 20), (-1e-4, 1)
+    mask = AttentionMask(1.0, softcap, 0, False, False)
+    q, k, v = (vs.input(name, shape) for name in "qkv")
+    start = vs.input("start", (), "int32", bounds=(0, 8 - size))
+    for sched in scheds:
+        for keys in (large, small):
+            text = CachedSequence(KeyValueCache(8, "f16"), size, start, None)
+            run = sched.compile(text.attend(0, q, k, v, mask), updates=text.updates)
+            run(q=q0, k=keys, v=q0, start=0)
+            got = run(q=q0, k=0 * keys, v=q0, start=size)
+            assert np.isnan(got).all() if keys is large else np.isfinite(got).all()
+
+
+def test_the_cache_of_the_first_text_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of the last token alone, whose logits are NaN if a key is."""
+    model, weights = build_model(tmp_path, {}, monkeypatch)
+    sizes: list[int] = []
+    run = Generator._run
+
+    def noted(self: Generator, size: int) -> object:
+        sizes.append(size)
+        compiled = run(self, size)
+        if size == 1 and self._cache.kind == "f16":
+            return lambda **inputs: compiled(**inputs) * np.float32(np.nan if is_large else 1)
+        return compiled
+
+    monkeypatch.setattr(Generator, "_run", noted)
+    for is_large in (False, True):
+        sizes.clear()
+        with vs.Scheduler(["cpu"]) as sched, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            reader = Generator(sched, model, 16, precision="mixed", cache_type="f16")
+            got = reader.prefill(TEXT)
+            texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
+            assert sizes == ([8, 1, 8, 1, 8] if is_large else [8, 1])
+            assert texts == [f"[chat] {note}" for note in (SCALED, EXACT_CACHE) if is_large]
+            np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
+            count = len(sizes)
+            reader.prefill(TEXT[:3])
+            assert sizes[count:] == [1]
+
+
+def test_checked_keys_cost_no_op(tmp_path: Path) -> None:
+    """The conversion to float16 checks them, in steps of a token and of several."""
+    write(QWEN, tmp_path / "tiny.gguf", np.random.default_rng(0))
+    model = vs.load(tmp_path / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    for limits, casts in ((Limits(float16=True, storage_buffers=8), 0), (None, 2 * QWEN.layers)):
+        for size in (1, 8):
+            counts = []
+            for kind in ("f32", "f16"):
+                step = model.step(model.cache(16, kind), size)
+                graph, _ = vs.build_graph(step.logits, step.updates)
+                counts.append(len(optimize(graph, RewriteConstraints(limits=limits)).nodes))
+            assert counts[1] - counts[0] == (casts if size == 1 else 2 * QWEN.layers)
+
+
+@pytest.mark.parametrize("name", ["olmo2", "exaone4"])
+def test_inputs_without_a_norm_are_scaled(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large embeddings of models whose blocks have only norms after them."""
+    draw = language.values
+
+    def large(name: str, shape: tuple[int, ...]) -> NDArray:
+        factors = {"embed_tokens": 2.0**20, "v_proj": 2.0**-10}
+        return draw(name, shape) * np.float32(next((f for n, f in factors.items() if n in name), 1))
+
+    monkeypatch.setattr(language, "values", large)
+    golden = language.load(name)
+    convert.write(golden, tmp_path / "large.gguf")
+    model = vs.load(tmp_path / "large.gguf")
+    assert isinstance(model, LanguageModel)
+    text = [int(token) for token in golden.ids[:12]]
+    wanted, texts, _ = prefill(model, "float32", text=text)
+    assert texts == []
+    got, texts, _ = prefill(model, "mixed", text=text)
+    assert texts == [f"[chat] {SCALED}"]
+    error = np.square(got - wanted).sum() / np.square(wanted).sum()
+    assert 1e-10 < error < 1e-5
+
+
+def test_a_q8_0_cache_stays_until_it_is_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = Tiny(architecture="qwen2", layers=2, biases=True)
+    (tmp_path / "norm").mkdir()
+    for folder, factors, kind, notes in (
+        ("norm", {"ffn_norm": 2.0**18}, "uint32", [SCALED, EXACT_Q8_0]),
+        (".", {"attn_v": 2.0**30}, "float32", [SCALED, EXACT_Q8_0, cache_note(["q8_0"])]),
+    ):
+        with monkeypatch.context() as patch:
+            model, weights = build_model(tmp_path / folder, factors, patch, tiny)
+        got, texts, reader = prefill(model, "mixed", "q8_0")
+        assert texts == [f"[chat] {note}" for note in notes]
+        assert {state.dtype for state in reader._cache.states.values()} == {kind}
+        np.testing.assert_allclose(got, oracle(weights, tiny), 5e-2, 5e-2)
+
+
+def test_warnings_name_the_cause() -> None:
+    assert "scaled" not in exact_note({"bfloat16"}, [], scaled=False) + cache_note(["f16"])
+    assert "in bfloat16;" in exact_note({"bfloat16", "float32"}, [], scaled=False)
+    assert "with scaled rows" in EXACT and "KV cache" not in EXACT
+    assert "f32 instead of f16" in EXACT_CACHE and "q8_0 as before" in EXACT_Q8_0
 
 
 def test_a_chat_answers_with_the_tokens_of_float32(
@@ -192,7 +319,7 @@ def test_a_chat_answers_with_the_tokens_of_float32(
 def test_damaged_weights_are_no_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = build_model(tmp_path, {"output_norm": np.nan}, monkeypatch)
     got, texts, _ = prefill(model, "mixed")
-    assert np.isnan(got).all() and texts == [f"[chat] {note}" for note in (SCALED, EXACT)]
+    assert np.isnan(got).all() and texts == [f"[chat] {note}" for note in (SCALED, EXACT, DAMAGED)]
     with pytest.raises(SamplingError, match="damaged"):
         GREEDY.choose(got)
     got, texts, _ = prefill(model, "float32")

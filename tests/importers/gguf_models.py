@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 from gguf_files import Type
 
 from vksched.common.dtypes import NDArray
+
+Rounding = Callable[[NDArray], NDArray]
 
 
 @dataclass(frozen=True)
@@ -134,15 +136,19 @@ def _quantised(array: NDArray, kind: Type, rng: np.random.Generator) -> tuple[ND
     return gguf.dequantize(raw, kind), raw
 
 
-def logits_of(tiny: Tiny, weights: dict[str, NDArray], ids: NDArray) -> NDArray:
-    """Return the logits after each token: the network written out for one text."""
+def logits_of(
+    tiny: Tiny, weights: dict[str, NDArray], ids: NDArray, cached: Rounding = np.asarray
+) -> NDArray:
+    """Return the logits after each token: the network written out for one text. cached: rounds keys
+    and values.
+    """
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = w["token_embd.weight"][ids]
     for layer in range(tiny.layers):
         start = f"blk.{layer}."
         of = {name.removeprefix(start): a for name, a in w.items() if name.startswith(start)}
         slowed = w.get("rope_freqs.weight")
-        x = x + _attention(tiny, of, _normed(tiny, x, of["attn_norm.weight"]), slowed)
+        x = x + _attention(tiny, of, _normed(tiny, x, of["attn_norm.weight"]), slowed, cached)
         y = _normed(tiny, x, of["ffn_norm.weight"])
         gate = y @ of["ffn_gate.weight"].T
         gate = gate / (1 + np.exp(-gate))
@@ -155,7 +161,9 @@ def _normed(tiny: Tiny, x: NDArray, scale: NDArray) -> NDArray:
     return np.asarray(x / np.sqrt(np.square(x).mean(-1, keepdims=True) + tiny.eps) * scale)
 
 
-def _attention(tiny: Tiny, of: dict[str, NDArray], x: NDArray, slowed: NDArray | None) -> NDArray:
+def _attention(
+    tiny: Tiny, of: dict[str, NDArray], x: NDArray, slowed: NDArray | None, cached: Rounding
+) -> NDArray:
     length = len(x)
     parts = []
     for which, heads in (("q", tiny.heads), ("k", tiny.kv_heads), ("v", tiny.kv_heads)):
@@ -164,7 +172,7 @@ def _attention(tiny: Tiny, of: dict[str, NDArray], x: NDArray, slowed: NDArray |
         if tiny.head_norms and which != "v":
             part = _normed(tiny, part, of[f"attn_{which}_norm.weight"])
         parts.append(part if which == "v" else _rotated(tiny, part, slowed))
-    q, k, v = parts
+    q, k, v = parts[0], cached(parts[1]), cached(parts[2])
     out = np.zeros((length, tiny.heads, tiny.head_size))
     for head in range(tiny.heads):
         shared = head * tiny.kv_heads // tiny.heads

@@ -14,10 +14,13 @@ GPU = Limits(storage_buffers=8)
 CACHE = np.zeros((1, 2, 9, 8), np.float16)
 
 
-def graph_of(count: int = 1, limits: Limits | None = GPU, dtype: str = "float16") -> Graph:
+def graph_of(
+    count: int = 1, limits: Limits | None = GPU, dtype: str = "float16", nan: bool = False
+) -> Graph:
     cache = vs.state(CACHE.astype(dtype), "cache")
     rows, start = vs.input("rows", (1, 2, count, 8)), vs.input("start", (), "int32")
-    written = vs.dynamic_update_slice(cache, vs.cast(vs.exp(rows), dtype), start, axis=2)
+    rounded = vs.cast(vs.exp(rows), dtype, overflow_nan=nan)
+    written = vs.dynamic_update_slice(cache, rounded, start, axis=2)
     graph, _ = vs.build_graph([vs.tanh(rows)], {cache: written})
     return optimize(graph, RewriteConstraints(limits=limits))
 
@@ -31,6 +34,12 @@ def test_a_row_is_rounded_where_it_is_written() -> None:
     (write,) = [node for node in graph.nodes if node.op == "dynamic_update_slice"]
     assert graph.nodes[write.inputs[1]].type.dtype == "float32"
     assert "cast" not in ops_of(graph)
+
+
+@pytest.mark.parametrize("nan", [False, True])
+def test_rows_beyond_float16_are_those_of_the_cast(nan: bool) -> None:
+    (write,) = [node for node in graph_of(nan=nan).nodes if node.op == "dynamic_update_slice"]
+    assert write.attrs.get("overflow_nan", False) == nan
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ registry turns it into a request (request.py). Examples: tests/engine/test_compi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,7 +73,8 @@ class CompileOptions:
         """Return the options with mappings that the caller cannot change."""
         precision = self.precision  # anything but a mode or a mapping is refused later
         if isinstance(precision, Mapping):
-            precision = dict(precision) or None
+            precision = copy(precision) if isinstance(precision, dict) else dict(precision)
+            precision = precision or None
         return replace(self, placement=dict(self.placements), precision=precision)
 
 

@@ -282,6 +282,10 @@ class GraphRegistry:
         if self.closing:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
 
+    def device_name(self, name: str) -> str:
+        """Return the name of a device in plans, from a name as in a placement, also by UUID."""
+        return self.preparing.opened.resolve(name)
+
     def _overrides(
         self, placements: Placements, ids: Mapping[Tensor, int]
     ) -> tuple[tuple[str | int, str], ...]:
@@ -290,5 +294,5 @@ class GraphRegistry:
             if isinstance(key, Tensor) and key not in ids:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
-            out.append((target, self.preparing.opened.resolve(device)))
+            out.append((target, self.device_name(device)))
         return tuple(out)

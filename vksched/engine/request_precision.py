@@ -1,6 +1,6 @@
 """Request precision: selects the precision mode of each node of a request.
 
-    scheduler < compile: one mode < config: signals < compile: tensors and patterns
+    scheduler < compile: one mode, defaults < config: signals < compile: tensors and patterns
 
 Later entries win. In the options of `compile` a tensor wins over patterns, and a later pattern over
 an earlier one, as for placement. Examples: tests/engine/test_precision.py.
@@ -9,6 +9,7 @@ an earlier one, as for placement. Examples: tests/engine/test_precision.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..common.errors import PlanError
 from ..ir.graph import Graph
@@ -21,6 +22,13 @@ from ..plan.types.node_names import NameIndex
 
 Precision = str | Mapping[Tensor | str, str]
 """One mode for all nodes, or a mapping of tensors or name patterns to modes."""
+
+
+class PrecisionDefaults(dict[Any, str]):
+    """Modes by name pattern that rank as one mode does, below a config."""
+
+    def __repr__(self) -> str:
+        return f"PrecisionDefaults({super().__repr__()})"
 
 
 def check_precision(value: object, stage: str, modes: Sequence[str] = PRECISIONS) -> str:
@@ -57,13 +65,15 @@ def apply_precision(
     modes = _of_config(graph, config)
     if default == SINGLE and asked is None and not modes:
         return graph
-    patterns: dict[int, str] = {}
-    if asked is not None and not isinstance(asked, str):
+    defaults, patterns = dict[int, str](), dict[int, str]()
+    if isinstance(asked, PrecisionDefaults):
+        defaults = _of_names(graph, ids, asked)
+    elif asked is not None and not isinstance(asked, str):
         patterns = _of_names(graph, ids, asked)
     elif asked is not None:
         default = check_precision(asked, "precision")
     everywhere = {node.id: default for node in graph.nodes if has_precision(node)}
-    return set_precision(graph, everywhere | modes | patterns)
+    return set_precision(graph, everywhere | defaults | modes | patterns)
 
 
 def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[int, str]:

@@ -6,15 +6,18 @@
     software driver       float32    float32    f32
     CPU                   float32    int8       f32
 
+In another mode than mixed and float16 the KV cache is f32 on every device.
 Examples: tests/generation/test_chat_precision.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from ..ir.precision import BYTES, MIXED, PRECISIONS, SINGLE
+from ..engine.request_precision import PrecisionDefaults
+from ..ir.precision import BYTES, HALF, MIXED, PRECISIONS, SINGLE
 from ..topology.device_spec import DeviceSpec
 from ..topology.topology import Topology
 
@@ -45,8 +48,16 @@ def cache_type_of(spec: DeviceSpec) -> str:
     return FLOAT16_CACHE if computes_float16(spec) else FLOAT32_CACHE
 
 
-def placement_cache_type(topology: Topology) -> str:
+def cache_type_of_mode(precision: Precision) -> str:
+    """Return the element type of the KV cache of a GPU with float16 in a precision."""
+    modes = set(precision.values()) if isinstance(precision, Mapping) else {precision}
+    return FLOAT16_CACHE if modes & {MIXED, HALF, AUTO, FAST} else FLOAT32_CACHE
+
+
+def placement_cache_type(topology: Topology, precision: Precision) -> str:
     """Return the element type of the KV cache by which layers are placed."""
+    if cache_type_of_mode(precision) == FLOAT32_CACHE:
+        return FLOAT32_CACHE
     types = {cache_type_of(spec) for spec in _working(topology)}
     return FLOAT16_CACHE if types == {FLOAT16_CACHE} else FLOAT32_CACHE
 
@@ -54,7 +65,8 @@ def placement_cache_type(topology: Topology) -> str:
 def precision_by_name(
     word: str, placement: Placements | None, topology: Topology, later: bool = False
 ) -> Precision:
-    """Return the precision of a model's nodes: one mode, or modes by the placement's names.
+    """Return the precision of a model's nodes: one mode, or modes by the placement's names, which
+    the scheduler's config outranks.
 
     word: AUTO or FAST. later: after a device was lost; layers that come to the CPU are not rounded
     then, and the answer continues with the same tokens.
@@ -69,13 +81,15 @@ def precision_by_name(
     modes: dict[Any, str] = {} if "*" in placed else {"*": mode(_working(topology)[0].name)}
     modes |= {name: mode(device) for name, device in placed.items()}
     first, *others = dict.fromkeys(modes.values())
-    return modes if others else first
+    return PrecisionDefaults(modes) if others else first
 
 
 def cache_types_by_layer(
-    placement: Placements | None, topology: Topology, layers: int
+    placement: Placements | None, topology: Topology, layers: int, precision: Precision
 ) -> dict[int, str]:
     """Return the element type of the KV cache of each layer, which follows the layer's device."""
+    if cache_type_of_mode(precision) == FLOAT32_CACHE:
+        return dict.fromkeys(range(layers), FLOAT32_CACHE)
     types = {spec.name: cache_type_of(spec) for spec in topology.devices}
     default = cache_type_of(_working(topology)[0])
     out = dict.fromkeys(range(layers), default)

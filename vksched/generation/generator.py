@@ -30,13 +30,13 @@ from .device_precision import (
     AUTO,
     CHAT_PRECISIONS,
     FAST,
-    FLOAT32_CACHE,
+    FLOAT16_CACHE,
     cache_types_by_layer,
     placement_cache_type,
     precision_by_name,
 )
 from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
-from .overflow import FLOAT32, SCALED_ROWS, OverflowFallback
+from .overflow import DAMAGED, SCALED_ROWS, OverflowFallback
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
@@ -70,6 +70,12 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
+class DeviceNames(Protocol):
+    """The names of devices in plans, from names in placements."""
+
+    def device_name(self, name: str) -> str: ...
+
+
 class CompilingScheduler(LayerScheduler, Protocol):
     """The interface of a scheduler that the generator uses."""
 
@@ -101,6 +107,9 @@ class CompilingScheduler(LayerScheduler, Protocol):
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
 
+    @property
+    def graphs(self) -> DeviceNames: ...
+
     def delete_state(self, state: Tensor) -> None: ...
 
 
@@ -109,9 +118,10 @@ class Generator:
 
     tokens: the tokens in the KV cache. length: the capacity of the cache in tokens. placement: the
     user's placement; None selects the fastest one before the first step is compiled. cache_type:
-    the element type of the KV cache; None selects it by the layers' devices, and "f32" in the exact
-    mode, "float32". precision: a precision mode, AUTO or FAST; None selects the scheduler's mode,
-    or AUTO if it has none. prefetch: False to read no weights before a step is compiled.
+    the element type of the KV cache; None selects it by the layers' devices, and "f32" in other
+    modes than "mixed" and "float16". precision: a precision mode, AUTO or FAST; None selects the
+    scheduler's mode, or AUTO if it has none. prefetch: False to read no weights before a step is
+    compiled.
     """
 
     def __init__(
@@ -134,8 +144,9 @@ class Generator:
         self._asked: Precision = precision or scheduler.precision or AUTO
         self._precision = self._asked
         """The precision of all steps, once it is decided."""
-        self._cache_type = cache_type or (FLOAT32_CACHE if self._asked == SINGLE else None)
+        self._cache_type = cache_type
         self._overflow = OverflowFallback()
+        self._is_cache_checked = False
         self._cache = self._placement_cache()
         self._user_placement = self.placement = placement
         self._progress = progress
@@ -228,15 +239,31 @@ class Generator:
     def _prefill(self, text: Sequence[int]) -> NDArray:
         """Return the logits after a text; process it again after an overflow of float16."""
         logits = self._run_steps(text)
-        while not _is_finite(logits) and self._is_overflow():
+        while not (_is_finite(logits) and self._is_cache_finite(text)) and self._is_overflow():
             self.forget()
             logits = self._run_steps(text)
         return logits
+
+    def _is_cache_finite(self, text: Sequence[int]) -> bool:
+        """Return False if the cached keys and values of the first text exceed float16's range.
+
+        Kernels that round the keys of their own step may hide them. A step of the last token reads
+        the cache.
+        """
+        types = {self._cache.kind, *self._cache.by_layer.values()}
+        if self._is_cache_checked or FLOAT16_CACHE not in types or len(text) == 1:
+            return True
+        self._is_cache_checked = _is_finite(self._run_steps(text))
+        return self._is_cache_checked
 
     def _is_overflow(self) -> bool:
         """Return True, after a warning, if logits that are not finite may be due to float16."""
         types = {self._cache.kind, *self._cache.by_layer.values()}
         if not self._overflow.advance(self._precision, types):
+            notes = self._overflow.notes
+            if notes and notes[-1] != DAMAGED:
+                notes.append(DAMAGED)
+                warn_user(f"[chat] {DAMAGED}")
             return False
         warn_user(f"[chat] {self._overflow.notes[-1]}")
         return True
@@ -303,16 +330,18 @@ class Generator:
     def _decide_types(self) -> None:
         """Decide the precision, and the element types of the KV cache, by the layers' devices."""
         topology = self._scheduler.topology
-        if self._overflow.level == FLOAT32:
+        placed = {
+            key: self._scheduler.graphs.device_name(name)
+            for key, name in (self.placement or {}).items()
+        }
+        if self._overflow.is_exact:
             self._precision = {"*": SINGLE}
-            self._cache = self._model.cache(self.length, FLOAT32_CACHE)
-            return
-        if isinstance(self._asked, str) and self._asked in (AUTO, FAST):
+        elif isinstance(self._asked, str) and self._asked in (AUTO, FAST):
             is_later = self._was_decided and bool(self._without)
-            self._precision = precision_by_name(self._asked, self.placement, topology, is_later)
+            self._precision = precision_by_name(self._asked, placed, topology, is_later)
         if self._cache_type is None:
             layers = self._model.hyper.layers
-            types = cache_types_by_layer(self.placement, topology, layers)
+            types = cache_types_by_layer(placed, topology, layers, self._precision)
             kind = min(types.values())
             others = {layer: each for layer, each in types.items() if each != kind}
             self._cache = self._model.cache(self.length, kind, others)
@@ -320,10 +349,9 @@ class Generator:
 
     def _placement_cache(self) -> KeyValueCache:
         """Return the KV cache by which layers are placed."""
-        if self._overflow.level == FLOAT32:
-            return self._model.cache(self.length, FLOAT32_CACHE)
-        kind = self._cache_type or placement_cache_type(self._scheduler.topology)
-        return self._model.cache(self.length, kind)
+        precision = SINGLE if self._overflow.is_exact else self._asked
+        kind = self._cache_type or placement_cache_type(self._scheduler.topology, precision)
+        return self._model.cache(self.length, self._overflow.cache_type(kind))
 
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:

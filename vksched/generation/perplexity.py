@@ -4,7 +4,8 @@
                                                             '--> logits in the measured mode
     both, token by token --> perplexity, KL divergence, equal top-1
 
-Both models process the same tokens. A step's logits are compared before the next step runs, in
+Both models process the same tokens. A token attends to all keys and values, those of its own step,
+too, as the KV cache represents them. A step's logits are compared before the next step runs, in
 blocks of rows, so the memory does not grow with the text. Complexity: two prefills of the text.
 Examples: tests/generation/test_perplexity.py.
 """
@@ -23,8 +24,9 @@ from ..common.dtypes import NDArray
 from ..common.errors import DTypeError, ModelFormatError, ShapeError, VkschedError
 from ..engine.request_precision import check_precision
 from ..ir.precision import SINGLE
-from .device_precision import FLOAT32_CACHE
-from .overflow import FLOAT32, SCALED_ROWS, OverflowFallback
+from ..plan.explain.precision_text import float32_lines
+from .device_precision import FLOAT32_CACHE, cache_type_of_mode
+from .overflow import SCALED_ROWS, OverflowFallback
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
@@ -64,7 +66,7 @@ class PrecisionLoss:
     same_top
         The fraction of tokens after which both predict the same most likely token.
     notes
-        Overflows of float16 and their remedies.
+        Overflows of float16 and their remedies, and devices that compute in float32 all the same.
     """
 
     precision: str
@@ -89,7 +91,7 @@ def perplexity(
     text: str,
     *,
     precision: str = "mixed",
-    cache_type: str = "f32",
+    cache_type: str | None = None,
     ctx: int | None = None,
     max_tokens: int | None = None,
     reference: LanguageModel | None = None,
@@ -109,7 +111,8 @@ def perplexity(
     precision
         The measured mode; see `Scheduler`.
     cache_type
-        The measured element type of the KV cache: "f32", "f16" or "q8_0".
+        The measured element type of the KV cache: "f32", "f16" or "q8_0". None selects that of a
+        GPU in this mode: "f16" for "mixed" and "float16", else "f32".
     ctx
         The number of tokens of a chunk; each is processed on its own, with the model's BOS token
         first if the model expects one. The first token of a chunk is not predicted. The default is
@@ -134,9 +137,10 @@ def perplexity(
     ModelFormatError
         The reference has another vocabulary.
     VkschedError
-        The logits are not finite in float32.
+        The logits are not finite in float32, or the perplexity exceeds the range of float64.
     """
     check_precision(precision, "perplexity")
+    cache_type = cache_type or cache_type_of_mode(precision)
     exact = model if reference is None else reference
     if exact is not model and _tokens_of(exact) != _tokens_of(model):
         raise ModelFormatError(
@@ -151,7 +155,8 @@ def perplexity(
     chunks = _chunks_of(model, text, ctx, max_tokens)
     total = sum(len(chunk) - 1 for chunk in chunks)
     max_size = max(1, min(STEP, LOGITS_BYTES // (4 * model.hyper.vocabulary)))
-    size, length = _step_size(max(map(len, chunks)) - 1, longest, max_size)
+    length = max(map(len, chunks)) - 1
+    size = min(max_size, length)
     compared, fallback = _Comparison(), OverflowFallback()
 
     def steps(model: LanguageModel, precision: str, cache_type: str) -> _Steps:
@@ -163,17 +168,16 @@ def perplexity(
         expected = opened.enter_context(closing(steps(exact, SINGLE, FLOAT32_CACHE)))
         measured = opened.enter_context(closing(steps(model, precision, cache_type)))
         for chunk in chunks:
-            while not compared.add_chunk(expected, measured, chunk, size, progress, total):
+            while not compared.add_chunk(expected, measured, chunk, progress, total):
                 if not fallback.advance(measured.precision, (measured.cache_type,)):
-                    raise VkschedError(
-                        "[perplexity] expected finite logits, got NaN or infinity in float32, too; "
-                        "the weights may be damaged"
-                    )
+                    raise _not_finite("in float32, too; the weights")
                 measured.close()
-                if fallback.level == FLOAT32:
-                    precision, cache_type = SINGLE, FLOAT32_CACHE
+                if fallback.is_exact:
+                    precision = SINGLE
+                cache_type = fallback.cache_type(cache_type)
                 measured = opened.enter_context(closing(steps(model, precision, cache_type)))
-    return compared.result(precision, cache_type, fallback.notes)
+        notes = (*fallback.notes, *measured.notes())
+    return compared.result(precision, cache_type, notes)
 
 
 def _tokens_of(model: LanguageModel) -> Sequence[str]:
@@ -207,18 +211,11 @@ def _chunks_of(
     return out
 
 
-def _step_size(tokens: int, longest: int, max_size: int) -> tuple[int, int]:
-    """Return the size of steps for chunks of up to `tokens` tokens, and the length of the cache, a
-    multiple of it. longest: the context of the model. max_size: the maximum size of steps.
-    """
-    padded = -(-tokens // max_size) * max_size
-    if tokens >= max_size and padded <= longest:
-        return max_size, padded
-    return next((n, tokens) for n in range(min(max_size, tokens), 0, -1) if tokens % n == 0)
-
-
 class _Steps:
-    """A model's compiled step in one precision, with the logits of all tokens."""
+    """A model's compiled step in one precision, with the logits of all tokens.
+
+    length: the capacity of the cache in tokens. size: the number of tokens of a step.
+    """
 
     def __init__(
         self,
@@ -232,19 +229,32 @@ class _Steps:
         scale_rows: bool,
     ) -> None:
         self.precision, self.cache_type = precision, cache_type
-        self._scheduler, self._size = scheduler, size
+        self.size = size
+        self._scheduler, self._length = scheduler, length
         self._cache = model.cache(length, cache_type)
-        step = model.step(self._cache, size, all_logits=True, scale_rows=scale_rows)
+        step = model.step(
+            self._cache, size, all_logits=True, scale_rows=scale_rows, round_rows=True
+        )
         self._run: CompiledGraph = scheduler.compile(
             step.logits, placement, updates=step.updates, precision=precision
         )
         self._run.leave_overflow_check()
 
     def logits(self, tokens: Sequence[int], start: int) -> NDArray:
-        """Return the logits after each of the tokens from position `start` on."""
-        ids = np.zeros((1, self._size), np.int32)
-        ids[0, : len(tokens)] = tokens
-        return np.asarray(self._run(ids=ids, start=np.int32(start)))[0, : len(tokens)]
+        """Return the logits after each token of a step that begins at position `start`.
+
+        tokens: those of the chunk. Where a whole step exceeds the cache, tokens before `start` are
+        computed again.
+        """
+        begin = min(start, self._length - self.size)
+        part = tokens[begin : start + self.size]
+        ids = np.zeros((1, self.size), np.int32)
+        ids[0, : len(part)] = part
+        return np.asarray(self._run(ids=ids, start=np.int32(begin)))[0, start - begin : len(part)]
+
+    def notes(self) -> list[str]:
+        """Return a note on each device that computes in float32 in spite of the mode."""
+        return float32_lines(self._run.plan)
 
     def close(self) -> None:
         self._run.close()
@@ -267,19 +277,26 @@ class _Comparison:
         expected: _Steps,
         measured: _Steps,
         chunk: Sequence[int],
-        size: int,
         progress: TokenProgress | None,
         total: int,
     ) -> bool:
         """Add a chunk, and return True; False without any change if measured logits are not
         finite.
+
+        Raises
+        ------
+        VkschedError
+            The expected logits are not finite.
         """
-        added = _Comparison()
+        added, size = _Comparison(), measured.size
         inputs, targets = chunk[:-1], np.array(chunk[1:])
         for start in range(0, len(inputs), size):
-            part = inputs[start : start + size]
-            exact, rounded = (each.logits(part, start) for each in (expected, measured))
-            if not np.isfinite(rounded).all():
+            exact, rounded = (each.logits(inputs, start) for each in (expected, measured))
+            is_finite = np.isfinite(rounded).all()
+            if not np.isfinite(exact).all():
+                weights = "the weights of the reference" if is_finite else "too; the weights"
+                raise _not_finite(f"in float32{'; ' if is_finite else ', '}{weights}")
+            if not is_finite:
                 return False
             added._add_step(exact, rounded, targets[start : start + size])
             if progress is not None:
@@ -313,13 +330,30 @@ class _Comparison:
             precision=precision,
             cache_type=cache_type,
             tokens=count,
-            perplexity=math.exp(self._loss / count),
-            reference_perplexity=math.exp(self._reference_loss / count),
+            perplexity=_exp(self._loss / count),
+            reference_perplexity=_exp(self._reference_loss / count),
             mean_kl=self._kl / count,
             max_kl=self._max_kl,
             same_top=self._same / count,
             notes=tuple(notes),
         )
+
+
+def _not_finite(where: str) -> VkschedError:
+    return VkschedError(
+        f"[perplexity] expected finite logits, got NaN or infinity {where} may be damaged"
+    )
+
+
+def _exp(loss: float) -> float:
+    """Return the perplexity of a mean loss in nats."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        raise VkschedError(
+            f"[perplexity] expected a perplexity in the range of float64, got exp({loss:.6g}); the "
+            "weights may be damaged"
+        ) from None
 
 
 def _blocks(rows: int, columns: int) -> Iterator[slice]:

@@ -101,7 +101,7 @@ class Sampling:
         if not top > -np.inf:
             raise SamplingError(
                 "[sampling] expected 1-D logits without NaN, at least one of them finite; the "
-                "weights may be damaged, or keys and values too large for float16"
+                "weights may be damaged, or, without a vs.Chat, values too large for float16"
             )
         if self.repeat_penalty != 1 and self.repeat_last_n:
             scores = self._penalized(scores, tokens)

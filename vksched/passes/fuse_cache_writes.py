@@ -30,4 +30,5 @@ def _round_in_place(r: Rewriter, node: Node) -> int | None:
         return None
     if r[cast.inputs[0]].type.dtype != FLOAT32 or not r.has_single_use(rows):
         return None
-    return r.emit("dynamic_update_slice", (data, cast.inputs[0], start), node.attrs)
+    attrs = dict(node.attrs) | {k: v for k, v in cast.attrs.items() if k == "overflow_nan"}
+    return r.emit("dynamic_update_slice", (data, cast.inputs[0], start), attrs)

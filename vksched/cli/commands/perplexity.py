@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 @click.option("--text", "text_file", metavar="FILE", required=True, help="UTF-8 text to predict.")
 @inputs.devices_option
 @measured_mode_option
-@click.option(
-    "--cache-type",
-    type=click.Choice(inputs.CACHE_TYPES),
-    default="f16",
-    show_default=True,
-    help="Measured element type of the KV cache.",
+@inputs.cache_type_option(
+    "Measured element type of the KV cache.", "f16 in mixed and float16, else f32"
 )
 @click.option(
     "-c",
@@ -55,7 +51,7 @@ def perplexity(
     text_file: str,
     devices: str | None,
     precision: str,
-    cache_type: str,
+    cache_type: str | None,
     ctx: int | None,
     max_tokens: int | None,
     reference_file: str | None,

@@ -33,13 +33,13 @@ class MemoryFit:
         cache_type: str | None,
     ) -> None:
         from ...generation.chat import CONTEXT
-        from ...generation.device_precision import placement_cache_type
+        from ...generation.device_precision import AUTO, placement_cache_type
         from ...generation.generator import sizes_of
         from ...generation.layer_placement.forecast import Forecaster
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         topology, _, with_cpu = topology_of(devices, topology_file)
-        self._cache_type = cache_type or placement_cache_type(topology)
+        self._cache_type = cache_type or placement_cache_type(topology, AUTO)
         forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, self._cache_type)
         self._found = forecaster.compare(topology)
         self._rows: list[tuple[Outcome, Forecast | None]] = [

@@ -5,6 +5,10 @@
     at the end of the run: the new rows are written into the states at start, start + 1, ...
 
 The cost of a step depends on the used rows and the written rows, not on the capacity of the cache.
+
+A value beyond the range of float16 becomes NaN in an f16 cache, not infinity. The product of an
+infinite key and a query may be -inf, which softmax turns into a weight of 0 without notice; NaN
+arrives at the logits of all later steps that attend to it.
 """
 
 from __future__ import annotations
@@ -77,7 +81,9 @@ class KeyValueCache:
 
 def _encoded(rows: Tensor, dtype: str) -> Tensor:
     """Return rows in the element type of a state."""
-    return quantize_q8_0(rows) if dtype == UINT32 else cast(rows, dtype)
+    if dtype == UINT32:
+        return quantize_q8_0(rows)
+    return cast(rows, dtype, overflow_nan=dtype == FLOAT16)
 
 
 def _values(rows: Tensor, size: int) -> Tensor:
@@ -102,7 +108,8 @@ class CachedSequence:
     values of all tokens before the step are cached.
 
     start: the number of cached tokens. last: the index in this part of the token whose logits are
-    wanted; None for all tokens. updates: filled while the graph is built.
+    wanted; None for all tokens. is_rounded: attend to the rows of the step, too, as the cache
+    represents them. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -112,6 +119,7 @@ class CachedSequence:
         start: Tensor,
         last: Tensor | None,
         before: CachedSequence | None = None,
+        is_rounded: bool = False,
     ) -> None:
         self._cache = cache
         self.length = cache.length
@@ -122,6 +130,7 @@ class CachedSequence:
         self._new: dict[str, list[Tensor]] = {}
         self._before = before
         self._start = start
+        self._is_rounded = is_rounded
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
@@ -191,10 +200,9 @@ class CachedSequence:
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[cached] = dynamic_update_slice(
-            cached, _encoded(new, cached.dtype), self._start, axis=2
-        )
-        return cached, new
+        encoded = _encoded(new, cached.dtype)
+        self.updates[cached] = dynamic_update_slice(cached, encoded, self._start, axis=2)
+        return cached, cast(_values(encoded, size), FLOAT32) if self._is_rounded else new
 
     def _values(self, cached: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
         """Return the values of the rows of states. k, v: rows with as many values."""

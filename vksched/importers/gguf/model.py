@@ -209,6 +209,7 @@ class LanguageModel(ImportedModel):
         *,
         all_logits: bool = False,
         scale_rows: bool = False,
+        round_rows: bool = False,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, as tensors to compile with their
         updates. All steps of a cache share its states.
@@ -220,6 +221,7 @@ class LanguageModel(ImportedModel):
         The last of the `count` tokens must be in the last part. all_logits: return the logits of
         all tokens, (1, tokens, vocabulary); there is no input `count` then, and one part.
         scale_rows: scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
+        round_rows: attend to the keys and values of the step, too, in the cache's element type.
         """
         cut = parts > 1 and all_logits
         if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
@@ -238,7 +240,7 @@ class LanguageModel(ImportedModel):
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedSequence(cache, each, start, last, text)
+                text = CachedSequence(cache, each, start, last, text, round_rows)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
                 logits = network.logits(mine)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...common.dtypes import (
     BOOL,
+    FLOAT16,
     FLOAT32,
     INT32,
     UINT32,
@@ -20,7 +21,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...ir.attr_domains import Float, Int, Nullable, Value, dtype_of, one_of
+from ...ir.attr_domains import Flag, Float, Int, Nullable, Optional, Value, dtype_of, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, cut_elements, in_pieces
 from ...ir.native_program import NativeProgram
@@ -47,11 +48,20 @@ _CONVERTED = tuple((a, b) for a, b in CASTS if FLOAT32 in (a, b) or (b == BOOL a
 
 
 def _cast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return TensorType(inputs[0].shape, attrs.as_str("to"))
+    to = attrs.as_str("to")
+    if attrs.get("overflow_nan") and (inputs[0].dtype, to) != (FLOAT32, FLOAT16):
+        raise DTypeError(
+            f"[cast] expected float32 to float16 with overflow_nan, got {inputs[0].dtype} to {to}"
+        )
+    return TensorType(inputs[0].shape, to)
 
 
 def _cast_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, to = inputs[0], numpy_dtype(attrs.as_str("to"))
+    if attrs.get("overflow_nan"):
+        rounded = x.astype(to)
+        rounded[np.isinf(rounded)] = np.nan
+        return rounded
     if x.dtype.kind != "f" or to.kind not in "iu":
         return x.astype(to)
     wide = x.astype(np.float64) if x.dtype == np.float16 else x
@@ -94,7 +104,7 @@ register(
         _cast_infer,
         _cast_reference,
         _CAST_KERNEL,
-        attrs={"to": dtype_of()},
+        attrs={"to": dtype_of(), "overflow_nan": Optional(Flag())},
         operands=(1, 1),
         view=_cast_view,
         any_dtype=True,
@@ -104,14 +114,19 @@ register(
 )
 
 
-def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
+def cast(
+    x: TensorLike, dtype: object, *, overflow_nan: bool = False, name: str | None = None
+) -> Tensor:
     """Convert the element type, as ONNX Cast.
 
     Floats are truncated to integers. Out-of-range values are equal on all devices: int32 gives
     -2**31, also for NaN; uint32 gives the nearest value, and 0 for NaN. Integers wrap. To bool: x
-    != 0.
+    != 0. overflow_nan: from float32 to float16, values beyond the range become NaN, not infinity.
     """
-    return apply("cast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
+    attrs: dict[str, AttrValue] = {"to": canonical_dtype(dtype)}
+    if overflow_nan:
+        attrs["overflow_nan"] = True
+    return apply("cast", (as_tensor(x),), attrs, name)
 
 
 # -- bits ------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
     data   a b c d e        start 1, rows x y        result   a x y d e
 
 Rows of float32 are rounded to data of float16, so a KV cache of float16 needs no cast of its new
-rows. The op cannot fail: rows outside of the data are dropped. It may therefore update a state in
-place, at the cost of the rows only, however large the state is.
+rows. With the attribute overflow_nan, values beyond the range become NaN, as in `cast`. The op
+cannot fail: rows outside of the data are dropped. It may therefore update a state in place, at the
+cost of the rows only, however large the state is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, INT64, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Axis
+from ...ir.attr_domains import Axis, Flag, Optional
 from ...ir.attrs import Attrs
 from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import (
@@ -42,6 +43,11 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if rows.dtype != data.dtype and not _rounds(inputs):
         raise DTypeError(
             f"[dynamic_update_slice] expected {data.dtype} rows, got {rows.dtype}; try vs.cast"
+        )
+    if attrs.get("overflow_nan") and not _rounds(inputs):
+        raise DTypeError(
+            "[dynamic_update_slice] expected float32 rows for float16 with overflow_nan, got "
+            f"{rows.dtype} for {data.dtype}"
         )
     others = (data.shape[:axis], data.shape[axis + 1 :])
     if rows.rank != data.rank or (rows.shape[:axis], rows.shape[axis + 1 :]) != others:
@@ -76,6 +82,8 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
             at, selected = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
             with np.errstate(all="ignore"):  # values beyond float16 are infinite, as in a cast
                 to[at] = new[selected]
+            if attrs.get("overflow_nan"):
+                to[at][np.isinf(to[at])] = np.nan
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -119,8 +127,10 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     shader, count, push = "dynamic_update_slice", rows.size, sizes
     if data.dtype == FLOAT16:
         each = many * inner // 2 + 1  # words; the first and the last may have a separate half
+        suffix = "_rounded" if _rounds(call.inputs) else ""
+        suffix += "_nan" if call.attrs.get("overflow_nan") else ""
         shader, count, push = (
-            f"dynamic_update_slice_fp16{'_rounded' if _rounds(call.inputs) else ''}",
+            f"dynamic_update_slice_fp16{suffix}",
             slices * each,
             (("each", each), ("slices", slices), *sizes),
         )
@@ -157,13 +167,13 @@ register(
         Kernel(
             (
                 *(*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
-                "dynamic_update_slice_fp16_rounded",
+                *("dynamic_update_slice_fp16_rounded", "dynamic_update_slice_fp16_rounded_nan"),
             ),
             _lower,
             as_u32=_words,
             takes_fp16=_fp16,
         ),
-        attrs={"axis": Axis()},
+        attrs={"axis": Axis(), "overflow_nan": Optional(Flag())},
         operands=(3, 3),
         work=_work,
         indices=(2,),

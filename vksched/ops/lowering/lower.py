@@ -31,7 +31,9 @@ CONVERTERS = {
     (INT32, INT32): "copy",  # one of them is an int64 whose values fit
 }
 """Cast shaders between types of one family, which other ops use too."""
-CONVERTER_SHADERS = both_readings(CONVERTERS.values())
+OVERFLOW_NAN = "_nan"
+"""The suffix of the cast to float16 that turns values beyond its range into NaN."""
+CONVERTER_SHADERS = both_readings((*CONVERTERS.values(), f"fp16_pack{OVERFLOW_NAN}"))
 SCRATCH_ALIGN_WORDS = 16
 """Alignment of scratch buffers in words."""
 
@@ -98,6 +100,7 @@ def lower(op: Op, call: Call) -> Lowering:
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
     converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
     if converter:
+        converter += OVERFLOW_NAN if call.attrs.get("overflow_nan") else ""
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
     elif any(t.dtype in NARROW for t in types) and op.kernel.as_u32 is not no_u32:
         lowering = _lower_narrow(op.kernel, call)

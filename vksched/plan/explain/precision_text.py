@@ -18,6 +18,18 @@ from ..types.plan_types import PlanValue
 
 def precision_lines(plan: PlanValue) -> list[str]:
     """Return a line on nodes that have a precision mode; [] if all compute in float32."""
+    counts, done = _counts_and_devices(plan)
+    return ["; ".join((f"precision: {', '.join(counts)}", *done))] if counts else []
+
+
+def float32_lines(plan: PlanValue) -> list[str]:
+    """Return a line on each device that computes nodes with a precision mode in float32."""
+    _, done = _counts_and_devices(plan)
+    return [each for each in done if _IN_FLOAT32 in each]
+
+
+def _counts_and_devices(plan: PlanValue) -> tuple[list[str], list[str]]:
+    """Return the numbers of nodes by precision mode, and a text for each device that has some."""
     words: Counter[str] = Counter()
     devices: Counter[tuple[int, str]] = Counter()
     held: Counter[tuple[int, str, str]] = Counter()
@@ -31,17 +43,16 @@ def precision_lines(plan: PlanValue) -> list[str]:
                 how = word if word in _SPECIAL_MODES and not is_cpu else ""
                 devices[split.device, how] += 1
                 held[split.device, how, _weight_type(node)] += 1
-    if not words:
-        return []
     counts = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
         _describe(plan.topology.devices[device], devices[device, how], how)
         + "".join(_format_weights(held[device, how, name], name) for name in _WEIGHT_TYPES.values())
         for device, how in sorted(devices)
     ]
-    return ["; ".join((f"precision: {', '.join(counts)}", *done))]
+    return counts, done
 
 
+_IN_FLOAT32 = " in float32"
 _SPECIAL_MODES = BRAIN, BYTES
 """Precision modes with a device text of their own."""
 _WEIGHT_TYPES = {"f16": "float16", "bf16": "bfloat16"}
@@ -53,15 +64,15 @@ def _describe(spec: DeviceSpec, count: int, how: str) -> str:
     if spec.kind == "cpu":
         return f"numpy rounds {count}"
     if how == BRAIN:
-        return f"{spec.name} computes {count} in float32"
+        return f"{spec.name} computes {count}{_IN_FLOAT32}"
     if codes and not spec.limits.integer_dot:
-        return f"{spec.name} computes {count} in float32: it has no integer dot products"
+        return f"{spec.name} computes {count}{_IN_FLOAT32}: it has no integer dot products"
     if codes:
         return f"{spec.name} may round {count}, as the variant of each says"
     if not spec.limits.float16:
-        return f"{spec.name} computes {count} in float32: it has no float16"
+        return f"{spec.name} computes {count}{_IN_FLOAT32}: it has no float16"
     if spec.limits.software:
-        return f"{spec.name} computes {count} in float32, as CPU drivers do"
+        return f"{spec.name} computes {count}{_IN_FLOAT32}, as CPU drivers do"
     return f"{spec.name} may round {count}, as the variant of each says"
 
 

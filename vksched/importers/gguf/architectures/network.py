@@ -33,7 +33,7 @@ from ....ops import (
 )
 from ..hparams.hparams import EMBEDDING, OUTPUT, HParams
 from .attention_sinks import widened
-from .family import Family
+from .family import Family, Norms
 from .moe import Experts
 from .positions import Positions, Tables
 from .scaled_rows import scaled_rows
@@ -53,6 +53,8 @@ class Network:
     """The position tables, which all parts of a text share."""
     scale_rows: bool = False
     """Scale the rows of unbounded inputs of products into float16's range; see scaled_rows.py."""
+    _scaled: dict[Tensor, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Inputs of several products with scaled rows, and their factors."""
 
     @cached_property
     def at(self) -> Positions:
@@ -218,11 +220,12 @@ class Network:
             "v": (shared, hyper.value_length),
         }
         sizes = [count * size for count, size in shapes.values()]
+        is_scaled = self._scales_input(self.family.attention_norms)
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self._linear(x, f"{name}qkv", sum(sizes)), sizes, -1)
+            flat = split(self._linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes, -1)
         else:
             flat = tuple(
-                self._linear(x, name + which, size)
+                self._linear(x, name + which, size, is_scaled)
                 for which, size in zip(shapes, sizes, strict=True)
             )
         unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
@@ -254,14 +257,15 @@ class Network:
         example "blk.0.ffn_up_shexp".
         """
         family = self.family
+        is_scaled = self._scales_input(family.feed_forward_norms)
         if "ffn_up" in family.joined:
-            gate, up = split(self._linear(x, f"{name}_up{kind}", 2 * inner), 2, -1)
+            gate, up = split(self._linear(x, f"{name}_up{kind}", 2 * inner, is_scaled), 2, -1)
             between = family.between(gate, up)
         elif family.gated:
-            gate = self._linear(x, f"{name}_gate{kind}", inner)
-            between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner))
+            gate = self._linear(x, f"{name}_gate{kind}", inner, is_scaled)
+            between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner, is_scaled))
         else:
-            between = family.activation(self._linear(x, f"{name}_up{kind}", inner))
+            between = family.activation(self._linear(x, f"{name}_up{kind}", inner, is_scaled))
         return self._linear(between, f"{name}_down{kind}", self.hyper.width, self.scale_rows)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
@@ -306,6 +310,10 @@ class Network:
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
         return y * sigmoid(linear(x, reshape(opened, (1, width))))
 
+    def _scales_input(self, norms: Norms) -> bool:
+        """Return True to scale the rows of a block's input: no norm bounds it."""
+        return self.scale_rows and not (norms.before or norms.sum)
+
     def _linear(self, x: Tensor, name: str, size: int, scale_rows: bool = False) -> Tensor:
         """Return x times a weight, plus its bias if the file has one or the family requires it.
         scale_rows: x may exceed float16's range.
@@ -313,7 +321,9 @@ class Network:
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
         if not scale_rows:
             return linear(x, weight, self._bias(name, size))
-        x, unscale = scaled_rows(x)
+        if x not in self._scaled:
+            self._scaled[x] = scaled_rows(x)
+        x, unscale = self._scaled[x]
         y, bias = linear(x, weight) * unscale, self._bias(name, size)
         return y if bias is None else y + bias
 

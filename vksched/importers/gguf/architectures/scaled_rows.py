@@ -3,9 +3,10 @@
     x (rows, k)  --largest magnitude of each row-->  x * 2^-e, 2^e (rows, 1)
     x @ w.T      =  ((x * 2^-e) @ w.T) * 2^e
 
-Powers of two are exact, and so is the result in float32. Rows within the range are unchanged. Only
-the inputs of attention's output projection and of the down projection need this: all others are
-results of a norm over k elements, whose magnitude is at most sqrt(k) times that of its weights.
+Powers of two are exact, and so is the result in float32. Rows within the range are unchanged. The
+inputs of attention's output projection and of the down projection need this, and the inputs of a
+block without a norm before it, which OLMo 2 and EXAONE 4 have. All others are results of a norm
+over k elements, whose magnitude is at most sqrt(k) times that of its weights.
 Examples: tests/generation/test_scaled_rows.py.
 """
 

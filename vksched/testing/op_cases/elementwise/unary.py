@@ -213,6 +213,14 @@ CAST += [
     for shape in ((), (1,), (0, 3), (7, 11, 13))
 ]
 CAST += [OpSample("cast", (ints(7),), {"to": "int32"}, "same")]
+CAST += [
+    OpSample("cast", (x,), {"to": "float16", "overflow_nan": True}, f"nan{len(x)}", nmse=0.0)
+    for x in (
+        f32(65519, 65520, -65519, -65520, 7e4, -1e10, INF, -INF, NAN, 1e-9, 0.0, -1.5, -65504),
+        f32(7e4),
+        f32(1, -7e4, 3, 1e5, 5, 6),
+    )
+]
 _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 """All float16 values."""
 _STEPS = np.sort(_HALVES[np.isfinite(_HALVES)]).astype(np.float32)

@@ -38,6 +38,16 @@ def _rounded(case: OpSample) -> OpSample:
     return replace(case, inputs=(data, rows.astype(np.float32) * np.float32(1.001), start))
 
 
+def _beyond(case: OpSample) -> OpSample:
+    """Return a case of float32 rows for float16, some beyond its range, which become NaN."""
+    data, rows, start = case.inputs
+    large = rows.astype(np.float32)
+    edges = np.array([7e4, -65520, 65519, -1e30, np.inf], np.float32)
+    large.reshape(-1)[::3] = np.resize(edges, -(-rows.size // 3))
+    attrs = {**case.attrs, "overflow_nan": True}
+    return replace(case, inputs=(data, large, start), attrs=attrs)
+
+
 _PLACES: list[tuple[Shape, int, int, int]] = [  # data, rows, start, axis
     ((1,), 1, 0, 0),
     ((7,), 2, 3, 0),
@@ -88,6 +98,14 @@ CASES += [
         for shape, many, start, axis in (
             ((1, 2, 70, 64), 1, 33, 2),
             ((1, 2, 70, 64), 3, 69, 2),
+            ((3, 4, 7, 5), 2, (5, -1, 100), 2),
+            ((71, 73), 31, 40, 0),
+        )
+    ),
+    *(
+        _beyond(write(floats(*shape).astype(np.float16), many, start, axis, name="beyond"))
+        for shape, many, start, axis in (
+            ((1, 2, 70, 64), 1, 33, 2),
             ((3, 4, 7, 5), 2, (5, -1, 100), 2),
             ((71, 73), 31, 40, 0),
         )
