@@ -9,6 +9,7 @@ from functools import cache
 from itertools import count
 
 from ..common.dtypes import FLOAT16, FLOAT32, INT32, UINT32
+from ..ir.attrs import AttrValue
 from ..ir.build_graph import build_graph
 from ..ir.graph import Graph
 from ..ir.op import Call, Op, get_op
@@ -132,7 +133,8 @@ def typical_graph() -> Graph:
         outputs.append(apply("quantized_linear", (some(m, 2048), words), mixed))
     for name in ("q4_K", "q8_0"):
         pair = [some(2048, format_of(name).row_words(2048), dtype=UINT32) for _ in range(2)]
-        gated = {"format": name, "normed": True, "gate": "silu", "eps": 1e-5, PRECISION: MIXED}
+        gated: dict[str, AttrValue] = {"format": name, "normed": True, "gate": "silu"}
+        gated |= {"eps": 1e-5, PRECISION: MIXED}
         outputs.append(apply("merged_linear", (some(1, 2048), some(2048), *pair), gated))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
         for name, word in (("f16", MIXED), ("bf16", BRAIN)):
