@@ -19,6 +19,7 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Op, get_op
 from vksched.ops.attention.attention_coopmat import most_columns
 from vksched.ops.attention.attention_launch import TILED
+from vksched.ops.conv.conv_implicit import implicit_variants
 from vksched.ops.linalg.coopmat import CONV as CONV_TILES
 from vksched.ops.linalg.coopmat import MATMUL as MATMUL_TILES
 from vksched.ops.linalg.coopmat import guessed_shape, guessed_tiles
@@ -377,6 +378,20 @@ def test_small_gpus_are_full_with_few_workgroups() -> None:
         assert guess_of(MATMUL, call, replace(CHECKED, cores=cores)) == guess
     call = call_of(1024, 1024, 1024)  # 64, the size that was measured on an H100
     assert guess_of(MATMUL, call, replace(CHECKED, cores=132)) == LARGE
+
+
+def test_few_coopmats_are_faster_by_the_model_than_float32_on_all_cores() -> None:
+    """8 workgroups on 132 cores: an H100 multiplies 157 / 47 as fast in tiles of 64 x 64
+    (docs/performance/negative-results.md), so split sums of float32 take longer.
+    """
+    types = TensorType((1, 512, 7, 7)), TensorType((512, 512, 3, 3))
+    attrs = {**mixed_conv(64, 20).attrs, "begin": (1, 1), "end": (1, 1)}
+    limits = replace(CHECKED, cores=132)
+    call = Call(types, TensorType((1, 512, 7, 7)), Attrs(attrs), limits)
+    assert guess_of(CONV, call, limits) == SMALL
+    split, time = next(iter(implicit_variants(call).items()))
+    assert " split " in split and variants_of(CONV, call)[1] == split
+    assert 132 * 64 * 64 * 512 * 9 * 47 / 157 < time
 
 
 def test_a_measurement_wins_over_the_guess() -> None:
