@@ -40,6 +40,10 @@ def right_shift(a: int, b: int) -> int:
     return a >> (b if 0 <= b < 32 else 99)
 
 
+FP16_OVERFLOW = 65520.0
+"""The smallest magnitude that rounds to an infinite float16."""
+
+
 def cast(case: OpSample) -> NDArray:
     to = case.attrs["to"]
     ranges = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
@@ -52,6 +56,8 @@ def cast(case: OpSample) -> NDArray:
             if math.isfinite(value) and low <= math.trunc(value) <= high:
                 return math.trunc(value)
             return low if to == "int32" or not value > 0 else high
+        if case.attrs.get("overflow_nan") and abs(value) >= FP16_OVERFLOW:
+            return math.nan
         return value
 
     return elementwise(one)(case)

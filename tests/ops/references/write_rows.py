@@ -8,10 +8,13 @@ from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.op_sample import OpSample
 
 from .common import Oracle
+from .elementwise import FP16_OVERFLOW
 
 
 def dynamic_update_slice(case: OpSample) -> NDArray:
     data, rows, start = case.inputs
+    if case.attrs.get("overflow_nan"):
+        rows = np.where(np.abs(rows) < FP16_OVERFLOW, rows, np.nan)
     axis = case.attrs["axis"]
     assert isinstance(axis, int)
     out = np.moveaxis(np.array(data), axis, 0)
