@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from functools import partial
 
 from ...ir.attrs import AttrValue
-from ...ir.sharding_rule import PARTIAL_SUM, REPLICATE, Factor, Sharded, linear_factors, sharding
+from ...ir.sharding_rule import (
+    PARTIAL_SUM,
+    REPLICATE,
+    Factor,
+    Sharded,
+    linear_factors,
+    no_sharding,
+    sharding,
+)
 from . import merged_linear as merged_linear
 from . import merged_linear_rope as merged_linear_rope
 from . import moe_linear as moe_linear
@@ -48,6 +56,9 @@ def _merged_linear(call: Sharded) -> Iterable[Factor]:
     for axis in range(call.inputs[0].rank - 1):
         whole = (REPLICATE,) * (len(call.inputs) - 1)
         yield Factor((axis, *whole), axis, call.inputs[0].shape[axis])
+
+
+no_sharding("takes one row; its columns share the rotary embedding of heads", "merged_linear_rope")
 
 
 @sharding("moe_linear")
