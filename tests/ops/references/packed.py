@@ -60,6 +60,8 @@ def merged_linear(case: OpSample) -> NDArray:
     parts = [built @ values(case.attrs["format"], words).astype(np.float64).T for words in rest]
     if gate:
         parts = [parts[0] * RATES[gate](parts[0]) * parts[1]]
+    if case.attrs.get("stacked"):
+        parts = [part.reshape(-1) for part in parts]
     return np.concatenate(parts, -1).astype(np.float32)
 
 

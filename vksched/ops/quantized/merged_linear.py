@@ -193,7 +193,7 @@ def _weights(call: Call) -> tuple[int, ...]:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    if mixed := gemv_mixed.variants(call, _product(call)):
+    if not is_stacked(call.attrs) and (mixed := gemv_mixed.variants(call, _product(call))):
         return (*mixed, GEMV)
     if call.attrs.as_bool("normed") or not call.output.size:
         return (GEMV,)

@@ -55,6 +55,12 @@ def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSam
     return OpSample(case.op, (*case.inputs, *more), attrs, f"{case.name} then {op}")
 
 
+def _stacked(case: OpSample) -> OpSample:
+    """Return a case whose products follow each other, for devices with cooperative matrices."""
+    attrs = dict(case.attrs) | {"stacked": True}
+    return OpSample(case.op, case.inputs, attrs, f"{case.name} stacked")
+
+
 THREE = (32, 16, 48)
 CASES: list[OpSample] = [
     *(merged(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
@@ -81,6 +87,7 @@ ROUNDED = [
         *(merged("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
         merged("q6_K", (1,), 2304, (64,) * 2, False, "silu"),
         _followed(merged("q4_K", (1,), 512, (48,)), "add", floats(1, 48, seed=4)),
+        _stacked(merged("q4_K", (40,), 256, THREE, False)),
     )
 ]
 """Samples whose rows may be rounded."""

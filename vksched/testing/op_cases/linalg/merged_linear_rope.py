@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from ....common.errors import DTypeError, ShapeError
+from ....ir.precision import MIXED
 from ....ops.quantized.gguf_formats import FORMATS
+from ..conv.precision import with_precision
 from ..op_sample import ErrorSample, OpSample, floats
 from .merged_linear import THREE, merged
 
@@ -56,6 +58,8 @@ CASES: list[OpSample] = [
     rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
 ]
 
+ROUNDED = [with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way), MIXED) for way in BOTH]
+"""Samples whose rows may be rounded."""
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
 ERRORS = [
     ErrorSample(lambda: _with(_CASE, heads=4).result_type(), ShapeError, "at most 96"),
