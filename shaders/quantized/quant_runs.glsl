@@ -1,5 +1,5 @@
 // Runs of quantized weights as GPUs read them: words first, all that a run needs, then codes two at a time, as float16.
-// A pair of codes is two halves of a word, 1024 + a multiple of a code, made by masks in place; x is divided by it (places_of). Pair (i, c): of entries FIRST_OF(i) and SECOND_OF(i) of column c; of floats, word 4 * i + c of a run, which has the values of both entries.
+// A pair of codes is two halves of a word, 1024 + a multiple of a code, extracted by masks in place; x is divided by it (places_of). Pair (i, c): of entries FIRST_OF(i) and SECOND_OF(i) of column c; of floats, word 4 * i + c of a run, which has the values of both entries.
 const uint RUN = 32u;
 #define FRONT (HEAD - TAIL)
 const uint TILE_UNITS = (FRONT + 8u * (LOW + HIGH)) / 4u;
@@ -85,38 +85,38 @@ struct Scales {
 
 // number: of the run in its tile.
 Scales scales_of(Run run, uint number) {
-    Scales made = Scales(vec2(1.0), vec2(0.0));
+    Scales scales = Scales(vec2(1.0), vec2(0.0));
     const int fours = int(4u * number), bytes = int(8u * (number % 4u)), twos = int(16u * (number % 2u));
 #if defined(SCALES_OF_RUNS)
-    made.scale.x = halves(run.scale >> twos).x;
+    scales.scale.x = halves(run.scale >> twos).x;
 #elif defined(Q4_1) || defined(Q5_1)
     const vec2 both = halves(run.scale);
-    made.scale.x = both.x;
-    made.shift.x = both.y;
+    scales.scale.x = both.x;
+    scales.shift.x = both.y;
 #elif defined(Q4_K) || defined(Q5_K)
     const vec2 of_all = halves(run.scales.x);
     const uint high = run.scales.w >> fours;
-    made.scale.x = of_all.x * float(bitfieldExtract(run.scales.y, fours, 4) | (high & 3u) << 4);
-    made.shift.x = -of_all.y * float(bitfieldExtract(run.scales.z, fours, 4) | (high << 2 & 48u));
+    scales.scale.x = of_all.x * float(bitfieldExtract(run.scales.y, fours, 4) | (high & 3u) << 4);
+    scales.shift.x = -of_all.y * float(bitfieldExtract(run.scales.z, fours, 4) | (high << 2 & 48u));
 #elif defined(Q6_K)
     const int two = int(run.scale >> twos);
-    made.scale = halves(run.tail.x).x * vec2(bitfieldExtract(two, 0, 8), bitfieldExtract(two, 8, 8));
+    scales.scale = halves(run.tail.x).x * vec2(bitfieldExtract(two, 0, 8), bitfieldExtract(two, 8, 8));
 #elif defined(Q2_K)
     const vec2 of_all = halves(run.tail.x);
     const uint two = run.scale >> twos;
-    made.scale = of_all.x * vec2(two & 15u, bitfieldExtract(two, 8, 4));
-    made.shift = -of_all.y * vec2(bitfieldExtract(two, 4, 4), bitfieldExtract(two, 12, 4));
+    scales.scale = of_all.x * vec2(two & 15u, bitfieldExtract(two, 8, 4));
+    scales.shift = -of_all.y * vec2(bitfieldExtract(two, 4, 4), bitfieldExtract(two, 12, 4));
 #elif defined(Q3_K)
     const uint low = (number < 4u ? run.scales.x : run.scales.y) >> bytes, high = run.scales.z >> fours;
-    made.scale = halves(run.scales.w).x * (vec2(low & 15u | (high & 3u) << 4, bitfieldExtract(low, 4, 4) | (high << 2 & 48u)) - 32.0);
+    scales.scale = halves(run.scales.w).x * (vec2(low & 15u | (high & 3u) << 4, bitfieldExtract(low, 4, 4) | (high << 2 & 48u)) - 32.0);
 #elif defined(IQ4_XS)
     const uint code = bitfieldExtract(run.tail.y, fours, 4) | bitfieldExtract(run.tail.x, 16 + fours / 2, 2) << 4;
-    made.scale.x = halves(run.tail.x).x * float(int(code) - 32);
+    scales.scale.x = halves(run.tail.x).x * float(int(code) - 32);
 #elif defined(MXFP4)
     const uint power = bitfieldExtract(run.scale, bytes, 8);
-    made.scale.x = uintBitsToFloat(power < 2u ? 0x00200000u << power : power - 1u << 23) * 0.5; // of numbers twice as large
+    scales.scale.x = uintBitsToFloat(power < 2u ? 0x00200000u << power : power - 1u << 23) * 0.5; // of numbers twice as large
 #endif
-    return made;
+    return scales;
 }
 
 // What codes of pairs (i, 0) to (i, 3) are multiplied by where they lie in a half, and 1 / that.
