@@ -121,6 +121,7 @@ def _subgroup_pipelines(calls: Collection[tuple[str, Call]], registers: int) -> 
     card with 64 lanes and so many registers has them. They are compiled in the usual size of each
     card, on Intel in all sizes.
     """
+    from vksched.common.errors import UnsupportedOp
     from vksched.ir.op import get_op
     from vksched.ops.lowering.lower import lower, variants_of
     from vksched.topology.limits import Limits
@@ -141,11 +142,12 @@ def _subgroup_pipelines(calls: Collection[tuple[str, Call]], registers: int) -> 
         op, here = get_op(name), replace(call, limits=card)
         if name not in ("quantized_linear", "merged_linear"):
             continue
-        for variant in variants_of(op, here):
-            for dispatch in lower(op, replace(here, variant=variant)).dispatches:
-                if dispatch.subgroup:
-                    steps, changed = dispatch.steps, _changed(dispatch)
-                    yield Pipeline(dispatch.shader, changed, steps.calls, steps.words)
+        for run in (replace(here, variant=variant) for variant in variants_of(op, here)):
+            with contextlib.suppress(UnsupportedOp):
+                for dispatch in lower(op, run).dispatches:
+                    if dispatch.subgroup:
+                        steps, changed = dispatch.steps, _changed(dispatch)
+                        yield Pipeline(dispatch.shader, changed, steps.calls, steps.words)
 
 
 def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
