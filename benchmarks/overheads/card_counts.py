@@ -23,22 +23,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dispatches import CHECKED, CONTEXT, COOPMATS, FEATURES, SHAPES, write_outline
+from dispatches import CHECKED, COOPMATS, FEATURES, SHAPES, plan_step, write_outline
 
-import vksched as vs
 from vksched.common.dtypes import UINT32
 from vksched.importers import load_gguf
-from vksched.importers.gguf.kv_cache import KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph, Node
-from vksched.passes import RewriteConstraints, optimize
-from vksched.passes.set_precision import set_precision
 from vksched.plan.costs import node_cost
 from vksched.topology.device_spec import DeviceSpec
-from vksched.topology.host_names import CPU
 from vksched.topology.limits import Limits
 from vksched.topology.presets import card
-from vksched.topology.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "docs" / "performance" / "data" / "card-predictions.json"
@@ -126,12 +120,8 @@ def count(label: str, model: LanguageModel, name: str, tokens: int, mode: str) -
     """Return the counts of one step of a model without data."""
     precision, kv = MODES[mode]
     spec = spec_of(name)
-    step = model.step(KeyValueCache(CONTEXT, kv), tokens)
-    graph, _ = vs.build_graph(step.logits, step.updates)
-    graph = set_precision(graph, {node.id: precision for node in graph.nodes})
-    graph = optimize(graph, RewriteConstraints(limits=spec.limits))
-    host = DeviceSpec(name=CPU, kind="cpu", memory_bytes=1 << 36)
-    plan = vs.plan_graph(graph, Topology((spec, host)), overrides=[("*", spec.name)])
+    plan = plan_step(model, spec, tokens, precision, kv)
+    graph = plan.graph
     flops: Counter[str] = Counter()
     dispatches, weights, scratch = 0, 0.0, 0.0
     for node_id in (n for split in plan.splits for n in split.nodes):

@@ -57,9 +57,9 @@ COOPMATS: Mapping[str, Mapping[str, Any]] = {
         "subgroup_sizes": (8, 16, 32),
     },
 }
-"""What current drivers report of the matrix units of a preset's card."""
+"""The matrix units that current drivers report for a preset's card."""
 CHECKED = {"coopmat_checked": True}
-"""What a listed driver has after the check of its cooperative matrices."""
+"""The features of a listed driver after the check of its cooperative matrices."""
 CONTEXT = 4096
 
 
@@ -171,19 +171,26 @@ def described(name: str, **features: object) -> DeviceSpec:
     return replace(spec, limits=limits, memory_bytes=1 << 36)
 
 
-def count(
+def plan_step(
     model: LanguageModel, spec: DeviceSpec, tokens: int, precision: str, kv: str
-) -> tuple[vs.Plan, Counter[str]]:
-    """Return the plan of a step of a model without data, and the number of dispatches by shader."""
+) -> vs.Plan:
+    """Return the plan of a step of a model without data."""
     step = model.step(KeyValueCache(CONTEXT, kv), tokens)
     graph, _ = vs.build_graph(step.logits, step.updates)
     graph = set_precision(graph, {node.id: precision for node in graph.nodes})
     graph = optimize(graph, RewriteConstraints(limits=spec.limits))
     host = DeviceSpec(name=CPU, kind="cpu", memory_bytes=1 << 36)
-    plan = vs.plan_graph(graph, Topology((spec, host)), overrides=[("*", spec.name)])
+    return vs.plan_graph(graph, Topology((spec, host)), overrides=[("*", spec.name)])
+
+
+def count(
+    model: LanguageModel, spec: DeviceSpec, tokens: int, precision: str, kv: str
+) -> tuple[vs.Plan, Counter[str]]:
+    """Return the plan of a step of a model without data, and the number of dispatches by shader."""
+    plan = plan_step(model, spec, tokens, precision, kv)
     kernels: Counter[str] = Counter()
     for node_id in (n for split in plan.splits for n in split.nodes):
-        lowering = node_cost.lower_node(spec, graph, graph.nodes[node_id])
+        lowering = node_cost.lower_node(spec, plan.graph, plan.graph.nodes[node_id])
         kernels.update(d.shader for d in lowering.run(node_id in plan.in_place))
     return plan, kernels
 

@@ -9,7 +9,7 @@ from ...ir.op import Call
 from ...topology.limits import Limits
 from ..linalg.coopmat import MANY_REGISTERS, by_guess
 from ..linalg.matmul_vec4 import tile_kinds
-from ..lowering.strides import LOOP_STEPS
+from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
 from ..lowering.vec4 import has_subgroup_kernels
 from .attention_coopmat import (
     AttentionCoopmat,
@@ -68,8 +68,6 @@ _LOADS = {8: 16, 4: 5}
 """Cost of the loads of a tile, in rows of products, by subgroup size: measured on llvmpipe (8
 lanes) and SwiftShader (4 lanes).
 """
-DISPATCH_FLOPS = 1e11
-"""Maximum operations of a GPU dispatch: drivers kill kernels that run for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
