@@ -86,6 +86,11 @@ class Limits(WeaklyReferenced):
     tuned: TunedVariants = field(default_factory=TunedVariants)
     """The kernel variants that were measured as the fastest on this device."""
 
+    @property
+    def few_registers(self) -> bool:
+        """Return True if kernels with many values of an invocation spill: on Intel's GPUs."""
+        return self.registers < _MANY_REGISTERS
+
     def without_features(self) -> Limits:
         """Return these limits without the features beyond Vulkan 1.1."""
         return replace(self, **{name: getattr(Limits(), name) for name in (*FEATURES, *_CHECKED)})
@@ -99,6 +104,8 @@ class Limits(WeaklyReferenced):
         return " ".join(f"{name}={v}" for name, v in values if v != getattr(least, name))
 
 
+_MANY_REGISTERS = 200
+"""Registers of an invocation with which no kernel spills."""
 FEATURES = (
     "int64",
     "int16",

@@ -15,7 +15,6 @@ from functools import lru_cache
 from ...ir.op import Call
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
-    MANY_REGISTERS,
     MIN_SIDE,
     coopmat_name,
     coopmat_pays,
@@ -108,7 +107,7 @@ class AttentionCoopmat:
 
 @lru_cache(maxsize=64)
 def _coopmats(limits: Limits, depth: int, columns: int) -> dict[str, AttentionCoopmat]:
-    spills = limits.registers < MANY_REGISTERS  # of sums, which a subgroup holds for all columns
+    spills = limits.few_registers  # of sums, which a subgroup holds for all columns
     if spills or not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
         return {}
     coopmats = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...common.errors import UnsupportedOp
 from ...ir.op import Call
 from ...topology.limits import Limits
-from ..linalg.coopmat import MANY_REGISTERS, by_guess
+from ..linalg.coopmat import by_guess
 from ..linalg.matmul_vec4 import tile_kinds
 from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS
 from ..lowering.vec4 import has_subgroup_kernels
@@ -176,7 +176,7 @@ def columns_of_lane(kind: str, columns: int) -> int:
 def tiled_lanes(kind: str, rows: int, columns: int, limits: Limits) -> int:
     """Return the invocations of a workgroup in shared memory: more where registers are few."""
     lanes = TILED_LANES
-    if limits.registers < MANY_REGISTERS:
+    if limits.few_registers:
         most = min(limits.max_invocations, limits.max_local_size[0])
         while not _fits_registers(kind, rows, columns, lanes) and 2 * lanes <= most:
             lanes *= 2
@@ -187,7 +187,7 @@ def _spills(kind: str, rows: int, columns: int, limits: Limits) -> bool:
     """Return True if sums do not fit into registers, even in the largest workgroup."""
     columns = columns_of_lane(kind, min(columns, MAX_COLUMNS))
     lanes = tiled_lanes(kind, rows, columns, limits)
-    return limits.registers < MANY_REGISTERS and not _fits_registers(kind, rows, columns, lanes)
+    return limits.few_registers and not _fits_registers(kind, rows, columns, lanes)
 
 
 def _fits_registers(kind: str, rows: int, columns: int, lanes: int) -> bool:

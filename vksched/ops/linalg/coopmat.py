@@ -53,14 +53,12 @@ gather each window once for all rows of a tile.
 """
 _SUBGROUPS = 2, 2
 """Subgroups of a workgroup, along rows and along columns."""
-MANY_REGISTERS = 200
-"""Registers of an invocation with which no tile above spills."""
 _FEW_COLUMNS, _FEW_DOWN = 64, 4
-"""Columns, and subgroups along rows, of a workgroup with fewer registers: those of Intel's GPUs,
+"""Columns, and subgroups along rows, of a workgroup with few registers: those of Intel's GPUs,
 whose compiler keeps each sum three times.
 """
 _WIDE_SUBGROUP = 16
-"""Smallest subgroup that with fewer registers holds two matrices of a product: on Xe2."""
+"""Smallest subgroup that with few registers holds two matrices of a product: on Xe2."""
 _LINE_BYTES, _GAP_BYTES = 64, 16
 """Bytes of a line in shared memory, and of the padding between two lines."""
 _OTHER_BYTES = 512
@@ -154,7 +152,7 @@ class CoopmatTile:
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
         reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
         # all invocations read the same number of 8-element vectors of a line, or some read one
-        few = limits.registers < MANY_REGISTERS
+        few = limits.few_registers
         even = all(read % self.local == 0 or few and self.local % read == 0 for read in reads)
         return whole and fits and even and self.rows * self.columns // self.local <= _MAX_SUMS
 
@@ -191,7 +189,7 @@ def _sides(
     limits: Limits, of: str, shape: tuple[int, int, int]
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield rows and columns of a workgroup, and its subgroups along both."""
-    if limits.registers < MANY_REGISTERS:
+    if limits.few_registers:
         wide = min(coopmat_subgroups(limits), default=0) >= _WIDE_SUBGROUP
         matrices = 2 if of != CONV and wide else 1
         rows = _FEW_DOWN * matrices * shape[0]
@@ -245,7 +243,7 @@ def coopmat_variants(
     """
     if min(rows, columns) < MIN_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
-    across, transposes = fp16 and not along_k, call.limits.registers >= MANY_REGISTERS
+    across, transposes = fp16 and not along_k, not call.limits.few_registers
     return tuple(
         name
         for name, tile in _tiles(call.limits, of).items()

@@ -21,7 +21,7 @@ from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...topology.limits import Limits
 from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, MAX_DISPATCHES, collapse, pad, peel
 from ..lowering.variants import chosen
-from .coopmat import MANY_REGISTERS, CoopmatTile, coopmat_tile, with_coopmats
+from .coopmat import CoopmatTile, coopmat_tile, with_coopmats
 from .matmul_subgroup import SubgroupTile, subgroup_tiles
 from .matmul_vec4 import FP16_ACC, UNALIGNED, Vec4Tile, tiles_of, vec4_tile, vec4_variants
 from .operands import (
@@ -235,7 +235,7 @@ def _is_vec8_aligned(call: Call, coopmats: CoopmatTile) -> bool:
     """Return True if both operands are float16, aligned to 8 elements, and not transposed, and if
     registers for longer reads are there.
     """
-    if call.limits.registers < MANY_REGISTERS:
+    if call.limits.few_registers:
         return False
     factors = operands_of(call)[:2]
     oriented = all(each.along_k or coopmats.untransposed for each in factors)

@@ -108,7 +108,7 @@ def _fits(call: Call, product: Product, rows: int) -> bool:
     lanes, kind = _lanes(limits), format_of(call.attrs["format"])
     if not lanes or not product.columns(rows) or limits.storage_buffers < BUFFERS:
         return False
-    most_rows = MAX_ROWS if _has_few_registers(limits) else MAX_ROW_BITS // kind.low
+    most_rows = MAX_ROWS if limits.few_registers else MAX_ROW_BITS // kind.low
     if rows > most_rows:
         return False
     local, _ = _local(k, rows, product, limits)
@@ -116,10 +116,6 @@ def _fits(call: Call, product: Product, rows: int) -> bool:
     groups = -(-call.output.shape[-1] // _group_columns(local, k, rows, product, limits))
     shared = _shared_bytes(k, rows, subgroups, kind)
     return shared <= limits.shared_bytes and groups <= limits.max_groups[0]
-
-
-def _has_few_registers(limits: Limits) -> bool:
-    return limits.registers < Limits().registers
 
 
 def _lanes(limits: Limits) -> int:
@@ -131,7 +127,7 @@ def _lanes(limits: Limits) -> int:
     sizes = [size for size in limits.subgroup_sizes if smallest <= size <= largest]
     if not (sizes and limits.subgroup_shuffle and limits.subgroup_arithmetic):
         return 0
-    usual = limits.subgroup_size in sizes and not _has_few_registers(limits)
+    usual = limits.subgroup_size in sizes and not limits.few_registers
     lanes = limits.subgroup_size if usual else sizes[0]
     return lanes if lanes <= min(limits.max_invocations, limits.max_local_size[0]) else 0
 

@@ -25,7 +25,6 @@ from ...ir.precision import may_round
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
     FP16,
-    MANY_REGISTERS,
     MIN_SIDE,
     by_guess,
     coopmat_name,
@@ -185,7 +184,7 @@ def _sizes(
     """Return the tiles of workgroups and of their subgroups."""
     if limits.software:
         return _SOFTWARE_TILES
-    if limits.registers < MANY_REGISTERS:
+    if limits.few_registers:
         return {_FEW_REGISTERS_TILE: (shape[0], 2 * shape[1])}
     return _SUBGROUP_TILES.get(subgroup, {})
 
