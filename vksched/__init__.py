@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .common.errors import NotPicklable as NotPicklable
     from .common.errors import OutOfMemory as OutOfMemory
     from .common.errors import PlanError as PlanError
+    from .common.errors import QueueFull as QueueFull
     from .common.errors import RunCancelled as RunCancelled
     from .common.errors import ShaderError as ShaderError
     from .common.errors import ShapeError as ShapeError
@@ -145,6 +146,7 @@ _PUBLIC = {
     "PlanError": "common.errors",
     "Recorder": "trace.tape",
     "CompiledGraph": "engine.executable",
+    "QueueFull": "common.errors",
     "RunCancelled": "common.errors",
     "RunReport": "engine.report.run_report",
     "RunStats": "runtime.run_stats",

@@ -123,10 +123,12 @@ class Spinner:
             self.recording.dispatch(self.pipeline, (4, 1, 1), struct.pack("I", turns))
             self.recording.barrier("shader", "host")
             self.recording.end()
-            start = time.monotonic()
-            self.recording.submit()
-            self.recording.wait(LIMIT_S)
-            self.time_s = time.monotonic() - start
+            self.time_s = min(self._timed_run() for _ in range(3))  # other load slows single runs
+
+    def _timed_run(self) -> float:
+        start = time.monotonic()
+        run(self.recording)
+        return time.monotonic() - start
 
 
 def record_chain(

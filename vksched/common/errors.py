@@ -55,6 +55,20 @@ class SamplingError(VkschedError, ValueError):
     """A parameter of `Sampling` is out of range, or logits are invalid."""
 
 
+class QueueFull(VkschedError):
+    """An inference engine's queue of requests is full.
+
+    Attributes
+    ----------
+    retry_after_s
+        The time after which a new attempt may succeed, in seconds, estimated from running requests.
+    """
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class NotPicklable(VkschedError, TypeError):
     """An object that belongs to one process was pickled or copied."""
 

@@ -1,0 +1,83 @@
+"""StepRunner: the steps of a language model over a KV cache with several slots.
+
+InferenceEngine: which tokens of which requests run next
+    | prefill(slot, chunk), decode(slots, one token each)
+    v
+StepRunner: compiled graphs of 1, 2, 4 and 8 rows over one cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class StepRunner(Protocol):
+    """The steps of one model over a KV cache with several slots: the interface between the engine,
+    which decides what runs, and the graphs, which compute it. One thread calls it.
+
+    A slot holds the keys and values of one sequence of at most `length` tokens. Logits of a row do
+    not depend on the other rows of its step, to the bit.
+    """
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """The sizes of prompt chunks in tokens, ascending."""
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """The numbers of rows of decode steps that have a graph of their own, ascending."""
+
+    def prefill(
+        self, slot: int, ids: Sequence[int], start: int, *, all_logits: bool = False
+    ) -> Logits:
+        """Append a chunk of a prompt to a slot that holds `start` tokens.
+
+        Returns
+        -------
+        Logits
+            The logits after the last token, (vocabulary,), or after each token,
+            (len(ids), vocabulary).
+
+        Raises
+        ------
+        StateLost
+            A device with a part of the cache was lost: all slots are empty now.
+        """
+
+    def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
+        """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
+        """
+
+    def copy_rows(self, source: int, target: int, tokens: int) -> None:
+        """Copy the keys and values of the first tokens of a slot to another one, on the devices."""
+
+    def read_rows(self, slot: int, tokens: int) -> Sequence[np.ndarray[Any, Any]]:
+        """Return the keys and values of the first tokens of a slot, in host memory."""
+
+    def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Write keys and values that `read_rows` returned to a slot."""
+
+    def prepare(self) -> None:
+        """Compile all steps."""
+
+    def close(self) -> None:
+        """Free the compiled steps and the KV cache."""
