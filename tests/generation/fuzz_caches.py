@@ -99,7 +99,7 @@ class Caches:
     def layers(self) -> Any:
         model = vs.load(self.path)
         assert isinstance(model, LanguageModel)
-        about = model, model.cache(32), SIZES, TOPOLOGY
+        about = model, model.cache(32), SIZES, TOPOLOGY, ()
         measured = layer_cost_cache.cached_or_measured(
             *about, lambda: place_layers._measured(*about)
         )

@@ -54,7 +54,7 @@ def build_model(path: Path, tiny: Tiny = TINY) -> LanguageModel:
 
 def asked(model: LanguageModel, topology: Topology = TOPOLOGY, measures: bool = True) -> LayerCosts:
     """Return the costs of layers. measures: True if they are measured, and not read."""
-    about, calls = (model, model.cache(64), SIZES, topology), []
+    about, calls = (model, model.cache(64), SIZES, topology, ()), []
 
     def measure() -> LayerCosts:
         calls.append(1)
@@ -102,8 +102,9 @@ def test_all_that_decides_is_another_key(
         cache_type: str = "f32",
         sizes: tuple[int, ...] = SIZES,
         topology: Topology = TOPOLOGY,
+        modes: tuple[str, ...] = (),
     ) -> str:
-        return cache_key(model, model.cache(length, cache_type), sizes, topology)
+        return cache_key(model, model.cache(length, cache_type), sizes, topology, modes)
 
     def with_card(**changes: Any) -> Topology:
         first, *others = TOPOLOGY.devices
@@ -119,6 +120,7 @@ def test_all_that_decides_is_another_key(
         key(build_model(tmp_path / "typed.gguf", replace(TINY, kind="Q8_0"))),
         key(build_model(tmp_path / "biased.gguf", replace(TINY, biases=True))),
         key(build_model(tmp_path / "based.gguf", replace(TINY, base=500.0))),
+        key(modes=("mixed", "mixed", "float32")),
         key(topology=with_card(bytes_per_s=1e9)),
         key(topology=with_card(limits=replace(TOPOLOGY.devices[0].limits, storage_buffers=4))),
         key(topology=with_card(disabled_reason="it is lost")),
@@ -291,7 +293,7 @@ def test_several_at_once(model: LanguageModel, folder: Path) -> None:
     found: list[LayerCosts] = []
 
     def start() -> None:
-        about = model, model.cache(64), SIZES, TOPOLOGY
+        about = model, model.cache(64), SIZES, TOPOLOGY, ()
         found.append(cached_or_measured(*about, lambda: measured))
 
     threads = [threading.Thread(target=start) for _ in range(8)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,14 @@ from tiny_vocabularies import byte_pair
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.generation.generator import Generator
-from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out
+from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out, place_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits
+from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.presets import card
 from vksched.topology.topology import Topology
 
 SIZES = (1, 8, 32)
@@ -49,6 +51,15 @@ def layout(model: LanguageModel, *specs: DeviceSpec) -> LayerPlacement:
     return lay_out(model, model.cache(64), SIZES, Topology((*specs, CPU)))
 
 
+@dataclass
+class PlacedBy:
+    """A scheduler as layer placement sees it."""
+
+    topology: Topology
+    policy: str = "auto"
+    with_cpu: bool = True
+
+
 def where(found: LayerPlacement) -> str:
     return "".join(map(str, found.partition.devices))
 
@@ -69,6 +80,30 @@ def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
     assert set(rest) == {"0", "1", "2"}, "what has no room is on the CPU"
     assert where(layout(model, *cards(0.1, 40))) == "111111"
     assert where(layout(model, *cards(0.1))) == "111111"
+
+
+def test_layers_are_placed_by_the_precision_of_their_device(tmp_path: Path) -> None:
+    """A card was measured to be ten times as fast in mixed; the CPU stays in float32."""
+    model, _ = build_model(tmp_path, replace(TINY, kind="Q8_0"))
+    measured = {"*": 1.0, "quantized_linear+mixed": 0.1, "quantized_linear+epilogue+mixed": 0.1}
+    curves = [
+        Curve(f"{call}/{bound}", ((-20.0, factor),))
+        for call, factor in measured.items()
+        for bound in ("bytes", "flops")
+    ]
+    fast = replace(card("rtx3060").spec("vulkan:0"), costs=PerfModel(tuple(curves), calls=1))
+    topology = Topology((fast, CPU))
+    scheduler = PlacedBy(topology)
+    costs = {}
+    for precision in ("float32", "mixed", "auto"):
+        about = scheduler, model, model.cache(64), SIZES, {"null:9"}
+        found = place_layers(*about, precision)
+        assert found is not None
+        costs[precision] = {layer.name: layer for layer in found.layers}["blk.1"]
+    single, mixed, auto = costs.values()
+    assert mixed.read_s[0] < single.read_s[0]
+    assert auto.read_s == (mixed.read_s[0], single.read_s[1])
+    assert auto.weights == single.weights and auto.cache_bytes == single.cache_bytes
 
 
 def test_a_device_that_cannot_run_the_model_keeps_it_from_no_other(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from selection import spread
 import vksched as vs
 from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
 from vksched.ir.op import Call, Op
+from vksched.ir.precision import precision_of
 from vksched.plan.costs.node_cost import family_of, node_seconds
 from vksched.plan.types.offsets import aligned
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import Curve, PerfModel
+from vksched.topology.presets import card
 from vksched.trace import SystemClock
 from vksched.tuning.benchmarker import DeviceBenchmarker, Transfer
 from vksched.tuning.calibrate_device import (
@@ -32,7 +34,11 @@ from vksched.tuning.calibrate_device import (
     SPREAD_S,
     calibrate,
 )
-from vksched.tuning.calibration_samples import calibration_samples, typical_samples
+from vksched.tuning.calibration_samples import (
+    calibration_samples,
+    device_samples,
+    typical_samples,
+)
 from vksched.tuning.calibration_types import Calibration, Overheads, speeds_of
 from vksched.tuning.calibrator import open_benchmarker_of
 from vksched.tuning.measurement import Measurement
@@ -258,6 +264,19 @@ def test_typical_samples_have_all_families_and_sizes() -> None:
     for family in set(families):
         sizes = [w.estimate_s for w, f in zip(wanted, families, strict=True) if f == family]
         assert max(sizes) > 100 * min(sizes), family
+
+
+def test_gpus_with_float16_are_measured_in_mixed_too() -> None:
+    graph, gpu = typical_samples(), card("rtx3060").spec("vulkan:0")
+    software = replace(gpu, limits=replace(gpu.limits, software=True))
+    single = calibration_samples(graph, gpu)
+    assert device_samples(graph, software) == calibration_samples(graph, software)
+    both = device_samples(graph, gpu)
+    mixed = [call for call in both if precision_of(call.call.attrs) == "mixed"]
+    assert [call for call in both if call not in mixed] == single
+    assert {call.op.name for call in mixed} >= {"matmul", "conv", "attention"}
+    assert not {call.place for call in mixed} & {call.place for call in single}
+    assert precision_of(both[1].call.attrs) == "mixed", "a small budget covers both"
 
 
 def test_equal_calls_of_a_graph_are_measured_once() -> None:

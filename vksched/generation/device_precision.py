@@ -31,21 +31,25 @@ CHAT_PRECISIONS = (*PRECISIONS, AUTO, FAST)
 FLOAT32_CACHE, FLOAT16_CACHE = "f32", "f16"
 
 
-def computes_float16(spec: DeviceSpec) -> bool:
-    """Return True for a GPU with float16, which is no software driver."""
-    return spec.kind != "cpu" and spec.limits.float16 and not spec.limits.software
-
-
 def mode_of(spec: DeviceSpec, word: str) -> str:
     """Return the precision mode of a device. word: AUTO or FAST."""
-    if computes_float16(spec):
+    if spec.computes_float16:
         return MIXED
     return BYTES if word == FAST and spec.kind == "cpu" else SINGLE
 
 
+def modes_of(topology: Topology, precision: Precision) -> tuple[str, ...]:
+    """Return the precision mode of each device, by which layers are placed. Of a precision by names
+    it is the mode of all other names.
+    """
+    word = precision if isinstance(precision, str) else precision.get("*", SINGLE)
+    by_device = word in (AUTO, FAST)
+    return tuple(mode_of(spec, word) if by_device else word for spec in topology.devices)
+
+
 def cache_type_of(spec: DeviceSpec) -> str:
     """Return the element type of the KV cache of layers on a device."""
-    return FLOAT16_CACHE if computes_float16(spec) else FLOAT32_CACHE
+    return FLOAT16_CACHE if spec.computes_float16 else FLOAT32_CACHE
 
 
 def cache_type_of_mode(precision: Precision) -> str:

@@ -313,7 +313,7 @@ class Generator:
         self._cache = self._placement_cache()
         if self._user_placement is None:
             about = self._scheduler, self._model, self._cache, self._sizes
-            layer_placement = place_layers(*about, self._full)
+            layer_placement = place_layers(*about, self._full, self._placement_precision)
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
@@ -349,9 +349,14 @@ class Generator:
 
     def _placement_cache(self) -> KeyValueCache:
         """Return the KV cache by which layers are placed."""
-        precision = SINGLE if self._overflow.is_exact else self._asked
-        kind = self._cache_type or placement_cache_type(self._scheduler.topology, precision)
+        topology = self._scheduler.topology
+        kind = self._cache_type or placement_cache_type(topology, self._placement_precision)
         return self._model.cache(self.length, self._overflow.cache_type(kind))
+
+    @property
+    def _placement_precision(self) -> Precision:
+        """The precision by which layers are placed."""
+        return SINGLE if self._overflow.is_exact else self._asked
 
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:

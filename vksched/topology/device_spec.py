@@ -120,6 +120,11 @@ class DeviceSpec(WeaklyReferenced):
         """Return True if it computes on the cores of its host, as numpy and software drivers do."""
         return self.kind == "cpu" or self.limits.software
 
+    @property
+    def computes_float16(self) -> bool:
+        """Return True for a GPU with float16, which is no software driver."""
+        return self.kind != "cpu" and self.limits.float16 and not self.limits.software
+
 
 KINDS = ("vulkan", "null", "cpu")
 

@@ -18,6 +18,7 @@ from ..common.dtypes import FLOAT16, FLOAT32, INT32, numpy_dtype
 from ..ir.build_graph import build_graph
 from ..ir.graph import Graph
 from ..ir.op import Call, Op
+from ..ir.precision import MIXED, precision_of
 from ..ir.tensor import Tensor, input, weight
 from ..ops.attention.attention import attention
 from ..ops.conv.conv import conv
@@ -31,6 +32,7 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_mean, reduce_sum
 from ..ops.reduction.softmax import softmax
+from ..passes.set_precision import set_precision
 from ..plan.costs.node_cost import (
     call_cost,
     call_of,
@@ -85,6 +87,20 @@ class CalibrationSample:
             self.bound,
             round(math.log2(max(self.estimate_s, MIN_S))),
         )
+
+
+def device_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:
+    """Return the calls of a graph that a device supports, on a GPU with float16 also in mixed
+    precision, in which it runs language models.
+    """
+    samples = calibration_samples(graph, spec)
+    if not spec.computes_float16:
+        return samples
+    mixed = calibration_samples(
+        set_precision(graph, {node.id: MIXED for node in graph.nodes}), spec
+    )
+    rounded = (sample for sample in mixed if precision_of(sample.call.attrs) == MIXED)
+    return [s for pair in zip_longest(samples, rounded) for s in pair if s is not None]
 
 
 def calibration_samples(graph: Graph, spec: DeviceSpec) -> list[CalibrationSample]:

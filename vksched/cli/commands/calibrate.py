@@ -78,11 +78,11 @@ def _measured(
 ) -> dict[str, Any]:
     """Measure one device and return its measurements."""
     from ...trace import SystemClock
-    from ...tuning.calibration_samples import calibration_samples
+    from ...tuning.calibration_samples import device_samples
     from ...tuning.measurement import progress_bar
 
     spec = tuner.tuned(calibrator.costed(device.spec))
-    wanted = [call for graph in graphs for call in calibration_samples(graph, spec)]
+    wanted = [call for graph in graphs for call in device_samples(graph, spec)]
     try:
         with progress_bar(quiet, "calibrating") as tell:
             known = calibrator.measure(

@@ -40,7 +40,8 @@ class MemoryFit:
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         topology, _, with_cpu = topology_of(devices, topology_file)
         self._cache_type = cache_type or placement_cache_type(topology, AUTO)
-        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, self._cache_type)
+        sizes = sizes_of(self.ctx)
+        forecaster = Forecaster(model, self.ctx, sizes, with_cpu, self._cache_type, AUTO)
         self._found = forecaster.compare(topology)
         self._rows: list[tuple[Outcome, Forecast | None]] = [
             (row, forecaster.forecast(row.topology)) for row in self._found.rows

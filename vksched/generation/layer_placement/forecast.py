@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.errors import OutOfMemory
 from ...engine.request import Request, plan_by_policy
+from ...engine.request_precision import Precision, apply_precision
 from ...ir.build_graph import build_graph
 from ...ir.graph import Graph
+from ...ir.precision import SINGLE
 from ...plan.plan import Plan
 from ...plan.simulation.simulate_plan import simulate
 from ...planner.what_if import Comparison, MachineChange, compare
 from ...topology.topology import Topology
+from ..device_precision import AUTO, FAST, modes_of, precision_by_name
 from .layer_costs import measure_layers
 from .partition_layers import PARTS, LayerRange
 from .place_layers import LayerPlacement, decide
@@ -73,7 +76,7 @@ class Forecast:
 class Forecaster:
     """Predicts the performance of a model with a context of `ctx` tokens on any machine. sizes: the
     sizes of compiled steps in tokens, from 1 on. with_cpu: the CPU competes with other devices.
-    cache_type: the element type of the KV cache.
+    cache_type: the element type of the KV cache. precision: a mode, or AUTO or FAST.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Forecaster:
         sizes: Sequence[int],
         with_cpu: bool = False,
         cache_type: str = "f32",
+        precision: str = SINGLE,
     ) -> None:
         meta = model.meta()
         cache = meta.cache(ctx, cache_type)
@@ -91,6 +95,7 @@ class Forecaster:
         self._ctx = ctx
         self._sizes = tuple(sizes)
         self._with_cpu = with_cpu
+        self._precision = precision
         self._known: list[tuple[Topology, LayerPlacement, tuple[Plan, Plan]]] = []
 
     def compare(self, topology: Topology, changes: Sequence[MachineChange] = ()) -> Comparison:
@@ -119,7 +124,8 @@ class Forecaster:
         for known, layer_placement, plans in self._known:
             if known == topology:
                 return layer_placement, plans
-        measured = measure_layers(self._write, self._read, self._sizes, topology)
+        modes = modes_of(topology, self._precision)
+        measured = measure_layers(self._write, self._read, self._sizes, topology, modes)
         layer_placement = LayerPlacement(
             topology, measured, decide(measured, topology, self._with_cpu)
         )
@@ -129,8 +135,12 @@ class Forecaster:
 
     def _plan(self, graph: Graph, layer_placement: LayerPlacement) -> Plan:
         """Return the plan of a step, built as the scheduler builds it."""
-        topology = layer_placement.topology
-        request = Request(graph, tuple(layer_placement.placement.items()), {}).optimized(topology)
+        topology, placed = layer_placement.topology, layer_placement.placement
+        precision: Precision = self._precision
+        if precision in (AUTO, FAST):
+            precision = precision_by_name(precision, placed, topology)
+        graph = apply_precision(graph, {}, SINGLE, precision, None)
+        request = Request(graph, tuple(placed.items()), {}).optimized(topology)
         return plan_by_policy(request, topology, with_cpu=self._with_cpu)
 
 

@@ -3,12 +3,13 @@ estimation.
 
     <cache>/layers/<hash of the inputs>.json: {"format", "key", "digest", "measured"}
 
-The hash covers the model's hyperparameters and tensors, the KV cache, the steps, the machine
-without its free memory, and the code; any change selects another file. The cache is optional: if a
-file is missing or has another format, or if the folder cannot be read or written, costs are
-estimated again. A damaged file, or one with another key, is set aside with a warning. Plausible
-numbers are trusted, because they affect only speed. Files are replaced atomically under a lock, so
-any number of processes may read and write. Examples: tests/generation/test_layer_cost_cache.py.
+The hash covers the model's hyperparameters and tensors, the KV cache, the steps and their
+precision, the machine without its free memory, and the code; any change selects another file. The
+cache is optional: if a file is missing or has another format, or if the folder cannot be read or
+written, costs are estimated again. A damaged file, or one with another key, is set aside with a
+warning. Plausible numbers are trusted, because they affect only speed. Files are replaced
+atomically under a lock, so any number of processes may read and write. Examples:
+tests/generation/test_layer_cost_cache.py.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ def cached_or_measured(
     cache: KeyValueCache,
     sizes: Sequence[int],
     topology: Topology,
+    modes: Sequence[str],
     measure: Callable[[], LayerCosts],
 ) -> LayerCosts:
     """Return the cached layer costs, or call `measure` and cache its result."""
     files = DiskCache(folder_of("layers"), "layers", REMEDY, MAX_FILES)
     if files.folder is None or model.hyper.layers < MIN_LAYERS:
         return measure()
-    key = cache_key(model, cache, sizes, topology)
+    key = cache_key(model, cache, sizes, topology, modes)
     name = f"{key}.json"
     found = files.get(name, lambda content: _parse(content, key, topology))
     if found is None:
@@ -74,15 +76,20 @@ def cached_or_measured(
 
 
 def cache_key(
-    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
+    model: LanguageModel,
+    cache: KeyValueCache,
+    sizes: Sequence[int],
+    topology: Topology,
+    modes: Sequence[str],
 ) -> str:
-    """Return a hash of all inputs of the layer costs."""
+    """Return a hash of all inputs of the layer costs. modes: the precision of each device."""
     # free memory changes the budget, not the cost of a layer
     bare = replace(topology, devices=tuple(replace(d, memory_bytes=0) for d in topology.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     fields = (
         *(FORMAT, code_files(), native_kernels.native is not None, repr(model.hyper), tensors),
-        *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(topology.links.default)),
+        *(cache.length, cache.dtype, list(sizes), list(modes)),
+        *(bare.as_dict(), repr(topology.links.default)),
     )
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 

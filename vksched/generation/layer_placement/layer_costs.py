@@ -1,12 +1,12 @@
 """Layer costs: estimates the time and memory of each layer of a language model on each device.
 
     decode step, prefill microbatch --passes--> nodes by layer --plan/costs--> seconds
-                                                '--> weights, KV cache: bytes
+    in the precision of each device             '--> weights, KV cache: bytes
 
 Nodes are assigned to layers by name: "token_embd", "blk.0", "blk.1", ..., "output". Nodes outside
 of all layers, such as rotary tables and masks, count as free. A node that a device cannot run is
 costed on the CPU, with the transfers there and back. Complexity: the passes and one plan for each
-of the two steps. Examples: tests/generation/test_place_layers.py.
+of the two steps and each precision mode. Examples: tests/generation/test_place_layers.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from functools import cached_property
 from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
 from ...ir.graph import Graph, Node
+from ...ir.precision import SINGLE
+from ...passes.set_precision import set_precision
 from ...plan.costs import node_cost
 from ...plan.costs.op_support import OpSupport
 from ...plan.plan import Plan
@@ -54,36 +56,34 @@ class LayerCosts:
 
 
 def measure_layers(
-    write: Graph, read: Graph, sizes: Sequence[int], topology: Topology
+    write: Graph, read: Graph, sizes: Sequence[int], topology: Topology, modes: Sequence[str] = ()
 ) -> LayerCosts:
     """Return the costs of layers.
 
     write: the decode step of one token. read: the largest step, whose sizes in tokens, from 1 on,
-    are all that will be compiled.
+    are all that will be compiled. modes: the precision mode of each device; float32 if empty.
     """
-    writing, reading = _Step(write, topology), _Step(read, topology)
+    modes = modes or [SINGLE] * len(topology.devices)
+    writing, reading = _StepCosts(write, topology, modes), _StepCosts(read, topology, modes)
     times = sum(sizes[1:]) / sizes[-1]
-    shared_bytes = round(
-        len(sizes) * writing.table_bytes + writing.flow_bytes + times * reading.flow_bytes
-    )
+    one, many = writing.step, reading.step
+    shared_bytes = round(len(sizes) * one.table_bytes + one.flow_bytes + times * many.flow_bytes)
     layers = [
         Layer(
             name,
-            writing.weights(name),
-            writing.cache_bytes(name),
-            round(
-                writing.next_value_bytes(name) + (len(sizes) - 1) * reading.next_value_bytes(name)
-            ),
+            one.weights(name),
+            one.cache_bytes(name),
+            round(one.next_value_bytes(name) + (len(sizes) - 1) * many.next_value_bytes(name)),
             writing.seconds(name),
             reading.seconds(name),
             _experts(name, writing, reading),
         )
-        for name in writing.layers
+        for name in one.layers
     ]
     devices = range(len(topology.devices))
-    range_s = [(writing.range_s(device), reading.range_s(device)) for device in devices]
+    range_s = [(one.range_s(device), many.range_s(device)) for device in devices]
     places = places_of(topology, shared_bytes, range_s)
-    about = sizes[-1], reading.hidden_bytes
+    about = sizes[-1], many.hidden_bytes
     return LayerCosts(tuple(layers), places, shared_bytes, *about)
 
 
@@ -102,15 +102,43 @@ def places_of(
     )
 
 
-def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:
-    size_bytes = sum(b for key, b in writing.weights(name).items() if EXPERTS in key)
+def _experts(name: str, writing: _StepCosts, reading: _StepCosts) -> Experts | None:
+    size_bytes = sum(b for key, b in writing.step.weights(name).items() if EXPERTS in key)
     if not size_bytes:
         return None
     return Experts(size_bytes, writing.experts_s(name), reading.experts_s(name))
 
 
+class _StepCosts:
+    """The seconds of one step on a machine whose devices compute in their own precision modes.
+
+    step: the step in the first device's mode, which has the sizes.
+    """
+
+    def __init__(self, graph: Graph, topology: Topology, modes: Sequence[str]) -> None:
+        self._cpu = topology.cpu
+        by_mode = {
+            mode: _Step(set_precision(graph, {n.id: mode for n in graph.nodes}), topology)
+            for mode in dict.fromkeys(modes)
+        }
+        self._by_device = [by_mode[mode] for mode in modes]
+        self.step = self._by_device[0]
+
+    def seconds(self, name: str) -> tuple[float, ...]:
+        """Return the seconds of a layer's nodes on each device."""
+        return tuple(step.seconds(name, d) for d, step in enumerate(self._by_device))
+
+    def experts_s(self, name: str) -> tuple[float, ...]:
+        """Return, for each device, the extra seconds of a layer whose experts are on the CPU."""
+        on_cpu_s = self._by_device[self._cpu].experts_s(name, self._cpu)
+        return tuple(
+            on_cpu_s - step.experts_s(name, device) + step.round_trip_s(device)
+            for device, step in enumerate(self._by_device)
+        )
+
+
 class _Step:
-    """One step on a machine."""
+    """One step on a machine, in one precision mode."""
 
     def __init__(self, graph: Graph, topology: Topology) -> None:
         self.graph = Request(graph, (), {}).optimized(topology).graph
@@ -157,20 +185,15 @@ class _Step:
         )
         return max(0, memory.peak_bytes - held) + 2 * self._crossing_bytes
 
-    def seconds(self, name: str) -> tuple[float, ...]:
-        """Return the seconds of a layer's nodes on each device."""
-        devices = range(len(self.topology.devices))
-        return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
+    def seconds(self, name: str, device: int) -> float:
+        """Return the seconds of a layer's nodes on a device."""
+        return sum(self._node_s(node, device) for node in self.layers[name])
 
-    def experts_s(self, name: str) -> tuple[float, ...]:
-        """Return, for each device, the extra seconds of a layer whose experts are on the CPU."""
+    def experts_s(self, name: str, device: int) -> float:
+        """Return the seconds of a layer's experts on a device."""
         inside = f"{name}.{INSIDE}."
-        nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
-        on_cpu_s = sum(self._node_s(node, self.topology.cpu) for node in nodes)
-        return tuple(
-            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._round_trip_s(device)
-            for device in range(len(self.topology.devices))
-        )
+        nodes = (node for node in self.layers[name] if node.name.startswith(inside))
+        return sum(self._node_s(node, device) for node in nodes)
 
     def range_s(self, device: int) -> float:
         """Return the overhead of a layer range in seconds: transfers of hidden states to and from
@@ -183,9 +206,9 @@ class _Step:
     def _node_s(self, node: Node, device: int) -> float:
         if self._support.supports(node, device):
             return self._support.node_seconds(node.id, device)
-        return self._support.node_seconds(node.id, self.topology.cpu) + self._round_trip_s(device)
+        return self._support.node_seconds(node.id, self.topology.cpu) + self.round_trip_s(device)
 
-    def _round_trip_s(self, device: int) -> float:
+    def round_trip_s(self, device: int) -> float:
         """Return the seconds of a round trip from a device to the CPU."""
         specs = self.topology.devices
         both = node_cost.submission_seconds(specs[device]) + node_cost.submission_seconds(specs[-1])

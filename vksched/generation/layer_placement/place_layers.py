@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...common.dtypes import numpy_dtype
 from ...ir.build_graph import build_graph
+from ...ir.precision import SINGLE
 from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Topology
+from ..device_precision import modes_of
 from .layer_cost_cache import cached_or_measured
 from .layer_costs import BETWEEN, EXPERTS, INSIDE, LayerCosts, measure_layers
 from .partition_layers import Experts, Layer, LayerPartition, LayerRange, partition_layers
 
 if TYPE_CHECKING:
+    from ...engine.request_precision import Precision
     from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
@@ -137,11 +140,12 @@ def place_layers(
     cache: KeyValueCache,
     sizes: Sequence[int],
     full: Container[str] = (),
+    precision: Precision = SINGLE,
 ) -> LayerPlacement | None:
     """Return the placement of a model's layers, or None if there is no choice to make: only the CPU
     works, one device surely has room for everything, or the policy does not optimize.
 
-    full: names of devices that ran out of memory.
+    full: names of devices that ran out of memory. precision: the precision of the model's steps.
     """
     topology = scheduler.topology
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
@@ -149,7 +153,7 @@ def place_layers(
         return None
     if not full and takes_all(scheduler, model, cache):
         return None
-    about = model, cache, sizes, topology
+    about = model, cache, sizes, topology, modes_of(topology, precision)
     measured = cached_or_measured(*about, lambda: _measured(*about))
     return LayerPlacement(topology, measured, decide(measured, topology, scheduler.with_cpu, full))
 
@@ -186,11 +190,15 @@ def lay_out(
 
 
 def _measured(
-    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
+    model: LanguageModel,
+    cache: KeyValueCache,
+    sizes: Sequence[int],
+    topology: Topology,
+    modes: Sequence[str] = (),
 ) -> LayerCosts:
     steps = (model.step(cache, size) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
-    return measure_layers(write, read, sizes, topology)
+    return measure_layers(write, read, sizes, topology, modes)
 
 
 def decide(

@@ -23,6 +23,7 @@ from ...common.dtypes import FLOAT16
 from ...common.errors import UnsupportedOp
 from ...ir.graph import Graph, Node
 from ...ir.op import EPILOGUE, Call, Op, Work
+from ...ir.precision import SINGLE, precision_of
 from ...ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
 from ...ops.lowering.variants import Choice
 from ...storage.weak_map import WeakIdMap
@@ -267,7 +268,7 @@ def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
 
 def call_signature(op: Op, call: Call) -> str:
     """Return an op with the attributes that separate its calls, as "matmul+transpose_b": flags,
-    groups, quantized operands and an epilogue. Kernels differ in these.
+    groups, quantized operands, an epilogue and a precision. Kernels differ in these.
     """
     ways = [
         name for name, value in call.attrs.items() if value is True and name not in IGNORED_FLAGS
@@ -278,6 +279,8 @@ def call_signature(op: Op, call: Call) -> str:
         ways.append(FLOAT16)
     if EPILOGUE in call.attrs:
         ways.append(EPILOGUE)
+    if (mode := precision_of(call.attrs)) != SINGLE:
+        ways.append(mode)
     return "+".join([op.name, *ways])
 
 
