@@ -312,8 +312,8 @@ class Generator:
         self._sizes = sizes_of(self.length)
         self._cache = self._placement_cache()
         if self._user_placement is None:
-            about = self._scheduler, self._model, self._cache, self._sizes
-            layer_placement = place_layers(*about, self._full, self._placement_precision)
+            about = self._scheduler, self._model, self._cache, self._sizes, self._full
+            layer_placement = place_layers(*about, self._overflow.precision(self._asked))
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
@@ -349,14 +349,9 @@ class Generator:
 
     def _placement_cache(self) -> KeyValueCache:
         """Return the KV cache by which layers are placed."""
-        topology = self._scheduler.topology
-        kind = self._cache_type or placement_cache_type(topology, self._placement_precision)
+        asked = self._scheduler.topology, self._overflow.precision(self._asked)
+        kind = self._cache_type or placement_cache_type(*asked)
         return self._model.cache(self.length, self._overflow.cache_type(kind))
-
-    @property
-    def _placement_precision(self) -> Precision:
-        """The precision by which layers are placed."""
-        return SINGLE if self._overflow.is_exact else self._asked
 
     def _run(self, size: int) -> CompiledGraph:
         if size not in self._runs:

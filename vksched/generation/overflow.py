@@ -51,6 +51,10 @@ class OverflowFallback:
         """True if the model is computed in float32."""
         return self.level == EXACT
 
+    def precision(self, asked: Precision) -> Precision:
+        """Return the precision by which layers are placed. asked: that without an overflow."""
+        return SINGLE if self.is_exact else asked
+
     def cache_type(self, asked: str) -> str:
         """Return the element type of the KV cache. asked: that without an overflow."""
         return FLOAT32_CACHE if self._has_float32_cache else asked

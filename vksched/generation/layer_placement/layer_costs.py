@@ -141,7 +141,9 @@ class _Step:
     """One step on a machine, in one precision mode."""
 
     def __init__(self, graph: Graph, topology: Topology) -> None:
-        self.graph = Request(graph, (), {}).optimized(topology).graph
+        # weights of pinned layers are not converted to another type
+        pinned = [("*", spec.name) for spec in topology.devices if not spec.disabled_reason]
+        self.graph = Request(graph, tuple(pinned[:1]), {}).optimized(topology).graph
         self.topology = topology
         self._support = OpSupport(self.graph, topology)
         self._plan = _planned(self.graph, topology)
