@@ -103,6 +103,7 @@ def render(source: str, **values: object) -> str:
             "1[2]",
         ),
         ("{% set n = namespace(l=[]) %}{% set _ = n.l.append('a') %}{{ n.l | join }}", "a"),
+        ("{{ 'in 2024 {'.strip() }}", "in 2024 {"),
         ("{{ messages[:0].append(1) }}", "None"),
         ("{{ tools | map(attribute='a') | tojson }}", '["<é>"]'),
         ("""{{ ('{"x": [1, null]}' | from_json).x | tojson }}""", "[1, null]"),

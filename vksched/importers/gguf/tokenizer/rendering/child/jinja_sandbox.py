@@ -60,7 +60,7 @@ _WIDE_BRACES = re.compile(r"\{[^}]*([0-9]{4}|\{)")
 """Formats with a width of thousands of characters, or with a width from an argument."""
 
 
-class _Given(list[Any]):
+class _ConstantList(list[Any]):
     """A list among the variables of a template, which the template may not change."""
 
 
@@ -209,11 +209,11 @@ def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = 
 
 
 def _protected(value: Any) -> Any:
-    """Return a variable whose lists are `_Given`."""
+    """Return a variable whose lists are `_ConstantList`."""
     if isinstance(value, dict):
         return {key: _protected(each) for key, each in value.items()}
     if isinstance(value, list):
-        return _Given(map(_protected, value))
+        return _ConstantList(map(_protected, value))
     return value
 
 
@@ -345,7 +345,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         owner = getattr(value, "__self__", None)
-        if isinstance(owner, str) and _WIDE_BRACES.search(owner):
+        formats = getattr(value, "__name__", "") in ("format", "format_map")
+        if formats and isinstance(owner, str) and _WIDE_BRACES.search(owner):
             raise SecurityError(f"expected a format without wide fields, got {owner[:60]!r}")
         return super().wrap_str_format(value)
 
