@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from .chunk_grid import Chunk
 
@@ -28,6 +29,13 @@ class CachedPrefix:
     def prompt_tokens(self) -> int:
         """The number of tokens that chunks of a prompt computed."""
         return self.chunks[-1].end if self.chunks else 0
+
+    def tokens_of_full_chunks(self, size: int) -> int:
+        """Return the number of tokens in the first chunks of a size: longer prompts with these
+        tokens have the same chunks.
+        """
+        full = takewhile(lambda chunk: chunk.count == size, self.chunks)
+        return size * sum(1 for _ in full)
 
     def clear(self) -> None:
         self.tokens.clear()

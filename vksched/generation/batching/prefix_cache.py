@@ -66,6 +66,8 @@ class PrefixCache:
         """Prepare a slot for its request: move to host memory what it does not reuse."""
         chunks, prefix = self._chunks(state), slot.prefix
         match, reusable = self._match(prefix, state, chunks), self._reusable(prefix)
+        for entry in [e for e in self.host.entries if self._match(e.prefix, state, chunks) > match]:
+            self.host.use(entry)  # not to be dropped for what this slot held
         if match < reusable and self.host.limit_bytes:
             idle = prefix.first(reusable)
             others = (other.prefix for other in self._slots if other is not slot)
@@ -118,8 +120,10 @@ class PrefixCache:
         return prefix.exact_match(state.text, chunks, state.request.cache_key)
 
     def _reusable(self, prefix: CachedPrefix) -> int:
-        """Return the number of tokens of a prefix that any request could reuse."""
-        return len(prefix.tokens) if self._reuse_decoded else prefix.prompt_tokens
+        """Return the number of tokens of a prefix that a longer prompt could reuse."""
+        if self._reuse_decoded:
+            return len(prefix.tokens)
+        return prefix.tokens_of_full_chunks(self._runner.chunk_sizes[-1])
 
     def _chunks(self, state: RequestState) -> list[Chunk]:
         """Return the chunks of a request's prompt, and of its answer if it must be read again."""
