@@ -148,7 +148,7 @@ def test_the_time_until_a_slot_is_free() -> None:
     engine = InlineEngine(SimulatedSteps(slots=1, length=4096), max_queue=0)
     stream = engine.submit([1], 1001)
     next(stream), next(stream)
-    assert engine.core.retry_after_s() == pytest.approx(999 * 0.02)
+    assert engine.core._scheduler.retry_after_s(float("inf")) == pytest.approx(999 * 0.02)
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,11 @@ class Interleavings(RuleBasedStateMachine):
         self.engine.steps.before_call = fail
 
     def has_slot(self, running: Running) -> bool:
-        return any(slot.state is running.stream._state for slot in self.core._slots)
+        return any(slot.state is running.stream._state for slot in self.core._scheduler.slots)
 
     def has_ended(self, running: Running) -> bool:
         state = running.stream._state
-        return state not in self.core._queue._waiting and not self.has_slot(running)
+        return state not in self.core._scheduler.queue._waiting and not self.has_slot(running)
 
     def step(self) -> None:
         losses = self.core.counters().device_losses
@@ -137,7 +137,7 @@ class Interleavings(RuleBasedStateMachine):
         self.step()
         self.fails = False
         for running in self.running:
-            running.may_fail |= running.stream._state not in self.core._queue._waiting
+            running.may_fail |= running.stream._state not in self.core._scheduler.queue._waiting
         failed = self.core.counters().finished.get("error", 0) - before
         assert failed <= (
             2 if "decode" in [entry[0] for entry in self.engine.steps.log[-2:]] else 1
@@ -178,8 +178,8 @@ class Interleavings(RuleBasedStateMachine):
         self.engine.run()
         counters = self.core.counters()
         assert (counters.running, counters.waiting) == (0, 0)
-        assert not self.core._prefilling
-        host = self.core._prefixes.host
+        assert not self.core._scheduler._prefilling
+        host = self.core._scheduler.prefixes.host
         used = sum(entry.nbytes for entry in host.entries)
         assert used == counters.host_cache_bytes <= host.limit_bytes
 

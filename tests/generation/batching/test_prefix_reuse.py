@@ -199,7 +199,7 @@ def test_common_prefix(known: list[int], text: list[int], count: int) -> None:
 def test_truncation_keeps_whole_chunks() -> None:
     engine = InlineEngine()
     assert len(list(engine.stream(CompletionRequest(tuple(SYSTEM), 3)))) == 3
-    prefix = engine.core._slots[0].prefix
+    prefix = engine.core._scheduler.slots[0].prefix
     assert (len(prefix.tokens), prefix.prompt_tokens) == (26, 24)
     assert prefix.first(23).prompt_tokens == 16
     assert prefix.first(24).is_part_of(prefix)

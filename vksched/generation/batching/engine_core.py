@@ -1,13 +1,8 @@
 """EngineCore: the steps of an inference engine with continuous batching.
 
-    queue --a free slot--> prefill, chunk by chunk --> decode, one row of each step --> end
-                           |                           |
-                           one chunk of one prompt     one token of all running answers
-                           \\--------- one of them in each step of the engine --------/
-
-A chunk never delays running answers by more than itself: between two decode steps, prompts get at
-least one chunk, and more only while their measured time stays below a limit. The choice moves steps
-in time. It does not change the chunks of a prompt, so results do not depend on it.
+    submit --> BatchScheduler --a chunk of one prompt--------> StepRunner --> logits
+                              --a token of all running answers-'               |
+    stream <-- token, log-probabilities <-- constraint, sampling parameters <--'
 
 A lost device empties the KV cache. The engine then prefills the text of each running request again,
 and continues with the same tokens.
@@ -18,22 +13,19 @@ Examples: tests/generation/batching/test_engine_core.py.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 
 from ...common.errors import StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..step_runner import Logits, StepRunner
+from .batch_scheduler import BatchScheduler, Running
 from .check_request import check_request
 from .engine_counters import EngineCounters
 from .engine_metrics import EngineMetrics, Observer
 from .next_token import MASK_POLL_S, choose_token, is_mask_ready, token_output
-from .prefix_cache import PrefixCache
-from .request_queue import RequestQueue
 from .request_state import RequestState
 from .slot import Slot, SlotStatus
-from .step_costs import StepCosts
 from .token_logprobs import token_logprobs
 
 MAX_LOSSES = 8
@@ -41,7 +33,7 @@ MAX_LOSSES = 8
 
 
 class EngineCore:
-    """The state of an engine. One thread calls `step`; any thread may call the other methods.
+    """The requests of an engine. One thread calls `step`; any thread may call the other methods.
 
     Parameters
     ----------
@@ -78,50 +70,28 @@ class EngineCore:
     ) -> None:
         self.runner = runner
         self._ends = ends
-        self._queue = RequestQueue(max_queue)
-        self._slots = [Slot(index) for index in range(runner.slots)]
-        self._prefilling: deque[Slot] = deque()
-        self._prefixes = PrefixCache(runner, self._slots, cache_ram, reuse_decoded)
-        self._costs = StepCosts()
+        self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
         self._metrics = EngineMetrics(observer)
-        self._max_pause_s = max_pause_s
-        self._pause_s = 0.0
-        """The time of prompt chunks since the last decode step."""
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
-        self._uses = 0
         self._losses_in_row = 0
 
     def submit(self, request: CompletionRequest) -> RequestState:
         """Queue a request; see `InferenceEngine.submit`."""
         check_request(request, self.runner.length, self.runner.vocabulary)
         state = RequestState(request, self._ends, self._clock())
-        free = sum(slot.state is None for slot in self._slots)
-        self._queue.push(state, free, self.retry_after_s)
+        self._scheduler.push(state, self._metrics.mean_answer_tokens)
         return state
 
     def counters(self) -> EngineCounters:
         """Return a snapshot of the counters."""
-        host_bytes = self._prefixes.host.used_bytes
-        return self._metrics.snapshot(self._slots, self.runner.length, len(self._queue), host_bytes)
+        scheduler = self._scheduler
+        waiting, host_bytes = len(scheduler.queue), scheduler.prefixes.host.used_bytes
+        return self._metrics.snapshot(scheduler.slots, self.runner.length, waiting, host_bytes)
 
     def slots(self) -> list[SlotStatus]:
         """Return the state of each slot."""
-        return [slot.status() for slot in self._slots]
-
-    def retry_after_s(self) -> float:
-        """Return the estimated time until the first running request ends, at least one second."""
-        step_s = self._costs.largest("decode") or 0.0
-        chunk = self.runner.chunk_sizes[-1]
-        chunk_s = self._costs.seconds("prefill", chunk) or step_s
-        mean = self._metrics.mean_answer_tokens
-        times = []
-        for slot in self._slots:
-            if (state := slot.state) is not None:
-                answer = max(1, min(state.request.max_tokens, mean) - state.generated)
-                answer = min(answer, self.runner.length)
-                times.append(answer * step_s + len(state.chunks) * chunk_s)
-        return max(1.0, min(times, default=1.0))
+        return [slot.status() for slot in self._scheduler.slots]
 
     def step(self) -> bool:
         """Run one chunk of a prompt, or one decode step; return False if there is nothing to do.
@@ -138,88 +108,61 @@ class EngineCore:
 
     def end_all(self, reason: str, error: BaseException | None = None) -> None:
         """End all requests, and forget all prefixes."""
-        for slot in self._slots:
-            if slot.state is not None:
-                self._finish(slot, reason, error and _failure(error))
-        for state in self._queue.pop_all():
+        for slot, state in self._scheduler.running():
+            self._finish(slot, state, reason, error and _failure(error))
+        for state in self._scheduler.queue.pop_all():
             state.end(reason, error and _failure(error))
-        self._prefixes.clear()
+        self._scheduler.prefixes.clear()
 
     def _step(self) -> bool:
-        self._drop_closed()
+        for slot, state in self._scheduler.running():
+            if state.is_closed:
+                self._finish(slot, state, "closed")
         self._admit()
         self._sample_masked()
-        running = [slot for slot in self._slots if slot.state is not None]
-        if not running:
-            return False
-        rows = [s for s in running if s.state and not s.state.chunks and s.state.logits is None]
-        if not rows:
-            self._pause_s = 0.0  # nobody waits for a token
-        if self._prefilling and self._may_prefill():
-            self._prefill(self._prefilling[0])
+        running = self._scheduler.running()
+        rows = [(s, state) for s, state in running if not state.chunks and state.logits is None]
+        if (prefilling := self._scheduler.next_chunk(bool(rows))) is not None:
+            self._prefill(*prefilling)
         elif rows:
             self._decode(rows)
-        else:
-            wait([s.state.mask for s in running if s.state and s.state.mask], MASK_POLL_S)
-        return True
-
-    def _drop_closed(self) -> None:
-        for slot in self._slots:
-            if slot.state is not None and slot.state.is_closed:
-                self._finish(slot, "closed")
+        elif running:
+            wait([state.mask for _, state in running if state.mask], MASK_POLL_S)
+        return bool(running)
 
     def _admit(self) -> None:
-        """Assign waiting requests to idle slots."""
-        while any(slot.state is None for slot in self._slots):
-            state = self._queue.pop()
-            if state is None:
-                return
-            slot = self._prefixes.choose(state)
-            assert slot is not None
-            slot.state = state
-            self._prefilling.append(slot)
+        """Give waiting requests the idle slots."""
+        for slot, state in self._scheduler.admit():
             now_s = self._clock()
             self._metrics.observe("queue", now_s - state.submitted_s)
             state.start_constraint(now_s)
             try:
-                self._prefixes.assign(slot, state)
+                self._scheduler.prefixes.assign(slot, state)
             except StateLost:
                 raise
             except Exception as error:
-                self._finish(slot, "closed", error)
+                self._finish(slot, state, "closed", error)
 
-    def _may_prefill(self) -> bool:
-        """Return True if another chunk may run before the next decode step."""
-        if not self._pause_s:
-            return True
-        state = self._prefilling[0].state
-        assert state is not None
-        seconds = self._costs.seconds("prefill", state.chunks[-1].count)
-        return seconds is not None and self._pause_s + seconds <= self._max_pause_s
-
-    def _prefill(self, slot: Slot) -> None:
-        """Run the next chunk of a slot's prompt."""
-        state = slot.state
-        assert state is not None
+    def _prefill(self, slot: Slot, state: RequestState) -> None:
+        """Run the next chunk of a prompt."""
         try:
             logits = self._run_chunk(slot, state)
         except StateLost:
             raise
         except Exception as error:
-            self._finish(slot, "closed", error)
+            self._finish(slot, state, "closed", error)
             return
         if state.chunks:
             return
-        self._prefilling.remove(slot)
         if state.request.max_tokens > state.generated:
             self._continue(slot, state, logits)
         else:
-            self._finish(slot, "length")
+            self._finish(slot, state, "length")
 
     def _run_chunk(self, slot: Slot, state: RequestState) -> Logits:
         """Compute the next chunk; return the logits after its last token."""
         if not state.is_placed:
-            self._prefixes.restore(slot, state)
+            self._scheduler.prefixes.restore(slot, state)
             state.is_placed = True
             self._metrics.cached_tokens += state.cached_tokens
         chunk = state.chunks[-1]
@@ -227,12 +170,9 @@ class EngineCore:
         start_s = self._clock()
         logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
         seconds = self._clock() - start_s
-        self._costs.observe("prefill", chunk.count, seconds)
+        self._scheduler.end_chunk(state, chunk.count, seconds)
         self._metrics.prefilled(chunk.count, seconds)
-        self._pause_s += seconds
-        state.chunks.pop()
-        is_prompt = chunk.end <= len(state.request.prompt)
-        slot.prefix.append_chunk(chunk, ids, is_prompt)
+        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
         if chunk.all_logits:
             self._append_prompt_logprobs(state, chunk.start, logits)
         last: Logits = logits[-1] if chunk.all_logits else logits
@@ -247,36 +187,35 @@ class EngineCore:
                 entry = token_logprobs(row, prompt[token], alternatives or 0)
                 state.prompt_logprobs.append(entry)
 
-    def _decode(self, rows: Sequence[Slot]) -> None:
-        """Append a token to each of some slots, in steps of at most the largest number of rows."""
-        self._pause_s = 0.0
+    def _decode(self, rows: Sequence[Running]) -> None:
+        """Append a token to each request, in steps of at most the largest number of rows."""
         most = self.runner.row_counts[-1]
         for at in range(0, len(rows), most):
-            group = [(s, s.state) for s in rows[at : at + most] if s.state is not None]
-            ids = [state.text[-1] for _, state in group]
-            starts = [len(slot.prefix.tokens) for slot, _ in group]
-            start_s = self._clock()
-            try:
-                logits = self.runner.decode([slot.index for slot, _ in group], ids, starts)
-            except StateLost:
-                raise
-            except Exception as error:
-                for slot, _ in group:
-                    self._finish(slot, "closed", _failure(error))
-                continue
-            seconds = self._clock() - start_s
-            self._costs.observe("decode", len(group), seconds)
-            self._metrics.decoded(len(group), seconds)
-            for (slot, _), token in zip(group, ids, strict=True):
-                slot.prefix.tokens.append(token)
-            for (slot, state), row in zip(group, logits, strict=True):
-                self._continue(slot, state, row)
+            self._decode_group(rows[at : at + most])
+
+    def _decode_group(self, group: Sequence[Running]) -> None:
+        ids = [state.text[-1] for _, state in group]
+        starts = [len(slot.prefix.tokens) for slot, _ in group]
+        start_s = self._clock()
+        try:
+            logits = self.runner.decode([slot.index for slot, _ in group], ids, starts)
+        except StateLost:
+            raise
+        except Exception as error:
+            for slot, state in group:
+                self._finish(slot, state, "closed", _failure(error))
+            return
+        seconds = self._clock() - start_s
+        self._scheduler.end_decode(len(group), seconds)
+        self._metrics.decoded(len(group), seconds)
+        for (slot, state), token, row in zip(group, ids, logits, strict=True):
+            slot.prefix.tokens.append(token)
+            self._continue(slot, state, row)
 
     def _sample_masked(self) -> None:
         """Sample the tokens whose masks have arrived since their logits."""
-        for slot in self._slots:
-            state = slot.state
-            if state is None or state.logits is None or state.mask is None:
+        for slot, state in self._scheduler.running():
+            if state.logits is None or state.mask is None:
                 continue
             if state.mask.done():
                 logits, state.logits = state.logits, None
@@ -286,7 +225,7 @@ class EngineCore:
                     f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; "
                     "try a simpler grammar or schema"
                 )
-                self._finish(slot, "closed", error)
+                self._finish(slot, state, "closed", error)
 
     def _continue(self, slot: Slot, state: RequestState, logits: Logits) -> None:
         """Choose the next token of a request from its logits; wait for its mask if it is late."""
@@ -296,32 +235,32 @@ class EngineCore:
                 return
             token = choose_token(state, logits)
             if token is None:
-                self._finish(slot, "stop")
+                self._finish(slot, state, "stop")
                 return
             output = token_output(state, logits, token)
         except Exception as error:
-            self._finish(slot, "closed", error)
+            self._finish(slot, state, "closed", error)
             return
         self._losses_in_row = 0
         state.text.append(token)
         self._metrics.generated(state, self._clock())
         state.events.put(output)
         if state.generated >= state.request.max_tokens:
-            self._finish(slot, "length")
+            self._finish(slot, state, "length")
         elif len(state.text) > self.runner.length:
-            self._finish(slot, "context")
+            self._finish(slot, state, "context")
         else:
             state.request_mask(token, self._clock())
 
-    def _finish(self, slot: Slot, reason: str, error: BaseException | None = None) -> None:
-        """End the request of a slot; the slot is idle then."""
-        state = slot.state
-        assert state is not None
-        if slot in self._prefilling:
-            self._prefilling.remove(slot)
-        slot.state = None
-        self._uses += 1
-        slot.last_use = self._uses
+    def _finish(
+        self,
+        slot: Slot,
+        state: RequestState,
+        reason: str,
+        error: BaseException | None = None,
+    ) -> None:
+        """End a request; its slot is idle then."""
+        self._scheduler.release(slot)
         if error is not None:
             slot.prefix.clear()  # its rows may be incomplete
         self._metrics.finished(state, "error" if error else reason, self._clock())
@@ -331,17 +270,10 @@ class EngineCore:
         """Prefill the texts of all running requests again, because the KV cache was lost."""
         self._metrics.device_losses += 1
         self._losses_in_row += 1
-        self._prefixes.clear()
         if self._losses_in_row > MAX_LOSSES:
             self._losses_in_row = 0
             self.end_all("closed", error)
-            return
-        self._prefilling.clear()
-        for slot in self._slots:
-            if slot.state is not None:
-                slot.state.logits, slot.state.is_placed = None, False
-                self._prefixes.assign(slot, slot.state)
-                self._prefilling.append(slot)
+        self._scheduler.restart()
 
 
 def _failure(error: BaseException) -> VkschedError:

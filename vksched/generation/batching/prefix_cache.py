@@ -46,14 +46,12 @@ class PrefixCache:
         self._slots = slots
         self._reuse_decoded = reuse_decoded
 
-    def choose(self, state: RequestState) -> Slot | None:
-        """Return an idle slot for a request, or None if all are busy.
+    def choose(self, state: RequestState) -> Slot:
+        """Return an idle slot for a request; at least one is idle.
 
         The slot with the longest prefix is chosen if it loses fewer tokens than are reused.
         """
         idle = [slot for slot in self._slots if slot.state is None]
-        if not idle:
-            return None
         chunks = self._chunks(state)
         best, reused = None, 0
         for slot in idle:
