@@ -48,7 +48,8 @@ class SimulatedSteps:
     """A StepRunner that checks its contract.
 
     lost_at: the numbers of calls, counted from 0, at which the cache is lost. before_call: a
-    function that gets the number of each call before it, and may raise an error.
+    function that gets the number of each call before it, and may raise an error; the call then
+    leaves its slots empty.
     """
 
     def __init__(
@@ -75,18 +76,25 @@ class SimulatedSteps:
         self._calls = 0
         self._thread: int | None = None
 
-    def _begin(self, *entry: Any) -> None:
+    def _begin(self, *entry: Any, writes: Sequence[int] = ()) -> None:
         assert not self.is_closed, "a step after close"
         self._thread = self._thread or threading.get_ident()
         assert self._thread == threading.get_ident(), "a step in another thread"
         number, self._calls = self._calls, self._calls + 1
         self.log.append(entry)
-        if self.before_call is not None:
-            self.before_call(number)
+        try:
+            if self.before_call is not None:
+                self.before_call(number)
+        except BaseException:
+            self._empty(writes)
+            raise
         if number in self.lost_at:
-            self.rows = [[STALE] * self.length for _ in range(self.slots)]
-            self.used = [0] * self.slots
+            self._empty(range(self.slots))
             raise StateLost("[simulated] the cache was lost")
+
+    def _empty(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.rows[slot], self.used[slot] = [STALE] * self.length, 0
 
     def _check(self, slot: int, ids: Sequence[int], start: int) -> None:
         assert 0 <= slot < self.slots
@@ -104,7 +112,7 @@ class SimulatedSteps:
     ) -> Logits:
         self._check(slot, ids, start)
         assert len(ids) <= self.chunk_sizes[-1]
-        self._begin("prefill", slot, start, len(ids))
+        self._begin("prefill", slot, start, len(ids), writes=[slot])
         size = min(size for size in self.chunk_sizes if size >= len(ids))
         self.clock.now_s += 0.01 * size
         logits = []
@@ -117,7 +125,7 @@ class SimulatedSteps:
         assert len(set(slots)) == len(slots) == len(ids) == len(starts) <= self.row_counts[-1]
         for slot, token, start in zip(slots, ids, starts, strict=True):
             self._check(slot, [token], start)
-        self._begin("decode", *slots)
+        self._begin("decode", *slots, writes=slots)
         self.clock.now_s += 0.02
         for slot, token, start in zip(slots, ids, starts, strict=True):
             self._append(slot, token, start, -1)
@@ -130,7 +138,7 @@ class SimulatedSteps:
     def copy_rows(self, source: int, target: int, tokens: int) -> None:
         assert source != target
         assert 0 < tokens <= self.used[source]
-        self._begin("copy_rows", source, target, tokens)
+        self._begin("copy_rows", source, target, tokens, writes=[target])
         self.rows[target][:tokens] = self.rows[source][:tokens]
         self.used[target] = tokens
 
@@ -140,7 +148,7 @@ class SimulatedSteps:
         return [np.array(self.rows[slot][:tokens], np.uint64)]
 
     def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
-        self._begin("write_rows", slot, len(rows[0]))
+        self._begin("write_rows", slot, len(rows[0]), writes=[slot])
         self.rows[slot][: len(rows[0])] = [int(row) for row in rows[0]]
         self.used[slot] = len(rows[0])
 

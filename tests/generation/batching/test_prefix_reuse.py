@@ -182,6 +182,18 @@ def test_a_failed_copy_ends_its_request_only() -> None:
     check(busy, 0)
 
 
+@pytest.mark.parametrize("call", (2, 3, 4))
+def test_a_failed_step_leaves_no_prefix(call: int) -> None:
+    def fail(number: int) -> None:
+        if number == call:
+            raise RuntimeError("broken")
+
+    engine = InlineEngine(SimulatedSteps(before_call=fail))
+    with pytest.raises(Exception, match="broken"):
+        list(engine.submit([*SYSTEM, 30]))
+    check(engine.submit([*SYSTEM, 30]), 0)
+
+
 @pytest.mark.parametrize(
     ("known", "text", "count"),
     (
