@@ -107,9 +107,9 @@ class Interleavings(RuleBasedStateMachine):
         return state not in self.core._scheduler.queue._waiting and not self.has_slot(running)
 
     def step(self) -> None:
-        losses = self.core.counters().device_losses
+        losses = self.core.counters().cache_losses
         self.core.step()
-        if self.core.counters().device_losses > losses:
+        if self.core.counters().cache_losses > losses:
             for running in filter(self.has_slot, self.running):
                 running.losses.add(running.stream._state.generated)
 

@@ -21,7 +21,7 @@ def test_a_loss_while_the_prompt_is_read() -> None:
         request = CompletionRequest(PROMPT, 5, logprobs=1, prompt_logprobs=1)
         found = streamed_answer(engine.stream(request))
         assert found == streamed_answer(InlineEngine().stream(request))
-        assert engine.core.counters().device_losses == 1
+        assert engine.core.counters().cache_losses == 1
 
 
 def test_tokens_before_the_loss_stay() -> None:
@@ -37,7 +37,7 @@ def test_all_running_answers_go_on() -> None:
     engine = InlineEngine(SimulatedSteps(slots=3, lost_at=[9, 12, 20]))
     streams = [engine.submit([i, *PROMPT], 9) for i in range(5)]
     assert [len(list(stream)) for stream in streams] == [9] * 5
-    assert engine.core.counters().device_losses == 3
+    assert engine.core.counters().cache_losses == 3
 
 
 def test_requests_with_one_prompt_read_it_once() -> None:

@@ -10,7 +10,7 @@ in time. It does not change the chunks of a prompt, so results do not depend on 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..step_runner import StepRunner
 from .prefix_cache import PrefixCache
@@ -40,6 +40,10 @@ class BatchScheduler:
         reuse_decoded: bool,
     ) -> None:
         self.slots = [Slot(index) for index in range(runner.slots)]
+        self.running: Sequence[Running] = ()
+        """The requests that have a slot, in the order of their arrival; replaced by each change, so
+        that any thread may iterate over it.
+        """
         self.queue = RequestQueue(max_queue)
         self.prefixes = PrefixCache(runner, self.slots, cache_ram, reuse_decoded)
         self.costs = StepCosts()
@@ -52,7 +56,7 @@ class BatchScheduler:
 
     def push(self, state: RequestState, mean_answer: float) -> None:
         """Queue a request; raise QueueFull if there is no place. mean_answer: tokens."""
-        free = sum(slot.state is None for slot in self.slots)
+        free = len(self.slots) - len(self.running)
         self.queue.push(state, free, lambda: self.retry_after_s(mean_answer))
 
     def retry_after_s(self, mean_answer: float) -> float:
@@ -63,25 +67,21 @@ class BatchScheduler:
         step_s = self.costs.largest("decode") or 0.0
         chunk_s = self.costs.largest("prefill") or step_s
         times = []
-        for _, state in self.running():
+        for _, state in self.running:
             most = min(state.request.max_tokens, mean_answer, self._runner.length)
             rest = max(1, most - state.generated)
             times.append(rest * step_s + len(state.chunks) * chunk_s)
         return max(1.0, min(times, default=1.0))
 
-    def running(self) -> list[Running]:
-        """Return the requests that have a slot. Any thread may call it."""
-        pairs = [(slot, slot.state) for slot in self.slots]
-        return [(slot, state) for slot, state in pairs if state is not None]
-
     def admit(self) -> Iterator[Running]:
         """Assign waiting requests to idle slots, and yield each before its slot is prepared."""
-        while any(slot.state is None for slot in self.slots):
+        while self.queue and len(self.running) < len(self.slots):
             state = self.queue.pop()
             if state is None:
                 return
             slot = self.prefixes.choose(state)
             slot.state = state
+            self.running = (*self.running, (slot, state))
             self._prefilling.append((slot, state))
             yield slot, state
 
@@ -116,6 +116,7 @@ class BatchScheduler:
         if slot.state is not None:
             self._remove(slot.state)
         slot.state = None
+        self.running = tuple(pair for pair in self.running if pair[0] is not slot)
         self._releases += 1
         slot.last_use = self._releases
 
@@ -123,7 +124,7 @@ class BatchScheduler:
         """Forget all prefixes, and let all running requests begin with their first chunk."""
         self.prefixes.clear()
         self._prefilling.clear()
-        for slot, state in self.running():
+        for slot, state in self.running:
             state.logits, state.is_placed = None, False
             self.prefixes.assign(slot, state)
             self._prefilling.append((slot, state))

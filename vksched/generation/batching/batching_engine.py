@@ -79,7 +79,7 @@ class BatchingEngine(ProcessBound):
 
     @property
     def is_degraded(self) -> bool:
-        """True if a device with a part of the KV cache was lost."""
+        """True if the KV cache was lost since the engine began, as with a device that failed."""
         return self.counters().is_degraded
 
     def submit(self, request: CompletionRequest) -> TokenStream:

@@ -108,20 +108,21 @@ class EngineCore:
 
     def end_all(self, reason: str, error: BaseException | None = None) -> None:
         """End all requests, and forget all prefixes."""
-        for slot, state in self._scheduler.running():
+        for slot, state in self._scheduler.running:
             self._finish(slot, state, reason, error and _failure(error))
         for state in self._scheduler.queue.pop_all():
             state.end(reason, error and _failure(error))
         self._scheduler.prefixes.clear()
 
     def _step(self) -> bool:
-        for slot, state in self._scheduler.running():
+        for slot, state in self._scheduler.running:
             if state.is_closed:
                 self._finish(slot, state, "closed")
+            elif state.logits is not None:
+                self._sample_masked(slot, state, state.logits)
         self._admit()
-        self._sample_masked()
-        running = self._scheduler.running()
-        rows = [(s, state) for s, state in running if not state.chunks and state.logits is None]
+        running = self._scheduler.running
+        rows = [pair for pair in running if pair[1].can_decode]
         if (prefilling := self._scheduler.next_chunk(bool(rows))) is not None:
             self._prefill(*prefilling)
         elif rows:
@@ -212,20 +213,17 @@ class EngineCore:
             slot.prefix.tokens.append(token)
             self._continue(slot, state, row)
 
-    def _sample_masked(self) -> None:
-        """Sample the tokens whose masks have arrived since their logits."""
-        for slot, state in self._scheduler.running():
-            if state.logits is None or state.mask is None:
-                continue
-            if state.mask.done():
-                logits, state.logits = state.logits, None
-                self._continue(slot, state, logits)
-            elif self._clock() - state.mask_s > self._mask_timeout_s:
-                error = VkschedError(
-                    f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; "
-                    "try a simpler grammar or schema"
-                )
-                self._finish(slot, state, "closed", error)
+    def _sample_masked(self, slot: Slot, state: RequestState, logits: Logits) -> None:
+        """Sample the next token if its mask has arrived since its logits."""
+        if state.mask is None or state.mask.done():
+            state.logits = None
+            self._continue(slot, state, logits)
+        elif self._clock() - state.mask_s > self._mask_timeout_s:
+            error = VkschedError(
+                f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; try "
+                "a simpler grammar or schema"
+            )
+            self._finish(slot, state, "closed", error)
 
     def _continue(self, slot: Slot, state: RequestState, logits: Logits) -> None:
         """Choose the next token of a request from its logits; wait for its mask if it is late."""
@@ -268,12 +266,15 @@ class EngineCore:
 
     def _restart(self, error: StateLost) -> None:
         """Prefill the texts of all running requests again, because the KV cache was lost."""
-        self._metrics.device_losses += 1
+        self._metrics.cache_losses += 1
         self._losses_in_row += 1
         if self._losses_in_row > MAX_LOSSES:
             self._losses_in_row = 0
             self.end_all("closed", error)
-        self._scheduler.restart()
+        try:
+            self._scheduler.restart()
+        except Exception as failure:  # no device is left, or none has enough memory
+            self.end_all("closed", failure)
 
 
 def _failure(error: BaseException) -> VkschedError:

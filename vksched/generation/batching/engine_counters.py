@@ -30,8 +30,8 @@ class EngineCounters:
         The time in prefill and decode steps, in seconds.
     decode_steps, decode_rows
         The number of decode steps, and of their rows together.
-    device_losses
-        How often a device with a part of the KV cache was lost.
+    cache_losses
+        How often the KV cache was lost, as with a device that failed.
     """
 
     running: int
@@ -46,9 +46,9 @@ class EngineCounters:
     decode_s: float
     decode_steps: int
     decode_rows: int
-    device_losses: int
+    cache_losses: int
 
     @property
     def is_degraded(self) -> bool:
-        """Return True if a device was lost."""
-        return self.device_losses > 0
+        """Return True if the KV cache was lost since the engine began."""
+        return self.cache_losses > 0

@@ -25,7 +25,7 @@ class EngineMetrics:
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prefill_s = self.decode_s = 0.0
         self.decode_steps = self.decode_rows = 0
-        self.device_losses = 0
+        self.cache_losses = 0
         self._finished: Counter[str] = Counter()
         self._answer_tokens = 0
 
@@ -86,5 +86,5 @@ class EngineMetrics:
             decode_s=self.decode_s,
             decode_steps=self.decode_steps,
             decode_rows=self.decode_rows,
-            device_losses=self.device_losses,
+            cache_losses=self.cache_losses,
         )

@@ -55,6 +55,11 @@ class RequestState:
         return len(self.text) - len(self.request.prompt)
 
     @property
+    def can_decode(self) -> bool:
+        """Return True if the next step may append the last token of the text to the cache."""
+        return not self.chunks and self.logits is None
+
+    @property
     def reuses_prefixes(self) -> bool:
         """Return False if the logits of all tokens of the prompt are needed."""
         return self.request.prompt_logprobs is None
