@@ -69,9 +69,11 @@ def lone_answer(
 
 
 def chunk_by_rule(rest: int, room: int, sizes: Sequence[int]) -> int:
-    """Return the tokens of the next chunk: a size that is at least half full and fits."""
-    for size in reversed(sizes):
-        if rest >= size / 2 and size <= room:
+    """Return the tokens of the next chunk: a size that is at least half full and fits; sizes above
+    128 must be full, and those above 512 are not used.
+    """
+    for size in reversed([size for size in sizes if size <= 512]):
+        if rest >= (size if size > 128 else size / 2) and size <= room:
             return min(size, rest)
     return min(sizes[0], rest)
 

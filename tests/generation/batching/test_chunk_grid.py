@@ -8,10 +8,10 @@ from lone_answers import chunk_by_rule
 
 from vksched.generation.batching.chunk_grid import chunk_grid
 
-SIZES = st.sets(st.sampled_from((1, 2, 8, 16, 32, 128)), min_size=1).map(sorted)
+SIZES = st.sets(st.sampled_from((1, 2, 8, 32, 128, 512)), min_size=1).map(sorted)
 
 
-@given(st.integers(0, 300), st.integers(0, 300), st.integers(0, 100), SIZES)
+@given(st.integers(0, 1300), st.integers(0, 1300), st.integers(0, 600), SIZES)
 def test_chunks_follow_the_rule(start: int, tokens: int, room: int, sizes: list[int]) -> None:
     end = start + tokens
     length = end + room
@@ -41,3 +41,9 @@ def test_a_longer_prompt_has_the_same_full_chunks() -> None:
     sizes = (1, 8, 32, 128)
     short, long = chunk_grid(0, 300, 4096, sizes), chunk_grid(0, 999, 4096, sizes)
     assert short[:2] == long[:2]
+
+
+def test_chunks_above_the_grid_are_full() -> None:
+    sizes = (1, 8, 32, 128, 512, 2048)
+    assert [c.count for c in chunk_grid(0, 4000, 4096, sizes)] == [512] * 7 + [128] * 3 + [32]
+    assert [c.count for c in chunk_grid(0, 511, 4096, sizes)] == [128] * 3 + [127]

@@ -30,12 +30,11 @@ class CachedPrefix:
         """The number of tokens that chunks of a prompt computed."""
         return self.chunks[-1].end if self.chunks else 0
 
-    def tokens_of_full_chunks(self, size: int) -> int:
-        """Return the number of tokens in the first chunks of a size: longer prompts with these
-        tokens have the same chunks.
+    def tokens_in_full_chunks(self, size: int) -> int:
+        """Return the number of tokens in the first chunks of at least a size, which longer prompts
+        have, too.
         """
-        full = takewhile(lambda chunk: chunk.count == size, self.chunks)
-        return size * sum(1 for _ in full)
+        return sum(chunk.count for chunk in takewhile(lambda c: c.count >= size, self.chunks))
 
     def clear(self) -> None:
         self.tokens.clear()

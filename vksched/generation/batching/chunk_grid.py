@@ -15,6 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+GRID = 128
+"""The size of chunks on whose ends prompts of different lengths share prefixes."""
+MAX_CHUNK = 512
+"""The maximum size of a chunk: running answers wait for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A chunk of a prompt: `count` tokens from token `start`."""
@@ -34,8 +40,8 @@ def chunk_grid(
 ) -> list[Chunk]:
     """Return the chunks of a prompt of `end` tokens from token `start`.
 
-    A chunk has the largest size of which at least half is text and all rows fit into the cache. The
-    smallest size is used if none fits.
+    A chunk has the largest size of which at least half is text and all rows fit into the cache;
+    above GRID, all of it is text. The smallest size is used if none fits.
 
     Parameters
     ----------
@@ -47,8 +53,13 @@ def chunk_grid(
     chunks = []
     while start < end:
         rest, room = end - start, length - start
-        fitting = [size for size in sizes if size <= min(2 * rest, room)]
+        fitting = [size for size in sizes if size <= min(_max_size(rest), room)]
         count = min(fitting[-1] if fitting else sizes[0], rest)
         chunks.append(Chunk(start, count, all_logits))
         start += count
     return chunks
+
+
+def _max_size(tokens: int) -> int:
+    """Return the maximum size of a chunk that contains `tokens` tokens."""
+    return max(min(tokens, MAX_CHUNK), min(2 * tokens, GRID))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from ..step_runner import StepRunner
 from .cached_prefix import CachedPrefix
-from .chunk_grid import Chunk, chunk_grid
+from .chunk_grid import GRID, Chunk, chunk_grid
 from .host_cache import HostCache
 from .request_state import RequestState
 from .slot import Slot
@@ -121,7 +121,7 @@ class PrefixCache:
         """Return the number of tokens of a prefix that a longer prompt could reuse."""
         if self._reuse_decoded:
             return len(prefix.tokens)
-        return prefix.tokens_of_full_chunks(self._runner.chunk_sizes[-1])
+        return prefix.tokens_in_full_chunks(min(GRID, self._runner.chunk_sizes[-1]))
 
     def _chunks(self, state: RequestState) -> list[Chunk]:
         """Return the chunks of a request's prompt, and of its answer if it must be read again."""
