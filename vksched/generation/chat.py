@@ -14,7 +14,8 @@ from ..common.dtypes import Progress
 from ..common.errors import DTypeError, ShapeError, VkschedError
 from ..common.fork_guard import ProcessBound
 from ..common.gc_pause import resting_collector
-from .generator import CompilingScheduler, Generator
+from .compiled_steps import CompilingScheduler
+from .generator import Generator
 from .sampling import Sampling
 
 if TYPE_CHECKING:
