@@ -1,0 +1,1 @@
+"""Continuous batching: an inference engine that serves many requests over one KV cache."""

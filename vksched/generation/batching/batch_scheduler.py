@@ -1,0 +1,136 @@
+"""BatchScheduler: which requests have a slot, and which step runs next.
+
+    queue --a free slot--> prefill, chunk by chunk --> decode, one row of each step --> release
+
+A chunk never delays running answers by more than itself: between two decode steps, prompts get at
+least one chunk, and more only while their measured time stays below a limit. The choice moves steps
+in time. It does not change the chunks of a prompt, so results do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from ..step_runner import StepRunner
+from .prefix_cache import PrefixCache
+from .request_queue import RequestQueue
+from .request_state import RequestState
+from .slot import Slot
+from .step_costs import StepCosts
+
+Running = tuple[Slot, RequestState]
+
+
+class BatchScheduler:
+    """The slots, the queue, and the order of steps.
+
+    Parameters
+    ----------
+    max_queue, max_pause_s, cache_ram, reuse_decoded
+        See `EngineCore`.
+    """
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        max_queue: int,
+        max_pause_s: float,
+        cache_ram: int,
+        reuse_decoded: bool,
+    ) -> None:
+        self.slots = [Slot(index) for index in range(runner.slots)]
+        self.running: Sequence[Running] = ()
+        """The requests that have a slot, in the order of their arrival; replaced by each change, so
+        that any thread may iterate over it.
+        """
+        self.queue = RequestQueue(max_queue)
+        self.prefixes = PrefixCache(runner, self.slots, cache_ram, reuse_decoded)
+        self.costs = StepCosts()
+        self._runner = runner
+        self._prefilling: deque[Running] = deque()
+        self._max_pause_s = max_pause_s
+        self._pause_s = 0.0
+        """The time of prompt chunks since the last decode step."""
+        self._releases = 0
+
+    def push(self, state: RequestState, mean_answer: float) -> None:
+        """Queue a request; raise QueueFull if there is no place. mean_answer: tokens."""
+        free = len(self.slots) - len(self.running)
+        self.queue.push(state, free, lambda: self.retry_after_s(mean_answer))
+
+    def retry_after_s(self, mean_answer: float) -> float:
+        """Return the estimated time until the first running request ends, at least one second.
+
+        mean_answer: the mean number of tokens of earlier answers.
+        """
+        step_s = self.costs.largest("decode") or 0.0
+        chunk_s = self.costs.largest("prefill") or step_s
+        times = []
+        for _, state in self.running:
+            most = min(state.request.max_tokens, mean_answer, self._runner.length)
+            rest = max(1, most - state.generated)
+            times.append(rest * step_s + len(state.chunks) * chunk_s)
+        return max(1.0, min(times, default=1.0))
+
+    def admit(self) -> Iterator[Running]:
+        """Assign waiting requests to idle slots, and yield each before its slot is prepared."""
+        while self.queue and len(self.running) < len(self.slots):
+            state = self.queue.pop()
+            if state is None:
+                return
+            slot = self.prefixes.choose(state)
+            slot.state = state
+            self.running = (*self.running, (slot, state))
+            self._prefilling.append((slot, state))
+            yield slot, state
+
+    def next_chunk(self, has_rows: bool) -> Running | None:
+        """Return the request whose next chunk runs now. has_rows: decode steps have rows."""
+        if not self._prefilling:
+            return None
+        first = self._prefilling[0]
+        if not has_rows:
+            self._pause_s = 0.0  # no answer waits for a token
+        if not self._pause_s:
+            return first
+        seconds = self.costs.seconds("prefill", first[1].chunks[-1].count)
+        fits = seconds is not None and self._pause_s + seconds <= self._max_pause_s
+        return first if fits else None
+
+    def end_chunk(self, state: RequestState, tokens: int, seconds: float) -> None:
+        """Note that a chunk has run."""
+        self.costs.observe("prefill", tokens, seconds)
+        self._pause_s += seconds
+        state.chunks.pop()
+        if not state.chunks:
+            self._remove(state)
+
+    def end_decode(self, rows: int, seconds: float) -> None:
+        """Note that a decode step has run."""
+        self.costs.observe("decode", rows, seconds)
+        self._pause_s = 0.0
+
+    def release(self, slot: Slot) -> None:
+        """Make a slot idle."""
+        if slot.state is not None:
+            self._remove(slot.state)
+        slot.state = None
+        self.running = tuple(pair for pair in self.running if pair[0] is not slot)
+        self._releases += 1
+        slot.last_use = self._releases
+
+    def restart(self) -> None:
+        """Forget all prefixes, and let all running requests begin with their first chunk."""
+        self.prefixes.clear()
+        self._prefilling.clear()
+        for slot, state in self.running:
+            state.logits, state.is_placed = None, False
+            self.prefixes.assign(slot, state)
+            self._prefilling.append((slot, state))
+
+    def _remove(self, state: RequestState) -> None:
+        for each in self._prefilling:
+            if each[1] is state:
+                self._prefilling.remove(each)
+                return

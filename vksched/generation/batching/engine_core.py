@@ -1,0 +1,287 @@
+"""EngineCore: the steps of an inference engine with continuous batching.
+
+    submit --> BatchScheduler --a chunk of one prompt--------> StepRunner --> logits
+                              --a token of all running answers-'               |
+    stream <-- token, log-probabilities <-- constraint, sampling parameters <--'
+
+A lost device empties the KV cache. The engine then prefills the text of each running request again,
+and continues with the same tokens.
+
+Examples: tests/generation/batching/test_engine_core.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+
+from ...common.errors import StateLost, VkschedError
+from ..completion import CompletionRequest
+from ..step_runner import Logits, StepRunner
+from .batch_scheduler import BatchScheduler, Running
+from .check_request import check_request
+from .engine_counters import EngineCounters
+from .engine_metrics import EngineMetrics, Observer
+from .next_token import MASK_POLL_S, choose_token, is_mask_ready, token_output
+from .request_state import RequestState
+from .slot import Slot, SlotStatus
+from .token_logprobs import token_logprobs
+
+MAX_LOSSES = 8
+"""The maximum number of lost caches without a generated token before running requests fail."""
+
+
+class EngineCore:
+    """The requests of an engine. One thread calls `step`; any thread may call the other methods.
+
+    Parameters
+    ----------
+    ends
+        The tokens that end an answer, unless a request has its own.
+    max_queue
+        The maximum number of requests that wait while all slots are busy.
+    cache_ram
+        The maximum size of idle prefixes in host memory in bytes; 0 stores none.
+    reuse_decoded
+        Also reuse rows that decode steps computed; see `PrefixCache`.
+    max_pause_s
+        The time of prompt chunks between two decode steps in seconds, if they take more than one.
+    mask_timeout_s
+        The maximum time to compute a token mask in seconds.
+    observer
+        A function that gets durations; see `Observer`.
+    clock
+        A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        ends: frozenset[int] = frozenset(),
+        *,
+        max_queue: int = 64,
+        cache_ram: int = 0,
+        reuse_decoded: bool = False,
+        max_pause_s: float = 0.1,
+        mask_timeout_s: float = 10.0,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.runner = runner
+        self._ends = ends
+        self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
+        self._metrics = EngineMetrics(observer)
+        self._mask_timeout_s = mask_timeout_s
+        self._clock = clock
+        self._losses_in_row = 0
+
+    def submit(self, request: CompletionRequest) -> RequestState:
+        """Queue a request; see `InferenceEngine.submit`."""
+        check_request(request, self.runner.length, self.runner.vocabulary)
+        state = RequestState(request, self._ends, self._clock())
+        self._scheduler.push(state, self._metrics.mean_answer_tokens)
+        return state
+
+    def counters(self) -> EngineCounters:
+        """Return a snapshot of the counters."""
+        scheduler = self._scheduler
+        waiting, host_bytes = len(scheduler.queue), scheduler.prefixes.host.used_bytes
+        return self._metrics.snapshot(scheduler.slots, self.runner.length, waiting, host_bytes)
+
+    def slots(self) -> list[SlotStatus]:
+        """Return the state of each slot."""
+        return [slot.status() for slot in self._scheduler.slots]
+
+    def step(self) -> bool:
+        """Run one chunk of a prompt, or one decode step; return False if there is nothing to do.
+
+        An error of a step ends the requests that need it, and no others.
+        """
+        try:
+            return self._step()
+        except StateLost as error:
+            self._restart(error)
+        except Exception as error:
+            self.end_all("closed", error)
+        return True
+
+    def end_all(self, reason: str, error: BaseException | None = None) -> None:
+        """End all requests, and forget all prefixes."""
+        for slot, state in self._scheduler.running:
+            self._finish(slot, state, reason, error and _failure(error))
+        for state in self._scheduler.queue.pop_all():
+            state.end(reason, error and _failure(error))
+        self._scheduler.prefixes.clear()
+
+    def _step(self) -> bool:
+        for slot, state in self._scheduler.running:
+            if state.is_closed:
+                self._finish(slot, state, "closed")
+            elif state.logits is not None:
+                self._sample_masked(slot, state, state.logits)
+        self._admit()
+        running = self._scheduler.running
+        rows = [pair for pair in running if pair[1].can_decode]
+        if (prefilling := self._scheduler.next_chunk(bool(rows))) is not None:
+            self._prefill(*prefilling)
+        elif rows:
+            self._decode(rows)
+        elif running:
+            wait([state.mask for _, state in running if state.mask], MASK_POLL_S)
+        return bool(running)
+
+    def _admit(self) -> None:
+        """Give waiting requests the idle slots."""
+        for slot, state in self._scheduler.admit():
+            now_s = self._clock()
+            self._metrics.observe("queue", now_s - state.submitted_s)
+            state.start_constraint(now_s)
+            try:
+                self._scheduler.prefixes.assign(slot, state)
+            except StateLost:
+                raise
+            except Exception as error:
+                self._finish(slot, state, "closed", error)
+
+    def _prefill(self, slot: Slot, state: RequestState) -> None:
+        """Run the next chunk of a prompt."""
+        try:
+            logits = self._run_chunk(slot, state)
+        except StateLost:
+            raise
+        except Exception as error:
+            self._finish(slot, state, "closed", error)
+            return
+        if state.chunks:
+            return
+        if state.request.max_tokens > state.generated:
+            self._continue(slot, state, logits)
+        else:
+            self._finish(slot, state, "length")
+
+    def _run_chunk(self, slot: Slot, state: RequestState) -> Logits:
+        """Compute the next chunk; return the logits after its last token."""
+        if not state.is_placed:
+            self._scheduler.prefixes.restore(slot, state)
+            state.is_placed = True
+            self._metrics.cached_tokens += state.cached_tokens
+        chunk = state.chunks[-1]
+        ids = state.text[chunk.start : chunk.end]
+        start_s = self._clock()
+        logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
+        seconds = self._clock() - start_s
+        self._scheduler.end_chunk(state, chunk.count, seconds)
+        self._metrics.prefilled(chunk.count, seconds)
+        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
+        if chunk.all_logits:
+            self._append_prompt_logprobs(state, chunk.start, logits)
+        last: Logits = logits[-1] if chunk.all_logits else logits
+        return last
+
+    def _append_prompt_logprobs(self, state: RequestState, start: int, logits: Logits) -> None:
+        """Append the log-probabilities of the tokens after those of a chunk."""
+        prompt, alternatives = state.request.prompt, state.request.prompt_logprobs
+        for token, row in enumerate(logits, start + 1):
+            is_missing = len(state.prompt_logprobs) == token - 1  # else the chunk is a repetition
+            if token < len(prompt) and is_missing:
+                entry = token_logprobs(row, prompt[token], alternatives or 0)
+                state.prompt_logprobs.append(entry)
+
+    def _decode(self, rows: Sequence[Running]) -> None:
+        """Append a token to each request, in steps of at most the largest number of rows."""
+        most = self.runner.row_counts[-1]
+        for at in range(0, len(rows), most):
+            self._decode_group(rows[at : at + most])
+
+    def _decode_group(self, group: Sequence[Running]) -> None:
+        ids = [state.text[-1] for _, state in group]
+        starts = [len(slot.prefix.tokens) for slot, _ in group]
+        start_s = self._clock()
+        try:
+            logits = self.runner.decode([slot.index for slot, _ in group], ids, starts)
+        except StateLost:
+            raise
+        except Exception as error:
+            for slot, state in group:
+                self._finish(slot, state, "closed", _failure(error))
+            return
+        seconds = self._clock() - start_s
+        self._scheduler.end_decode(len(group), seconds)
+        self._metrics.decoded(len(group), seconds)
+        for (slot, state), token, row in zip(group, ids, logits, strict=True):
+            slot.prefix.tokens.append(token)
+            self._continue(slot, state, row)
+
+    def _sample_masked(self, slot: Slot, state: RequestState, logits: Logits) -> None:
+        """Sample the next token if its mask has arrived since its logits."""
+        if state.mask is None or state.mask.done():
+            state.logits = None
+            self._continue(slot, state, logits)
+        elif self._clock() - state.mask_s > self._mask_timeout_s:
+            error = VkschedError(
+                f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; try "
+                "a simpler grammar or schema"
+            )
+            self._finish(slot, state, "closed", error)
+
+    def _continue(self, slot: Slot, state: RequestState, logits: Logits) -> None:
+        """Choose the next token of a request from its logits; wait for its mask if it is late."""
+        try:
+            if not is_mask_ready(state):
+                state.logits = logits.copy()
+                return
+            token = choose_token(state, logits)
+            if token is None:
+                self._finish(slot, state, "stop")
+                return
+            output = token_output(state, logits, token)
+        except Exception as error:
+            self._finish(slot, state, "closed", error)
+            return
+        self._losses_in_row = 0
+        state.text.append(token)
+        self._metrics.generated(state, self._clock())
+        state.events.put(output)
+        if state.generated >= state.request.max_tokens:
+            self._finish(slot, state, "length")
+        elif len(state.text) > self.runner.length:
+            self._finish(slot, state, "context")
+        else:
+            state.request_mask(token, self._clock())
+
+    def _finish(
+        self,
+        slot: Slot,
+        state: RequestState,
+        reason: str,
+        error: BaseException | None = None,
+    ) -> None:
+        """End a request; its slot is idle then."""
+        self._scheduler.release(slot)
+        if error is not None:
+            slot.prefix.clear()  # its rows may be incomplete
+        self._metrics.finished(state, "error" if error else reason, self._clock())
+        state.end(reason, error)
+
+    def _restart(self, error: StateLost) -> None:
+        """Prefill the texts of all running requests again, because the KV cache was lost."""
+        self._metrics.cache_losses += 1
+        self._losses_in_row += 1
+        if self._losses_in_row > MAX_LOSSES:
+            self._losses_in_row = 0
+            self.end_all("closed", error)
+        try:
+            self._scheduler.restart()
+        except Exception as failure:  # no device is left, or none has enough memory
+            self.end_all("closed", failure)
+
+
+def _failure(error: BaseException) -> VkschedError:
+    """Return an error for one of several requests that ended for the same reason."""
+    failure = VkschedError(
+        f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try the "
+        "request again"
+    )
+    failure.__cause__ = error
+    return failure

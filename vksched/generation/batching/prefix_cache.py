@@ -1,0 +1,133 @@
+"""PrefixCache: assigns requests to slots, and reuses the keys and values of their prefixes.
+
+    request --assign--> slot: the one that already holds its prefix, an empty one, or the least
+                        recently used one, whose prefix then moves to host memory
+            --restore-> rows that another slot or the host holds are copied to the slot
+
+A request is assigned when a slot is free. Its prefix is searched for once its first chunk is due:
+by then, an earlier request with the same prompt has computed it.
+
+Exact reuse takes the rows that the same chunks computed, so an answer has the same bits with and
+without it. The rows of decode steps, and prefixes that end within a chunk, are reused only if
+`reuse_decoded` is set.
+
+Examples: tests/generation/batching/test_prefix_reuse.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..step_runner import StepRunner
+from .cached_prefix import CachedPrefix
+from .chunk_grid import GRID, Chunk, chunk_grid
+from .host_cache import HostCache
+from .request_state import RequestState
+from .slot import Slot
+
+
+class PrefixCache:
+    """The prefixes in the slots and in host memory.
+
+    Parameters
+    ----------
+    host_bytes
+        The maximum size of prefixes in host memory; 0 stores none.
+    reuse_decoded
+        Also reuse rows that other steps computed than those of the request alone; the logits then
+        differ by rounding.
+    """
+
+    def __init__(
+        self, runner: StepRunner, slots: Sequence[Slot], host_bytes: int, reuse_decoded: bool
+    ) -> None:
+        self.host = HostCache(host_bytes)
+        self._runner = runner
+        self._slots = slots
+        self._reuse_decoded = reuse_decoded
+
+    def choose(self, state: RequestState) -> Slot:
+        """Return an idle slot for a request; at least one is idle.
+
+        The slot with the longest prefix is chosen if it loses fewer tokens than are reused.
+        """
+        idle = [slot for slot in self._slots if slot.state is None]
+        chunks = self._chunks(state)
+        best, reused = None, 0
+        for slot in idle:
+            match = self._match(slot.prefix, state, chunks)
+            if match > reused and match >= self._reusable(slot.prefix) - match:
+                best, reused = slot, match
+        return best or min(idle, key=lambda s: (self._reusable(s.prefix) > 0, s.last_use))
+
+    def assign(self, slot: Slot, state: RequestState) -> None:
+        """Prepare a slot for its request: move to host memory what it does not reuse."""
+        chunks, prefix = self._chunks(state), slot.prefix
+        match, reusable = self._match(prefix, state, chunks), self._reusable(prefix)
+        for entry in [e for e in self.host.entries if self._match(e.prefix, state, chunks) > match]:
+            self.host.use(entry)  # not to be dropped for what this slot held
+        if match < reusable and self.host.limit_bytes:
+            idle = prefix.first(reusable)
+            others = (other.prefix for other in self._slots if other is not slot)
+            if not any(map(idle.is_part_of, others)):
+                self.host.add(idle, lambda tokens: self._runner.read_rows(slot.index, tokens))
+        prefix.truncate(match)
+        prefix.cache_key = state.request.cache_key
+        state.chunks = chunks[::-1]
+
+    def restore(self, slot: Slot, state: RequestState) -> None:
+        """Copy the longest known prefix of a request to its slot; set the chunks that remain."""
+        chunks = self._chunks(state)
+        self._copy_longest(slot, state, chunks)
+        reused = len(slot.prefix.tokens)
+        state.cached_tokens = max(state.cached_tokens, min(reused, len(state.request.prompt)))
+        if self._reuse_decoded and reused:
+            chunks = self._grid(reused, len(state.text))
+        state.chunks = [chunk for chunk in reversed(chunks) if chunk.start >= reused]
+
+    def _copy_longest(self, slot: Slot, state: RequestState, chunks: list[Chunk]) -> None:
+        reused, source, entry = len(slot.prefix.tokens), None, None
+        for other in self._slots:
+            if other is not slot and (match := self._match(other.prefix, state, chunks)) > reused:
+                reused, source = match, other
+        for each in self.host.entries:
+            if (match := self._match(each.prefix, state, chunks)) > reused:
+                reused, entry = match, each
+        if entry is not None:
+            slot.prefix.clear()  # an error leaves the slot without valid rows
+            self._runner.write_rows(slot.index, entry.rows)
+            self.host.use(entry)
+            slot.prefix = entry.prefix.first(reused)
+        elif source is not None:
+            slot.prefix.clear()
+            self._runner.copy_rows(source.index, slot.index, reused)
+            slot.prefix = source.prefix.first(reused)
+
+    def clear(self) -> None:
+        """Forget all prefixes."""
+        for slot in self._slots:
+            slot.prefix.clear()
+        self.host.clear()
+
+    def _match(self, prefix: CachedPrefix, state: RequestState, chunks: list[Chunk]) -> int:
+        """Return the number of tokens of a prefix that a request can reuse."""
+        if not state.reuses_prefixes:
+            return 0
+        if self._reuse_decoded:
+            return prefix.token_match(state.text, state.request.cache_key)
+        return prefix.exact_match(state.text, chunks, state.request.cache_key)
+
+    def _reusable(self, prefix: CachedPrefix) -> int:
+        """Return the number of tokens of a prefix that a longer prompt could reuse."""
+        if self._reuse_decoded:
+            return len(prefix.tokens)
+        return prefix.tokens_in_full_chunks(min(GRID, self._runner.chunk_sizes[-1]))
+
+    def _chunks(self, state: RequestState) -> list[Chunk]:
+        """Return the chunks of a request's prompt, and of its answer if it must be read again."""
+        prompt = len(state.request.prompt)
+        chunks = self._grid(0, prompt, not state.reuses_prefixes)
+        return chunks + self._grid(prompt, len(state.text))
+
+    def _grid(self, start: int, end: int, all_logits: bool = False) -> list[Chunk]:
+        return chunk_grid(start, end, self._runner.length, self._runner.chunk_sizes, all_logits)

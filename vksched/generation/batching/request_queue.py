@@ -1,0 +1,77 @@
+"""RequestQueue: the requests that wait for a slot, first in, first out."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ...common.errors import QueueFull
+from .request_state import RequestState
+
+
+class RequestQueue:
+    """A bounded queue. All methods are thread-safe.
+
+    Parameters
+    ----------
+    limit
+        The maximum number of requests that wait.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._waiting: deque[RequestState] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def push(
+        self, state: RequestState, free_slots: int, retry_after_s: Callable[[], float]
+    ) -> None:
+        """Append a request.
+
+        Parameters
+        ----------
+        free_slots
+            The number of idle slots: the first requests of the queue get them at once.
+
+        Raises
+        ------
+        QueueFull
+            `limit` requests are waiting.
+        """
+        with self._lock:
+            if len(self._waiting) >= self.limit + free_slots:
+                self._drop_closed()
+            if len(self._waiting) < self.limit + free_slots:
+                self._waiting.append(state)
+                return
+        after = retry_after_s()
+        raise QueueFull(
+            f"[engine] expected at most {self.limit} waiting requests, got another one; try again "
+            f"in about {after:.0f} s, or a larger queue",
+            after,
+        )
+
+    def pop(self) -> RequestState | None:
+        """Return the first request that was not cancelled, or None."""
+        with self._lock:
+            while self._waiting:
+                state = self._waiting.popleft()
+                if not state.is_closed:
+                    return state
+                state.end("closed")
+        return None
+
+    def pop_all(self) -> list[RequestState]:
+        with self._lock:
+            states = list(self._waiting)
+            self._waiting.clear()
+        return states
+
+    def _drop_closed(self) -> None:
+        for state in [s for s in self._waiting if s.is_closed]:
+            self._waiting.remove(state)
+            state.end("closed")

@@ -1,0 +1,82 @@
+"""RequestState: a request inside the engine, shared by the engine and the request's stream."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from ..completion import CompletionRequest, TokenLogprobs, TokenOutput
+from ..step_runner import Logits
+from .chunk_grid import Chunk
+from .constraint_thread import ConstraintThread, Mask
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """The last event of a stream."""
+
+    reason: str
+    error: BaseException | None = None
+
+
+class RequestState:
+    """A request, its tokens and its events.
+
+    It holds no reference to its stream, because dropping the stream cancels the request. The
+    engine's thread owns everything except `is_closed` and `events`.
+    """
+
+    def __init__(self, request: CompletionRequest, ends: frozenset[int], now_s: float) -> None:
+        self.request = request
+        self.ends = ends if request.ends is None else request.ends
+        self.text = list(map(int, request.prompt))
+        """The prompt and the generated tokens: the record from which a lost cache is restored."""
+        self.events: SimpleQueue[TokenOutput | EndOfStream] = SimpleQueue()
+        self.is_closed = False
+        """True if the consumer cancelled the request."""
+        self.cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.chunks: list[Chunk] = []
+        """The chunks to prefill, in reverse order."""
+        self.is_placed = False
+        """True if the first chunk was run, or a prefix was searched for."""
+        self.logits: Logits | None = None
+        """The logits of the next token while its mask is computed."""
+        self.mask: Future[Mask | None] | None = None
+        self.mask_s = 0.0
+        """The time when the mask was requested."""
+        self.constraint: ConstraintThread | None = None
+        self.submitted_s = self.last_token_s = now_s
+
+    @property
+    def generated(self) -> int:
+        """The number of generated tokens."""
+        return len(self.text) - len(self.request.prompt)
+
+    @property
+    def can_decode(self) -> bool:
+        """Return True if the next step may append the last token of the text to the cache."""
+        return not self.chunks and self.logits is None
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Return False if the logits of all tokens of the prompt are needed."""
+        return self.request.prompt_logprobs is None
+
+    def start_constraint(self, now_s: float) -> None:
+        """Start to compute the mask of the first token."""
+        if self.request.constraint is not None and self.request.max_tokens:
+            self.constraint = ConstraintThread(self.request.constraint)
+            self.request_mask(None, now_s)
+
+    def request_mask(self, token: int | None, now_s: float) -> None:
+        """Start to compute the mask of the token after `token`."""
+        if self.constraint is not None:
+            self.mask, self.mask_s = self.constraint.next_mask(token), now_s
+
+    def end(self, reason: str, error: BaseException | None = None) -> None:
+        """End the stream."""
+        if self.constraint is not None:
+            self.constraint.close()
+        self.events.put(EndOfStream(reason, error))
