@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,18 @@ def test_scores_that_are_no_numbers_are_one_line(
         (("--prompt", "h", "--system", "s"), ("--system needs --chat.",)),
         (("--prompt", "h", "--ctx-size", "65"), ("a cache of 1 to 64 tokens", "got 65; try fewer")),
         (("--prompt", "h" * 70), ("a prompt of 1 to 64 tokens, got 70",)),
-        ((), ("Missing option '--prompt'",)),
+        ((), ("Missing option '--prompt' or '--prompt-file'",)),
+        (("--prompt", "h", "--prompt-file", "f"), ("--prompt and --prompt-file exclude",)),
+        (
+            ("--prompt-file", "missing.txt"),
+            (
+                "[prompt] expected a file",
+                "missing.txt: No such",
+            ),
+        ),
+        (("--prompt", ""), ("a prompt of 1 to 64 tokens, got 0; try a text that is not empty",)),
+        (("--prompt", "h", "--stop", ""), ("expected stop as texts of at least one character",)),
+        (("--prompt", "h", "--presence-penalty", "3"), ("presence_penalty from -2 to 2, got 3",)),
     ],
 )
 def test_errors_are_a_line(
@@ -122,7 +134,7 @@ def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts: list[str] = []
     encode = Chat.encode
 
-    def choose(*_: object) -> int:
+    def choose(*_: object, **__: object) -> int:
         token = next(script)
         if isinstance(token, KeyboardInterrupt):
             raise token
@@ -156,3 +168,69 @@ def test_a_conversation_ends_with_its_input(tmp_path: Path) -> None:
     build_model(tmp_path)
     done = CliRunner().invoke(main, ["chat", str(tmp_path / "tiny.gguf"), *ON_CPU], input="")
     assert (done.exit_code, done.stdout) == (0, "\n")
+
+
+def json_of(file: Path, *args: str, stdin: bytes = b"") -> dict[str, object]:
+    command = ["generate", str(file), *args, "-n", "4", "--json", *ON_CPU]
+    done = CliRunner().invoke(main, command, input=stdin)
+    assert done.exit_code == 0, done.output
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_prompts_come_from_files_and_from_standard_input(tmp_path: Path) -> None:
+    build_model(tmp_path)
+    file, prompt = tmp_path / "tiny.gguf", "hey\nhé "
+    direct = json_of(file, "--prompt", prompt)
+    (tmp_path / "prompt.txt").write_bytes(prompt.encode() + b"\n")
+    for found in (
+        json_of(file, "--prompt", "-", stdin=prompt.encode()),
+        json_of(file, "--prompt", "-", stdin=prompt.encode() + b"\n"),
+        json_of(file, "--prompt-file", "-", stdin=prompt.replace("\n", "\r\n").encode()),
+        json_of(file, "--prompt-file", str(tmp_path / "prompt.txt")),
+    ):
+        assert (found["prompt_tokens"], found["text"]) == (direct["prompt_tokens"], direct["text"])
+    chats = json_of(file, "--chat", "--prompt", "-", stdin=b"hey")
+    assert chats["text"] == json_of(file, "--chat", "--prompt", "hey")["text"]
+
+
+def test_prompts_that_are_not_utf_8_are_a_line(tmp_path: Path) -> None:
+    build_model(tmp_path)
+    command = ["generate", str(tmp_path / "tiny.gguf"), "--prompt", "-", *ON_CPU]
+    done = CliRunner().invoke(main, command, input=b"a\xff")
+    assert done.exit_code == 1 and "expected UTF-8 in standard input, got the byte 0xff at 1" in (
+        done.output
+    )
+
+
+def test_stop_strings_end_the_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text, _ = answer_of(tmp_path, PROMPT, 12)
+    args = ("generate", str(tmp_path / "tiny.gguf"), "--prompt", PROMPT, "-n", "12", *ON_CPU)
+    stops = ("--stop", "not there", "--stop", text[3:5])
+    data = data_of(capsys, *args, *stops)
+    assert data["text"] == text[: text.find(text[3:5])] and data["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_ends_the_text(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_model(tmp_path)
+    script = iter([*b"yes", KeyboardInterrupt()])
+
+    def choose(*_: object, **__: object) -> int:
+        token = next(script)
+        if isinstance(token, KeyboardInterrupt):
+            raise token
+        return token
+
+    monkeypatch.setattr(vs.Sampling, "choose", choose)
+    args = ["generate", str(tmp_path / "tiny.gguf"), "--prompt", "h", *ON_CPU]
+    done = CliRunner().invoke(main, [*args, *["--json"] * as_json])
+    assert done.exit_code == 130
+    if as_json:
+        data = json.loads(done.stdout)
+        assert (data["text"], data["finish_reason"]) == ("yes", "closed")
+        assert data["tokens"] == list(b"yes")
+    else:
+        assert done.stdout == "yes\n" and "[stopped]" in done.stderr

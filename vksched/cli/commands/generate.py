@@ -15,6 +15,7 @@ from ...common.errors import VkschedError
 from ...common.formatting import count_of
 from ..options import inputs
 from ..options.precision_option import AUTO, FAST, chat_precision_option
+from ..options.prompt_options import prompt_options, read_prompt
 
 if TYPE_CHECKING:
     from ...generation.chat import Chat
@@ -28,6 +29,8 @@ FINISHED = {
     "context": "[stopped as the context of {ctx} tokens is full; --ctx-size sets its size]",
     "closed": "[stopped]",
 }
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 Command = Callable[..., None]
 
 
@@ -58,6 +61,15 @@ def _model_options(command: Command) -> Command:
                 "Min-p sampling: drop tokens below this fraction of the top probability.",
             ),
             _number("--repeat-penalty", 1.0, "Repetition penalty; 1 disables it."),
+            _number("--presence-penalty", 0.0, "Penalty of generated tokens; 0 disables it."),
+            _number(
+                "--frequency-penalty",
+                0.0,
+                "Penalty of generated tokens for each time; 0 disables it.",
+            ),
+            click.option(
+                "--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable."
+            ),
             click.option("--seed", type=click.IntRange(0), help="Random seed."),
             click.option("--system", help="System prompt."),
         )
@@ -72,7 +84,7 @@ def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[
 
 @click.command()
 @_model_options
-@click.option("--prompt", required=True, help="Prompt to continue, or to answer with --chat.")
+@prompt_options
 @click.option("--chat", "chats", is_flag=True, help="Apply the model's chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON at the end.")
 def generate(
@@ -82,7 +94,9 @@ def generate(
     cache_type: str | None,
     precision: str,
     n: int,
-    prompt: str,
+    stop: tuple[str, ...],
+    prompt: str | None,
+    prompt_file: str | None,
     system: str | None,
     chats: bool,
     as_json: bool,
@@ -90,16 +104,17 @@ def generate(
 ) -> None:
     """Generate text with a GGUF language model.
 
-    Exit code 0, or 1 with an error message.
+    Exit code 0, 1 with an error message, or 130 after Ctrl-C, which ends the text.
     """
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
-    asked = [*_system_message(system), _user_message(prompt)] if chats else prompt
+    text = read_prompt(prompt, prompt_file)
+    asked = [*_system_message(system), _user_message(text)] if chats else text
     with _load_chat(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
-        answer = chat.generate(asked, n, sampling)
+        answer = chat.generate(asked, n, sampling, stop=stop)
         start = time.perf_counter()
-        text = "".join(answer) if as_json else _stream(answer)
+        text = _text_of(answer, lambda _: None) if as_json else _stream(answer)
         seconds = time.perf_counter() - start
         if as_json:
             report = {
@@ -114,6 +129,8 @@ def generate(
             click.echo(json.dumps(report, indent=2))
         else:
             _tell(answer, chat, n)
+        if answer.finish_reason == "closed":
+            raise click.exceptions.Exit(INTERRUPTED)
 
 
 @click.command()
@@ -125,6 +142,7 @@ def chat(
     cache_type: str | None,
     precision: str,
     n: int,
+    stop: tuple[str, ...],
     system: str | None,
     **chosen: Any,
 ) -> None:
@@ -143,7 +161,7 @@ def chat(
             if line in ("", "/new"):
                 continue
             try:
-                answer = talk.generate([*messages, _user_message(line)], n, sampling)
+                answer = talk.generate([*messages, _user_message(line)], n, sampling, stop=stop)
             except VkschedError as error:
                 click.echo(" ".join(str(error).split()), err=True)
                 continue
@@ -220,14 +238,20 @@ def _ask() -> str | None:
 
 def _stream(answer: TextStream) -> str:
     """Print an answer as it is generated, until Ctrl-C; return its text."""
+    text = _text_of(answer, lambda piece: click.echo(piece.replace("\r", ""), nl=False))
+    click.echo()
+    return text
+
+
+def _text_of(answer: TextStream, show: Callable[[str], None]) -> str:
+    """Return the text of an answer, until Ctrl-C; show each piece."""
     pieces: list[str] = []
     try:
         for piece in answer:
             pieces.append(piece)
-            click.echo(piece.replace("\r", ""), nl=False)
+            show(piece)
     except KeyboardInterrupt:
         answer.close()
-    click.echo()
     return "".join(pieces)
 
 
