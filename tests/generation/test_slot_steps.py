@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
+from test_executor import null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -44,9 +46,7 @@ def steps(
     made.close()
 
 
-def wanted(
-    model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]
-) -> NDArray:
+def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
     return logits_of(TINY, model_and_weights[1], np.array(text))
 
 
@@ -92,7 +92,9 @@ def test_rows_go_to_other_slots_and_to_the_host(
     steps.copy_rows(2, 0, len(text) - 1)
     last = steps.decode([2], text[-1:], [len(text) - 1])
     np.testing.assert_array_equal(steps.decode([0], text[-1:], [len(text) - 1]), last)
-    for one, other in zip(steps.read_rows(0, len(text)), steps.read_rows(2, len(text)), strict=True):
+    for one, other in zip(
+        steps.read_rows(0, len(text)), steps.read_rows(2, len(text)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
     steps.forget()
     steps.write_rows(1, kept)
@@ -114,17 +116,41 @@ def test_a_lost_device_empties_the_slots(
     model_and_weights: tuple[LanguageModel, dict[str, NDArray]],
 ) -> None:
     model, text = model_and_weights[0], TEXTS[0]
-    lost = vs.FaultInjectionDevice(vs.SimulatedDevice("gpu:0"), [])
-    with vs.Scheduler([lost, "cpu"]) as sched:
+    lost = vs.FaultInjectionDevice(null_devices(1)[1][0], at=None, times=1)
+    with warnings.catch_warnings(), vs.Scheduler([lost]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
         steps = SlotSteps(sched, model, 64, 2)
         first = steps.prefill(0, text, 0)
-        lost.lose()
+        assert set(steps.steps.layers) == {lost.name}
+        lost.at = 0
         with pytest.raises(StateLost):
             steps.prefill(1, text, 0)
         again = steps.prefill(1, text, 0)
         np.testing.assert_allclose(again, first, **CLOSE)
         assert set(steps.steps.layers) == {"cpu"}
         steps.close()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_full_device_gets_no_layers(
+    is_empty: bool, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> None:
+    text = TEXTS[0]
+    full = vs.FaultInjectionDevice(null_devices(1)[1][0], None, "memory", "prepare")
+    with vs.Scheduler([full]) as sched, pytest.warns(vs.VkschedWarning) as caught:
+        steps = SlotSteps(sched, model_and_weights[0], 64, 2)
+        full.at = 1
+        if is_empty:
+            steps.prepare()
+        else:
+            steps.prefill(1, text[:8], 0)
+            with pytest.raises(StateLost, match="moved to other devices"):
+                steps.decode([1], [3], [8])
+        found = steps.prefill(1, text, 0)
+        np.testing.assert_allclose(found, wanted(model_and_weights, text)[-1], **CLOSE)
+        assert set(steps.steps.layers) == {"cpu"}
+        steps.close()
+    assert any("gets no more layers" in str(warning.message) for warning in caught)
 
 
 def test_slots_and_starts_are_checked(steps: SlotSteps) -> None:
