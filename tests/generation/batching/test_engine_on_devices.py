@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from vksched.importers.gguf.model import LanguageModel
 
 pytestmark = pytest.mark.one_set
 
-TINY = Tiny(kind="Q8_0", layers=2, vocabulary=261, context=512)
+TINY = Tiny(kind="Q8_0", layers=1, vocabulary=261, context=512)
 LENGTH = 300
 GREEDY = vs.Sampling(temperature=0)
 
@@ -92,7 +91,7 @@ def test_a_reused_prefix_does_not_change_a_bit(engine: BatchingEngine, alone: li
     for _ in range(2):
         streams = [engine.submit(request) for request in requests("shared")]
         assert [streamed_answer(stream) for stream in streams] == alone
-    assert [stream.cached_tokens for stream in streams][4:] == [128] * 4
+    assert [stream.cached_tokens for stream in streams][4:] == [136, 128, 128, 128]
 
 
 def test_cancelled_requests_do_not_change_a_bit(
@@ -157,7 +156,7 @@ def test_prefixes_in_host_memory_do_not_change_a_bit(
     engine.close()
 
 
-@pytest.mark.parametrize("at", (40, 90, 200))
+@pytest.mark.parametrize("at", (1, 8))
 def test_answers_go_on_after_a_loss(
     model: tuple[LanguageModel, dict[str, NDArray]], at: int
 ) -> None:
