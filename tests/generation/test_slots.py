@@ -18,6 +18,7 @@ from vksched.engine.executable import CompiledGraph
 from vksched.importers.gguf.kv_cache import KINDS as CACHE_TYPES
 from vksched.importers.gguf.kv_cache import KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.lowering import native_kernels
 
 pytestmark = pytest.mark.one_set
 
@@ -113,6 +114,8 @@ def test_logits_of_a_text_do_not_depend_on_other_rows(
     done = read_prompts(together, texts, list(texts))
     some = {slot: done[slot] for slot in (3, 0)}
     found = decode(together, 2, texts, dict(some))
+    if not native_kernels.has_programs():
+        pytest.skip("products of numpy depend on the number of rows")
     for rows in (4, 8):
         again = decode(together, rows, texts, dict(done))
         for slot in done:
@@ -133,6 +136,8 @@ def test_narrow_caches_have_slots(
         step = Rows(scheds[0], model, model.cache(LENGTH, cache_type, slots=SLOTS))
         alone |= decode(step, 1, texts, read_prompts(step, texts, [slot]))
     step = Rows(scheds[0], model, model.cache(LENGTH, cache_type, slots=SLOTS))
+    if not native_kernels.has_programs():
+        pytest.skip("products of numpy depend on the number of rows")
     found = decode(step, 4, texts, read_prompts(step, texts, list(texts)))
     for slot, logits in alone.items():
         np.testing.assert_array_equal(found[slot], logits, f"slot {slot}")

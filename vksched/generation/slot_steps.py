@@ -17,6 +17,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import OutOfMemory, ShapeError, StateLost
+from ..ops.lowering import native_kernels
 from .cache_rows import CacheRows
 from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize, suitable_size
 from .device_precision import FLOAT16_CACHE
@@ -89,7 +90,13 @@ class SlotSteps:
 
     @property
     def row_counts(self) -> tuple[int, ...]:
-        """The numbers of rows of decode graphs, ascending: those that the slots can fill."""
+        """The numbers of rows of decode graphs, ascending: those that the slots can fill.
+
+        Without native loops there are only graphs of one row: numpy's matrix products of several
+        rows differ from those of one in their last bits.
+        """
+        if not native_kernels.has_programs():
+            return ROW_COUNTS[:1]
         most = next((rows for rows in ROW_COUNTS if rows >= self._slots), ROW_COUNTS[-1])
         return tuple(rows for rows in ROW_COUNTS if rows <= most)
 

@@ -111,6 +111,16 @@ def test_closing_the_engine_ends_all_streams() -> None:
     engine.close()
 
 
+def test_an_error_of_closing_reaches_its_caller() -> None:
+    def fail(number: int) -> None:
+        raise vs.DeviceError("the scheduler is closed")
+
+    engine = BatchingEngine(SimulatedSteps(before_call=fail))
+    with pytest.raises(vs.DeviceError, match="the scheduler is closed"):
+        engine.close()
+    engine.close()
+
+
 def test_dropping_the_engine_closes_it() -> None:
     steps = SimulatedSteps()
     engine = BatchingEngine(steps)

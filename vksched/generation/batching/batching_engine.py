@@ -114,8 +114,17 @@ class BatchingEngine(ProcessBound):
         return future.result()
 
     def close(self) -> None:
-        """Cancel all requests and free the KV cache; wait until the current step has ended."""
+        """Cancel all requests and free the KV cache; wait until the current step has ended.
+
+        Raises
+        ------
+        VkschedError
+            The KV cache cannot be freed, as after its scheduler was closed.
+        """
         self._finalizer()
+        error, self._loop.closing_error = self._loop.closing_error, None
+        if error is not None:
+            raise error
 
 
 class _EngineLoop:
@@ -131,6 +140,7 @@ class _EngineLoop:
         )
         self._owner = Owner()
         self._is_stopped = False
+        self.closing_error: Exception | None = None
 
     def check_open(self) -> None:
         if self._is_stopped:
@@ -163,7 +173,10 @@ class _EngineLoop:
                 self._is_stopped = True
             core.end_all("closed", error)
             self._cancel_calls()
-            core.runner.close()
+            try:
+                core.runner.close()
+            except Exception as failure:
+                self.closing_error = failure
 
     def _run_calls(self) -> None:
         while not self.calls.empty():

@@ -177,13 +177,21 @@ def _dynamic_update_slice(call: VjpContext) -> VjpResult:
     (data, rows, start), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
     size, count = data.shape[axis], rows.shape[axis]
     g_data = dynamic_update_slice(g, _zeros(rows), start, axis)
-    if not size or not count:
+    if not size or not count or not data.shape[0]:
         return g_data, _zeros(rows), None
+    is_slot: Tensor | None = None
+    if start.rank == 2:  # the start and the slot of each example
+        slots = cast(reshape(slice_(start, (0, 1), (start.shape[0], 2)), (-1,)), INT32)
+        start = reshape(slice_(start, (0, 0), (start.shape[0], 1)), (-1,))
+        is_slot = reshape(logical_and(greater_equal(slots, 0), less(slots, data.shape[0])), (-1, 1))
+        g = gather(g, where(reshape(is_slot, (-1,)), slots, 0), 0)
     numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
     steps = apply("arange", (), {"shape": (count,), **numbers})
     first = cast(start, INT32)
     at = reshape(first, (-1, 1)) + steps
     inside = logical_and(greater_equal(at, 0), less(at, size))
+    if is_slot is not None:
+        inside = logical_and(inside, is_slot)
     at = where(inside, at, 0)
     if start.rank:
         lines = gather_nd(moveaxis(g, axis, 1), reshape(at, (*at.shape, 1)), 1)

@@ -127,6 +127,9 @@ def _packed_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _floats(rows: NDArray, matrix: NDArray) -> NDArray:
+    """Return the products; few rows one by one, so that a row does not depend on the others."""
+    if len(rows) <= NATIVE_GEMV:
+        return np.stack([matrix @ row for row in rows])
     return np.asarray(np.matmul(rows, matrix.T))
 
 

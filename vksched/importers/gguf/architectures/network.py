@@ -20,7 +20,6 @@ from ....common.errors import ModelFormatError
 from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor
 from ....ops import (
-    arange,
     embedding,
     gather,
     layer_norm,
@@ -38,7 +37,7 @@ from .family import Family, Norms
 from .moe import Experts
 from .positions import Positions, Tables
 from .scaled_rows import scaled_rows
-from .token_layout import AttentionMask, SequenceLayout
+from .token_layout import AttentionMask, SequenceLayout, last_tokens
 from .weights import Weights
 
 
@@ -82,7 +81,7 @@ class Network:
         with name_scope("output"):
             if self.text.last is not None:
                 # the last layer has the row alone, unless it has one row anyway
-                x = x[:, 0] if ids.shape[1] > 1 else self._last_token(x, self.text.last)
+                x = x[:, 0] if ids.shape[1] > 1 else last_tokens(x, self.text.last)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
             shift = self._bias("output", hyper.vocabulary)
@@ -186,17 +185,7 @@ class Network:
         last = self.text.last
         if last is None or layer < self.hyper.layers - 1 or x.shape[1] == 1:
             return x
-        rows, _, width = x.shape
-        return reshape(self._last_token(x, last), (rows, 1, width))
-
-    @staticmethod
-    def _last_token(x: Tensor, last: Tensor) -> Tensor:
-        """Return the token of each row whose logits are wanted, (b, width)."""
-        rows, tokens, width = x.shape
-        if not last.rank:
-            return gather(x, last, axis=1)
-        chosen = arange(0, rows * tokens, tokens) + last
-        return gather(reshape(x, (rows * tokens, width)), chosen)
+        return reshape(last_tokens(x, last), (x.shape[0], 1, x.shape[2]))
 
     def _window(self, layer: int) -> int:
         """Return the attention window of a layer; 0 for full attention."""

@@ -11,6 +11,7 @@ from ....ops import (
     attention,
     concat,
     equal,
+    gather,
     less,
     reshape,
     split,
@@ -92,6 +93,18 @@ class SequenceLayout(Protocol):
         q: (b, heads, n, d), k, v: (b, kv_heads, n, d), with rotary embedding -> (b, heads, n, d).
         attention_mask: the layer's mask.
         """
+
+
+def last_tokens(x: Tensor, last: Tensor) -> Tensor:
+    """Return one token of each row of x (b, n, width), (b, width).
+
+    last: the index of the token, () for all rows or (b,).
+    """
+    rows, tokens, width = x.shape
+    if not last.rank:
+        return gather(x, last, axis=1)
+    chosen = arange(0, rows * tokens, tokens) + last
+    return gather(reshape(x, (rows * tokens, width)), chosen)
 
 
 @dataclass(frozen=True)

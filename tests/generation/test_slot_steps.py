@@ -1,0 +1,161 @@
+"""Steps over a KV cache with slots: the engine's view of a model on a scheduler."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_models import Tiny, logits_of, write
+from test_executor import null_devices
+
+import vksched as vs
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import ShapeError, StateLost
+from vksched.generation.slot_steps import SlotSteps
+from vksched.generation.step_runner import StepRunner
+from vksched.importers.gguf.model import LanguageModel
+
+pytestmark = pytest.mark.one_set
+
+TINY = Tiny(layers=2, vocabulary=61)
+CLOSE = {"rtol": 1e-3, "atol": 1e-3}
+TEXTS = {
+    slot: [int(t) for t in np.random.default_rng(slot).integers(0, 61, count)]
+    for slot, count in ((0, 12), (2, 45), (1, 9))
+}
+
+
+@pytest.fixture
+def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]]:
+    weights = write(TINY, tmp_path / "tiny.gguf", np.random.default_rng(5))
+    model = vs.load(tmp_path / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+@pytest.fixture
+def steps(
+    scheds: Scheds, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> Iterator[SlotSteps]:
+    made = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
+    yield made
+    made.close()
+
+
+def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
+    return logits_of(TINY, model_and_weights[1], np.array(text))
+
+
+def test_prompts_and_answers_of_several_slots(
+    steps: SlotSteps, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> None:
+    runner: StepRunner = steps
+    assert (runner.slots, runner.length, runner.vocabulary) == (3, 64, 61)
+    assert runner.chunk_sizes == (1, 8, 32) and runner.row_counts == (1, 2, 4)
+    for slot, text in TEXTS.items():
+        logits = runner.prefill(slot, text[:-2], 0)
+        np.testing.assert_allclose(logits, wanted(model_and_weights, text[:-2])[-1], **CLOSE)
+    for back in (2, 1):
+        found = runner.decode(
+            list(TEXTS),
+            [text[-back] for text in TEXTS.values()],
+            [len(text) - back for text in TEXTS.values()],
+        )
+        for own, text in zip(found, TEXTS.values(), strict=True):
+            all_of = wanted(model_and_weights, text)
+            np.testing.assert_allclose(own, all_of[len(text) - back], **CLOSE)
+
+
+def test_logits_of_all_tokens(
+    steps: SlotSteps, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> None:
+    text = TEXTS[2]
+    steps.prefill(1, text[:10], 0)
+    found = steps.prefill(1, text[10:], 10, all_logits=True)
+    np.testing.assert_allclose(found, wanted(model_and_weights, text)[10:], **CLOSE)
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
+def test_rows_go_to_other_slots_and_to_the_host(
+    cache_type: str,
+    scheds: Scheds,
+    model_and_weights: tuple[LanguageModel, dict[str, NDArray]],
+) -> None:
+    steps, text = SlotSteps(scheds[0], model_and_weights[0], 64, 3, cache_type=cache_type), TEXTS[2]
+    steps.prefill(2, text[:-1], 0)
+    kept = steps.read_rows(2, len(text) - 1)
+    assert all(rows.shape[1] == len(text) - 1 for rows in kept)
+    steps.copy_rows(2, 0, len(text) - 1)
+    last = steps.decode([2], text[-1:], [len(text) - 1])
+    np.testing.assert_array_equal(steps.decode([0], text[-1:], [len(text) - 1]), last)
+    for one, other in zip(
+        steps.read_rows(0, len(text)), steps.read_rows(2, len(text)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    steps.forget()
+    steps.write_rows(1, kept)
+    np.testing.assert_array_equal(steps.decode([1], text[-1:], [len(text) - 1]), last)
+    steps.close()
+
+
+def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:
+    assert steps._row_plan(3) == (4,) and steps._row_plan(2) == (2,)
+    steps.prepare()
+    assert set(steps._seconds) == {1, 2, 4}
+    steps._seconds = {1: 1.0, 2: 2.9, 4: 2.5}
+    assert [steps._row_plan(n) for n in (1, 2, 3)] == [(1,), (1, 1), (4,)]
+    steps._seconds = {1: 1.0, 2: 1.5, 4: 3.5}
+    assert sorted(steps._row_plan(3)) == [1, 2]
+
+
+def test_a_lost_device_empties_the_slots(
+    model_and_weights: tuple[LanguageModel, dict[str, NDArray]],
+) -> None:
+    model, text = model_and_weights[0], TEXTS[0]
+    lost = vs.FaultInjectionDevice(null_devices(1)[1][0], at=None, times=1)
+    with warnings.catch_warnings(), vs.Scheduler([lost]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        steps = SlotSteps(sched, model, 64, 2)
+        first = steps.prefill(0, text, 0)
+        assert set(steps.steps.layers) == {lost.name}
+        lost.at = 0
+        with pytest.raises(StateLost):
+            steps.prefill(1, text, 0)
+        again = steps.prefill(1, text, 0)
+        np.testing.assert_allclose(again, first, **CLOSE)
+        assert set(steps.steps.layers) == {"cpu"}
+        steps.close()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_full_device_gets_no_layers(
+    is_empty: bool, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
+) -> None:
+    text = TEXTS[0]
+    full = vs.FaultInjectionDevice(null_devices(1)[1][0], None, "memory", "prepare")
+    with vs.Scheduler([full]) as sched, pytest.warns(vs.VkschedWarning) as caught:
+        steps = SlotSteps(sched, model_and_weights[0], 64, 2)
+        full.at = 1
+        if is_empty:
+            steps.prepare()
+        else:
+            steps.prefill(1, text[:8], 0)
+            with pytest.raises(StateLost, match="moved to other devices"):
+                steps.decode([1], [3], [8])
+        found = steps.prefill(1, text, 0)
+        np.testing.assert_allclose(found, wanted(model_and_weights, text)[-1], **CLOSE)
+        assert set(steps.steps.layers) == {"cpu"}
+        steps.close()
+    assert any("gets no more layers" in str(warning.message) for warning in caught)
+
+
+def test_slots_and_starts_are_checked(steps: SlotSteps) -> None:
+    for slot, start, count in ((3, 0, 1), (-1, 0, 1), (0, 60, 5), (0, -1, 1), (0, 0, 0)):
+        with pytest.raises(ShapeError, match="slot"):
+            steps.prefill(slot, [1] * count, start)
+    with pytest.raises(ShapeError, match="different slots"):
+        steps.decode([1, 1], [1, 2], [0, 0])
