@@ -97,6 +97,20 @@ def render(source: str, **values: object) -> str:
         ("{% for i in [1] %}{{ 'a-b'.replace('-', '+').split('+')[-1] }}{% endfor %}", "b"),
         ("{{ messages | map(attribute='role') | join(',') }}{{ 1 if x is defined }}", "user"),
         ("{{ '%s: %d' | format('a', 5) }}", "a: 5"),
+        ("{{ 'Since 2024 %s' | format('a') }}{{ '12345 {}'.format('b') }}", "Since 2024 a12345 b"),
+        (
+            "{% set l = [] %}{{ l.append(1) or '' }}{{ l.append(2) or '' }}{{ l.pop(0) }}{{ l }}",
+            "1[2]",
+        ),
+        ("{% set n = namespace(l=[]) %}{% set _ = n.l.append('a') %}{{ n.l | join }}", "a"),
+        ("{{ 'in 2024 {'.strip() }}", "in 2024 {"),
+        ("{{ messages[:0].append(1) }}", "None"),
+        ("{{ tools | map(attribute='a') | tojson }}", '["<é>"]'),
+        ("""{{ ('{"x": [1, null]}' | from_json).x | tojson }}""", "[1, null]"),
+        (
+            "{{ documents is defined }}{{ functions is defined }}{{ tools is defined }}",
+            "FalseFalseTrue",
+        ),
     ],
 )
 def test_templates_have_what_hugging_face_gives_them(source: str, expected: str) -> None:
@@ -127,6 +141,14 @@ HARM = {
     "a file": "{% include '/etc/passwd' %}",
     "a class": "{{ ''.__class__.__mro__ }}",
     "a change of what is given": "{{ messages.append(1) }}",
+    "a removal from what is given": "{{ messages.pop() }}",
+    "a change of parsed JSON": "{{ ('[1]' | from_json).append(1) }}",
+    "a list that holds itself": "{% set l = [] %}{{ l.append(l) }}{{ l }}",
+    "a list that doubles": "{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set m = [] %}"
+    "{% set _ = m.append(n.l) %}{% set _ = m.append(n.l) %}{% set n.l = m %}{% endfor %}",
+    "deep JSON": "{{ ('[' * 100000) | from_json }}",
+    "JSON that is none": "{{ '{' | from_json }}",
+    "a large number in JSON": "{{ ('9' * 5000) | from_json }}",
     "deep brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "filler text": "{{ lipsum(10**9) }}",
     "a loop that calls itself": "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",

@@ -55,6 +55,20 @@ class SamplingError(VkschedError, ValueError):
     """A parameter of `Sampling` is out of range, or logits are invalid."""
 
 
+class MessageError(VkschedError, ValueError):
+    """A message of a conversation, or a tool, is invalid or not supported by the chat template.
+
+    Attributes
+    ----------
+    field
+        The invalid field, for example "messages[2].content".
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"[chat] {field}: {message}")
+        self.field = field
+
+
 class QueueFull(VkschedError):
     """An inference engine's queue of requests is full.
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator as PyGenerator
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 from ..common.dtypes import Progress
-from ..common.errors import DTypeError, ShapeError, VkschedError
+from ..common.errors import SamplingError, ShapeError, VkschedError
 from ..common.fork_guard import ProcessBound
 from ..common.gc_pause import resting_collector
+from .conversation.prompt_encoder import Prompt, PromptEncoder, is_conversation
 from .generator import CompilingScheduler, Generator
 from .sampling import Sampling
+from .stop_matcher import StopMatcher
+from .text_stream import AnswerState, TextStream
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
@@ -23,66 +25,10 @@ if TYPE_CHECKING:
 
 CONTEXT = 4096
 
-Prompt = str | Sequence[Mapping[str, object]]
-"""A text to continue, or the messages of a conversation, each with "role" and "content"."""
-
 
 def context_of(model: LanguageModel, ctx: int | None) -> int:
     """Return the context length that a chat uses if the user asks for `ctx` tokens, or for none."""
     return min(CONTEXT, model.hyper.context) if ctx is None else ctx
-
-
-@dataclass
-class _AnswerState:
-    """The state of an answer. It holds no reference to its TextStream, because dropping the stream
-    ends the answer.
-    """
-
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)
-    finish_reason: str = ""
-    is_closed: bool = False
-
-
-class TextStream(Iterator[str]):
-    """An iterator over the generated text, in pieces of whole characters."""
-
-    def __init__(self, pieces: PyGenerator[str, None, None], state: _AnswerState) -> None:
-        self._pieces = pieces
-        self._state = state
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """The tokens of the prompt."""
-        return tuple(self._state.prompt)
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens that were generated until now."""
-        return tuple(self._state.tokens)
-
-    @property
-    def finish_reason(self) -> str:
-        """The reason why generation ended, or "" while it runs.
-
-        "stop": the model ended its answer. "length": the requested number of tokens was generated.
-        "context": the context is full. "closed": the stream was closed, or generation failed.
-        """
-        return self._state.finish_reason
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """Stop generation; the chat can then start another answer.
-
-        If another thread waits for a piece, that piece is the last one, and the chat is free once
-        it has arrived.
-        """
-        self._state.is_closed = True
-        with suppress(ValueError):  # another thread is advancing it
-            self._pieces.close()
-            self._state.finish_reason = self._state.finish_reason or "closed"
 
 
 class Chat(ProcessBound):
@@ -145,6 +91,7 @@ class Chat(ProcessBound):
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
+                self._encoder = PromptEncoder(model)
         except BaseException:
             self._generator.forget()
             raise
@@ -193,57 +140,70 @@ class Chat(ProcessBound):
             self._generator.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a text, or of messages formatted by the model's chat template.
+        """Return the tokens of a prompt. Names of control tokens in messages are encoded as text;
+        only the model's chat template writes control tokens.
 
         Raises
         ------
         DTypeError
-            The prompt is neither a text nor messages.
+            The prompt is neither a text, nor token ids, nor messages.
+        MessageError
+            A message is invalid.
         ModelFormatError
             The file has no chat template, or the template fails.
         """
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, bos=True)
-        listed = isinstance(prompt, Sequence) and all(isinstance(m, Mapping) for m in prompt)
-        if not listed:
-            raise DTypeError(
-                "[chat] expected a text, or a list of messages with 'role' and 'content', got "
-                f"{shortened(prompt)}"
-            )
-        text = self.model.chat_template.render(prompt)
-        bos = self.tokenizer.role("bos")
-        begun = bos is not None and text.startswith(self.tokenizer.vocabulary.tokens[bos])
-        return self.tokenizer.encode(text, special=True, bos=not begun)
+        return self._encoder.encode(prompt)
 
     def generate(
-        self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None
+        self,
+        prompt: Prompt,
+        n: int = 256,
+        sampling: Sampling | None = None,
+        *,
+        stop: str | Sequence[str] = (),
     ) -> TextStream:
         """Return a stream of the generated text.
 
         Parameters
         ----------
         prompt
-            A text to continue, or the messages of a conversation.
+            A text or token ids to continue, or the messages of a conversation. Messages are those
+            of OpenAI's API: "content" is a text, a list of text parts, or None.
         n
             The maximum number of tokens to generate.
         sampling
             The sampling parameters; the defaults of `Sampling` if None.
+        stop
+            A stop string, or several: the text ends before the first one.
 
         Raises
         ------
         ShapeError
             The prompt has no tokens, or more than `ctx`.
+        SamplingError
+            `n` is not a whole number of at least 1, or a stop string is not a text.
         VkschedError
             Raised by the stream if another answer is being generated.
         """
-        state = _AnswerState(self._tokens_of(prompt))
-        chats = not isinstance(prompt, str)
-        return TextStream(self._pieces(state, n, sampling or Sampling(), chats), state)
+        if not hasattr(n, "__index__") or isinstance(n, bool) or n < 1:
+            raise SamplingError(
+                f"[chat] expected n as a whole number of at least 1, got {shortened(n)}"
+            )
+        matcher = StopMatcher(stop)
+        state = AnswerState(self._tokens_of(prompt))
+        # a continuation keeps its leading space
+        before = () if is_conversation(prompt) else tuple(state.prompt)
+        return TextStream(self._pieces(state, n, sampling or Sampling(), before, matcher), state)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt; raise ShapeError unless they fit into the context."""
         tokens = self.encode(prompt)
-        if not 0 < len(tokens) <= self.ctx:
+        if not tokens:
+            raise ShapeError(
+                f"[chat] expected a prompt of 1 to {self.ctx} tokens, got 0; try a text that is "
+                "not empty"
+            )
+        if len(tokens) > self.ctx:
             raise ShapeError(
                 f"[chat] expected a prompt of 1 to {self.ctx} tokens, got {len(tokens)}; try a "
                 "shorter prompt or a larger ctx"
@@ -251,13 +211,18 @@ class Chat(ProcessBound):
         return tokens
 
     def _pieces(
-        self, state: _AnswerState, n: int, sampling: Sampling, chats: bool
+        self,
+        state: AnswerState,
+        n: int,
+        sampling: Sampling,
+        before: Sequence[int],
+        matcher: StopMatcher,
     ) -> PyGenerator[str, None, None]:
         from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
 
         decoder, text = StreamDecoder(self.tokenizer), list(state.prompt)
-        for token in () if chats else text:
-            decoder.add(token)  # a continuation keeps its leading space
+        for token in before:
+            decoder.add(token)
         with self._alone():
             try:
                 while len(state.tokens) < n and len(text) <= self.ctx:
@@ -270,12 +235,16 @@ class Chat(ProcessBound):
                         break
                     text.append(token)
                     state.tokens.append(token)
-                    if piece := decoder.add(token):
+                    if piece := matcher.add(decoder.add(token)):
                         yield piece
+                    if matcher.found is not None:
+                        break
                 else:
                     state.finish_reason = "length" if len(state.tokens) >= n else "context"
-                if piece := decoder.end():
+                if piece := matcher.add(decoder.end()) + matcher.end():
                     yield piece
+                if matcher.found is not None:
+                    state.finish_reason = "stop"
             finally:
                 state.finish_reason = state.finish_reason or "closed"
 

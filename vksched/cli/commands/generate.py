@@ -17,8 +17,10 @@ from ..options import inputs
 from ..options.precision_option import AUTO, FAST, chat_precision_option
 
 if TYPE_CHECKING:
-    from ...generation.chat import Chat, Prompt, TextStream
+    from ...generation.chat import Chat
+    from ...generation.conversation.prompt_encoder import Prompt
     from ...generation.sampling import Sampling
+    from ...generation.text_stream import TextStream
     from ...scheduler.scheduler import Scheduler
 
 FINISHED = {

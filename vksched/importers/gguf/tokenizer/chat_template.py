@@ -53,7 +53,7 @@ class ChatTemplate:
             End the text where the model's answer begins.
         **values
             Further variables of the template, for example `tools`: strings, numbers, and lists and
-            mappings of these.
+            mappings of these. A variable that is not passed is undefined in the template.
 
         Raises
         ------
@@ -65,8 +65,6 @@ class ChatTemplate:
         variables = {
             "messages": [dict(each) for each in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
-            "documents": None,
             **self._tokens,
             **values,
         }

@@ -36,6 +36,11 @@ class SpecialTokenSplitter:
         elif "modern-bert" in name.lower():
             self._left = {vocabulary.ids[each] for each in ("[MASK]",) if each in vocabulary.ids}
 
+    @property
+    def control_names(self) -> list[str]:
+        """The names of the tokens that are found only on request, longest first."""
+        return [name for _, name, always in self._listed if not always]
+
     def split(self, text: str, control: bool) -> list[str | int]:
         """Return pieces of text, and the ids of the special tokens between them."""
         pieces: list[str | int] = [text] if text else []

@@ -92,7 +92,14 @@ class Tokenizer:
         """
         return self.vocabulary.roles.get(name)
 
-    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+    @property
+    def control_names(self) -> list[str]:
+        """The names that `encode` parses only with `special`, longest first."""
+        return self._specials.control_names
+
+    def encode(
+        self, text: str, *, special: bool = False, bos: bool = False, mark: str = ""
+    ) -> list[int]:
         """Return the tokens of a text.
 
         Parameters
@@ -104,6 +111,9 @@ class Tokenizer:
             not for user input.
         bos
             Add the special tokens that the model expects at the beginning and the end.
+        mark
+            A string that is removed after the names of special tokens were found, so that a mark
+            within a name prevents that it is parsed.
         """
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         out: list[int] = list(self._before) if bos else []
@@ -111,9 +121,11 @@ class Tokenizer:
         for piece in self._specials.split(text, special):
             if isinstance(piece, int):
                 out.append(piece)
-            else:
+            elif piece := piece.replace(mark, "") if mark else piece:
                 lead = " " if self._prefix and after_special else ""
                 out.extend(self._algorithm.encode(lead + piece))
+            else:
+                continue
             after_special = isinstance(piece, int)
         return out + self._behind if bos else out
 

@@ -55,8 +55,13 @@ _METHODS = frozenset(
     "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
 )
 """The allowed methods of strings."""
-_WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^}]*\{")
-"""A format with a width of thousands of characters, or with a width from an argument."""
+_WIDE_PERCENT = re.compile(r"%[^a-zA-Z%]*([0-9]{4}|\*)")
+_WIDE_BRACES = re.compile(r"\{[^}]*([0-9]{4}|\{)")
+"""Formats with a width of thousands of characters, or with a width from an argument."""
+
+
+class _ConstantList(list[Any]):
+    """A list among the variables of a template, which the template may not change."""
 
 
 class WrongTemplate(Exception):
@@ -161,11 +166,20 @@ def _to_json(
 ) -> str:
     if indent is not None and not 0 <= int(indent) <= 16:
         raise SecurityError(f"expected an indent from 0 to 16, got {indent}")
+    if isinstance(value, Iterator):  # map and select return generators
+        value = list(_counted(value))
     _size(value)
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
     return str(_checked(text))
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return _protected(_checked(json.loads(str(_checked(text)))))
+    except RecursionError:
+        raise SecurityError("expected JSON of a smaller depth") from None
 
 
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
@@ -194,6 +208,15 @@ def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = 
     return "\n".join([(lead if first else "") + lines[0], *indented])
 
 
+def _protected(value: Any) -> Any:
+    """Return a variable whose lists are `_ConstantList`."""
+    if isinstance(value, dict):
+        return {key: _protected(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return _ConstantList(map(_protected, value))
+    return value
+
+
 def _range(*limits: int) -> range:
     out = range(*limits)
     _budget.step(len(out))
@@ -205,7 +228,7 @@ def _raise(message: object) -> str:
 
 
 def _now(form: str) -> str:
-    if len(form) > 100 or _WIDE.search(form):
+    if len(form) > 100 or _WIDE_PERCENT.search(form):
         raise SecurityError(f"expected a short format of a date, got {form[:100]!r}")
     return datetime.datetime.now().strftime(form)
 
@@ -266,6 +289,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters = {each: self.filters[each] for each in _FILTERS}
         self.filters |= {
             "tojson": _to_json,
+            "from_json": _from_json,
             "replace": _replace,
             "join": _join,
             "indent": _indent,
@@ -286,6 +310,8 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: Any, /, *args: Any, **values: Any) -> Any:
         _budget.step()
         owner = getattr(obj, "__self__", None)
+        if type(owner) is list:
+            _size(args)  # the list is measured when it is used
         if isinstance(owner, str):
             for each in ("_loop_vars", "_block_vars"):
                 values.pop(each, None)
@@ -313,17 +339,20 @@ class _Environment(ImmutableSandboxedEnvironment):
             return False
         if isinstance(obj, (bytes, bytearray, int, float)):
             return False
+        if type(obj) is list and attr in ("append", "pop"):
+            return True  # the template's own list
         return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         owner = getattr(value, "__self__", None)
-        if isinstance(owner, str) and _WIDE.search(owner):
+        formats = getattr(value, "__name__", "") in ("format", "format_map")
+        if formats and isinstance(owner, str) and _WIDE_BRACES.search(owner):
             raise SecurityError(f"expected a format without wide fields, got {owner[:60]!r}")
         return super().wrap_str_format(value)
 
 
 def _format(form: Any, *args: Any, **values: Any) -> str:
-    if _WIDE.search(str(form)):
+    if _WIDE_PERCENT.search(str(form)):
         raise SecurityError(f"expected a format without wide fields, got {str(form)[:60]!r}")
     _size([form, args, values])
     return str(_checked(str(form) % (values or args)))
@@ -367,7 +396,7 @@ def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any]
     def render(values: Mapping[str, Any], seconds: float) -> str:
         _budget.start(seconds)
         with _errors():
-            return template.render(values)
+            return template.render(_protected(dict(values)))
 
     return render
 

@@ -1,0 +1,1 @@
+"""Conversations: from messages of a client to the tokens of a prompt."""

@@ -1,0 +1,124 @@
+"""PromptEncoder: encodes prompts, which are texts, tokens, or the messages of a conversation."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from reprlib import repr as shortened
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+
+from ...common.errors import DTypeError
+from .control_shield import ControlShield
+from .conversation_renderer import ConversationRenderer
+
+if TYPE_CHECKING:
+    from ...importers.gguf.model import LanguageModel
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
+"""A text or tokens to continue, or the messages of a conversation, with "role" and "content"."""
+
+
+def is_conversation(prompt: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
+    """Return True if a prompt is a list of messages, at least one."""
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str)
+        and len(prompt) > 0
+        and all(isinstance(each, Mapping) for each in prompt)
+    )
+
+
+class PromptEncoder:
+    """Encodes prompts for one model. Its methods are thread-safe.
+
+    Raises
+    ------
+    ModelFormatError
+        The file has no tokenizer, or an unknown one.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._tokenizer = model.tokenizer
+
+    @cached_property
+    def renderer(self) -> ConversationRenderer:
+        """The renderer of conversations, by the model's chat template."""
+        return ConversationRenderer(self._model.chat_template)
+
+    @cached_property
+    def _shield(self) -> ControlShield:
+        return ControlShield(self._tokenizer.control_names)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt.
+
+        Raises
+        ------
+        DTypeError
+            The prompt is neither a text, nor tokens, nor messages.
+        MessageError
+            A message is invalid.
+        ModelFormatError
+            The file has no chat template, or the template fails.
+        """
+        if isinstance(prompt, str):
+            return self._tokenizer.encode(prompt, bos=True)
+        if is_conversation(prompt):
+            return self.encode_conversation(prompt)
+        return self._checked_tokens(prompt)
+
+    def encode_conversation(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: object = None,
+        tool_choice: object = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Return the tokens of a conversation, formatted by the model's chat template.
+
+        Only text of the template becomes control tokens. Names of control tokens in messages and
+        tools are encoded as text. For the parameters see `ConversationRenderer.render`.
+        """
+        marker = self._shield.marker([messages, tools, variables], self._model.chat_template.source)
+        text = self.renderer.render(
+            messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+            marker=marker,
+        )
+        bos = self._tokenizer.role("bos")
+        begun = bos is not None and text.startswith(self._tokenizer.vocabulary.tokens[bos])
+        return self._tokenizer.encode(
+            marker.unescape(text), special=True, bos=not begun, mark=marker.mark
+        )
+
+    def _checked_tokens(self, prompt: object) -> list[int]:
+        if isinstance(prompt, np.ndarray) and prompt.ndim == 1:
+            prompt = prompt.tolist()
+        if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+            raise DTypeError(
+                "[chat] expected a text, a list of token ids, or a list of messages with 'role' "
+                f"and 'content', got {shortened(prompt)}"
+            )
+        size = self._tokenizer.size
+        return [_token(each, at, size) for at, each in enumerate(prompt)]
+
+
+def _token(value: object, place: int, size: int) -> int:
+    token = -1
+    if hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_)):
+        token = operator.index(value)
+    if not 0 <= token < size:
+        raise DTypeError(
+            f"[chat] expected token ids from 0 to {size - 1}, or messages with 'role' and "
+            f"'content', got {shortened(value)} at index {place}"
+        )
+    return token
