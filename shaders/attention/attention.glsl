@@ -8,12 +8,6 @@
 
 #include "attention_keys.glsl"
 
-#include "attention_places.glsl"
-
-uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
-
-uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
-
 #ifdef KVCACHE
 // KV_LEN_AFTER_Q: the numbers lie behind q, as this device binds only four buffers.
 #ifdef KV_LEN_AFTER_Q
@@ -21,8 +15,19 @@ uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 #else
 #define KV_LEN_AT kv_len_offset
 #endif
-int cached_keys(uint batch) { return clamp(kv_len[KV_LEN_AT + batch / heads * kv_len_stride], 0, int(keys)); }
+#define ARE_NEW (are_new != 0u)
+#include "attention_slots.glsl"
+#else
+uint slot_of(uint batch) { return batch / heads; }
+#endif
 
+#include "attention_places.glsl"
+
+uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
+
+uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
+
+#ifdef KVCACHE
 // The key beside the first query: queries are counted from there.
 int first_query(uint batch) { return are_new != 0u ? 0 : cached_keys(batch); }
 
@@ -34,7 +39,8 @@ uint count_parts() { return own_parts; }
 ivec2 keys_of_part(uint batch, uint part) {
     const int query = first_query(batch);
     const int all = are_new != 0u ? int(keys) : query;
-    const int begin = clamp(query + first_visible, 0, all);
+    const int least = are_new != 0u ? 0 : first_cached(query);
+    const int begin = clamp(query + first_visible, least, all);
     const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
     return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
 }

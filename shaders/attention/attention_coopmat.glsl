@@ -17,6 +17,7 @@ layout(constant_id = 10) const uint WHOLE = 1;
 layout(constant_id = 11) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
 layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices, and rows begin at whole words
 layout(constant_id = 13) const uint KEYS = 32;
+layout(constant_id = 14) const uint CHUNK = 0; // cached keys are seen from a multiple of it on; 0: all
 #include "attention.glsl"
 
 const uint SUBGROUPS = 4u;

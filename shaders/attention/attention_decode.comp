@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head and few queries, over the first kv_len[batch] keys and the new ones behind them.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: (batch) or one number,
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots,
 // k_new, v_new: (batch, new_keys, ..), partial: (batch, rows, parts, columns + 4), counters: (tiles), 0 before and after; result: as q with columns.
 // One workgroup computes a tile of rows over a part of the keys. Of several, the last one that arrives combines the parts, and sets
 // the counter of its tile to 0 again. For GPUs with the Vulkan memory model at device scope.
@@ -15,6 +15,7 @@ layout(constant_id = 4) const uint DEPTH = 8; // of q and k, in eights
 layout(constant_id = 5) const uint COLUMNS = 16; // of v, in fours
 layout(constant_id = 6) const uint SOFTCAP = 0;
 layout(constant_id = 7) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 8) const uint CHUNK = 0; // cached keys are seen from a multiple of it on; 0: all
 #include "float_math.glsl"
 #define KVCACHE
 
@@ -54,7 +55,8 @@ layout(push_constant) uniform Push {
     uint keys;
     uint new_keys;
     uint heads; // of keys: batch = index of the batch axis * heads + head
-    uint kv_len_stride; // 0: one number for all examples
+    uint kv_len_stride; // 0: one number for all examples; 2: pairs of a number and a slot
+    uint slots; // of the cache
     uint parts; // the most parts of the keys
     uint q_row; // words from one query to the next, and from one head to the next
     uint q_head;
@@ -70,6 +72,9 @@ layout(push_constant) uniform Push {
     float softcap;
 };
 #include "attention_keys.glsl"
+#define KV_LEN_AT kv_len_offset
+#define ARE_NEW false
+#include "attention_slots.glsl"
 #include "attention_places.glsl"
 #include "attention_softmax.glsl"
 
@@ -314,10 +319,10 @@ void main() {
     const uint part = gl_WorkGroupID.y;
     for (uint tile = gl_WorkGroupID.x; tile < tiles; tile += gl_NumWorkGroups.x) {
         const uint batch = tile / tiles_of_batch;
-        const int used = clamp(kv_len[kv_len_offset + batch / heads * kv_len_stride], 0, int(keys));
+        const int used = cached_keys(batch);
         const int all = used + int(new_keys);
         // the keys that any query sees
-        const int begin = clamp(used + first_visible, 0, all);
+        const int begin = clamp(used + first_visible, first_cached(used), all);
         const int end = clamp(used + int(queries) + last_visible, begin, all);
         const uint count = uint(end - begin);
         const uint each = count <= UNSPLIT ? max(count, 1u) : max(LEAST, (count + parts - 1u) / parts);

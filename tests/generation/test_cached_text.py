@@ -124,11 +124,11 @@ def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         read = generator.Generator(sched, model, 64)
         read.prepare()
-        first_runs = dict(read._runs)
-        assert len(generator.SIZES) <= 12
+        first_runs = dict(read.steps.runs)
+        assert len(first_runs) <= 12
         for end in (1, 3, 12, 12, 9):
             read.prefill(TEXT[:end])
-        assert read._runs == first_runs
+        assert read.steps.runs == first_runs
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_prepare_for_a_text_compiles_the_steps_that_read_it(
     with vs.Scheduler(["cpu"]) as sched:
         read = generator.Generator(sched, model, 64)
         read.prepare(tokens)
-        assert list(read._runs) == sizes
+        assert [size.tokens for size in read.steps.runs] == sizes
         read.prefill([1] * tokens)
-        assert list(read._runs) == sizes
+        assert [size.tokens for size in read.steps.runs] == sizes
 
 
 def state_of(sched: vs.Scheduler, step: Any) -> list[NDArray]:

@@ -107,9 +107,9 @@ class Counted(generator.Generator):
 
     sizes: list[int]
 
-    def _run(self, size: int) -> vs.CompiledGraph:
-        self.sizes.append(size)
-        return super()._run(size)
+    def _size(self, start: int, end: int) -> int:
+        self.sizes.append(super()._size(start, end))
+        return self.sizes[-1]
 
 
 def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path) -> None:

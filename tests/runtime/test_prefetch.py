@@ -89,7 +89,7 @@ def test_the_first_plan_takes_what_is_there(
     for prefetcher in (True, False):
         with vs.Scheduler([name]) as sched:
             if not prefetcher:
-                monkeypatch.setattr("vksched.generation.generator.takes_all", lambda *_: False)
+                monkeypatch.setattr("vksched.generation.compiled_steps.takes_all", lambda *_: False)
             reader, store = Generator(sched, model, 16), store_of(sched)
             assert (reader._background_task is not None) is prefetcher
             if reader._background_task is not None:

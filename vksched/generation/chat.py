@@ -13,8 +13,9 @@ from ..common.dtypes import Progress
 from ..common.errors import SamplingError, ShapeError, VkschedError
 from ..common.fork_guard import ProcessBound
 from ..common.gc_pause import resting_collector
+from .compiled_steps import CompilingScheduler
 from .conversation.prompt_encoder import Prompt, PromptEncoder, is_conversation
-from .generator import CompilingScheduler, Generator
+from .generator import Generator
 from .sampling import Sampling
 from .stop_matcher import StopMatcher
 from .text_stream import AnswerState, TextStream

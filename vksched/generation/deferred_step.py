@@ -2,9 +2,9 @@
 
     model, cache, size --> key, names of weights and states --engine/graph_cache.py--> graph, plan
 
-The key covers the model's files as they were opened, its hyperparameters, the KV cache and the size
-of the step. Weights and states have the names of the model, so the cached graph of another process
-is bound to this process's tensors without building the step.
+The key covers the model's files as they were opened, its hyperparameters, the KV cache, and the
+rows and the size of the step. Weights and states have the names of the model, so the cached graph
+of another process is bound to this process's tensors without building the step.
 
 Examples: tests/generation/test_graph_cache.py.
 """
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..importers.gguf.kv_cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-INPUTS = frozenset(("ids", "start", "count"))
-"""The inputs of a step."""
 MIN_LAYERS = 4
 """The minimum number of layers of a model whose steps are worth a file."""
 
@@ -50,8 +48,19 @@ class StepLeaves:
         return Leaf(tensor.type, tensor.held, tensor)
 
 
+def step_inputs(rows: int | None, all_logits: bool) -> frozenset[str]:
+    """Return the names of the inputs of a step; see `LanguageModel.step`."""
+    several = () if rows is None else ("slot",)
+    return frozenset(("ids", "start", *several, *(() if all_logits else ("count",))))
+
+
 def step_key(
-    model: LanguageModel, cache: KeyValueCache, size: int, scale_rows: bool = False
+    model: LanguageModel,
+    cache: KeyValueCache,
+    size: int,
+    scale_rows: bool = False,
+    rows: int | None = None,
+    all_logits: bool = False,
 ) -> tuple[object, ...] | None:
     """Return everything that determines a step as plain data; None if the model is in memory or its
     file was written a moment ago.
@@ -60,7 +69,7 @@ def step_key(
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     types = cache.kind, tuple(sorted(cache.by_layer.items()))
-    return (*about, cache.length, types, size, scale_rows)
+    return (*about, cache.length, cache.slots, types, size, scale_rows, rows, all_logits)
 
 
 def deferred_step(
@@ -70,15 +79,19 @@ def deferred_step(
     parts: int,
     is_cached: bool,
     scale_rows: bool = False,
+    rows: int | None = None,
+    all_logits: bool = False,
 ) -> DeferredGraph:
     """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
-    if the model is deep enough. scale_rows: as in `LanguageModel.step`.
+    if the model is deep enough. scale_rows, rows, all_logits: as in `LanguageModel.step`.
     """
 
     def build() -> tuple[Outputs, Updates]:
-        step = model.step(cache, size, parts, scale_rows=scale_rows)
+        step = model.step(
+            *(cache, size, parts), rows=rows, all_logits=all_logits, scale_rows=scale_rows
+        )
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    key = step_key(model, cache, size, scale_rows) if is_worth else None
-    return DeferredGraph(key, StepLeaves(model, cache), build, INPUTS)
+    key = step_key(model, cache, size, scale_rows, rows, all_logits) if is_worth else None
+    return DeferredGraph(key, StepLeaves(model, cache), build, step_inputs(rows, all_logits))

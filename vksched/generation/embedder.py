@@ -17,7 +17,7 @@ from ..common.dtypes import INT32, NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
 from ..common.fork_guard import ProcessBound
 from ..ir.tensor import input
-from .generator import CompilingScheduler
+from .compiled_steps import CompilingScheduler
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..engine.compile_options import Placements
     from ..engine.executable import CompiledGraph
     from ..importers.gguf.model import LanguageModel
-    from .generator import CompilingScheduler
+    from .compiled_steps import CompilingScheduler
 
 CONTEXT = 512
 MIN_CONTEXT = 2

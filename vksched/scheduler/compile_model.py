@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..engine.compile_options import CompileOptions
     from ..engine.graph_registry import GraphRegistry
     from ..generation.chat import Chat
-    from ..generation.generator import CompilingScheduler
+    from ..generation.compiled_steps import CompilingScheduler
     from ..importers.base import ImportedModel
     from ..models.compiled_model import CompiledModel
 

@@ -17,7 +17,9 @@ struct Attention {
     int64_t batches, heads, kv_heads, queries, qk_dim, v_dim, cache_len, new_len;
     int64_t heads_per_piece; // heads that a piece computes
     int64_t cache_type; // 0 float32, 1 float16, 2 q8_0
-    int64_t is_int64, kv_len_per_batch; // type and shape of kv_len
+    int64_t is_int64, kv_len_rank; // type and rank of kv_len: 2 with the slot of each batch
+    int64_t slots; // batches of the cache
+    int64_t chunk; // a query sees cached keys from a multiple of it on; 0: all
     int64_t window_low, window_high, fully_masked_is_nan;
     int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
 };
@@ -107,10 +109,17 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     const int64_t batch = static_cast<int64_t>(piece) / groups;
     const int64_t first = static_cast<int64_t>(piece) % groups * params.heads_per_piece;
     const int64_t head = first / (params.heads / params.kv_heads);
-    const int64_t kv_len = read_index(operands.get<char>(3), params.kv_len_per_batch ? batch : 0,
-                                      params.is_int64 != 0);
-    const int64_t count = std::clamp<int64_t>(kv_len, 0, params.cache_len),
-                  total = count + params.new_len;
+    const char* const kv_len = operands.get<char>(3);
+    const bool is_int64 = params.is_int64 != 0;
+    int64_t count = read_index(kv_len, batch * params.kv_len_rank, is_int64), slot = batch;
+    count = std::clamp<int64_t>(count, 0, params.cache_len);
+    if (params.kv_len_rank == 2) {
+        slot = read_index(kv_len, 2 * batch + 1, is_int64);
+        if (slot < 0 || slot >= params.slots)
+            slot = count = 0;
+    }
+    const int64_t total = count + params.new_len;
+    const int64_t first_key = params.chunk ? count / params.chunk * params.chunk : 0;
     const int64_t rows_count = params.heads_per_piece * params.queries;
     const size_t needed = rows_count * (total + v_dim) + std::max(qk_dim, v_dim);
     if (scratch.size() < needed)
@@ -123,7 +132,7 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
         Row& row = rows[number];
         row.query = operands.get<float>(0) + batch * params.q[0] + head_index * params.q[1]
             + query * params.q[2];
-        row.begin = std::clamp<int64_t>(count + query + params.window_low, 0, total);
+        row.begin = std::clamp<int64_t>(count + query + params.window_low, first_key, total);
         row.end = std::clamp<int64_t>(count + query + params.window_high + 1, 0, total);
         row.scores = free;
         row.sums = free + total;
@@ -138,7 +147,7 @@ INLINED void attention_body(const KvCacheLoop& loop, const Operands& operands, s
     const auto cached_row = [&](int64_t key, size_t cache_slot, size_t new_slot, const int64_t* strides,
                           const int64_t* new_strides, int64_t values) {
         return key < count ? dequantize_row(operands.get<char>(cache_slot),
-                                        batch * strides[0] + head * strides[1] + key * strides[2],
+                                        slot * strides[0] + head * strides[1] + key * strides[2],
                                         params.cache_type, values, dequantized)
                            : operands.get<float>(new_slot) + batch * new_strides[0]
                 + head * new_strides[1] + (key - count) * new_strides[2];
@@ -187,24 +196,29 @@ void attention_extents(const KvCacheLoop& loop, Extents& extents)
                 && params.batches * (params.heads / params.heads_per_piece) == loop.pieces
                 && loop.last == 6,
             "expected one piece for each batch and group of heads");
-    const auto rows = [&](size_t slot, double bytes, int64_t heads, int64_t rows_count,
-                          int64_t values, const int64_t* strides) {
+    require(params.slots >= (params.kv_len_rank == 2 ? 1 : params.batches) && params.chunk >= 0
+                && params.kv_len_rank >= 0 && params.kv_len_rank <= 2,
+            "expected a slot for each batch, or slots");
+    const auto rows = [&](size_t operand, double bytes, int64_t heads, int64_t rows_count,
+                          int64_t values, const int64_t* strides, int64_t batches) {
         extents.add(
-            slot, bytes,
-            {{params.batches, strides[0]}, {heads, strides[1]}, {rows_count, strides[2]}, {values, 1}});
+            operand, bytes,
+            {{batches, strides[0]}, {heads, strides[1]}, {rows_count, strides[2]}, {values, 1}});
     };
+    const int64_t batches = params.batches, slots = params.slots;
     const auto words = [](int64_t values) { return (values + 63) / 64 + (values + 3) / 4; };
     const bool is_q8_0 = params.cache_type == 2;
     const double bytes = params.cache_type == 1 ? 2 : 4;
-    rows(0, 4, params.heads, params.queries, params.qk_dim, params.q);
+    rows(0, 4, params.heads, params.queries, params.qk_dim, params.q, batches);
     rows(1, bytes, params.kv_heads, params.cache_len,
-         is_q8_0 ? words(params.qk_dim) : params.qk_dim, params.k);
+         is_q8_0 ? words(params.qk_dim) : params.qk_dim, params.k, slots);
     rows(2, bytes, params.kv_heads, params.cache_len, is_q8_0 ? words(params.v_dim) : params.v_dim,
-         params.v);
-    extents.add_dense(3, params.is_int64 ? 8 : 4, {params.kv_len_per_batch ? params.batches : 1});
-    rows(4, 4, params.kv_heads, params.new_len, params.qk_dim, params.new_k);
-    rows(5, 4, params.kv_heads, params.new_len, params.v_dim, params.new_v);
-    rows(6, 4, params.heads, params.queries, params.v_dim, params.out);
+         params.v, slots);
+    extents.add_dense(3, params.is_int64 ? 8 : 4,
+                      {params.kv_len_rank ? batches * params.kv_len_rank : 1});
+    rows(4, 4, params.kv_heads, params.new_len, params.qk_dim, params.new_k, batches);
+    rows(5, 4, params.kv_heads, params.new_len, params.v_dim, params.new_v, batches);
+    rows(6, 4, params.heads, params.queries, params.v_dim, params.out, batches);
 }
 
 void attention(const KvCacheLoop& loop, const Operands& operands, size_t piece)

@@ -87,19 +87,29 @@ void rotary_extents(const PlainLoop& loop, Extents& extents)
                     {{params[0], params[5 + slot]}, {params[2], params[4]}, {params[4], 1}});
 }
 
-// Write rows into the value of slot 0. int_params: outer slices, slices for each start, rows of a
-// slice, rows to write, bytes of a row, whether starts are int64.
+// Write rows into the value of slot 0. int_params: outer slices to write, slices for each start, rows
+// of a slice, rows to write, bytes of a row, whether starts are int64, slots. With slots, starts are
+// pairs of a start and a slot: the slices of a start go to those of its slot.
 void dynamic_update_slice(const PlainLoop& loop, const Operands& operands, size_t)
 {
     const int64_t* params = loop.int_params.data();
     const int64_t size = params[2], count = params[3], bytes = params[4];
     char* data = operands.get<char>(0);
     const char *rows = operands.get<char>(1), *starts = operands.get<char>(2);
+    const int64_t slots = params[6];
     for (int64_t line = 0; line < params[0]; ++line) {
-        const int64_t first = read_index(starts, line / params[1], params[5] != 0);
+        const int64_t example = line / params[1];
+        const int64_t first = read_index(starts, slots ? 2 * example : example, params[5] != 0);
+        int64_t target = line;
+        if (slots) {
+            const int64_t slot = read_index(starts, 2 * example + 1, params[5] != 0);
+            if (slot < 0 || slot >= slots)
+                continue;
+            target = slot * params[1] + line % params[1];
+        }
         const int64_t begin = std::max<int64_t>(0, -first), end = std::min(count, size - first);
         if (begin < end)
-            std::memcpy(data + (line * size + first + begin) * bytes,
+            std::memcpy(data + (target * size + first + begin) * bytes,
                         rows + (line * count + begin) * bytes, (end - begin) * bytes);
     }
 }
@@ -107,10 +117,14 @@ void dynamic_update_slice(const PlainLoop& loop, const Operands& operands, size_
 void dynamic_update_slice_extents(const PlainLoop& loop, Extents& extents)
 {
     const int64_t* params = loop.int_params.data();
-    require(params[1] > 0, "expected at least one slice for each start");
-    extents.add_dense(0, 1, {params[0], params[2], params[4]});
+    require(params[1] > 0 && params[6] >= 0, "expected at least one slice for each start");
+    const int64_t examples = params[0] / params[1] + (params[0] % params[1] != 0);
+    if (params[6])
+        extents.add_dense(0, 1, {params[6], params[1], params[2], params[4]});
+    else
+        extents.add_dense(0, 1, {params[0], params[2], params[4]});
     extents.add_dense(1, 1, {params[0], params[3], params[4]});
-    extents.add_dense(2, params[5] ? 8 : 4, {params[0] / params[1] + (params[0] % params[1] != 0)});
+    extents.add_dense(2, params[5] ? 8 : 4, {examples, params[6] ? 2 : 1});
 }
 
 void softmax(const SoftmaxLoop& loop, const Operands& operands, size_t piece)
@@ -154,5 +168,5 @@ std::unique_ptr<Loop> softmax_loop(const LoopParams& params)
 
 std::unique_ptr<Loop> dynamic_update_slice_loop(const LoopParams& params)
 {
-    return param_loop(params, {2, 6, 0}, dynamic_update_slice, dynamic_update_slice_extents);
+    return param_loop(params, {2, 7, 0}, dynamic_update_slice, dynamic_update_slice_extents);
 }

@@ -17,11 +17,16 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
     counts = np.asarray([pick(st.integers(-2, keys + 2)) for _ in range(batch)], np.int32)
+    held, used = batch, counts if pick(st.booleans()) else counts[0]
+    if pick(st.booleans()):
+        held = pick(st.integers(1, 4))
+        slots = [pick(st.integers(-1, held)) for _ in range(batch)]
+        used = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
     inputs = [
         array(pick, "float32", (batch, shared * share, queries, depth)),
-        array(pick, "float32", (batch, shared, keys, depth)),
-        array(pick, "float32", (batch, shared, keys, columns)),
-        counts if pick(st.booleans()) else counts[0],
+        array(pick, "float32", (held, shared, keys, depth)),
+        array(pick, "float32", (held, shared, keys, columns)),
+        used,
     ]
     if pick(st.booleans()):
         new = pick(st.integers(0, 20))
@@ -29,6 +34,8 @@ def _attention_with_kvcache(pick: Pick) -> OpSample:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past_len": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
+    if pick(st.booleans()):
+        attrs |= {"chunk": pick(st.integers(1, 40))}
     case = OpSample("attention_with_kvcache", tuple(inputs), attrs)
     ways = (lambda case: case, halved, *([in_q8_0] if columns else []))
     case = pick(st.sampled_from(ways))(case)

@@ -27,13 +27,22 @@ def attention_with_kvcache(case: OpSample) -> NDArray:
         for x, is_bshd in zip(operands, bshd, strict=True)
     )
     used, new, past = case.inputs[3], case.inputs[4:], attrs["past_len"]
-    assert isinstance(past, int)
+    chunk = attrs.pop("chunk", 0)
+    assert isinstance(past, int) and isinstance(chunk, int)
     out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
     for batch in range(q.shape[0]):
-        count = int(used if used.ndim == 0 else used[batch])
+        one = slot = slice(batch, batch + 1)
+        count = int(used.reshape(-1)[0] if used.ndim == 0 else used[batch].reshape(-1)[0])
+        if used.ndim == 2:
+            own = int(used[batch, 1])
+            slot = slice(own, own + 1)
+            if not 0 <= own < len(k):
+                slot, count = slice(0, 1), 0
         count = min(max(count, 0), k.shape[2])
-        one = slice(batch, batch + 1)
-        keys, values = k[one, :, :count], v[one, :, :count]
+        keys, values = k[slot, :, :count].copy(), v[slot, :, :count]
+        if chunk:
+            first = count // chunk * chunk
+            keys, values, count = keys[:, :, first:], values[:, :, first:], count - first
         if new:
             keys = np.append(keys, new[0][one], axis=2)
             values = np.append(values, new[1][one], axis=2)

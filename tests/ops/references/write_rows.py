@@ -24,9 +24,10 @@ def dynamic_update_slice(case: OpSample) -> NDArray:
             if 0 <= int(start) + row < out.shape[0]:
                 out[int(start) + row] = new[row]
             continue
-        for batch, first in enumerate(start):
-            if 0 <= int(first) + row < out.shape[0]:
-                out[int(first) + row, batch] = new[row, batch]
+        for batch, where in enumerate(start):
+            first, slot = (where, batch) if start.ndim == 1 else where
+            if 0 <= int(first) + row < out.shape[0] and 0 <= int(slot) < data.shape[0]:
+                out[int(first) + row, int(slot)] = new[row, batch]
     return np.moveaxis(out, 0, axis)
 
 

@@ -33,8 +33,8 @@ class MemoryFit:
         cache_type: str | None,
     ) -> None:
         from ...generation.chat import CONTEXT
+        from ...generation.compiled_steps import sizes_of
         from ...generation.device_precision import AUTO, placement_cache_type
-        from ...generation.generator import sizes_of
         from ...generation.layer_placement.forecast import Forecaster
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx

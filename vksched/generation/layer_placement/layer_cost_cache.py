@@ -82,7 +82,14 @@ def cache_key(
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     fields = (
         *(FORMAT, code_files(), native_kernels.native is not None, repr(model.hyper), tensors),
-        *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(topology.links.default)),
+        *(
+            cache.length,
+            cache.slots,
+            cache.dtype,
+            list(sizes),
+            bare.as_dict(),
+            repr(topology.links.default),
+        ),
     )
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 

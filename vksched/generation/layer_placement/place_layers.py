@@ -166,7 +166,8 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
     """Return the bytes of the KV cache of all layers."""
     hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
-    return sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length) * cache.length * each
+    row = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
+    return row * cache.length * cache.slots * each
 
 
 def lay_out(
@@ -188,7 +189,8 @@ def lay_out(
 def _measured(
     model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], topology: Topology
 ) -> LayerCosts:
-    steps = (model.step(cache, size) for size in (1, sizes[-1]))
+    rows = None if cache.slots == 1 else 1
+    steps = (model.step(cache, size, rows=rows) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
     return measure_layers(write, read, sizes, topology)
 

@@ -1,10 +1,13 @@
 """KV cache: keys and values of a text's tokens, as states on the devices.
 
-    ids, start, count --> q, k, v of these tokens
+    ids, start, count, slot --> q, k, v of these tokens
     each token attends to cached rows before start, and to new rows up to its own --> logits
     at the end of the run: the new rows are written into the states at start, start + 1, ...
 
 The cost of a step depends on the used rows and the written rows, not on the capacity of the cache.
+
+A cache with several slots holds a sequence in each. A step of some rows names the slot of each row;
+a row of no slot, as slot -1, reads and writes nothing of the cache.
 
 A value beyond the range of float16 becomes NaN in an f16 cache, not infinity. The product of an
 infinite key and a query may be -inf, which softmax turns into a weight of 0 without notice; NaN
@@ -13,14 +16,14 @@ arrives at the logits of all later steps that attend to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
-from ...ir.tensor import Tensor
+from ...ir.tensor import Tensor, constant
 from ...ops import (
     arange,
     cast,
@@ -28,9 +31,6 @@ from ...ops import (
     dequantize_q8_0,
     dynamic_update_slice,
     equal,
-    gather,
-    maximum,
-    minimum,
     quantize_q8_0,
     reshape,
     where,
@@ -48,15 +48,21 @@ words.
 
 
 class KeyValueCache:
-    """The states with the keys and values of `length` tokens, created at first use by layers.
+    """The states with the keys and values of `slots` sequences of `length` tokens each, created at
+    first use by layers.
 
     kind: the element type, one of KINDS. by_layer: the element types of layers with another one.
     """
 
     def __init__(
-        self, length: int, kind: str = "f32", by_layer: Mapping[int, str] | None = None
+        self,
+        length: int,
+        kind: str = "f32",
+        by_layer: Mapping[int, str] | None = None,
+        slots: int = 1,
     ) -> None:
         self.length = length
+        self.slots = slots
         self.kind = kind
         self.dtype = KINDS[kind]
         self.by_layer = dict(by_layer or {})
@@ -65,15 +71,15 @@ class KeyValueCache:
         """The arguments of the states: heads, and values per row."""
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Return a state with rows of `size` values: (1, heads, length, size), or 32-bit words for
-        q8_0. name: as "blk.3.keys".
+        """Return a state with rows of `size` values: (slots, heads, length, size), or 32-bit words
+        for q8_0. name: as "blk.3.keys".
         """
         if name not in self.states:
             kinds = {f"blk.{layer}": kind for layer, kind in self.by_layer.items()}
             dtype = KINDS[kinds.get(name.rpartition(".")[0], self.kind)]
             width = row_words(size) if dtype == UINT32 else size
             nothing = np.zeros((), numpy_dtype(dtype))
-            empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # needs no memory
+            empty = np.broadcast_to(nothing, (self.slots, heads, self.length, width))  # no memory
             self.sizes[name] = heads, size
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
@@ -93,9 +99,9 @@ def _values(rows: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A call that appends tokens to a text: `sched.compile(step.logits, updates=step.updates)`.
+    """A call that appends tokens to texts: `sched.compile(step.logits, updates=step.updates)`.
 
-    logits: the logits after the last token, (1, vocabulary), or after each token. updates: the
+    logits: the logits after the last token, (rows, vocabulary), or after each token. updates: the
     states' next values.
     """
 
@@ -104,12 +110,13 @@ class Step:
 
 
 class CachedSequence:
-    """A microbatch of a step: `tokens` tokens after those of the previous parts. The keys and
-    values of all tokens before the step are cached.
+    """A microbatch of a step: for each row `tokens` tokens after those of the previous parts. The
+    keys and values of all tokens before the step are cached.
 
-    start: the number of cached tokens. last: the index in this part of the token whose logits are
-    wanted; None for all tokens. is_rounded: attend to the rows of the step, too, as the cache
-    represents them. updates: filled while the graph is built.
+    start: the number of cached tokens, () for a cache of one slot, or (rows,). slots: the slots of
+    the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
+    logits are wanted, as start; None for all tokens. is_rounded: attend to the rows of the step,
+    too, as the cache represents them. updates: filled while the graph is built.
     """
 
     def __init__(
@@ -120,16 +127,19 @@ class CachedSequence:
         last: Tensor | None,
         before: CachedSequence | None = None,
         is_rounded: bool = False,
+        slots: Tensor | None = None,
     ) -> None:
         self._cache = cache
         self.length = cache.length
         self.last = last
         self._end: int = tokens + (before._end if before else 0)
-        self.positions = start + arange(self._end - tokens, self._end)
+        self._first = reshape(start, (-1, 1)) if start.rank else start
+        self.positions = self._first + arange(self._end - tokens, self._end)
         self.updates: dict[Tensor, Tensor] = {}
         self._new: dict[str, list[Tensor]] = {}
         self._before = before
         self._start = start
+        self._slots = slots
         self._is_rounded = is_rounded
 
     def attend(
@@ -140,59 +150,94 @@ class CachedSequence:
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
-        cached, new = (keys, values), (new_keys, new_values)  # cached rows, and new values
+        cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
+        new = new_keys, new_values
         window = attention_mask.window if attention_mask.window < self.length else 0
-        used, past = self._start, self._end - q.shape[2]
         if window and attention_mask.chunked:
-            return self._attend_piece(q, cached, new, attention_mask)
+            return self._attend_chunk(q, cached, new, attention_mask)
         if window and attention_mask.sink:
-            return self._attend_last(q, cached, new, attention_mask)
+            return self._attend_window(q, cached, new, attention_mask)
         if attention_mask.sink:
-            new, past = after_sink(*new), past + 1
+            new = after_sink(*new)
         left = window - 1 if window else None
+        return self._attend(q, cached, new, attention_mask, left=left)
+
+    def _attend(
+        self,
+        q: Tensor,
+        cached: Pair,
+        new: Pair,
+        attention_mask: AttentionMask,
+        first: int | None = None,
+        left: int | None = None,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Return the attention of q to cached keys and to new ones, up to its position. first: the
+        index of the first query in the step, by default that of this part.
+        """
+        first = self._end - q.shape[2] if first is None else first
+        past = first + new[0].shape[2] - self._end  # a sink comes before the new keys
         return attention_mask.attend(
-            q, *self._values(cached, k, v), left=left, past=past, used=used, new=new
+            *(q, *cached),
+            left=left,
+            past=past,
+            used=self._start,
+            new=new,
+            slots=self._slots,
+            chunk=chunk,
         )
 
-    def _attend_piece(
+    def _attend_chunk(
         self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
         """Return the attention of q within the chunk of its position; the window is the size of a
         chunk.
         """
         size = attention_mask.window
-        first = self._start // size * size  # the start of the chunk in which the step begins
-        rows = minimum(first + arange(size), self.length - 1)
-        begun_with = self._values([gather(each, rows, axis=2) for each in cached], *new)
-        used, past = self._start - first, self._end - q.shape[2]
-        begun = attention_mask.attend(q, *begun_with, past=past, used=used, new=new)
+        begun = self._attend(q, cached, new, attention_mask, chunk=size)
         if self._end == 1:
             return begun
         # a chunk that begins within the step has only new tokens
-        own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
+        own = self._by_row(self._first + arange(self._end))
+        at = self._by_query(self.positions)
         since = at // size * size
         later = attention_mask.attend(q, *new, (own >= since) & (own <= at))
-        return where(equal(since, first), begun, later)
+        return where(equal(since, self._by_query(self._first) // size * size), begun, later)
 
-    def _attend_last(
+    def _attend_window(
         self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
     ) -> Tensor:
-        """Return the attention of q to a sink and to the last `window` keys."""
-        before = arange(1 - attention_mask.window, 0) + self._start
-        rows = maximum(before, 0)
-        last = self._values([gather(each, rows, axis=2) for each in cached], *new)
-        pairs = zip(last, new, strict=True)
-        joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
-        key = arange(-attention_mask.window, self._end) + self._start
-        at = reshape(self.positions, (-1, 1))
-        seen = (key >= 0) & (key <= at) & (key > at - attention_mask.window)
-        is_sink = equal(arange(key.shape[0]), 0)
-        return attention_mask.attend(q, *after_sink(*joined), is_sink | seen)
+        """Return the attention of q to a sink and to the last `window` keys.
+
+        The sink comes before the new keys. The first `window` tokens of a step see it in their
+        window, which is one key longer for it; windows of later tokens have only new keys.
+        """
+        window, joined = attention_mask.window, after_sink(*new)
+        first = self._end - q.shape[2]
+        early = min(max(window - first, 0), q.shape[2])
+        parts = []
+        if early:
+            head = q[:, :, :early] if early < q.shape[2] else q
+            parts.append(self._attend(head, cached, joined, attention_mask, first, window))
+        if early < q.shape[2]:
+            key, at = np.arange(-1, self._end), np.arange(first + early, self._end)[:, None]
+            seen = (key == -1) | ((key <= at) & (key > at - window))
+            tail = q[:, :, early:] if early else q
+            parts.append(attention_mask.attend(tail, *joined, constant(seen)))
+        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """Return numbers of keys, (n,) or (rows, n), as they broadcast to scores."""
+        return reshape(x, (-1, 1, 1, x.shape[1])) if x.rank == 2 else x
+
+    def _by_query(self, x: Tensor) -> Tensor:
+        """Return numbers of queries, (n,) or (rows, n), as they broadcast to scores."""
+        return reshape(x, (-1, 1, x.shape[1], 1)) if x.rank == 2 else reshape(x, (-1, 1))
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state, (1, heads, length, ...), and the rows of the step up to this part.
+        """Return the state, (slots, heads, length, ...), and the rows of the step up to this part.
 
-        own: the rows of this part, (1, heads, n, size).
+        own: the rows of this part, (rows, heads, n, size).
         """
         _, heads, _, size = own.shape
         cache = self._cache
@@ -201,9 +246,7 @@ class CachedSequence:
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
         encoded = _encoded(new, cached.dtype)
-        self.updates[cached] = dynamic_update_slice(cached, encoded, self._start, axis=2)
+        self.updates[cached] = dynamic_update_slice(
+            cached, encoded, self._start, axis=2, slots=self._slots
+        )
         return cached, cast(_values(encoded, size), FLOAT32) if self._is_rounded else new
-
-    def _values(self, cached: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
-        """Return the values of the rows of states. k, v: rows with as many values."""
-        return [_values(each, own.shape[3]) for each, own in zip(cached, (k, v), strict=True)]

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
-from ...common.dtypes import INT32
+from ...common.dtypes import INT32, as_int
 from ...common.errors import DTypeError, ModelFormatError, ShapeError
 from ...ir.name_scope import name_scope, turn
 from ...ir.tensor import Tensor, input
@@ -184,12 +184,32 @@ class LanguageModel(ImportedModel):
         return ids.shape[1]
 
     def cache(
-        self, length: int, cache_type: str = "f32", by_layer: Mapping[int, str] | None = None
+        self,
+        length: int,
+        cache_type: str = "f32",
+        by_layer: Mapping[int, str] | None = None,
+        *,
+        slots: int = 1,
     ) -> KeyValueCache:
-        """Return a KV cache for `length` tokens, for `step`.
+        """Return a KV cache for `step`.
 
-        cache_type: the element type: "f32", "f16" for half the memory, or "q8_0" for about a
-        quarter. by_layer: the element types of layers with another one.
+        Parameters
+        ----------
+        length
+            The number of tokens of a slot.
+        cache_type
+            The element type: "f32", "f16" for half the memory, or "q8_0" for about a quarter.
+        by_layer
+            The element types of layers with another one.
+        slots
+            The number of sequences that the cache holds.
+
+        Raises
+        ------
+        DTypeError
+            The element type is unknown.
+        ShapeError
+            The model does not read as many tokens, or there is no slot.
         """
         for each in (cache_type, *(by_layer or {}).values()):
             if each not in KINDS:
@@ -199,7 +219,10 @@ class LanguageModel(ImportedModel):
                 f"[model] expected a cache of 1 to {self.hyper.context} tokens, "
                 f"as many as the model reads, got {length}; try fewer"
             )
-        return KeyValueCache(length, cache_type, by_layer)
+        slots = as_int("model", "slots", slots)
+        if slots < 1:
+            raise ShapeError(f"[model] expected a cache of 1 or more slots, got {slots}")
+        return KeyValueCache(length, cache_type, by_layer, slots)
 
     def step(
         self,
@@ -207,21 +230,43 @@ class LanguageModel(ImportedModel):
         tokens: int,
         parts: int = 1,
         *,
+        rows: int | None = None,
         all_logits: bool = False,
         scale_rows: bool = False,
         round_rows: bool = False,
     ) -> Step:
-        """Return a call that appends `tokens` tokens to a text, as tensors to compile with their
-        updates. All steps of a cache share its states.
+        """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
+        tensors to compile with their updates. All steps of a cache share its states.
 
         The inputs of a run are `ids`, (1, tokens) int32; `start`, the number of cached tokens; and
-        `count`, the number of valid tokens in `ids`; the rest is padding.
+        `count`, the number of valid tokens in `ids`; the rest is padding. With `rows` they are
+        `ids`, (rows, tokens), and `slot`, `start` and `count`, each (rows,) int32; the slots
+        differ. A row of slot -1 is idle: it reads and writes nothing of the cache. The logits of a
+        row do not depend on the other rows, to the bit.
 
-        parts: the number of equal microbatches, which flow through several devices as a pipeline.
-        The last of the `count` tokens must be in the last part. all_logits: return the logits of
-        all tokens, (1, tokens, vocabulary); there is no input `count` then, and one part.
-        scale_rows: scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
-        round_rows: attend to the keys and values of the step, too, in the cache's element type.
+        Parameters
+        ----------
+        cache
+            A cache of this model.
+        tokens
+            The number of tokens that are appended to each text.
+        parts
+            The number of equal microbatches, which flow through several devices as a pipeline. The
+            last of the `count` tokens must be in the last part.
+        rows
+            The number of texts, each in a slot of the cache; None for a cache of one slot.
+        all_logits
+            Return the logits of all tokens, (rows, tokens, vocabulary); there is no input `count`
+            then, and one part.
+        scale_rows
+            Scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
+        round_rows
+            Attend to the keys and values of the step, too, in the cache's element type.
+
+        Raises
+        ------
+        ShapeError
+            The cache has too few tokens or slots, or the parts are not equal.
         """
         cut = parts > 1 and all_logits
         if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
@@ -229,18 +274,23 @@ class LanguageModel(ImportedModel):
                 f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}, to "
                 f"be cut in equal parts, got {parts}"
             )
-        each = tokens // parts
-        ids = input("ids", (1, tokens), INT32)
-        start = input("start", (), INT32, bounds=(0, cache.length - tokens))
+        if rows is None and cache.slots > 1 or rows is not None and rows < 1:
+            raise ShapeError(
+                f"[model] expected 1 or more rows for a cache of {cache.slots} slots, got {rows}"
+            )
+        each, of_row = tokens // parts, () if rows is None else (rows,)
+        ids = input("ids", (rows or 1, tokens), INT32)
+        start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
+        slots = None if rows is None else input("slot", of_row, INT32, bounds=(-1, cache.slots - 1))
         last: Tensor | None = None
         if not all_logits:
             first = tokens - each + 1
-            last = input("count", (), INT32, bounds=(first, tokens)) - first
+            last = input("count", of_row, INT32, bounds=(first, tokens)) - first
         text: CachedSequence | None = None
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedSequence(cache, each, start, last, text, round_rows)
+                text = CachedSequence(cache, each, start, last, text, round_rows, slots)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
                 logits = network.logits(mine)

@@ -25,6 +25,7 @@ from ...ir.op import Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..layout.reshape import reshape, transpose
+from ..layout.slots import with_slots
 from ..reduction.softmax import as_mask
 from .attention_cpu import CPU_KERNEL, attention_reference
 from .attention_kernels import KERNEL, UNBOUNDED
@@ -129,6 +130,8 @@ def attention(
     kv_len: TensorLike | None = None,
     k_new: TensorLike | None = None,
     v_new: TensorLike | None = None,
+    slots: TensorLike | None = None,
+    chunk: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Compute softmax(q k^T * scale) v for every head, as ONNX Attention; scores are never stored.
@@ -164,6 +167,13 @@ def attention(
         `vs.dequantize_q8_0` of words; they are read without conversion.
     k_new, v_new : Tensor, optional
         Keys and values that follow the cached ones, of any length; they require `kv_len`.
+    slots : Tensor, optional
+        (b,) ints: the index on the first axis of k and v, of any size there, that holds the cached
+        keys of each example; an example with another slot has none. `kv_len` is (b,) then. The
+        result of an example does not depend on the others, to the bit.
+    chunk : int, optional
+        The cached keys are visible from the last multiple of `chunk` up to `kv_len` on; requires
+        `kv_len`.
 
     Returns
     -------
@@ -191,6 +201,8 @@ def attention(
             kv_len=kv_len,
             k_new=rest[0] if rest else None,
             v_new=rest[1] if rest else None,
+            slots=slots,
+            chunk=chunk,
         )
         return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
@@ -224,12 +236,16 @@ def attention(
         if mask is not None:
             raise ShapeError("[attention] expected a mask or kv_len, got both")
         cached, appended = operands[:3], operands[3:]
+        used = as_tensor(kv_len) if slots is None else with_slots("attention", kv_len, slots)
+        if chunk is not None:
+            attrs["chunk"] = as_int("attention", "chunk", chunk)
         if layout == "BSHD":
             appended = [transpose(t, (0, 2, 1, 3)) for t in appended]
-        return apply("attention_with_kvcache", [*cached, as_tensor(kv_len), *appended], attrs, name)
-    if new:
+        return apply("attention_with_kvcache", [*cached, used, *appended], attrs, name)
+    if new or slots is not None or chunk is not None:
         raise ShapeError(
-            "[attention] `k_new` and `v_new` require `kv_len`, the number of cached keys"
+            "[attention] `k_new`, `v_new`, `slots` and `chunk` require `kv_len`, the number of "
+            "cached keys"
         )
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))

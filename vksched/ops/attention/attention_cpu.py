@@ -171,20 +171,22 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def cut_heads(
-    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
+    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float, has_slots: bool = False
 ) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
     """Yield q, k and v of some heads, their slices, and their part of the result.
 
     The slices are of the batch, the heads of q and the heads of k. `work` is the number of
-    multiply-adds of all heads.
+    multiply-adds of all heads. has_slots: k and v have slots instead of examples; each part reads
+    all of them.
     """
     *bshd, result_bshd = attrs.as_ints("is_bshd")
     q, k, v = map(_with_layout, inputs, bshd)
-    target, (batch, shared) = _with_layout(out, result_bshd), k.shape[:2]
+    target, batch, shared = _with_layout(out, result_bshd), q.shape[0], k.shape[1]
     share = q.shape[1] // shared
     for some, of_k in heads(batch, shared, work):
         of_q = slice(of_k.start * share, of_k.stop * share)
-        parts = q[some, of_q], k[some, of_k], v[some, of_k]
+        cached = slice(None) if has_slots else some
+        parts = q[some, of_q], k[cached, of_k], v[cached, of_k]
         own = tuple(map(_with_layout, parts, bshd))
         yield own, (some, of_q, of_k), _with_layout(target[some, of_q], result_bshd)
 

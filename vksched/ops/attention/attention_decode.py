@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32
 from ...ir.op import COUNTERS, OUTPUT, SCRATCH, Call, Dispatch
 from ...topology.limits import Limits
-from .attention_sizes import Sizes
+from .attention_sizes import Sizes, chunk_of
 
 KV_SUFFIX = {FLOAT32: "", FLOAT16: "_fp16", UINT32: "_q8_0"}
 """Suffixes of shader names by the type of the KV cache; uint32 words are q8_0 (kv_q8_0.py)."""
@@ -62,7 +62,9 @@ def decode_rows(limits: Limits, rows: int, depth: int, columns: int) -> int:
 
 
 def decode_parts(limits: Limits, tiles: int, keys: int) -> int:
-    """Return the maximum number of parts of the keys. tiles: the number of tiles of rows."""
+    """Return the maximum number of parts of the keys. tiles: the number of tiles of rows, of
+    one example if examples have slots.
+    """
     wanted = GROUPS_PER_CORE * limits.cores or GROUPS_WANTED
     return max(1, min(-(-wanted // tiles), keys // LEAST, MAX_PARTS, limits.max_groups[1]))
 
@@ -80,7 +82,7 @@ def decode_counters(call: Call, sizes: Sizes) -> int:
 
 def decode_scratch(call: Call, sizes: Sizes) -> tuple[int, ...]:
     """Return the words of the parts of all rows."""
-    parts = decode_parts(call.limits, _tiles(call, sizes), _keys(call, sizes))
+    parts = decode_parts(call.limits, _planned(call, sizes), _keys(call, sizes))
     return (sizes.batches * sizes.rows * parts * (sizes.columns + STATE_WORDS),)
 
 
@@ -98,11 +100,12 @@ def lower_decode(
     """
     tiles, used = _tiles(call, sizes), call.inputs[3]
     has_new = len(call.inputs) > 4
-    parts = decode_parts(call.limits, tiles, _keys(call, sizes))
+    parts = decode_parts(call.limits, _planned(call, sizes), _keys(call, sizes))
     push = (
         *(("tiles", tiles), ("rows", sizes.rows), ("queries", sizes.queries)),
         *(("keys", sizes.keys), ("new_keys", call.inputs[4].shape[2] if has_new else 0)),
-        *(("heads", sizes.heads), ("kv_len_stride", used.rank), ("parts", parts)),
+        *(("heads", sizes.heads), ("kv_len_stride", used.rank)),
+        *(("slots", call.inputs[1].shape[0]), ("parts", parts)),
         *((f"{name}_row", row) for name, (row, _) in strides.items()),
         *((f"{name}_head", head) for name, (_, head) in strides.items()),
         *(("first_visible", visible[0]), ("last_visible", visible[1])),
@@ -113,6 +116,7 @@ def lower_decode(
         *(("DEPTH", sizes.depth // 8), ("COLUMNS", sizes.columns // 4)),
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("fully_masked_is_nan") else 0),
+        ("CHUNK", chunk_of(call.attrs)),
     )
     return Dispatch(
         f"attention_decode{KV_SUFFIX[call.inputs[1].dtype]}",
@@ -126,6 +130,11 @@ def lower_decode(
 def _tiles(call: Call, sizes: Sizes) -> int:
     rows = decode_rows(call.limits, sizes.rows, sizes.depth, sizes.columns)
     return -(-sizes.rows // rows) * sizes.batches
+
+
+def _planned(call: Call, sizes: Sizes) -> int:
+    """Return the number of tiles by which the keys are cut into parts."""
+    return _tiles(call, sizes) // max(1, sizes.batches) * sizes.planned
 
 
 def _keys(call: Call, sizes: Sizes) -> int:

@@ -42,7 +42,7 @@ from .attention_launch import (
     tiled_lanes,
     variants,
 )
-from .attention_sizes import Sizes, sizes_of
+from .attention_sizes import Sizes, chunk_of, sizes_of
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "visible_range"]
 
@@ -205,6 +205,7 @@ def _dispatches(
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
         _fully_masked(call),
+        *((("CHUNK", chunk_of(call.attrs)),) if segment.kind.startswith(KVCACHE) else ()),
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
@@ -247,6 +248,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
         stride = len(call.inputs[3].shape)
         own = (
             ("kv_len_stride", stride),
+            ("slots", call.inputs[1].shape[0]),
             ("own_parts", cut.parts),
             ("are_new", int(segment.are_new)),
         )

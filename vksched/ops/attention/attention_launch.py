@@ -19,7 +19,7 @@ from .attention_coopmat import (
     most_columns,
 )
 from .attention_decode import decode_variants
-from .attention_sizes import Sizes, sizes_of
+from .attention_sizes import Sizes, has_slots, sizes_of
 
 UNBOUNDED = 1 << 30
 """Distance beyond any visible key."""
@@ -112,12 +112,14 @@ def variants(call: Call) -> tuple[str, ...]:
 
 def cached_variants(call: Call) -> tuple[str, ...]:
     """Return the variants of a call with a KV cache: for few queries one dispatch comes first, on
-    checked devices.
+    checked devices. With slots there is only the first one, as the choice among several may depend
+    on the number of examples.
     """
     if call.output.size == 0:
         return ()
     decode, others = decode_variants(call, sizes_of(call)), variants(call)
-    return (*decode, *others) if call.limits.memory_model_checked else (*others, *decode)
+    found = (*decode, *others) if call.limits.memory_model_checked else (*others, *decode)
+    return found[:1] if has_slots(call) else found
 
 
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:
@@ -160,7 +162,7 @@ def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
     small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
     if small or s.rows <= MIDDLE:
         return MIDDLE, FLAT
-    fills = -(-s.rows // TALL) * s.batches >= TALL_GROUPS
+    fills = -(-s.rows // TALL) * s.planned >= TALL_GROUPS
     return (TALL, MIDDLE, FLAT) if fills else (MIDDLE, TALL, FLAT)
 
 
@@ -207,9 +209,10 @@ def launch(call: Call, s: Sizes) -> Launch:
 
 def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
     """Return the geometry of a cooperative-matrix variant; its fallback uses the same parts."""
-    tiles, limits = -(-s.rows // coopmat.rows) * s.batches, call.limits
+    of_batch, limits = -(-s.rows // coopmat.rows), call.limits
+    tiles, planned = of_batch * s.batches, of_batch * s.planned
     groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
-    parts, part_keys = _equal_parts(s, max(1, min(groups // tiles, s.keys // MIN_PART)))
+    parts, part_keys = _equal_parts(s, max(1, min(groups // planned, s.keys // MIN_PART)))
     columns = min(s.columns, most_columns(limits))
     each = _tiles_of_dispatch(coopmat.rows, s, columns)
     return Launch(coopmat.rows, tiles, min(tiles, each), parts, part_keys, columns)
@@ -224,11 +227,11 @@ def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
 def _by_subgroup(call: Call, s: Sizes) -> Launch:
     rows, columns = subgroup_tiles(call.limits)[call.variant]
     lanes = call.limits.subgroup_size
-    tiles = -(-s.rows // rows) * s.batches
+    tiles, planned = -(-s.rows // rows) * s.batches, -(-s.rows // rows) * s.planned
     # the fallback uses the same parts
     rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
     longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
-    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // MIN_CPU_PART), 1)
+    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // planned, s.keys // MIN_CPU_PART), 1)
     parts, part_keys = _equal_parts(s, parts)
     most = call.limits.max_groups
     if parts > most[1]:
@@ -286,8 +289,8 @@ def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
 
 def _on_gpu(call: Call, s: Sizes) -> Launch:
     _, tile = TILED[call.variant]
-    tiles = -(-s.rows // tile) * s.batches
-    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // MIN_PART))
+    tiles, planned = -(-s.rows // tile) * s.batches, -(-s.rows // tile) * s.planned
+    wanted = max(1, min(GROUPS_WANTED // planned, s.keys // MIN_PART))
     part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
     parts = max(1, -(-s.keys // part_keys))
     columns = min(s.columns, MAX_COLUMNS)

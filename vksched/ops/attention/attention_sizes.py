@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...common.dtypes import TensorType
+from ...common.dtypes import INT32, INT64, TensorType
 from ...ir.attrs import Attrs
 from ...ir.op import Call
 
@@ -19,9 +19,14 @@ def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of a call: `batches` counts key heads of all examples, `rows` queries of each."""
+    """Sizes of a call: `batches` counts key heads of all examples, `rows` queries of each.
+
+    `planned` is the number of batches by which variants and parts of the keys are chosen: with
+    slots the key heads of one example, so that its result does not depend on their number.
+    """
 
     batches: int
+    planned: int
     heads: int
     rows: int
     queries: int
@@ -34,4 +39,16 @@ def sizes_of(call: Call) -> Sizes:
     """Return the sizes of a call; operand 1 determines the number of keys."""
     q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
     columns = call.output.shape[3]
-    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
+    batches = q[0] * k[1]
+    planned = k[1] if has_slots(call) else batches
+    return Sizes(batches, planned, k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
+
+
+def has_slots(call: Call) -> bool:
+    """Return True if the examples of a call with a KV cache have slots."""
+    return any(t.dtype in (INT32, INT64) and t.rank == 2 for t in call.inputs[3:4])
+
+
+def chunk_of(attrs: Attrs) -> int:
+    """Return the size of the chunks of a KV cache in keys; 0 without chunks."""
+    return attrs.as_int("chunk") if "chunk" in attrs else 0

@@ -3,6 +3,18 @@
     k, v   used used used free free free        kv_len 3: only the first keys are read
     new    new new                              keys of this step, in a separate buffer
 
+    k, v   slot 0: used used used used          kv_len ((1, 2), (2, 0)): example 0 reads the first
+           slot 1: used free free free          key of slot 1, example 1 two keys of slot 0
+           slot 2: used used free free
+
+Operand 3, `kv_len`, is the number of cached keys in use: one number, or one for each example, (b,);
+or (b, 2): the number and the slot of each example, where the cache has any number of slots. An
+example whose slot is outside of the cache has no cached keys. A result does not depend on the other
+examples then, to the bit.
+
+With the attribute `chunk` the cached keys are visible from the last multiple of `chunk` up to
+kv_len on: a token sees the keys of its own chunk.
+
 The cache holds floats, also of 16 bits, or q8_0 rows (kv_q8_0.py), and is read without conversion.
 The attribute `columns` is the number of values of a q8_0 row of v; rows of k have as many values as
 rows of q. The new keys need not be in the cache, so the cache can be written at the end of the run
@@ -39,7 +51,7 @@ from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, visible_range
 from .attention_native import head_steps
-from .attention_sizes import by_heads
+from .attention_sizes import by_heads, chunk_of
 from .kv_q8_0 import check_words, unpack_q8_0
 
 NAME = "attention_with_kvcache"
@@ -80,12 +92,15 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         )
     if cached[0].dtype != cached[1].dtype:
         raise DTypeError(f"[attention] expected keys of {cached[1].dtype}, got {cached[0].dtype}")
+    if used.rank == 2:
+        floats = _by_example(floats)
     result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
-    _, k, v = by_heads(floats, attrs)
-    if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
+    q, k, v = by_heads(floats, attrs)
+    examples = k.shape[0]
+    if used.dtype not in (INT32, INT64) or used.shape not in ((), (examples,), (examples, 2)):
         raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
-            f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
-            f"got {used}"
+            f"[attention] expected the number of keys in use as one int32 or as ({examples},), or "
+            f"with slots as ({examples}, 2), got {used}"
         )
     for old, added in zip((k, v), new, strict=False):
         fits = added.rank == 4 and added.shape[:2] == old.shape[:2]
@@ -102,12 +117,21 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return result.as_dtype(q.dtype)
 
 
+def _by_example(floats: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    """Return the types of q, k and v, with k and v of as many examples as q instead of slots."""
+    q, k, v = floats
+    if not (q.rank == k.rank == v.rank == 4) or k.shape[0] != v.shape[0] or not k.shape[0]:
+        return floats
+    return q, *(TensorType((q.shape[0], *t.shape[1:]), t.dtype) for t in (k, v))
+
+
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     """Estimate the work of a call that uses half of the cache, the average while it fills up."""
     q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
     flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
-    cached = sum(t.device_bytes for t in inputs[1:3]) / 2
+    share = inputs[0].shape[0] / max(1, inputs[1].shape[0]) if inputs[3].rank == 2 else 1
+    cached = sum(t.device_bytes for t in inputs[1:3]) / 2 * share
     moved = cached + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
     return Work(flops, float(moved))
 
@@ -132,10 +156,19 @@ def _by_key_count(
     k, v = inputs[1].swapaxes(1, 1 + k_bshd), inputs[2].swapaxes(1, 1 + v_bshd)
     used, new = inputs[3], inputs[4:]
     depth, columns = _columns(inputs[0].shape, attrs) if k.dtype == np.uint32 else (0, 0)
-    counts = used.reshape(-1).tolist()
+    counts, chunk = (used[:, 0] if used.ndim == 2 else used).reshape(-1).tolist(), chunk_of(attrs)
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
-        at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        cached = _as_float32(k[at, :, :count], depth), _as_float32(v[at, :, :count], columns)
+        at = slot = slice(None) if used.ndim == 0 else slice(number, number + 1)
+        if used.ndim == 2:
+            own = int(used[number, 1])
+            is_slot = 0 <= own < len(k)
+            slot, count = slice(own, own + 1) if is_slot else slice(0, 1), count * is_slot
+        first = count // chunk * chunk if chunk else 0
+        cached = (
+            _as_float32(k[slot, :, first:count], depth),
+            _as_float32(v[slot, :, first:count], columns),
+        )
+        count -= first
         yield (
             at,
             count,
@@ -151,37 +184,45 @@ def _as_float32(x: NDArray, columns: int = 0) -> NDArray:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
+    q_bshd, *_, result_bshd = attrs.as_ints("is_bshd")
     q = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd))
     words = inputs[2].dtype == np.uint32
-    shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
-    out = np.full(shape, np.nan if attrs.as_bool("fully_masked_is_nan") else 0, q.dtype)
+    out = np.empty(
+        (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3]), q.dtype
+    )
     for at, count, segments in _by_key_count(inputs, attrs):
-        k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
-        part, share = out[at], q.shape[1] // max(1, k.shape[1])
-        if not part.size or not k.shape[2]:
-            continue
-        rows = max(1, REFERENCE_SCORES // k.shape[2])
-        for batch, head in np.ndindex(*part.shape[:2]):
-            for start in range(0, q.shape[2], rows):
-                here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
-                part[here] = attend(q[at][here], k[of_k], v[of_k], None, count + start, attrs)
+        _attend_by_head(q[at], segments, count, attrs, out[at])
     return np.ascontiguousarray(out.swapaxes(1, 1 + result_bshd), inputs[0].dtype)
+
+
+def _attend_by_head(
+    q: NDArray, segments: Segments, shift: int, attrs: Attrs, result: NDArray
+) -> None:
+    """Compute head by head, some rows at a time. shift: as in `_attend_at_once`."""
+    k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
+    result[...] = np.nan if attrs.as_bool("fully_masked_is_nan") else 0
+    if not result.size or not k.shape[2]:
+        return
+    share, rows = q.shape[1] // k.shape[1], max(1, REFERENCE_SCORES // k.shape[2])
+    for batch, head in np.ndindex(*result.shape[:2]):
+        for start in range(0, q.shape[2], rows):
+            here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
+            result[here] = attend(q[here], k[of_k], v[of_k], None, shift + start, attrs)
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Compute all heads at once if they have few scores, without copying keys and values."""
-    q_bshd, _, _, result_bshd = attrs.as_ints("is_bshd")
+    q_bshd, *_, result_bshd = attrs.as_ints("is_bshd")
     q, result = _as_float32(inputs[0].swapaxes(1, 1 + q_bshd)), out.swapaxes(1, 1 + result_bshd)
-    texts = list(_by_key_count(inputs, attrs))
-    keys = max([sum([k.shape[2] for k, _ in segments]) for _, _, segments in texts], default=0)
-    if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
-        for at, count, segments in texts:
-            _attend_at_once(q[at], segments, count, attrs, result[at])
+    for at, count, segments in _by_key_count(inputs, attrs):
+        keys, own = sum([k.shape[2] for k, _ in segments]), np.empty(result[at].shape, q.dtype)
+        is_few = 0 < math.prod(q[at].shape[:3]) * keys <= REFERENCE_SCORES
+        if is_few:
+            _attend_at_once(q[at], segments, count, attrs, own)
         # NaN and infinite values affect their whole column, even with weight 0
-        if np.isfinite(out).all():
-            return
-    out[...] = _reference(inputs, attrs)
+        if not is_few or not np.isfinite(own).all():
+            _attend_by_head(q[at], segments, count, attrs, own)
+        result[at] = own
 
 
 def _attend_at_once(
@@ -221,10 +262,12 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     """Split by heads and batch."""
     used, new = inputs[3], inputs[4:]
     _, k_bshd, *_ = attrs.as_ints("is_bshd")
-    cached = min(int(used.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
+    counts = used[:, 0] if used.ndim == 2 else used
+    cached = min(int(counts.max(initial=0)), inputs[1].shape[1 if k_bshd else 2])
     keys = max(0, cached) + (new[0].shape[2] if new else 0)
     work = (inputs[0].size + out.size) * keys
-    for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
+    has_slots = used.ndim == 2
+    for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work, has_slots):
         counts = used[some] if used.ndim else used
         yield (*own, counts, *(x[some, of_k] for x in new)), part
 
@@ -242,7 +285,7 @@ def _native_program(
     kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
     rows, cached = by_heads(inputs, attrs)[:2]
     batches, heads, queries, depth = rows.shape
-    shared, keys = cached.shape[1:3]
+    slots, shared, keys = cached.shape[:3]
     if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
         return None
     if queries > PROGRAM_ROWS or not output.size or not shared or len(new) not in (0, 2):
@@ -258,7 +301,7 @@ def _native_program(
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
-        *(int(used.dtype == INT64), int(used.rank > 0), low, high),
+        *(int(used.dtype == INT64), used.rank, slots, chunk_of(attrs), low, high),
         int(attrs.as_bool("fully_masked_is_nan")),
         *chain.from_iterable((*operand_steps, *fresh, result)),
     )
@@ -280,7 +323,7 @@ register(
         _infer,
         _reference,
         CACHED_KERNEL,
-        attrs={**ATTENTION, "columns": Optional(Int(1))},
+        attrs={**ATTENTION, "columns": Optional(Int(1)), "chunk": Optional(Int(1))},
         operands=(4, 6),
         work=_work,
         typical_counts=_typical_counts,

@@ -49,7 +49,8 @@ def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
     flags = call.attrs.as_ints("is_bshd")
     heads = [2 if flag else 1 for flag in flags]
     own, same = (0 if used.rank else REPLICATE), (0,) * len(new)
-    yield Factor((0, 0, 0, own, *same), 0, q.shape[0])
+    cached = REPLICATE if used.rank == 2 else 0  # slots
+    yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
     yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
 
 

@@ -2,15 +2,20 @@
 
     data   a b c d e        start 1, rows x y        result   a x y d e
 
+With starts (b, 2), the start and the slot of each example, the rows of example i replace rows of
+the data at index `slot` of axis 0, so that b examples share data with any number of slots. The
+slots of examples must differ.
+
 Rows of float32 are rounded to data of float16, so a KV cache of float16 needs no cast of its new
 rows. With the attribute overflow_nan, values beyond the range become NaN, as in `cast`. The op
-cannot fail: rows outside of the data are dropped. It may therefore update a state in place, at the
-cost of the rows only, however large the state is.
+cannot fail: rows outside of the data, and those of slots outside of it, are dropped. It may
+therefore update a state in place, at the cost of the rows only, however large the state is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,6 +38,7 @@ from ...ir.op import (
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..lowering.strides import as_u32, spread
 from .index import check_index_type
+from .slots import with_slots
 from .strided_copy import WHOLE_COPIES, copy_words
 
 
@@ -49,16 +55,19 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             "[dynamic_update_slice] expected float32 rows for float16 with overflow_nan, got "
             f"{rows.dtype} for {data.dtype}"
         )
-    others = (data.shape[:axis], data.shape[axis + 1 :])
+    has_slots = start.rank == 2 and axis > 0
+    lead = (rows.shape[:1] if has_slots else data.shape[:1]) + data.shape[1:axis] if axis else ()
+    others = (lead, data.shape[axis + 1 :])
     if rows.rank != data.rank or (rows.shape[:axis], rows.shape[axis + 1 :]) != others:
         raise ShapeError(
             f"[dynamic_update_slice] expected rows of shape {data.shape} but for axis {axis}, "
             f"got {rows.shape}"
         )
-    if start.shape not in ((), data.shape[: min(axis, 1)]):
+    examples = rows.shape[: min(axis, 1)]
+    if start.shape not in ((), examples, *([(*examples, 2)] if has_slots else [])):
         raise ShapeError(
             "[dynamic_update_slice] expected one start, or one for each index of axis 0 "
-            f"before the axis of rows, got {start.shape}"
+            f"before the axis of rows, also with its slot, (n, 2), got {start.shape}"
         )
     return data
 
@@ -72,9 +81,16 @@ def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
     """Write the rows into an array that holds the data."""
     _, rows, start = inputs
     axis = attrs.as_int("axis")
-    parts = [(target, rows)] if start.ndim == 0 else zip(target, rows, strict=True)
-    along = axis - start.ndim
-    for (to, new), first in zip(parts, start.reshape(-1).tolist(), strict=True):
+    parts: Iterable[tuple[NDArray, NDArray]] = [(target, rows)]
+    starts = start
+    if start.ndim == 2:
+        starts, slots = start.T
+        inside = [i for i, slot in enumerate(slots.tolist()) if 0 <= slot < len(target)]
+        parts, starts = [(target[slots[i]], rows[i]) for i in inside], starts[inside]
+    elif start.ndim:
+        parts = zip(target, rows, strict=True)
+    along = axis - min(start.ndim, 1)
+    for (to, new), first in zip(parts, starts.reshape(-1).tolist(), strict=True):
         size, count = to.shape[along], new.shape[along]
         begin, end = max(0, -first), min(count, size - first)
         if begin < end:
@@ -100,10 +116,12 @@ def _native_program(
     if _rounds(inputs):
         return None
     axis = attrs.as_int("axis")
-    lines, itemsize = math.prod(data.shape[:axis]), data.host_bytes // max(1, data.size)
+    lines, itemsize = math.prod(rows.shape[:axis]), data.host_bytes // max(1, data.size)
+    examples = start.shape[0] if start.rank else 1
     numbers = (
-        *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
+        *(lines, lines // max(1, examples), data.shape[axis], rows.shape[axis]),
         *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
+        data.shape[0] if start.rank == 2 else 0,
     )
     return NativeProgram((Loop("dynamic_update_slice", (0, 1, 2), rows.size, numbers),))
 
@@ -116,13 +134,14 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if rows.size == 0:
         return copied
     axis = call.attrs.as_int("axis")
-    slices, inner = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    slices, inner = math.prod(rows.shape[:axis]), math.prod(data.shape[axis + 1 :])
     many = rows.shape[axis]
     sizes: tuple[tuple[str, int], ...] = (
         ("inner", inner),
         ("many", many),
         ("size", data.shape[axis]),
-        ("shared_slices", math.prod(data.shape[start.rank : axis])),
+        ("shared_slices", math.prod(rows.shape[min(start.rank, 1) : axis])),
+        ("slots", data.shape[0] if start.rank == 2 else 0),
     )
     shader, count, push = "dynamic_update_slice", rows.size, sizes
     if data.dtype == FLOAT16:
@@ -190,6 +209,7 @@ def dynamic_update_slice(
     start: TensorLike,
     axis: int = 0,
     *,
+    slots: TensorLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Return `data` with rows replaced from `start` on, as ONNX TensorScatter.
@@ -201,13 +221,18 @@ def dynamic_update_slice(
     data
         (..., n, ...), with n on the axis.
     rows
-        As data, with any size on the axis; float32 is rounded to data of float16.
+        As data, with any size on the axis; float32 is rounded to data of float16. With slots,
+        (b, ...).
     start
         () or, if `axis` is not 0, one per index of axis 0, (b,).
+    slots
+        The indices on axis 0 of the data to which the rows of each example go, (b,), all different;
+        rows of a slot outside of the data are dropped. None: rows i go to index i.
     """
     target = as_tensor(data)
     if target.rank == 0:
         raise ShapeError("[dynamic_update_slice] expected data with axes, got a scalar")
     attrs = {"axis": normalize_axis("dynamic_update_slice", axis, target.rank)}
-    operands = (target, as_tensor(rows, like=target), as_tensor(start))
+    begin = start if slots is None else with_slots("dynamic_update_slice", start, slots)
+    operands = (target, as_tensor(rows, like=target), as_tensor(begin))
     return apply("dynamic_update_slice", operands, attrs, name)

@@ -202,6 +202,7 @@ def _scatter_nd(call: Sharded) -> Iterable[Factor]:
 def _dynamic_update_slice(call: Sharded) -> Iterable[Factor]:
     (data, _, start), along = call.inputs, call.attrs.as_int("axis")
     for axis, size in enumerate(data.shape):
-        if axis != along:
-            yield Factor((axis, axis, 0 if axis < start.rank else REPLICATE), axis, size)
+        if axis != along and not (axis == 0 and start.rank == 2):
+            own = 0 if axis < min(start.rank, 1) else REPLICATE
+            yield Factor((axis, axis, own), axis, size)
     yield Factor((PARTIAL_SUM, PARTIAL_SUM, REPLICATE), PARTIAL_SUM)

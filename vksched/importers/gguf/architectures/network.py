@@ -20,6 +20,7 @@ from ....common.errors import ModelFormatError
 from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor
 from ....ops import (
+    arange,
     embedding,
     gather,
     layer_norm,
@@ -81,7 +82,7 @@ class Network:
         with name_scope("output"):
             if self.text.last is not None:
                 # the last layer has the row alone, unless it has one row anyway
-                x = x[:, 0] if ids.shape[1] > 1 else gather(x, self.text.last, axis=1)
+                x = x[:, 0] if ids.shape[1] > 1 else self._last_token(x, self.text.last)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
             shift = self._bias("output", hyper.vocabulary)
@@ -134,7 +135,7 @@ class Network:
         return self._norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
-        """Return the position embeddings of the tokens, (tokens, width)."""
+        """Return the position embeddings of the tokens, (tokens, width) or (b, tokens, width)."""
         hyper, at = self.hyper, self.text.positions
         table = self.weights.take("position_embd.weight", (hyper.context, hyper.width))
         return table[:tokens] if at is None else gather(table, at)
@@ -185,7 +186,17 @@ class Network:
         last = self.text.last
         if last is None or layer < self.hyper.layers - 1 or x.shape[1] == 1:
             return x
-        return gather(x, reshape(last, (1,)), axis=1)
+        rows, _, width = x.shape
+        return reshape(self._last_token(x, last), (rows, 1, width))
+
+    @staticmethod
+    def _last_token(x: Tensor, last: Tensor) -> Tensor:
+        """Return the token of each row whose logits are wanted, (b, width)."""
+        rows, tokens, width = x.shape
+        if not last.rank:
+            return gather(x, last, axis=1)
+        chosen = arange(0, rows * tokens, tokens) + last
+        return gather(reshape(x, (rows * tokens, width)), chosen)
 
     def _window(self, layer: int) -> int:
         """Return the attention window of a layer; 0 for full attention."""

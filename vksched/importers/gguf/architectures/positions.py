@@ -13,7 +13,7 @@ import numpy as np
 from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, constant
-from ....ops import gather, rotary_embedding
+from ....ops import gather, reshape, rotary_embedding
 from ..hparams.hparams import HParams
 from ..hparams.metadata_keys import MAX_REAL
 from ..hparams.rope import Rope
@@ -59,7 +59,10 @@ class Positions:
         """
         if self.text.length + self.family.tempered_from <= self.hyper.temperature_length:
             return q
-        return q * self._rows_of(None)[0]
+        factors = self._rows_of(None)[0]
+        if factors.rank == 3:  # of several rows
+            factors = reshape(factors, (factors.shape[0], 1, *factors.shape[1:]))
+        return q * factors
 
     def _rows_of(self, rope: Rope | None) -> tuple[Tensor, ...]:
         if rope not in self.rows:

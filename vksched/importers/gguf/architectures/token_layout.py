@@ -46,6 +46,8 @@ class AttentionMask:
         past: int = 0,
         used: Tensor | None = None,
         new: tuple[Tensor, Tensor] | None = None,
+        slots: Tensor | None = None,
+        chunk: int | None = None,
     ) -> Tensor:
         """Return the attention of each token to itself and at most `left` earlier keys, or to the
         keys that `seen` selects; otherwise as `vs.attention`.
@@ -60,14 +62,17 @@ class AttentionMask:
             kv_len=used,
             k_new=None if new is None else new[0],
             v_new=None if new is None else new[1],
+            slots=slots,
+            chunk=chunk,
         )
 
 
 class SequenceLayout(Protocol):
     """The sequences that the tokens of a call belong to.
 
-    length: the maximum length of the text. positions: the positions of the tokens, (n,); None for
-    0, 1, .... last: the index of the token whose logits are wanted; None for all tokens.
+    length: the maximum length of the text. positions: the positions of the tokens, (n,), or
+    (b, n) for several rows; None for 0, 1, .... last: the index of the token whose logits are
+    wanted, () or (b,) for several rows; None for all tokens.
     """
 
     @property

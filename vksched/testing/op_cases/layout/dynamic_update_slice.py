@@ -32,6 +32,17 @@ def write(
     )
 
 
+def in_slots(
+    data: NDArray, many: int, starts: tuple[int, ...], slots: tuple[int, ...], axis: int
+) -> OpSample:
+    """Return a write of `many` rows of each example, into slots of the data."""
+    case = write(data, many, 0, axis)
+    rows = np.resize(case.inputs[1], (len(slots), *case.inputs[1].shape[1:]))
+    where = np.stack([np.asarray(each, np.int32) for each in (starts, slots)], axis=1)
+    name = f"{data.dtype} {starts} {axis} in slots {slots}"
+    return replace(case, inputs=(data, rows, where), name=name)
+
+
 def _rounded(case: OpSample) -> OpSample:
     """Return a case of float16 with rows of float32."""
     data, rows, start = case.inputs
@@ -110,6 +121,20 @@ CASES += [
             ((71, 73), 31, 40, 0),
         )
     ),
+    *(
+        change(in_slots(floats(*shape).astype(dtype), many, starts, slots, axis))
+        for dtype, change in (
+            *((np.float32, lambda case: case), (np.float16, lambda case: case)),
+            *((np.float16, _rounded), (np.float16, _beyond)),
+        )
+        for shape, many, starts, slots, axis in (
+            ((5, 2, 70, 64), 1, (33, 0), (4, 1), 2),
+            ((3, 4, 7, 5), 2, (5, -1, 3), (2, 0, 9), 2),
+            ((4, 3, 7, 3), 7, (0, 0), (3, 2), 2),
+            ((4, 7, 3), 3, (2,), (1,), 1),
+            ((2, 7, 3), 7, (0, 0, 0), (-1, 1, 0), 1),
+        )
+    ),
     write(np.arange(20, dtype=np.int64).reshape(5, 4), 2, 3),
 ]
 _DATA, _ROWS = (4, 5, 6), (4, 2, 6)
@@ -125,6 +150,17 @@ ERRORS: list[ErrorSample] = [
     ErrorSample(lambda: _build((2, 6)), ShapeError, "but for axis 1"),
     ErrorSample(lambda: _build(_ROWS, (3,)), ShapeError, "one start"),
     ErrorSample(lambda: _build((2, 5, 6), (4,), 0), ShapeError, "one start"),
+    ErrorSample(lambda: _build((3, 2, 6), (4, 2)), ShapeError, "one start"),
+    ErrorSample(lambda: _build(_ROWS, (4, 3)), ShapeError, "one start"),
+    ErrorSample(
+        lambda: ops.dynamic_update_slice(
+            *(input("data", _DATA), input("rows", _ROWS), input("start", (4,), "int32")),
+            axis=1,
+            slots=input("slots", (3,), "int32"),
+        ),
+        ShapeError,
+        "a slot for each example",
+    ),
     ErrorSample(lambda: _build(_ROWS, (), 1, "float32"), DTypeError, "int32 or int64"),
     ErrorSample(
         lambda: ops.dynamic_update_slice(input("d", (3,)), input("r", (1,), "int32"), 0),

@@ -24,19 +24,27 @@ def cached(
     new: int | None = None,
     name: str = "",
     large: bool = False,
+    slots: tuple[int, ...] = (),
+    count: int = 0,
     **attrs: AttrValue,
 ) -> OpSample:
     """Return attention with a KV cache.
 
-    q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys.
+    q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: number of further keys;
+    slots: those of the examples, in a cache with `count` slots.
     """
     batch, _, _, depth = q
     heads, keys = k
-    inputs = [floats(*q), floats(batch, heads, keys, depth, seed=1)]
-    inputs += [floats(batch, heads, keys, columns, seed=2), np.asarray(used, np.int32)]
+    held = count if slots else batch
+    counts = np.asarray(used, np.int32)
+    if slots:
+        counts = np.stack([counts, np.asarray(slots, np.int32)], axis=1)
+    inputs = [floats(*q), floats(held, heads, keys, depth, seed=1)]
+    inputs += [floats(held, heads, keys, columns, seed=2), counts]
     if new is not None:
         inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
-    what = f"{used} of {keys}{'' if new is None else f' and {new}'} {name}".strip()
+    where = f" in slots {slots} of {count}" if slots else ""
+    what = f"{used} of {keys}{where}{'' if new is None else f' and {new}'} {name}".strip()
     return OpSample(
         "attention_with_kvcache", tuple(inputs), attributes(depth, **attrs), what, large=large
     )
@@ -162,6 +170,42 @@ CASES = [
         with_layout(keep(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1))
         for keep in (halved, in_q8_0)
     ),
+    *(
+        cached(q, k, columns, used, new, slots=slots, count=count, right=0)
+        for q, k, columns, used, new, slots, count in (
+            ((2, 6, 1, 64), (2, 700), 64, (333, 700), 1, (4, 1), 5),
+            ((1, 4, 1, 8), (2, 70), 8, (65,), 1, (2,), 3),
+            ((3, 4, 5, 8), (2, 71), 12, (0, 71, 40), 5, (0, 2, 2), 3),
+            ((4, 4, 1, 16), (4, 300), 16, (7, 99, 280, 300), None, (3, 0, -1, 9), 4),
+            ((2, 2, 3, 7), (1, 41), 5, (17, 41), 3, (1, 0), 2),
+            ((8, 6, 1, 32), (3, 90), 32, tuple(range(9, 89, 10)), 1, (7, 6, 5, 4, 3, 2, 1, 0), 8),
+            ((2, 9, 40, 64), (3, 600), 64, (411, 555), 40, (1, 0), 2),
+        )
+    ),
+    *(
+        keep(cached(q, k, columns, used, q[2], slots=slots, count=3, right=0, left=33))
+        for keep in (halved, in_q8_0)
+        for q, k, columns, used, slots in (
+            ((2, 6, 1, 64), (2, 700), 64, (333, 70), (2, 0)),
+            ((2, 4, 5, 8), (2, 71), 12, (40, 71), (1, 7)),
+            ((1, 2, 3, 7), (1, 41), 5, (17,), (2,)),
+        )
+    ),
+    with_layout(
+        cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, slots=(2, 0), count=3, right=0), (1, 1, 1, 1)
+    ),
+    *(
+        keep(cached(q, k, 8, used, q[2], "chunks", chunk=chunk, right=0))
+        for keep in (lambda case: case, halved, in_q8_0)
+        for q, k, used, chunk in (
+            ((1, 2, 1, 8), (2, 70), 41, 16),
+            ((2, 2, 3, 8), (2, 700), (650, 512), 256),
+            ((1, 4, 5, 8), (2, 70), 64, 32),
+            ((2, 2, 1, 8), (1, 300), (70, 299), 1000),
+        )
+    ),
+    cached((2, 4, 1, 8), (2, 300), 8, (290, 130), 1, slots=(1, 0), count=2, chunk=128, right=0),
+    cached((1, 2, 3, 8), (2, 90), 8, 80, 3, "chunks, window", left=30, chunk=64, right=0),
     cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
     cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
     cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),
@@ -192,6 +236,20 @@ def _build(
 ERRORS = [
     ErrorSample(lambda: _build(((3,), "int32")), ShapeError, r"one int32 or as \(2,\)"),
     ErrorSample(lambda: _build(((), "float32")), DTypeError, "one int32"),
+    ErrorSample(lambda: _build(((2,), "int32"), slots=0), ShapeError, "a slot for each example"),
+    ErrorSample(lambda: _build(slots=input("slots", (2,), "int32")), ShapeError, "a slot for each"),
+    ErrorSample(
+        lambda: _build(((2,), "int32"), slots=input("slots", (2,), "int64")), DTypeError, "slots of"
+    ),
+    ErrorSample(
+        lambda: _build(((2,), "int32"), slots=input("slots", (2,))), DTypeError, "int32 or int64"
+    ),
+    ErrorSample(lambda: _build(chunk=0), DTypeError, "chunk"),
+    ErrorSample(
+        lambda: ops.attention(*(input(name, _Q) for name in "qkv"), chunk=4),
+        ShapeError,
+        "require `kv_len`",
+    ),
     ErrorSample(lambda: _build(new=(_NEW, (2, 2, 4, 8))), ShapeError, "new keys and values"),
     ErrorSample(lambda: _build(new=((2, 1, 3, 8), _NEW)), ShapeError, "new keys and values"),
     ErrorSample(lambda: _build(new=(_NEW,)), ShapeError, "k_new and v_new, got one"),
