@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
 
-from vksched.generation import sampling as module
+from vksched.generation import token_filters
 from vksched.generation.sampling import Sampling
 
 ALL = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
@@ -73,7 +73,8 @@ def sorted_filters(logits: list[float], top_k: int, top_p: float, min_p: float) 
 def test_filters_equal_those_of_a_sorted_vocabulary(
     monkeypatch: pytest.MonkeyPatch, seed: int, dtype: type
 ) -> None:
-    monkeypatch.setattr(module, "_SORTED", 8)
+    monkeypatch.setattr(token_filters, "_SORTED", 8)
+    monkeypatch.setattr(token_filters, "_BOUNDED", 2 if seed % 2 else 1 << 14)
     rng = np.random.default_rng(seed)
     # dyadic scores have many ties, and weights whose sums are exact
     logits = rng.choice([0.0, -1.0, -2.0, -3.0, -7.0], size=int(rng.choice([1, 63, 64, 700])))
@@ -186,3 +187,120 @@ def test_a_penalty_leaves_masked_and_extreme_scores_finite(penalty: float) -> No
 def test_infinite_scores_are_drawn_alone() -> None:
     logits = np.float32([1.0, np.inf, 3.0, np.inf])
     assert {ALL.choose(logits, [0] * n) for n in range(50)} == {1, 3}
+
+
+GREEDY = {"temperature": 0.0}
+
+
+def test_frequency_and_presence_penalties_count_generated_tokens() -> None:
+    logits, text = np.array([3.0, 2.9, 2.0]), [0, 0, 0, 1, 1, 2]
+    present = Sampling(**GREEDY, presence_penalty=1.5)
+    assert present.choose(logits, text, prompt_tokens=6) == 0
+    assert present.choose(logits, text, prompt_tokens=2) == 0  # all were generated: 1.5, 1.4, 0.5
+    assert present.choose(logits, text[:5], prompt_tokens=0) == 2
+    often = Sampling(**GREEDY, frequency_penalty=0.6)
+    assert often.choose(logits, text, prompt_tokens=0) == 1  # 1.2, 1.7, 1.4
+    assert often.choose(logits, text, prompt_tokens=3) == 0  # 3.0, 1.7, 1.4
+    assert Sampling(**GREEDY, presence_penalty=-2).choose(logits, [2]) == 2
+    both = Sampling(**GREEDY, presence_penalty=1, frequency_penalty=0.5)
+    chances = np.exp(np.array([3.0 - 1 - 1.5, 2.9 - 1 - 1.0, 2.0 - 1 - 0.5]))
+    sampling = Sampling(1, 0, 1, 0, presence_penalty=1, frequency_penalty=0.5)
+    found = [
+        Sampling(1, 0, 1, 0, seed=n, presence_penalty=1, frequency_penalty=0.5).choose(logits, text)
+        for n in range(3000)
+    ]
+    np.testing.assert_allclose(np.bincount(found) / 3000, chances / chances.sum(), atol=0.04)
+    assert both.choose(logits, text) == int(np.argmax(chances))
+    assert sampling.choose(logits, text) == sampling.choose(logits, tuple(text))
+
+
+def test_penalties_leave_the_logits_of_the_caller() -> None:
+    logits = np.float32([1.0, 2.0, -np.inf])
+    Sampling(repeat_penalty=2, presence_penalty=1, logit_bias={0: 5.0}).choose(logits, [0, 2])
+    assert logits.tolist() == [1.0, 2.0, -np.inf]
+
+
+def test_a_bias_is_added_before_the_penalties() -> None:
+    logits = np.float32([1.0, 2.0, 0.0])
+    assert Sampling(**GREEDY, logit_bias={0: 1.5}).choose(logits) == 0
+    assert Sampling(**GREEDY, logit_bias={1: -100}).choose(logits) == 0
+    assert Sampling(**GREEDY, logit_bias={0: -np.inf, 1: -np.inf}).choose(logits) == 2
+    # (1 + 3) / 4 is below 2
+    assert Sampling(**GREEDY, logit_bias={0: 3}, repeat_penalty=4).choose(logits, [0]) == 1
+    assert Sampling(1, 0, 1, 0, logit_bias={1: -np.inf}).choose(np.float32([-np.inf, 2, 1])) == 2
+
+
+def test_a_bias_is_part_of_the_value() -> None:
+    one, other = Sampling(logit_bias={2: 1, 1: 2.0}), Sampling(logit_bias=((1, 2.0), (2, 1.0)))
+    assert one == other and hash(one) == hash(other)
+    assert one.logit_bias == ((1, 2.0), (2, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("bias", "text"),
+    [
+        ({"a": 1}, "expected token ids in logit_bias, got 'a'"),
+        ({-1: 1}, "expected token ids in logit_bias, got -1"),
+        ({True: 1}, "expected token ids in logit_bias, got True"),
+        ({1.5: 1}, "expected token ids in logit_bias, got 1.5"),
+        ({1: 101}, "from -100 to 100, or -inf, in logit_bias, got 101 for token 1"),
+        ({1: float("nan")}, "got nan for token 1"),
+        ({1: "2"}, "got '2' for token 1"),
+        ([1], "expected logit_bias as a mapping"),
+        ((1,), "expected logit_bias as a mapping"),
+        (None, "expected logit_bias as a mapping"),
+    ],
+)
+def test_wrong_biases_are_errors(bias: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Sampling(logit_bias=bias)
+
+
+def test_biases_of_missing_tokens_are_errors() -> None:
+    with pytest.raises(ValueError, match="expected tokens in logit_bias below 3, got 3"):
+        Sampling(logit_bias={3: 1}).choose(np.zeros(3))
+    with pytest.raises(ValueError, match="expected logit_bias to leave a token, got none"):
+        Sampling(logit_bias={0: -np.inf}).choose(np.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+@pytest.mark.parametrize("value", [2.1, -2.1, float("nan"), "1"])
+def test_penalties_have_the_range_of_the_api(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"expected {name} from -2 to 2"):
+        Sampling(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("error")
+def test_penalties_leave_extreme_scores_finite() -> None:
+    least = np.finfo(np.float32).min
+    for sampling in (
+        Sampling(**GREEDY, presence_penalty=2, frequency_penalty=2),
+        Sampling(**GREEDY, logit_bias={0: -100}),
+    ):
+        assert sampling.choose(np.float32([least, -np.inf]), [0, 1]) == 0
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from((0.0, 0.1, 1.0, 3.0, 8.0)),
+    top_p=st.sampled_from((0.1, 0.5, 0.9, 0.95, 0.999)),
+    min_p=st.sampled_from((0.0, 0.01, 0.05, 0.5)),
+)
+def test_bounds_find_the_nucleus_of_all_exponentials(
+    seed: int, scale: float, top_p: float, min_p: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (scale * rng.standard_normal(1 << 15)).astype(np.float32)
+    logits[rng.integers(1 << 15, size=20)] += rng.integers(0, 20)
+    top = float(logits.max())
+    least = math.log(min_p) + top if min_p else -np.inf
+    found = token_filters.nucleus(logits, top, top_p, least)
+    order = np.argsort(-logits, kind="stable")
+    sums = np.cumsum(np.exp(logits[order].astype(np.float64) - top))
+    count = int(np.searchsorted(sums, top_p * sums[-1])) + 1
+    found = found[logits[found] >= least]
+    expected = order[:count][logits[order[:count]] >= least]
+    # one token may be on either side, as the sums are in float32 there
+    assert abs(len(found) - len(expected)) <= max(1, len(expected) // 10_000)
+    assert set(found.tolist()) <= set(order[: len(found)].tolist())

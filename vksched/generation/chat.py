@@ -230,7 +230,7 @@ class Chat(ProcessBound):
                     logits = self._generator.prefill(text)
                     if state.is_closed:
                         break
-                    token = sampling.choose(logits, text)
+                    token = sampling.choose(logits, text, prompt_tokens=len(state.prompt))
                     if token in self.tokenizer.ends:
                         state.finish_reason = "stop"
                         break

@@ -1,33 +1,25 @@
 """Sampling: chooses the next token from a model's logits.
 
-    logits -> repeat penalty -> top-k -> top-p -> min-p -> temperature -> draw
+    logits -> logit bias -> repeat, frequency and presence penalties
+           -> top-k -> top-p -> min-p -> temperature -> draw
 
-The order is llama.cpp's. A draw takes the remaining tokens by index. It depends only on the seed
-and the position of the token, so a text that is continued after a device failure does not change.
+The order is llama.cpp's. The repeat penalty counts the prompt, too; the frequency and presence
+penalties count generated tokens only, as in OpenAI's API. A draw takes the remaining tokens by
+index. It depends only on the seed and the position of the token, so a text that is continued after
+a device failure does not change.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..common.errors import SamplingError
-
-Floats = np.ndarray[Any, np.dtype[Any]]
-Ids = np.ndarray[Any, np.dtype[np.intp]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-_COLUMN = 64
-"""Number of scores whose maximum bounds the largest ones."""
-_CHUNK = 1 << 14
-"""Number of scores whose exponentials stay in a core's cache."""
-_SORTED = 4096
-"""Largest number of weights that are sorted."""
+from .logit_penalties import add_bias, checked_bias, divide_repeats, subtract_counts
+from .token_filters import Floats, Ids, largest, nucleus
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +38,13 @@ class Sampling:
         Drop tokens below this fraction of the top probability.
     repeat_penalty
         The divisor of the logits of the last `repeat_last_n` tokens; 1 disables it.
+    presence_penalty
+        Subtracted from the logits of all tokens that were generated, from -2 to 2.
+    frequency_penalty
+        Subtracted from the logits of generated tokens for each time, from -2 to 2.
+    logit_bias
+        Values to add to the logits, by token id, from -100 to 100; -inf excludes a token. Pass a
+        mapping; it is stored as a tuple of pairs.
 
     Raises
     ------
@@ -60,6 +59,9 @@ class Sampling:
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -70,6 +72,8 @@ class Sampling:
             ("repeat_penalty", 1e-3, 1e3),
             ("repeat_last_n", 0, 1 << 31),
             ("seed", 0, (1 << 64) - 1),
+            ("presence_penalty", -2, 2),
+            ("frequency_penalty", -2, 2),
         ):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and low <= value <= high):
@@ -78,8 +82,11 @@ class Sampling:
                 )
             if name in ("top_k", "repeat_last_n", "seed") and not hasattr(value, "__index__"):
                 raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
+        object.__setattr__(self, "logit_bias", checked_bias(self.logit_bias))
 
-    def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
+    def choose(
+        self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = (), *, prompt_tokens: int = 0
+    ) -> int:
         """Return the next token.
 
         Parameters
@@ -88,11 +95,14 @@ class Sampling:
             The logits of all tokens, 1-D.
         tokens
             The text until now; its length is the position of the draw.
+        prompt_tokens
+            The number of tokens at the beginning of the text that were not generated.
 
         Raises
         ------
         SamplingError
-            A logit is NaN, all are -inf, or there are none.
+            A logit is NaN, all are -inf, or there are none; or `logit_bias` excludes all tokens, or
+            has one that does not exist.
         """
         scores = np.asarray(logits)
         if scores.dtype != np.float32:
@@ -103,9 +113,11 @@ class Sampling:
                 "[sampling] expected 1-D logits without NaN, at least one of them finite; the "
                 "weights may be damaged, or, without a vs.Chat, values too large for float16"
             )
-        if self.repeat_penalty != 1 and self.repeat_last_n:
-            scores = self._penalized(scores, tokens)
-            top = scores.max()
+        adjusted = self._adjusted(scores, tokens, prompt_tokens)
+        if adjusted is not scores:
+            scores, top = adjusted, adjusted.max()
+            if top == -np.inf:
+                raise SamplingError("[sampling] expected logit_bias to leave a token, got none")
         if top == np.inf:
             scores, top = np.where(scores == np.inf, 0, -np.inf), 0.0
         if self.temperature == 0:
@@ -123,88 +135,34 @@ class Sampling:
         Vocabularies are large, so no step sorts all of it.
         """
         least = np.log(self.min_p) + top if self.min_p > 0 else -np.inf
-        ids = _largest(scores, self.top_k) if 0 < self.top_k < len(scores) else None
+        ids = largest(scores, self.top_k) if 0 < self.top_k < len(scores) else None
         if self.top_p < 1:
             values = scores if ids is None else scores[ids]
-            nucleus = _nucleus(values, top, self.top_p, least)
-            ids = nucleus if ids is None else ids[nucleus]
+            likely = nucleus(values, top, self.top_p, least)
+            ids = likely if ids is None else ids[likely]
         if ids is None:
             return np.flatnonzero(scores >= least)
         return ids[scores[ids] >= least]
 
-    def _penalized(self, scores: Floats, tokens: Sequence[int]) -> Floats:
-        """Return the scores with the repeat penalty."""
-        seen = sorted(set(tokens[-self.repeat_last_n :]))
-        if seen and not 0 <= seen[0] <= seen[-1] < len(scores):
-            wrong = seen[-1] if seen[0] >= 0 else seen[0]
-            raise SamplingError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
+    def _adjusted(self, scores: Floats, tokens: Sequence[int], prompt_tokens: int) -> Floats:
+        """Return the scores with bias and penalties; a copy if there are any."""
+        repeats = self.repeat_penalty != 1 and self.repeat_last_n and len(tokens) > 0
+        counts = (self.presence_penalty or self.frequency_penalty) and prompt_tokens < len(tokens)
+        if not (self.logit_bias or repeats or counts):
+            return scores
         scores = scores.copy()
-        of_seen, largest = scores[seen].astype(np.float64), np.finfo(scores.dtype).max
-        with np.errstate(over="ignore"):
-            penalized = np.where(
-                of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
-            )
-        bounded = np.clip(penalized, -largest, largest)  # a finite score stays finite
-        scores[seen] = np.where(np.isfinite(of_seen), bounded, of_seen)
+        if self.logit_bias:
+            add_bias(scores, self._bias)
+        if repeats:
+            divide_repeats(scores, tokens[-self.repeat_last_n :], self.repeat_penalty)
+        if counts:
+            generated = tokens[prompt_tokens:]
+            subtract_counts(scores, generated, self.presence_penalty, self.frequency_penalty)
         return scores
 
-
-def _largest(scores: Floats, count: int) -> Ids:
-    """Return the indices of the largest scores in ascending order; of equal ones, the first.
-
-    The `count` largest of the maxima of columns bound the `count` largest scores from below.
-    """
-    columns = len(scores) // _COLUMN
-    bound = -np.inf
-    if columns > count:
-        maxima = scores[: columns * _COLUMN].reshape(_COLUMN, columns).max(axis=0)
-        bound = np.partition(maxima, -count)[-count]
-    ids = np.flatnonzero(scores >= bound)
-    values = scores[ids]
-    least = np.partition(values, -count)[-count]
-    return ids[_first(values, float(least), count)]
-
-
-def _nucleus(scores: Floats, top: float, share: float, least: float) -> Ids:
-    """Return the indices of the fewest most likely tokens with a share of the probability, at
-    least one, in ascending order. Scores below `least` may be absent.
-    """
-    total = sum(
-        float(np.exp(scores[at : at + _CHUNK] - top).sum(dtype=np.float64))
-        for at in range(0, len(scores), _CHUNK)
-    )
-    needed = max(share * total, sys.float_info.min)
-    # all scores below this one have together less than the rest of the probability
-    least = max(least, top + math.log((1 - share) * total / len(scores)))
-    ids = np.flatnonzero(scores >= least)
-    weights = np.exp(scores[ids] - top)
-    if weights.sum(dtype=np.float64) < needed:
-        return ids
-    band, count = weights, 0
-    while len(band) > _SORTED:
-        middle = np.partition(band, len(band) // 2)[len(band) // 2]
-        upper = band[band > middle]
-        mass = float(upper.sum(dtype=np.float64))
-        if mass < needed:
-            rest = band[band < middle]
-            if mass + float(middle) * (len(band) - len(upper) - len(rest)) >= needed:
-                band = band[band >= middle]
-                break
-            mass = float(band.sum(dtype=np.float64) - rest.sum(dtype=np.float64))
-            count, needed, band = count + len(band) - len(rest), needed - mass, rest
-        else:
-            band = upper
-    band = np.sort(band)[::-1]
-    reached = np.cumsum(band, dtype=np.float64) >= needed
-    last = int(np.argmax(reached)) if reached.any() else len(band) - 1
-    return ids[_first(weights, float(band[last]), count + last + 1)]
-
-
-def _first(values: Floats, least: float, count: int) -> Bools:
-    """Return the flags of `count` values: those above `least`, then the first that equal it."""
-    flags = values > least
-    flags[np.flatnonzero(values == least)[: count - np.count_nonzero(flags)]] = True
-    return np.asarray(flags)
+    @property
+    def _bias(self) -> tuple[tuple[int, float], ...]:
+        return cast("tuple[tuple[int, float], ...]", self.logit_bias)
 
 
 def _uniform(seed: int, place: int) -> float:
