@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,9 +86,7 @@ def test_other_requests_do_not_change_a_bit(
         assert [streamed_answer(stream) for stream in streams] == [answer for _, answer in group]
 
 
-def test_a_reused_prefix_does_not_change_a_bit(
-    engine: BatchingEngine, alone: list[Answer]
-) -> None:
+def test_a_reused_prefix_does_not_change_a_bit(engine: BatchingEngine, alone: list[Answer]) -> None:
     for _ in range(2):
         streams = [engine.submit(request) for request in requests("shared")]
         assert [streamed_answer(stream) for stream in streams] == alone
