@@ -45,7 +45,7 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
     assert [matcher.add(each) for each in ("one t", "wo ST", "O", "X\n", "y ", "STOP x", "z")] == [
         *("one t", "wo ", "", "STOX", "\ny ", "", ""),
     ]
-    assert matcher.found == "STOP" and matcher.end() == ""
+    assert matcher.found == "STOP" and matcher.end() == "" and matcher.rest == " x"
 
 
 def test_held_text_comes_at_the_end() -> None:

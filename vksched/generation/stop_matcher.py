@@ -76,6 +76,8 @@ class StopMatcher:
         self._held = ""
         self.found: str | None = None
         """The stop string that was found."""
+        self.rest = ""
+        """The text of the last piece after the stop string."""
 
     def add(self, piece: str) -> str:
         """Return the text that can be emitted after a piece; "" after a stop string was found."""
@@ -86,6 +88,7 @@ class StopMatcher:
             self._state = self._following(char)
             if length := self._state.longest:
                 self.found, self._held = text[at - length : at], ""
+                self.rest = text[at:]
                 return text[: at - length]
         cut = len(text) - self._state.depth
         self._held = text[cut:]

@@ -19,6 +19,7 @@ from tiny_vocabularies import CONTROL, byte_pair, sentence_piece
 from vksched.common.errors import DTypeError, MessageError
 from vksched.generation.conversation.conversation_renderer import ConversationRenderer
 from vksched.generation.conversation.prompt_encoder import PromptEncoder
+from vksched.generation.tool_calls.answer_parts import ContentDelta, ReasoningDelta, ToolCall
 from vksched.importers.gguf.model import LanguageModel
 from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
 from vksched.importers.gguf.tokenizer.tokenizer import Tokenizer
@@ -236,3 +237,19 @@ def test_the_renderer_is_that_of_the_encoder() -> None:
     assert isinstance(found.renderer, ConversationRenderer)
     text = found.renderer.render([{"role": "user", "content": "hey"}], add_generation_prompt=False)
     assert text == "<|im_start|>user\nhey<|im_end|>\n"
+
+
+def test_the_parser_of_an_answer_knows_what_the_prompt_began() -> None:
+    source = "{{ tools | tojson }}" + templates.PLAIN + "<think>\n{# <tool_call> #}"
+    found = encoder(TOKENIZERS["byte pair"], ChatTemplate(source))
+    messages, tools = [{"role": "user", "content": "hey"}], [{"function": {"name": "f"}}]
+    ids = found.encode_conversation(messages, tools=tools)
+    parser = found.answer_parser(ids, tools)
+    answer = 'he</think>hel<tool_call>{"name": "f"}</tool_call>'
+    assert [*parser.add(answer), *parser.end()] == [
+        ReasoningDelta("he"),
+        ContentDelta("hel"),
+        ToolCall("f", "{}"),
+    ]
+    parser = found.answer_parser(ids[:-8])
+    assert [*parser.add("a<tool_call>"), *parser.end()] == [ContentDelta("a<tool_call>")]

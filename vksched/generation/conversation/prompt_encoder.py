@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from ...common.errors import DTypeError
+from ..tool_calls.answer_parser import Parser, answer_parser
 from .control_shield import ControlShield
 from .conversation_renderer import ConversationRenderer
+from .messages import normalize_tools
 
 if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 """A text or tokens to continue, or the messages of a conversation, with "role" and "content"."""
+
+_PROMPT_END = 16
+"""The number of tokens at the end of a prompt that may begin the reasoning."""
 
 
 def is_conversation(prompt: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
@@ -99,6 +104,23 @@ class PromptEncoder:
         return self._tokenizer.encode(
             marker.unescape(text), special=True, bos=not begun, mark=marker.mark
         )
+
+    def answer_parser(self, prompt: Sequence[int], tools: object = None) -> Parser:
+        """Return the parser of the answer to a conversation: it finds reasoning and tool calls.
+
+        Parameters
+        ----------
+        prompt
+            The tokens of the conversation; their end may begin the reasoning.
+        tools
+            The tools of the request. Without tools, calls are content.
+
+        Its input is the text of the answer with `special=True` of the decoder, as the markers of
+        some models are control tokens.
+        """
+        end = self._tokenizer.decode(prompt[-_PROMPT_END:], special=True)
+        source = self._model.chat_template.source
+        return answer_parser(source, normalize_tools(tools), prompt_end=end)
 
     def _checked_tokens(self, prompt: object) -> list[int]:
         if isinstance(prompt, np.ndarray) and prompt.ndim == 1:

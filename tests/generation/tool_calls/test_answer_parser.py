@@ -1,0 +1,247 @@
+"""Answers of model families, as they would write them, cut at every position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from vksched.generation.conversation.messages import normalize_tools
+from vksched.generation.tool_calls.answer_parser import Parser, answer_parser
+from vksched.generation.tool_calls.answer_parts import (
+    AnswerPart,
+    ContentDelta,
+    ReasoningDelta,
+    ToolCall,
+    new_call_id,
+)
+from vksched.generation.tool_calls.call_formats import FORMATS
+
+PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "hours": {"type": "array"}}
+TOOLS = normalize_tools(
+    [
+        {"function": {"name": "weather", "parameters": {"properties": PROPERTIES}}},
+        {"function": {"name": "time"}},
+    ]
+)
+HERMES = "{% if tools %}<tool_call>{% endif %}<think>"
+TEMPLATES = {each.name: " ".join(each.needles) for each in FORMATS}
+C, R = ContentDelta, ReasoningDelta
+
+
+def weather(**arguments: object) -> ToolCall:
+    return ToolCall("weather", json.dumps(arguments, ensure_ascii=False))
+
+
+PARIS, OSLO = weather(city="Paris"), weather(city="Oslo <&> \n", days=2)
+TIME = ToolCall("time", "{}")
+CALL_1 = '{"name": "weather", "arguments": {"city": "Paris"}}'
+CALL_2 = '{"name": "weather", "arguments": {"city": "Oslo <&> \\n", "days": 2}}'
+ANSWERS: list[tuple[str, str, list[AnswerPart]]] = [
+    ("hermes", f"<tool_call>\n{CALL_1}\n</tool_call>", [PARIS]),
+    (
+        "hermes",
+        f"I look.\n<tool_call>\n{CALL_1}\n</tool_call>\n<tool_call>{CALL_2}</tool_call>\n",
+        [C("I look."), PARIS, OSLO],
+    ),
+    ("hermes", '<tool_call>{"name": "time"}</tool_call> Done. ', [TIME, C("Done. ")]),
+    ("hermes", f"<tool_call>\n{CALL_1}", [PARIS]),
+    ("hermes", f"<tool_call>[{CALL_1}, {CALL_2}]</tool_call>", [PARIS, OSLO]),
+    ("hermes", "<tool_call>no call</tool_call> a", [C("<tool_call>no call</tool_call> a")]),
+    ("hermes", '<tool_call>{"name": "x"', [C('<tool_call>{"name": "x"')]),
+    ("hermes", "a < b, <tool is\n", [C("a < b, <tool is\n")]),
+    ("hermes", CALL_1, [C(CALL_1)]),
+    (
+        "hermes",
+        '<tool_call>{"name": "time", "arguments": {"a": "</tool_call>"}}</tool_call>',
+        [ToolCall("time", '{"a": "</tool_call>"}')],
+    ),
+    (
+        "qwen 3 coder",
+        "Well.\n<tool_call>\n<function=weather>\n<parameter=city>\nOslo <&> \n\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        [C("Well."), OSLO],
+    ),
+    (
+        "qwen 3 coder",
+        "<tool_call><function=weather><parameter=city>7</parameter><parameter=hours>[1, 2]"
+        "</parameter></function></tool_call><tool_call><function=time></function></tool_call>",
+        [weather(city="7", hours=[1, 2]), TIME],
+    ),
+    (
+        "qwen 3 coder",
+        "<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>",
+        [PARIS],
+    ),
+    (
+        "glm 4",
+        "\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo <&> \n</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call><tool_call>time\n"
+        "</tool_call>",
+        [OSLO, TIME],
+    ),
+    ("mistral", f"[TOOL_CALLS][{CALL_1}, {CALL_2}]", [PARIS, OSLO]),
+    ("mistral", 'So. [TOOL_CALLS]weather[ARGS]{"city": "Paris"}', [C("So."), PARIS]),
+    (
+        "mistral",
+        '[TOOL_CALLS]weather[CALL_ID]a1[ARGS]{"city": "Paris"}[TOOL_CALLS]time[ARGS]{}',
+        [PARIS, TIME],
+    ),
+    ("mistral", "[TOOL_CALLS]", [C("[TOOL_CALLS]")]),
+    ("llama 3", '{"name": "weather", "parameters": {"city": "Paris"}}', [PARIS]),
+    ("llama 3", f"\n {CALL_1}; {CALL_2}", [PARIS, OSLO]),
+    (
+        "llama 3",
+        '{"name": "unknown", "parameters": {}}',
+        [C('{"name": "unknown", "parameters": {}}')],
+    ),
+    ("llama 3", '{"a": [1, 2', [C('{"a": [1, 2')]),
+    ("llama 3", f"<|python_tag|>{CALL_1}", [PARIS]),
+    ("llama 3", '<|python_tag|>weather.call(city="Paris")', [PARIS]),
+    ("llama 3", "<|python_tag|>print(1)", [C("<|python_tag|>print(1)")]),
+    ("llama 3", f"Use {CALL_1}", [C(f"Use {CALL_1}")]),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+        '{"city": "Paris"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>'
+        "time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        [PARIS, TIME],
+    ),
+    (
+        "deepseek",
+        'Hm. <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Paris"}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        [C("Hm."), PARIS],
+    ),
+    (
+        "kimi k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_call_begin|>'
+        "functions.time:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        [PARIS, TIME],
+    ),
+    (
+        "functionary 3.1",
+        'I look.<function=weather>{"city": "Paris"}</function><function=time>{}</function>',
+        [C("I look."), PARIS, TIME],
+    ),
+    (
+        "command r7b",
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "weather", "parameters": '
+        '{"city": "Paris"}}]<|END_ACTION|>',
+        [PARIS],
+    ),
+    ("granite 3", f"<|tool_call|>[{CALL_1}]", [PARIS]),
+    ("firefunction", f"functools[{CALL_1}, {CALL_2}]", [PARIS, OSLO]),
+    (
+        "gpt-oss",
+        "<|channel|>analysis<|message|>Look it up.<|end|><|start|>assistant<|channel|>commentary"
+        ' to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}',
+        [R("Look it up."), PARIS],
+    ),
+    (
+        "gpt-oss",
+        ' to=functions.weather<|channel|>commentary json<|message|>{"city": "Paris"}<|call|>',
+        [PARIS],
+    ),
+    (
+        "gpt-oss",
+        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b < c",
+        [R("a"), C("b < c")],
+    ),
+    ("gpt-oss", "plain", [C("plain")]),
+]
+SECTIONS: list[tuple[str, list[AnswerPart]]] = [
+    ('weather\n{"city": "Paris"}', [PARIS]),
+    ('all\nI look.\n>>>weather\n{"city": "Paris"}>>>time\n{}', [C("I look."), PARIS, TIME]),
+    ("all\na >> b\n", [C("a >> b\n")]),
+    ("no section", [C(">>>no section")]),
+]
+
+
+def parts_of(parser: Parser, pieces: Sequence[str]) -> list[AnswerPart]:
+    """Return the parts of an answer, with texts of one kind in a row as one."""
+    found: list[AnswerPart] = []
+    for part in [part for piece in pieces for part in parser.add(piece)] + parser.end():
+        last = found[-1] if found else None
+        if isinstance(part, ContentDelta) and isinstance(last, ContentDelta):
+            found[-1] = ContentDelta(last.text + part.text)
+        elif isinstance(part, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            found[-1] = ReasoningDelta(last.text + part.text)
+        else:
+            found.append(part)
+    return found
+
+
+def check_all_cuts(
+    template: str, answer: str, expected: list[AnswerPart], prompt_end: str = "", tools: bool = True
+) -> None:
+    def parser() -> Parser:
+        return answer_parser(template, TOOLS if tools else None, prompt_end=prompt_end)
+
+    assert parts_of(parser(), [answer]) == expected
+    assert parts_of(parser(), list(answer)) == expected
+    for cut in range(1, len(answer)):
+        assert parts_of(parser(), [answer[:cut], answer[cut:]]) == expected
+
+
+@pytest.mark.parametrize(("family", "answer", "expected"), ANSWERS)
+def test_calls_are_found_however_the_answer_is_cut(
+    family: str, answer: str, expected: list[AnswerPart]
+) -> None:
+    check_all_cuts(TEMPLATES[family], answer, expected)
+
+
+@pytest.mark.parametrize(("answer", "expected"), SECTIONS)
+def test_sections_are_calls_and_content(answer: str, expected: list[AnswerPart]) -> None:
+    check_all_cuts(TEMPLATES["functionary 3.2"], answer, expected, "assistant\n\n>>>")
+
+
+def test_every_family_has_an_answer() -> None:
+    families = {family for family, _, _ in ANSWERS} | {"functionary 3.2", "llama 3.2"}
+    assert families == set(TEMPLATES)
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "prompt_end", "expected"),
+    [
+        ("<think>\nSo it is.\n</think>\n\nYes. ", "", [R("So it is."), C("Yes. ")]),
+        ("So it is.\n</think>\n\nYes.", "<think>\n", [R("So it is."), C("Yes.")]),
+        ("So it", "<think>\n", [R("So it")]),
+        ("<think>\n\n</think>\n\nYes.", "", [C("Yes.")]),
+        (" Yes < no", "", [C(" Yes < no")]),
+        ("\n ", "", [C("\n ")]),
+    ],
+)
+def test_reasoning_is_apart_from_content(
+    answer: str, prompt_end: str, expected: list[AnswerPart], tools: bool
+) -> None:
+    check_all_cuts(HERMES, answer, expected, prompt_end, tools)
+    check_all_cuts("<think>" + TEMPLATES["llama 3"], answer, expected, prompt_end, tools)
+
+
+def test_calls_follow_reasoning() -> None:
+    answer = f"<think>a</think>\n<tool_call>{CALL_1}</tool_call>"
+    check_all_cuts(HERMES, answer, [R("a"), PARIS])
+
+
+def test_without_tools_calls_are_content() -> None:
+    answer = f"<tool_call>{CALL_1}</tool_call>"
+    check_all_cuts(HERMES, answer, [C(answer)], tools=False)
+    check_all_cuts("no format", answer, [C(answer)])
+
+
+def test_text_is_emitted_as_it_arrives() -> None:
+    parser = answer_parser(HERMES, TOOLS)
+    assert parser.add("Hello you <to") == [C("Hello you")]
+    assert parser.add("y>") == [C(" <toy>")]
+    assert parser.add(f" x <tool_call>{CALL_1}</tool") == [C(" x")]
+    assert parser.add("_call>") == [PARIS]
+    assert parser.end() == []
+
+
+def test_ids_of_calls_are_those_that_mistrals_templates_take() -> None:
+    ids = {new_call_id() for _ in range(100)}
+    assert len(ids) == 100 and all(len(each) == 9 and each.isalnum() for each in ids)

@@ -1,0 +1,127 @@
+"""Call formats: the markers of tool calls and of reasoning, by model family.
+
+A family is recognized by texts in its chat template, because names of models say little. The first
+row whose texts are all in the template applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import call_bodies
+from .call_bodies import Calls, Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """A format of tool calls.
+
+    Parameters
+    ----------
+    name
+        The name of the family.
+    needles
+        Texts of the chat template.
+    markers
+        Pairs of the text before and after calls; "" after calls that end with the answer.
+    parse
+        Parses the text between the markers.
+    keeps_markers
+        The parsed text includes the markers.
+    is_bare
+        An answer that is JSON has calls without markers.
+    """
+
+    name: str
+    needles: tuple[str, ...]
+    markers: tuple[tuple[str, str], ...]
+    parse: Callable[[str, Schemas], Calls]
+    keeps_markers: bool = False
+    is_bare: bool = False
+
+
+HARMONY = "gpt-oss"
+SECTIONS = "functionary 3.2"
+
+_TOOL_CALL = (("<tool_call>", "</tool_call>"),)
+_FUNCTION = (("<function=", "</function>"),)
+
+FORMATS = (
+    CallFormat(HARMONY, ("<|channel|>analysis", "functions."), (), call_bodies.parse_json),
+    CallFormat(
+        "kimi k2",
+        ("<|tool_calls_section_begin|>",),
+        (("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
+        call_bodies.parse_kimi,
+    ),
+    CallFormat(
+        "deepseek",
+        ("<｜tool▁calls▁begin｜>",),
+        (("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
+        call_bodies.parse_deepseek,
+    ),
+    CallFormat("glm 4", ("<tool_call>", "<arg_key>"), _TOOL_CALL, call_bodies.parse_glm),
+    CallFormat(
+        "qwen 3 coder",
+        ("<function=", "<parameter="),
+        (*_TOOL_CALL, *_FUNCTION),
+        call_bodies.parse_xml,
+        keeps_markers=True,
+    ),
+    CallFormat("hermes", ("<tool_call>",), _TOOL_CALL, call_bodies.parse_json),
+    CallFormat(
+        "functionary 3.1",
+        ("<function=",),
+        _FUNCTION,
+        call_bodies.parse_named_json,
+        keeps_markers=True,
+    ),
+    CallFormat(SECTIONS, (">>>all", ">>>"), ((">>>", ">>>"),), call_bodies.parse_named_sections),
+    CallFormat("mistral", ("[TOOL_CALLS]",), (("[TOOL_CALLS]", ""),), call_bodies.parse_mistral),
+    CallFormat(
+        "command r7b",
+        ("<|START_ACTION|>",),
+        (("<|START_ACTION|>", "<|END_ACTION|>"),),
+        call_bodies.parse_json,
+    ),
+    CallFormat(
+        "granite 3",
+        ("<|tool_call|>",),
+        (("<|tool_call|>", "<|/tool_call|>"),),
+        call_bodies.parse_json,
+    ),
+    CallFormat("firefunction", (" functools[",), (("functools", ""),), call_bodies.parse_json),
+    CallFormat(
+        "llama 3",
+        ("<|python_tag|>",),
+        (("<|python_tag|>", ""),),
+        call_bodies.parse_python_tag,
+        is_bare=True,
+    ),
+    CallFormat(
+        "llama 3.2",
+        ('{"name": function name, "parameters"',),
+        (("<|python_tag|>", ""),),
+        call_bodies.parse_python_tag,
+        is_bare=True,
+    ),
+)
+
+REASONING = (
+    ("<think>", "</think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+)
+"""Pairs of markers around reasoning."""
+
+
+def call_format_of(template: str) -> CallFormat | None:
+    """Return the format of tool calls of a chat template; None if it is unknown."""
+    return next((f for f in FORMATS if all(each in template for each in f.needles)), None)
+
+
+def reasoning_of(template: str) -> tuple[str, str] | None:
+    """Return the markers of reasoning of a chat template; None if it has none."""
+    return next((pair for pair in REASONING if pair[0] in template or pair[1] in template), None)
