@@ -54,7 +54,7 @@ class ScriptedSteps(SimulatedSteps):
     """Steps whose greedy answer is a text, then an end token; other tokens are unlikely."""
 
     def __init__(self, model: LanguageModel, answer: str, **options: Any) -> None:
-        super().__init__(vocabulary=TINY.vocabulary, length=400, **options)
+        super().__init__(vocabulary=TINY.vocabulary, **options)
         ends = [max(model.tokenizer.ends)]
         self.script = [*model.tokenizer.encode(answer), *ends * 400]
         self._prompts = [0] * self.slots
@@ -136,6 +136,7 @@ class Served:
         model: LanguageModel,
         answer: str | None = None,
         *,
+        length: int = 400,
         max_queue: int = 64,
         before_call: Callable[[int], None] | None = None,
         limits: ServerLimits | None = None,
@@ -144,10 +145,10 @@ class Served:
         self.metrics = ServerMetrics(NAME)
         if answer is None:
             self.steps = SimulatedSteps(
-                vocabulary=TINY.vocabulary, length=400, before_call=before_call
+                vocabulary=TINY.vocabulary, length=length, before_call=before_call
             )
         else:
-            self.steps = ScriptedSteps(model, answer, before_call=before_call)
+            self.steps = ScriptedSteps(model, answer, length=length, before_call=before_call)
         self.engine = BatchingEngine(
             self.steps, model.tokenizer.ends, max_queue=max_queue, observer=self.metrics.observe
         )

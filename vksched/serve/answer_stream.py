@@ -62,6 +62,10 @@ class AnswerStreams:
         for stream in self.streams:
             stream.close()
 
+    def end(self, index: int) -> None:
+        """End one answer early; its last piece follows."""
+        self.streams[index].close()
+
     def _pump(self, index: int, stream: CompletionStream, assembler: TextAssembler) -> None:
         try:
             for output in stream:

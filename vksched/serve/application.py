@@ -19,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..common.errors import VkschedError
-from .api_error import ApiError, api_error_of
+from .api_error import ApiError
 from .api_keys import ApiKeys, KeyMiddleware
 from .build_engine import build_embedder, build_engine, generates_text
 from .device_activity import DeviceActivityReader, ObservedScheduler
 from .endpoints import chat_completions, embeddings, status, text_completions, texts
-from .error_log import log_unexpected
+from .error_log import log_error
 from .limits import ServerLimits, Workers
 from .metrics import ServerMetrics
 from .model_service import ModelService
@@ -194,9 +194,11 @@ def app(
         )
         if prepare:
             engine.prepare()
-    embedder = build_embedder(model, scheduler, pooling, ctx)
+    service = ModelService(model, engine, build_embedder(model, scheduler, pooling, ctx), names)
+    if prepare:
+        service.grammars.prepare()
     return serve_model(
-        ModelService(model, engine, embedder, names),
+        service,
         metrics,
         scheduler,
         api_keys=api_keys,
@@ -217,5 +219,4 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    log_unexpected(error)
-    return api_error_of(error).response()
+    return log_error(error).response()

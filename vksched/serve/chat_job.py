@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..generation.conversation.messages import normalize_tools
+from ..generation.tool_calls.call_formats import HARMONY, CallFormat, call_format_of, reasoning_of
 from .api_error import ApiError
+from .constraints import GrammarConstraint
 from .generation_job import GenerationJob, constraint_of
 from .limits import ServerLimits
-from .message_deltas import ContentParser, MessageParser
+from .message_deltas import MessageParser
 from .model_service import ModelService
-from .schemas.chat import ChatRequest
+from .schemas.chat import ChatRequest, NamedChoice
+from .tool_grammar import tool_constraint
+
+Tools = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,24 +42,91 @@ def chat_job(
     for at, message in enumerate(body.messages):
         if isinstance(content := message.get("content"), str):
             service.check_size(content, f"messages[{at}].content")
+    source = service.model.chat_template.source
+    tools, call_format = tools_of(body), call_format_of(source)
+    if tools and call_format is None:
+        raise ApiError(
+            "[tools] expected none, because the format of tool calls in the model's chat template "
+            "is unknown; try a model of another family",
+            "tools",
+        )
     prompt = service.encoder.encode_conversation(
         body.messages,
-        tools=body.tools,
+        tools=tools,
         add_generation_prompt=body.add_generation_prompt is not False,
         variables=template_variables(body, service),
     )
     generation = GenerationJob(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
-        constraint=constraint_of(body, service),
+        constraint=chat_constraint(body, tools, call_format, service),
         max_tokens=max_tokens_of(body),
         logprobs=body.alternatives(),
         prompt_logprobs=None,
         cache_key=cache_key,
         continues=False,
+        has_markers=bool(tools)
+        or reasoning_of(source) is not None
+        or (call_format is not None and call_format.name == HARMONY),
     )
     generation.check(limits)
-    return ChatJob(generation, ContentParser)
+    most = 1 if body.parallel_tool_calls is False else None
+    return ChatJob(
+        generation, lambda: MessageParser(service.encoder.answer_parser(prompt, tools), most)
+    )
+
+
+def tools_of(body: ChatRequest) -> Tools | None:
+    """Return the normalized tools that the model may call; None if there are none.
+
+    Raises
+    ------
+    ApiError
+        `tool_choice` needs a tool that the request does not have.
+    MessageError
+        A tool is invalid.
+    """
+    tools: Any = normalize_tools(body.tools)
+    if body.tool_choice == "none":
+        return None
+    if tools is None and body.tool_choice not in (None, "auto"):
+        raise ApiError("[tool_choice] expected tools with this choice, got none", "tool_choice")
+    return tools  # type: ignore[no-any-return]
+
+
+def chat_constraint(
+    body: ChatRequest, tools: Tools | None, call_format: CallFormat | None, service: ModelService
+) -> GrammarConstraint | None:
+    """Return the constraint of `tool_choice`, `response_format` or `grammar`; None without them.
+
+    Raises
+    ------
+    ApiError
+        The named tool does not exist, or the constraint cannot be enforced.
+    """
+    constraint = constraint_of(body, service)
+    choice = body.tool_choice
+    if tools is None or call_format is None:
+        return constraint
+    if constraint is not None:
+        raise ApiError(
+            "[tools] expected no tools with a schema or grammar, which calls cannot follow, got "
+            "both; try tool_choice 'none'",
+            "tools",
+        )
+    if choice is None or choice == "auto":
+        return None
+    if isinstance(choice, NamedChoice):
+        known = [tool["function"]["name"] for tool in tools]
+        tools = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
+        if not tools:
+            raise ApiError(
+                f"[tool_choice.function.name] expected one of {', '.join(known)[:500]}, got "
+                f"{choice.function.name[:100]!r}",
+                "tool_choice.function.name",
+            )
+    several = body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice)
+    return tool_constraint(tools, call_format, service, several)
 
 
 def max_tokens_of(body: ChatRequest) -> int | None:

@@ -137,7 +137,11 @@ class GrammarCompiler:
                 f"[{param}] expected a grammar in GBNF or Lark syntax, got an error in it: {error}",
                 param,
             ) from None
-        return self.from_grammar(llguidance.LLMatcher.grammar_from_lark(lark), param, "grammar")
+        return self.from_grammar(self.lark(lark), param)
+
+    def lark(self, text: str) -> str:
+        """Return a grammar in Lark's syntax in llguidance's own form."""
+        return str(llguidance.LLMatcher.grammar_from_lark(text))
 
     def from_grammar(self, grammar: str, param: str, what: str = "grammar") -> GrammarConstraint:
         """Return the constraint of a grammar in llguidance's own form.

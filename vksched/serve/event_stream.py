@@ -11,8 +11,8 @@ from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 
-from .api_error import ApiError, api_error_of
-from .error_log import log_unexpected
+from .api_error import ApiError
+from .error_log import log_error
 from .limits import ServerLimits
 
 Result = TypeVar("Result")
@@ -40,8 +40,7 @@ async def _events(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[Server
         async for chunk in chunks:
             yield ServerSentEvent(to_json(chunk), sep="\n")
     except Exception as error:
-        log_unexpected(error)
-        yield ServerSentEvent(to_json(api_error_of(error).body()), sep="\n")
+        yield ServerSentEvent(to_json(log_error(error).body()), sep="\n")
         return
     yield ServerSentEvent(DONE, sep="\n")
 

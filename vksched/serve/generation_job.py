@@ -21,7 +21,8 @@ class GenerationJob:
     """The requests of one HTTP request: each prompt, `n` times.
 
     prompts: tokens. max_tokens: None generates until the context is full. continues: the answer
-    continues the text of the prompt. cache_key: the name of the client's key.
+    continues the text of the prompt. cache_key: the name of the client's key. has_markers: the text
+    of answers includes the names of control tokens, which mark parts of it.
     """
 
     body: SamplingFields
@@ -32,6 +33,7 @@ class GenerationJob:
     prompt_logprobs: int | None
     cache_key: str
     continues: bool
+    has_markers: bool = False
 
     @property
     def choices(self) -> int:
@@ -63,10 +65,14 @@ class GenerationJob:
         stops, tokenizer = self.body.stops(), service.tokenizer
         return AnswerStreams(
             [
-                (s, TextAssembler(tokenizer, stops, r.prompt if self.continues else ()))
+                (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
                 for s, r in zip(streams, requests, strict=True)
             ]
         )
+
+    def _before(self, request: CompletionRequest) -> tuple[int, ...]:
+        """Return the tokens that the text of an answer continues."""
+        return request.prompt if self.continues else ()
 
     def _requests(self, service: ModelService) -> list[CompletionRequest]:
         seed, length = seed_of(self.body), service.engine.length

@@ -35,12 +35,19 @@ class TextAssembler:
         The stop strings; they are not a part of the answer.
     before
         The tokens before the answer if it continues a text, which decides on leading spaces.
+    special
+        Include the names of control tokens.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str] = (), before: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        before: Sequence[int] = (),
+        *,
+        special: bool = False,
     ) -> None:
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = StreamDecoder(tokenizer, special=special)
         for token in before:
             self._decoder.add(token)
         self._matcher = StopMatcher(stops)

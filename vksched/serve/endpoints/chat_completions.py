@@ -94,11 +94,15 @@ class _ChatAnswer:
     def _parse(self, index: int, piece: Piece) -> list[Delta]:
         """Return the changes of a message that a piece makes."""
         parser = self._parsers[index]
-        deltas = list(parser.add(piece.text)) if piece.text else []
-        return [*deltas, *parser.end()] if piece.finish_reason else deltas
+        deltas = parser.add(piece.text) if piece.text else []
+        if piece.finish_reason:
+            return [*deltas, *parser.end()]
+        if parser.is_complete:
+            self._streams.end(index)
+        return deltas
 
     def _reason(self, index: int, reason: str) -> str:
-        if self._parsers[index].has_calls and reason == "stop":
+        if self._parsers[index].calls and reason in ("stop", "closed"):
             return "tool_calls"
         return FINISH_REASONS[reason]
 
