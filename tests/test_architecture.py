@@ -6,7 +6,7 @@
       -> plan, passes, importers, autograd, optim, parallel
       -> planner, runtime -> tuning, distributed
       -> view -> engine -> models, monitor, metrics, cluster -> scheduler
-      -> session, onnx_backend -> cases -> bench -> cli
+      -> onnxruntime, onnx_backend, testing, bench, serve -> doctor -> cli
 
 Imports below `if TYPE_CHECKING` and inside functions count like all others.
 """
@@ -34,7 +34,7 @@ LEVELS = [
     ("engine",),
     ("models", "generation", "cluster", "monitor"),
     ("scheduler",),
-    ("onnxruntime", "onnx_backend", "testing", "bench"),
+    ("onnxruntime", "onnx_backend", "testing", "bench", "serve"),
     ("doctor",),
     ("cli",),
 ]

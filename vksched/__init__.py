@@ -21,6 +21,7 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all of 
 if TYPE_CHECKING:
     from . import onnxruntime as onnxruntime
     from . import optim as optim
+    from . import serve as serve
     from .autograd.checkpoint import checkpoint as checkpoint
     from .autograd.reverse_mode import grad as grad
     from .autograd.reverse_mode import value_and_grad as value_and_grad
@@ -151,6 +152,7 @@ _PUBLIC = {
     "RunReport": "engine.report.run_report",
     "RunStats": "runtime.run_stats",
     "Sampling": "generation.sampling",
+    "serve": "serve",
     "Scheduler": "scheduler.scheduler",
     "name_scope": "ir.name_scope",
     "ShaderError": "common.errors",
@@ -177,7 +179,7 @@ _PUBLIC = {
 """The module of each public name, or the module itself for the names of modules. "module:name" says
 the name that it has there. All ops are public, too.
 """
-_MODULES = {"errors", "init", "losses", "metrics", "onnxruntime", "optim"}
+_MODULES = {"errors", "init", "losses", "metrics", "onnxruntime", "optim", "serve"}
 
 
 def _declare_onnx_op(name: str) -> None:

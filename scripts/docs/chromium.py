@@ -33,7 +33,7 @@ OPTIONS = (
     "--disable-component-update",
     "--hide-scrollbars",
     "--force-color-profile=srgb",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-port=0",
 )
 START_S = 60.0
@@ -102,7 +102,7 @@ class Chromium:
             return answer["result"]
 
     def open(self, path: str | Path, dark: bool = False) -> Page:
-        """Return a page with a file of this machine, once it is loaded."""
+        """Return a page with a file of this machine, or of a server on it, once it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session, target)
@@ -110,8 +110,9 @@ class Chromium:
             page.call(f"{domain}.enable")
         page.resize(*self.size)
         page.set_dark(dark)
-        page.call("Page.navigate", url=Path(path).resolve().as_uri())
-        page.wait_until("document.readyState === 'complete'")
+        is_url = isinstance(path, str) and path.startswith("http://127.0.0.1:")
+        page.call("Page.navigate", url=str(path) if is_url else Path(path).resolve().as_uri())
+        page.wait_until("location.href !== 'about:blank' && document.readyState === 'complete'")
         return page
 
     def close(self) -> None:

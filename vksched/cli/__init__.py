@@ -31,6 +31,7 @@ MODULES = {
     "plan": "plan",
     "replay": "replay",
     "run": "run",
+    "serve": "serve",
     "top": "top",
     "trace": "trace",
     "tune": "tune",
@@ -127,6 +128,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, generate text with language models, list and monitor devices, measure and
-    tune them, plan graphs, test and time kernels.
+    """Run ONNX models, generate text with language models, serve them over HTTP, list and monitor
+    devices, measure and tune them, plan graphs, test and time kernels.
     """

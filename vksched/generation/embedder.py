@@ -123,7 +123,22 @@ class Embedder(ProcessBound):
         """
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise DTypeError(f"[embed] expected a list of texts, got {shortened(texts)}")
-        tokens = [self._fitting(self.encode(text), truncate) for text in texts]
+        return self.embed_tokens([self._fitting(self.encode(text), truncate) for text in texts])
+
+    def embed_tokens(self, texts: Sequence[Sequence[int]]) -> NDArray:
+        """Return the embedding vectors of tokenized texts, (texts, width) float32.
+
+        Parameters
+        ----------
+        texts
+            The tokens of each text, as `encode` returns them.
+
+        Raises
+        ------
+        ShapeError
+            A text has no tokens, or too many.
+        """
+        tokens = [self._fitting(list(text), False) for text in texts]
         out = np.empty((len(tokens), self.width), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at]))
         for length, alike in groupby(by_length, lambda at: self._bucket(len(tokens[at]))):

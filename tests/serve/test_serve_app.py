@@ -1,0 +1,190 @@
+"""`vs.serve.app` and `vksched serve` with a real model: answers of `Chat`, embeddings, errors."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="the server needs the extra 'serve'")
+pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
+
+from served import Client, chat, error_of, running, tiny_model
+from test_cli import call
+
+import vksched as vs
+from vksched.common.errors import VkschedError
+from vksched.importers.gguf.model import LanguageModel
+from vksched.serve import packages
+
+PROMPT = "hello, hey"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return tiny_model(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="module")
+def client(model: LanguageModel) -> Iterator[Client]:
+    with vs.Scheduler(["cpu"]) as sched:
+        app = vs.serve.app(
+            model, sched, ctx=128, slots=2, names=["a", "b"], pooling="mean", cache_ram=1 << 20
+        )
+        with running(app) as port:
+            yield Client(port)
+
+
+def text_of(client: Client, **more: Any) -> str:
+    response = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 12, **more})
+    assert response.status_code == 200, response.text
+    text: str = response.json()["choices"][0]["text"]
+    return text
+
+
+def close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_the_answer_of_a_chat(client: Client, model: LanguageModel) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        greedy = vs.Sampling(temperature=0)
+        expected = "".join(vs.Chat(sched, model, 128).generate(PROMPT, 12, greedy))
+    assert text_of(client, temperature=0) == expected
+
+
+def test_answers_do_not_depend_on_others(client: Client) -> None:
+    def ask(seed: int) -> Any:
+        more = {"seed": seed, "logprobs": 3, "echo": True, "prompt": f"{PROMPT} {seed}"}
+        body = {"max_tokens": 12, **more}
+        return client.post("/v1/completions", json=body).json()["choices"]
+
+    alone = [ask(seed) for seed in range(5)]
+    with ThreadPoolExecutor(5) as pool:
+        together = list(pool.map(ask, range(5)))
+    for [other], [choice] in zip(together, alone, strict=True):
+        assert other["text"] == choice["text"]
+        values = [np.array(c["logprobs"]["token_logprobs"][1:]) for c in (other, choice)]
+        np.testing.assert_allclose(*values, atol=1e-4)
+
+
+def test_both_names_are_the_model(client: Client) -> None:
+    assert [each["id"] for each in client.get("/v1/models").json()["data"]] == ["a", "b"]
+    assert text_of(client, model="b", temperature=0) == text_of(client, temperature=0)
+    assert client.post("/v1/completions", json={"prompt": "a", "model": "c"}).status_code == 404
+
+
+def test_embeddings_are_those_of_the_embedder(client: Client, model: LanguageModel) -> None:
+    texts = ["hello", "hey he"]
+    with vs.Scheduler(["cpu"]) as sched:
+        embedder = vs.Embedder(sched, model, "mean", 128)
+        expected = embedder.embed(texts)
+        tokens = [embedder.encode(text) for text in texts]
+        close(embedder.embed_tokens(tokens), expected)
+    for value in (texts, tokens):
+        answer = client.post("/v1/embeddings", json={"input": value}).json()
+        vectors = [each["embedding"] for each in answer["data"]]
+        close(np.array(vectors, np.float32), expected)
+        assert [each["index"] for each in answer["data"]] == [0, 1]
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, tokens))
+    body = {"input": "hello", "encoding_format": "base64", "dimensions": embedder.width}
+    data = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    close(np.frombuffer(base64.b64decode(data), "<f4"), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("input", ""), ("input", []), ("input", "a" * 200), ("input", [300]), ("input", {"a": 1}),
+     ("dimensions", 7), ("encoding_format", "hex"), ("model", "other")],
+)  # fmt: skip
+def test_wrong_embeddings_requests_are_named(client: Client, field: str, value: Any) -> None:
+    response = client.post("/v1/embeddings", json={"input": "a", field: value})
+    assert 400 <= response.status_code < 500 and error_of(response)["param"] == field
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "PACKAGES", ("json", "no_package_of_this_name"))
+    with pytest.raises(VkschedError, match=r'no_package_of_this_name.*"vksched\[serve\]"'):
+        vs.serve.app  # noqa: B018 - the attribute checks
+
+
+def test_nothing_of_the_extra_is_imported_otherwise() -> None:
+    code = (
+        "import sys, vksched as vs; vs.serve; vs.Chat; vs.Scheduler; import vksched.cli; "
+        "vksched.cli.main.get_command(None, 'serve'); "
+        "print([m for m in ('starlette', 'uvicorn', 'pydantic', 'llguidance', 'sse_starlette', "
+        "'prometheus_client') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--slots", "0"], "neither auto nor a number"),
+        (["--slots", "many"], "neither auto nor a number"),
+        (["--cache-ram", "2GB"], "512MiB"),
+        (["--port", "99999"], "65535"),
+        (["--ssl-keyfile", "key.pem"], "--ssl-certfile"),
+    ],
+)
+def test_wrong_options_are_named(
+    capsys: pytest.CaptureFixture[str], options: list[str], text: str
+) -> None:
+    code, _, err = call(capsys, "serve", "model.gguf", *options)
+    assert code == 2 and text in err
+
+
+def test_errors_before_the_model_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, client: Client
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("a-key-of-many-characters")
+    keys.chmod(0o644)
+    if os.name == "posix":
+        code, _, err = call(capsys, "serve", "model.gguf", "--api-key-file", str(keys))
+        assert code == 1 and "chmod 600" in err
+    code, _, err = call(capsys, "serve", "model.gguf", "--port", str(client.port))
+    assert code == 1 and "--port" in err and err.count("\n") == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = call(capsys, "serve", "none.gguf", "--port", "0", "--host", "0.0.0.0")
+    assert code == 1 and "--api-key-file restricts it" in err and "none.gguf" in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a signal")
+def test_the_command_serves_until_ctrl_c(model: LanguageModel, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vksched", "serve", str(model.file.path), "--port", "0"]
+    command += ["--devices", "cpu", "--ctx-size", "64", "--slots", "1", "--alias", "named"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        lines = []
+        port = 0
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"at http://127\.0\.0\.1:(\d+)", line):
+                port = int(found[1])
+                break
+        assert port, lines
+        with contextlib.suppress(ConnectionError):
+            listed = Client(port).get("/v1/models")
+            assert json.loads(listed.text)["data"][0]["id"] == "named"
+            answer = Client(port).post("/v1/chat/completions", json=chat(max_tokens=2))
+            assert answer.status_code == 200
+            assert Client(port).get("/health", headers={"Host": "evil.example"}).status_code == 403
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)

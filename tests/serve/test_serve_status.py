@@ -1,0 +1,79 @@
+"""/v1/models, /health, /metrics, /slots, /devices, and the page's headers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
+pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
+
+from prometheus_client.parser import text_string_to_metric_families
+from served import NAME, Served, chat, tiny_model
+
+from vksched.importers.gguf.model import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return tiny_model(tmp_path_factory.mktemp("serve"))
+
+
+def test_models_and_health(model: LanguageModel) -> None:
+    with Served(model, "hi") as client:
+        listed = client.get("/v1/models").json()
+        assert listed["object"] == "list"
+        assert [each["id"] for each in listed["data"]] == [NAME]
+        assert listed["data"][0]["max_model_len"] == 400
+        assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/devices").json() == []
+
+
+def test_health_is_degraded_after_a_loss_and_answers_go_on(model: LanguageModel) -> None:
+    served = Served(model, "hello")
+    served.steps.lost_at = {2}
+    with served as client:
+        answer = client.post("/v1/chat/completions", json=chat()).json()
+        assert answer["choices"][0]["message"]["content"]
+        assert client.get("/health").json()["status"] == "degraded"
+
+
+def test_metrics_have_the_names_of_other_servers(model: LanguageModel) -> None:
+    with Served(model, "hello") as client:
+        for _ in range(3):
+            usage = client.post("/v1/chat/completions", json=chat()).json()["usage"]
+        response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    samples = {
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "le")): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+    written, read = 3 * usage["completion_tokens"], 3 * usage["prompt_tokens"]
+    assert samples["vllm:generation_tokens_total", NAME] == written
+    assert samples["vllm:prompt_tokens_total", NAME] == read
+    assert samples["vllm:prefix_cache_hits_total", NAME] > 0
+    assert samples["vllm:num_requests_running", NAME] == 0
+    assert samples["vllm:request_success_total", "stop", NAME] == 3
+    assert samples["vllm:time_to_first_token_seconds_count", NAME] == 3
+    assert samples["vllm:e2e_request_latency_seconds_count", NAME] == 3
+    assert samples["vllm:inter_token_latency_seconds_count", NAME] == written - 3
+    assert samples["llamacpp:tokens_predicted_total",] == written
+    assert samples["llamacpp:n_busy_slots_per_decode",] == 1
+
+
+def test_slots_show_no_text(model: LanguageModel) -> None:
+    with Served(model, "hello") as client:
+        client.post("/v1/chat/completions", json=chat("secret"))
+        slots = client.get("/slots")
+    assert [slot["id"] for slot in slots.json()] == [0, 1, 2, 3]
+    assert sum(slot["cached_tokens"] > 0 for slot in slots.json()) == 1
+    assert not any(slot["is_processing"] for slot in slots.json())
+    assert "secret" not in slots.text and "hello" not in slots.text
+
+
+def test_the_page_may_load_nothing(model: LanguageModel) -> None:
+    with Served(model, "hi") as client:
+        page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "http://" not in page.text and "https://" not in page.text

@@ -1,0 +1,222 @@
+"""The ASGI application: routes, middleware and errors.
+
+request --> host and key --> endpoint: body, schema, tokens --> engine --> JSON or events
+                '-- ApiError --> {"error": {"message", "type", "param", "code"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..common.errors import VkschedError
+from .api_error import ApiError
+from .api_keys import ApiKeys, KeyMiddleware
+from .build_engine import build_embedder, build_engine, generates_text
+from .device_activity import DeviceActivityReader, ObservedScheduler
+from .endpoints import chat_completions, embeddings, status, text_completions, texts
+from .error_log import log_error
+from .limits import ServerLimits, Workers
+from .metrics import ServerMetrics
+from .model_service import ModelService
+from .request_guard import RequestGuard
+from .server_state import ServerState
+
+if TYPE_CHECKING:
+    from ..common.dtypes import Progress
+    from ..importers.gguf.model import LanguageModel
+    from ..scheduler.scheduler import Scheduler
+
+ROUTES = {
+    "/": ("GET", status.page),
+    "/health": ("GET", status.health),
+    "/metrics": ("GET", status.metrics),
+    "/slots": ("GET", status.slots),
+    "/devices": ("GET", status.devices),
+    "/v1/models": ("GET", status.models),
+    "/v1/chat/completions": ("POST", chat_completions.chat_completions),
+    "/v1/completions": ("POST", text_completions.completions),
+    "/v1/embeddings": ("POST", embeddings.embeddings),
+    "/v1/rerank": ("POST", embeddings.rerank),
+    "/tokenize": ("POST", texts.tokenize),
+    "/detokenize": ("POST", texts.detokenize),
+    "/apply-template": ("POST", texts.apply_template),
+}
+THREADS = 4
+
+
+def serve_model(
+    service: ModelService,
+    metrics: ServerMetrics,
+    scheduler: ObservedScheduler | None = None,
+    *,
+    api_keys: ApiKeys | Iterable[str] = (),
+    cors_origins: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    limits: ServerLimits | None = None,
+) -> Starlette:
+    """Return an ASGI application that serves a model with its own engine and embedder.
+
+    Parameters
+    ----------
+    metrics
+        The metrics, whose `observe` is the observer of the engine.
+    scheduler
+        The scheduler whose devices are shown; None shows none.
+    api_keys, cors_origins, hosts, limits
+        See `app`.
+    """
+    bounds = limits or ServerLimits()
+    state = ServerState(
+        service=service,
+        limits=bounds,
+        workers=Workers(THREADS, bounds.work_timeout_s),
+        embedding_worker=Workers(1, None),
+        metrics=metrics,
+        activity=DeviceActivityReader(scheduler),
+    )
+    if service.can_generate:
+        metrics.follow(service.engine)
+
+    @asynccontextmanager
+    async def lifespan(application: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            state.close()
+
+    keys = api_keys if isinstance(api_keys, ApiKeys) else ApiKeys(api_keys)
+    middleware = [
+        Middleware(
+            RequestGuard, header_bytes=bounds.header_bytes, origins=cors_origins, hosts=hosts
+        ),
+        Middleware(KeyMiddleware, keys=keys),
+    ]
+    if cors_origins:  # before keys: a preflight request has none
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+        middleware.insert(0, cors)
+    application = Starlette(
+        routes=[Route(path, call, methods=[method]) for path, (method, call) in ROUTES.items()],
+        middleware=middleware,
+        exception_handlers={
+            HTTPException: _no_route,
+            **dict.fromkeys((ApiError, VkschedError, Exception), _failed),
+        },
+        lifespan=lifespan,
+    )
+    application.state.server = state
+    return application
+
+
+def app(
+    model: LanguageModel,
+    scheduler: Scheduler,
+    *,
+    ctx: int | None = None,
+    slots: int | None = None,
+    names: Sequence[str] = (),
+    cache_type: str | None = None,
+    precision: str | None = None,
+    pooling: str | None = None,
+    cache_ram: int = 0,
+    max_queue: int = 64,
+    api_keys: ApiKeys | Iterable[str] = (),
+    cors_origins: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    limits: ServerLimits | None = None,
+    progress: Progress | None = None,
+    prepare: bool = False,
+) -> Starlette:
+    """Return an ASGI application that serves a model with OpenAI's API.
+
+    The application owns the engine, and closes it at the end of its lifespan.
+
+    Parameters
+    ----------
+    model
+        A model loaded from a GGUF file by `vs.load`.
+    scheduler
+        The scheduler whose devices are used. It must stay open.
+    ctx, cache_type, precision, progress
+        See `Chat`; `ctx` is the context length of each slot.
+    slots
+        The number of requests that run at the same time; None selects it by the free memory.
+    names
+        The names of the model in requests; by default the name in the file.
+    pooling
+        The pooling of embeddings; see `Embedder`.
+    cache_ram
+        The maximum size of idle prefixes of the KV cache in host memory, in bytes.
+    max_queue
+        The maximum number of waiting requests; others are refused with status 429.
+    api_keys
+        The keys of clients; without any, all requests are accepted.
+    cors_origins
+        The origins whose pages may send requests from a browser; "*" allows all.
+    hosts
+        The names in the header Host that are accepted; none accepts all.
+    limits
+        The bounds of requests.
+    prepare
+        Compile all steps now, instead of at the first requests.
+
+    Raises
+    ------
+    VkschedError
+        A package of the extra `serve` is missing.
+    ModelFormatError
+        The file has no tokenizer, or an unknown one.
+    ShapeError
+        `ctx` is not a valid number of tokens for the model.
+    """
+    metrics = ServerMetrics((*names, model.name)[0])
+    engine = None
+    if generates_text(model):
+        engine = build_engine(
+            *(model, scheduler, ctx, slots, cache_type, precision, progress),
+            max_queue=max_queue,
+            cache_ram=cache_ram,
+            observer=metrics.observe,
+        )
+        if prepare:
+            engine.prepare()
+    service = ModelService(model, engine, build_embedder(model, scheduler, pooling, ctx), names)
+    if prepare:
+        service.grammars.prepare()
+    return serve_model(
+        service,
+        metrics,
+        scheduler,
+        api_keys=api_keys,
+        cors_origins=cors_origins,
+        hosts=hosts,
+        limits=limits,
+    )
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message = f"[serve] expected another method for {request.url.path}, got {request.method}"
+    else:
+        message = f"[serve] expected one of {', '.join(ROUTES)}, got {request.url.path[:100]!r}"
+    refused = ApiError(message, status=error.status_code, code="unknown_url")
+    return refused.response(error.headers or {})
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return log_error(error).response()

@@ -1,0 +1,1 @@
+"""The endpoints: each reads a request, validates it, and answers it."""

@@ -1,0 +1,121 @@
+"""/v1/chat/completions: answers conversations, with tools and structured output."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ...generation.completion import TokenOutput
+from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logprobs
+from ..answer_stream import AnswerStreams
+from ..chat_job import ChatJob, chat_job
+from ..event_stream import event_response, while_connected
+from ..message_deltas import Delta, MessageParser, joined
+from ..model_service import ModelService
+from ..schemas.chat import ChatRequest
+from ..server_state import body_of, cache_key_of, state_of
+from ..text_assembler import Piece
+
+
+async def chat_completions(request: Request) -> Response:
+    """Answer /v1/chat/completions."""
+    state = state_of(request)
+    body = await body_of(request, ChatRequest)
+    state.service.check_name(body.model)
+    job = await state.workers.call(
+        chat_job, body, state.service, cache_key_of(request), state.limits
+    )
+    answer = _ChatAnswer(body, job, state.service)
+    if body.stream:
+        return event_response(answer.chunks(), state.limits)
+    return JSONResponse(await while_connected(request, answer.whole()))
+
+
+class _ChatAnswer:
+    """The answer of a chat completion, whole or in chunks."""
+
+    def __init__(self, body: ChatRequest, job: ChatJob, service: ModelService) -> None:
+        self._body = body
+        self._service = service
+        self._streams: AnswerStreams = job.generation.start(service)
+        self._parsers: list[MessageParser] = [job.parser() for _ in range(job.generation.choices)]
+        self._usage = UsageCounter(job.generation.prompts, job.generation.choices)
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the body once all choices have ended."""
+        deltas: list[list[Delta]] = [[] for _ in self._parsers]
+        outputs: list[list[TokenOutput]] = [[] for _ in self._parsers]
+        reasons = [""] * len(self._parsers)
+        async for index, piece in self._streams.pieces():
+            deltas[index] += self._parse(index, piece)
+            outputs[index] += piece.outputs
+            reasons[index] = piece.finish_reason
+            self._usage.add(piece.outputs)
+        header = AnswerHeader("chat.completion", "chatcmpl", self._service.name)
+        choices = [
+            {
+                "index": index,
+                "message": joined(deltas[index]),
+                "logprobs": self._logprobs(outputs[index]),
+                "finish_reason": self._reason(index, reasons[index]),
+            }
+            for index in range(len(self._parsers))
+        ]
+        return header.body(choices, usage=self._usage.body(self._streams.streams))
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the chunks of a stream."""
+        header = AnswerHeader("chat.completion.chunk", "chatcmpl", self._service.name)
+        options = self._body.stream_options
+        with_usage = bool(options and options.include_usage)
+        more: dict[str, Any] = {"usage": None} if with_usage else {}
+        begun: set[int] = set()
+        async for index, piece in self._streams.pieces():
+            self._usage.add(piece.outputs)
+            if index not in begun:
+                begun.add(index)
+                role = {"role": "assistant", "content": ""}
+                yield header.body([_chunk(index, role)], **more)
+            logprobs = self._logprobs(piece.outputs)
+            for delta in self._parse(index, piece):
+                yield header.body([_chunk(index, delta.body(), logprobs)], **more)
+                logprobs = None
+            if logprobs and logprobs["content"]:  # tokens without visible text
+                yield header.body([_chunk(index, {}, logprobs)], **more)
+            if piece.finish_reason:
+                reason = self._reason(index, piece.finish_reason)
+                yield header.body([_chunk(index, {}, None, reason)], **more)
+        if with_usage:
+            yield header.body([], usage=self._usage.body(self._streams.streams))
+
+    def _parse(self, index: int, piece: Piece) -> list[Delta]:
+        """Return the changes of a message that a piece makes."""
+        parser = self._parsers[index]
+        deltas = parser.add(piece.text) if piece.text else []
+        if piece.finish_reason:
+            return [*deltas, *parser.end()]
+        if parser.is_complete:
+            self._streams.end(index)
+        return deltas
+
+    def _reason(self, index: int, reason: str) -> str:
+        if self._parsers[index].calls and reason in ("stop", "closed"):
+            return "tool_calls"
+        return FINISH_REASONS[reason]
+
+    def _logprobs(self, outputs: Sequence[TokenOutput]) -> dict[str, Any] | None:
+        if not self._body.logprobs:
+            return None
+        return {"content": chat_logprobs(outputs, self._service), "refusal": None}
+
+
+def _chunk(
+    index: int,
+    delta: dict[str, Any],
+    logprobs: dict[str, Any] | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

@@ -1,0 +1,68 @@
+"""/v1/models, /health, /metrics, /slots, /devices, and the page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from ..metrics import CONTENT_TYPE
+from ..server_state import state_of
+
+PAGE = Path(__file__).parents[1] / "page" / "chat.html"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+async def models(request: Request) -> Response:
+    """Answer /v1/models."""
+    service = state_of(request).service
+    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "vksched"}
+    if service.can_generate:
+        about["max_model_len"] = service.engine.length
+    data = [{"id": name, **about} for name in service.names]
+    return JSONResponse({"object": "list", "data": data})
+
+
+async def health(request: Request) -> Response:
+    """Answer /health: "degraded" after a device was lost, with answers going on elsewhere."""
+    state = state_of(request)
+    failed = state.activity.failed_devices
+    counters = state.service.engine.counters() if state.service.can_generate else None
+    if failed or (counters is not None and counters.is_degraded):
+        return JSONResponse({"status": "degraded", "failed_devices": sorted(failed)})
+    return JSONResponse({"status": "ok"})
+
+
+async def metrics(request: Request) -> Response:
+    """Answer /metrics."""
+    return Response(state_of(request).metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def slots(request: Request) -> Response:
+    """Answer /slots: the work of each slot, without texts."""
+    service = state_of(request).service
+    rows = []
+    for slot in service.engine.slots():
+        fields = asdict(slot)
+        index = fields.pop("index")
+        rows.append({"id": index, "is_processing": slot.phase != "idle", **fields})
+    return JSONResponse(rows)
+
+
+async def devices(request: Request) -> Response:
+    """Answer /devices: the activity of each device."""
+    state = state_of(request)
+    return JSONResponse(await state.workers.call(state.activity.devices))
+
+
+async def page(request: Request) -> Response:
+    """Answer / with the chat page, which loads nothing else."""
+    text = await state_of(request).workers.call(PAGE.read_text, "utf-8")
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(text, headers=headers)

@@ -1,0 +1,146 @@
+"""/v1/completions: continues texts or tokens, with log-probabilities of the prompt on request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ...generation.completion import TokenLogprobs, TokenOutput
+from ..answer_body import FINISH_REASONS, AnswerHeader, TextLogprobs, UsageCounter
+from ..answer_stream import AnswerStreams
+from ..api_error import ApiError
+from ..event_stream import event_response, while_connected
+from ..generation_job import GenerationJob, constraint_of
+from ..model_service import ModelService
+from ..schemas.text import CompletionBody
+from ..server_state import body_of, cache_key_of, state_of
+from ..text_assembler import Piece
+
+DEFAULT_TOKENS = 16
+"""OpenAI's default of max_tokens for text completions."""
+
+
+async def completions(request: Request) -> Response:
+    """Answer /v1/completions."""
+    state = state_of(request)
+    body = await body_of(request, CompletionBody)
+    service = state.service
+    service.check_name(body.model)
+    prompts = body.prompts()
+    if len(prompts) * (body.n or 1) > state.limits.choices:
+        raise ApiError(
+            f"[prompt] expected at most {state.limits.choices} answers per request, got "
+            f"{len(prompts)} prompts with n = {body.n or 1}",
+            "prompt" if len(prompts) > 1 else "n",
+        )
+    job = await state.workers.call(_job, body, service, cache_key_of(request))
+    answer = _TextAnswer(body, job, service, job.start(service))
+    if body.stream:
+        return event_response(answer.chunks(), state.limits)
+    return JSONResponse(await while_connected(request, answer.whole()))
+
+
+def _job(body: CompletionBody, service: ModelService, cache_key: str) -> GenerationJob:
+    prompts = []
+    for prompt in body.prompts():
+        if isinstance(prompt, str):
+            service.check_size(prompt, "prompt")
+        prompts.append(service.prompt_of(prompt, "prompt"))
+    return GenerationJob(
+        body=body,
+        prompts=prompts,
+        constraint=constraint_of(body, service),
+        max_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+        cache_key=cache_key,
+        continues=True,
+    )
+
+
+@dataclass
+class _Choice:
+    """The state of a choice: its prompt, and whether the prompt was repeated already."""
+
+    prompt: list[int]
+    logprobs: TextLogprobs
+    text: str = ""
+    outputs: list[TokenOutput] = field(default_factory=list)
+    finish_reason: str = ""
+    is_echoed: bool = False
+
+
+class _TextAnswer:
+    """The answer of a text completion, whole or in chunks."""
+
+    def __init__(
+        self,
+        body: CompletionBody,
+        job: GenerationJob,
+        service: ModelService,
+        streams: AnswerStreams,
+    ) -> None:
+        self._body = body
+        self._service = service
+        self._streams = streams
+        n = body.n or 1
+        self._choices = [
+            _Choice(list(job.prompts[index // n]), TextLogprobs(service))
+            for index in range(job.choices)
+        ]
+        self._header = AnswerHeader("text_completion", "cmpl", service.name)
+        self._usage = UsageCounter(job.prompts, n)
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the body once all choices have ended."""
+        async for index, piece in self._streams.pieces():
+            choice = self._choices[index]
+            choice.text += piece.text
+            choice.outputs += piece.outputs
+            choice.finish_reason = piece.finish_reason
+            self._usage.add(piece.outputs)
+        choices = [
+            self._part(index, Piece(each.text, tuple(each.outputs), each.finish_reason))
+            for index, each in enumerate(self._choices)
+        ]
+        return self._header.body(choices, usage=self._usage.body(self._streams.streams))
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the chunks of a stream."""
+        options = self._body.stream_options
+        with_usage = bool(options and options.include_usage)
+        more: dict[str, Any] = {"usage": None} if with_usage else {}
+        async for index, piece in self._streams.pieces():
+            self._usage.add(piece.outputs)
+            yield self._header.body([self._part(index, piece)], **more)
+        if with_usage:
+            yield self._header.body([], usage=self._usage.body(self._streams.streams))
+
+    def _part(self, index: int, piece: Piece) -> dict[str, Any]:
+        """Return a piece of a choice, with the prompt before the first one if it is repeated."""
+        choice, text = self._choices[index], piece.text
+        entries = [o.logprobs for o in piece.outputs if o.logprobs is not None]
+        first = None
+        if self._body.echo and not choice.is_echoed:
+            choice.is_echoed = True
+            text = self._prompt_text(index, choice) + text
+            first = choice.prompt[0]
+            entries = [*self._prompt_entries(index), *entries]
+        logprobs = None
+        if self._body.logprobs is not None:
+            logprobs = choice.logprobs.body(entries, first)
+        reason = FINISH_REASONS[piece.finish_reason] if piece.finish_reason else None
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _prompt_entries(self, index: int) -> list[TokenLogprobs]:
+        return list(self._streams.streams[index].prompt_logprobs)
+
+    def _prompt_text(self, index: int, choice: _Choice) -> str:
+        prompt = self._body.prompts()[index // (self._body.n or 1)]
+        if isinstance(prompt, str):
+            return prompt
+        return self._service.tokenizer.decode(choice.prompt)

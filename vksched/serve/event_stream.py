@@ -1,0 +1,70 @@
+"""Server-sent events of an answer, and waiting for an answer as long as its client does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import Request
+
+from .api_error import ApiError
+from .error_log import log_error
+from .limits import ServerLimits
+
+Result = TypeVar("Result")
+DONE = "[DONE]"
+
+
+def event_response(
+    chunks: AsyncIterator[dict[str, Any]], limits: ServerLimits
+) -> EventSourceResponse:
+    """Return a stream of JSON objects that ends with [DONE]. An error ends it with an error object.
+
+    If the client leaves, or does not take its data in time, the iterator is closed.
+    """
+    return EventSourceResponse(
+        _events(chunks),
+        ping=max(1, round(limits.ping_s)),
+        send_timeout=limits.send_timeout_s,
+        sep="\n",
+        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _events(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:
+    try:
+        async for chunk in chunks:
+            yield ServerSentEvent(to_json(chunk), sep="\n")
+    except Exception as error:
+        yield ServerSentEvent(to_json(log_error(error).body()), sep="\n")
+        return
+    yield ServerSentEvent(DONE, sep="\n")
+
+
+def to_json(value: object) -> str:
+    """Return JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
+    """Return the result of some work; cancel it and raise ApiError if the client leaves."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError("[serve] the client left", status=499)
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,115 @@
+"""GenerationJob: what the choices of one HTTP request have in common, ready for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..generation.completion import CompletionRequest
+from .answer_stream import AnswerStreams
+from .api_error import ApiError
+from .constraints import GrammarConstraint
+from .limits import ServerLimits
+from .model_service import ModelService
+from .sampling_of import sampling_of, seed_of
+from .schemas.sampling_fields import SamplingFields
+from .text_assembler import TextAssembler
+
+
+@dataclass(frozen=True)
+class GenerationJob:
+    """The requests of one HTTP request: each prompt, `n` times.
+
+    prompts: tokens. max_tokens: None generates until the context is full. continues: the answer
+    continues the text of the prompt. cache_key: the name of the client's key. has_markers: the text
+    of answers includes the names of control tokens, which mark parts of it.
+    """
+
+    body: SamplingFields
+    prompts: Sequence[Sequence[int]]
+    constraint: GrammarConstraint | None
+    max_tokens: int | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    cache_key: str
+    continues: bool
+    has_markers: bool = False
+
+    @property
+    def choices(self) -> int:
+        """The number of answers."""
+        return len(self.prompts) * (self.body.n or 1)
+
+    def check(self, limits: ServerLimits) -> None:
+        """Raise ApiError if the number of answers exceeds the limit."""
+        if self.choices > limits.choices:
+            raise ApiError(
+                f"[n] expected at most {limits.choices} answers per request, got {self.choices}",
+                "n",
+            )
+
+    def start(self, service: ModelService) -> AnswerStreams:
+        """Submit all requests; cancel them all if one is refused.
+
+        The choice with index i of a prompt uses the seed `seed` + i.
+        """
+        requests = self._requests(service)
+        streams = []
+        try:
+            for request in requests:
+                streams.append(service.engine.submit(request))
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        stops, tokenizer = self.body.stops(), service.tokenizer
+        return AnswerStreams(
+            [
+                (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
+                for s, r in zip(streams, requests, strict=True)
+            ]
+        )
+
+    def _before(self, request: CompletionRequest) -> tuple[int, ...]:
+        """Return the tokens that the text of an answer continues."""
+        return request.prompt if self.continues else ()
+
+    def _requests(self, service: ModelService) -> list[CompletionRequest]:
+        seed, length = seed_of(self.body), service.engine.length
+        requests = []
+        for prompt in self.prompts:
+            for index in range(self.body.n or 1):
+                request = CompletionRequest(
+                    prompt=tuple(prompt),
+                    max_tokens=length if self.max_tokens is None else self.max_tokens,
+                    sampling=sampling_of(self.body, service.vocabulary, seed + index),
+                    ends=frozenset() if self.body.ignore_eos else None,
+                    logprobs=self.logprobs,
+                    prompt_logprobs=self.prompt_logprobs,
+                    constraint=self.constraint and self.constraint.copy(),
+                    cache_key=self.cache_key,
+                )
+                requests.append(request)
+        return requests
+
+
+def constraint_of(body: SamplingFields, service: ModelService) -> GrammarConstraint | None:
+    """Return the constraint of `response_format` or `grammar`; None without them.
+
+    Raises
+    ------
+    ApiError
+        Both are present, or the schema or grammar cannot be enforced.
+    """
+    form = body.response_format
+    if form is not None and form.type != "text":
+        if body.grammar is not None:
+            raise ApiError(
+                "[grammar] expected either grammar or response_format, got both", "grammar"
+            )
+        wanted = form.wanted_schema()
+        schema = {"type": "object"} if wanted is None else wanted
+        return service.grammars.from_schema(schema, "response_format")
+    if body.grammar is not None:
+        return service.grammars.from_text(body.grammar, "grammar")
+    return None

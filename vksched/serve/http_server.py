@@ -1,0 +1,129 @@
+"""The HTTP server: uvicorn, with time limits for clients that are slow to send their headers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ..common.errors import VkschedError
+from .limits import ServerLimits
+
+KEEP_ALIVE_S = 30
+SHUTDOWN_S = 5
+
+
+def uvicorn_config(
+    app: ASGIApp, host: str, port: int, limits: ServerLimits, **options: Any
+) -> uvicorn.Config:
+    """Return uvicorn's settings. options: further ones, for example `ssl_certfile`."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=_protocol(limits.header_timeout_s),
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=limits.header_bytes,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        **options,
+    )
+
+
+def _protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a time limit for the headers of each request."""
+
+    class TimedProtocol(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._start_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is None or self.cycle.response_complete:
+                self._start_timer()  # a part of the headers: the keep-alive timer has ended
+            else:
+                self._stop_timer()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.conn.trailing_data[0] and self.cycle.response_complete:
+                self._start_timer()  # a part of the next headers came with this request
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def _start_timer(self) -> None:
+            if self._timer is None:
+                self._timer = self.loop.call_later(header_timeout_s, self._time_out)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _time_out(self) -> None:
+            self._timer = None
+            if not self.transport.is_closing():
+                self.transport.close()
+
+    return TimedProtocol
+
+
+class Listener:
+    """A socket that is bound before the model is loaded, so that a used port is an early error.
+
+    Raises
+    ------
+    VkschedError
+        The address cannot be used.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self.socket = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self.socket.bind(address)
+            except OSError:
+                self.socket.close()
+                raise
+        except OSError as error:
+            raise VkschedError(
+                f"[serve] cannot listen on {host}, port {port}: {error.strerror or error}; try "
+                "another --port"
+            ) from error
+        self.host, self.port = host, int(self.socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        """The host and port as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.socket.close()
+
+    def run(self, app: ASGIApp, limits: ServerLimits | None = None, **options: Any) -> None:
+        """Serve an application until Ctrl-C or SIGTERM. options: see `uvicorn_config`."""
+        config = uvicorn_config(app, self.host, self.port, limits or ServerLimits(), **options)
+        uvicorn.Server(config).run(sockets=[self.socket])

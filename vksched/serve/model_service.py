@@ -1,0 +1,147 @@
+"""ModelService: a loaded model with all that requests need of it.
+
+text, messages --encode--> tokens --engine--> tokens --assembler--> text
+schema, grammar --compile--> constraint --------^
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..generation.conversation.prompt_encoder import PromptEncoder
+from ..generation.embedder import Embedder
+from .api_error import ApiError
+from .constraints import GrammarCompiler
+from .engine_interface import ServingEngine
+
+if TYPE_CHECKING:
+    from ..importers.gguf.model import LanguageModel
+
+
+class ModelService:
+    """A model, its engine and its embedder.
+
+    Parameters
+    ----------
+    model
+        A model loaded from a GGUF file by `vs.load`.
+    engine
+        The engine that generates text; None for a model that only computes embeddings.
+    embedder
+        The embedder; None for a model without pooling.
+    names
+        The names of the model in requests; the first one is that of answers.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        engine: ServingEngine | None,
+        embedder: Embedder | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.names = tuple(names) or (model.name,)
+        self.embedder = embedder
+        self.encoder = PromptEncoder(model)
+        self.grammars = GrammarCompiler(self.tokenizer, model.hyper.vocabulary)
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        """The name of the model in answers."""
+        return self.names[0]
+
+    @property
+    def can_generate(self) -> bool:
+        """Return True if the model generates text."""
+        return self._engine is not None
+
+    @property
+    def engine(self) -> ServingEngine:
+        """The engine; raises ApiError if the model only computes embeddings."""
+        if self._engine is None:
+            raise ApiError(
+                f"[serve] expected a model that generates text, got {self.name}, which computes "
+                "embeddings; try /v1/embeddings",
+                code="unsupported_model",
+            )
+        return self._engine
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """The number of tokens that the model has logits for."""
+        return self.model.hyper.vocabulary
+
+    def close(self) -> None:
+        """Cancel all requests and free the KV cache."""
+        if self._engine is not None:
+            self._engine.close()
+        if self.embedder is not None:
+            self.embedder.close()
+
+    def check_name(self, name: str | None) -> None:
+        """Raise ApiError unless a request's model is this one. No name selects it."""
+        if name and name not in self.names:
+            raise ApiError(
+                f"[model] expected {' or '.join(self.names)}, got {name[:200]!r}",
+                "model",
+                status=404,
+                code="model_not_found",
+            )
+
+    def prompt_of(self, prompt: str | Sequence[int], param: str) -> list[int]:
+        """Return the tokens of a text prompt, with the special token that texts begin with; check
+        tokens.
+        """
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt, bos=True)
+        else:
+            tokens = list(prompt)
+            if tokens and max(tokens) >= self.vocabulary:
+                raise ApiError(
+                    f"[{param}] expected tokens from 0 to {self.vocabulary - 1}, got {max(tokens)}",
+                    param,
+                )
+        return self.fitting(tokens, param)
+
+    def fitting(self, tokens: list[int], param: str) -> list[int]:
+        """Return the tokens of a prompt; raise ApiError unless they fit into the context."""
+        length = self.engine.length
+        if not tokens:
+            raise ApiError(f"[{param}] expected a prompt of at least one token, got none", param)
+        if len(tokens) > length:
+            raise ApiError(
+                f"[{param}] expected a prompt of at most {length} tokens, got {len(tokens)}; try a "
+                "shorter prompt, or start the server with a larger --ctx-size",
+                param,
+                code="context_length_exceeded",
+            )
+        return tokens
+
+    def check_size(self, text: str, param: str) -> None:
+        """Raise ApiError if a text has too many bytes to fit into the context, whatever its tokens
+        are.
+        """
+        most = self.engine.length * self._longest_token
+        if len(text) > most:
+            raise ApiError(
+                f"[{param}] expected a text of at most {most} characters, which fit into "
+                f"{self.engine.length} tokens, got {len(text)}",
+                param,
+                code="context_length_exceeded",
+            )
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self.tokenizer.vocabulary.tokens))
+
+    def token_text(self, token: int) -> tuple[str, bytes]:
+        """Return a token as text and bytes; the text of an incomplete character has a replacement
+        character.
+        """
+        data = self.tokenizer.bytes_of(token, special=True)
+        return data.decode("utf-8", "replace"), data

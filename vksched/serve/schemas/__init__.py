@@ -1,0 +1,1 @@
+"""The schemas of requests. Values are strict: "3" is no number."""

@@ -1,0 +1,139 @@
+"""Tool grammars: answers that must call a tool, as a grammar in the format of the model's family.
+
+tool_choice "required", hermes  ->  start: call ("\\n" call)*
+                                    call: "<tool_call>" "\\n" json "\\n" "</tool_call>"
+                                    json: %json {a call of one of the tools}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..generation.tool_calls.call_formats import CallFormat
+from .api_error import ApiError
+from .constraints import OPTIONS, GrammarConstraint
+
+if TYPE_CHECKING:
+    from .model_service import ModelService
+
+JSON_FORMATS = {
+    "hermes": ("arguments", "\n", "\n"),
+    "llama 3": ("parameters", "", ""),
+    "llama 3.2": ("parameters", "", ""),
+    "granite 3": ("arguments", "", ""),
+    "command r7b": ("parameters", "", ""),
+    "mistral": ("arguments", "", ""),
+}
+"""The families whose calls are JSON: the name of the arguments, the text before and after."""
+LISTS = ("granite 3", "command r7b", "mistral")
+"""The families that write a list of calls between one pair of markers."""
+TOOL_NAMES = {"command r7b": "tool_name"}
+BARE = ("llama 3", "llama 3.2")
+"""The families that write calls without markers."""
+
+
+def tool_constraint(
+    tools: Sequence[Mapping[str, Any]],
+    call_format: CallFormat,
+    service: ModelService,
+    several: bool,
+) -> GrammarConstraint:
+    """Return the constraint of an answer that calls at least one of some tools.
+
+    Parameters
+    ----------
+    tools
+        The normalized tools that may be called.
+    several
+        Allow several calls, if the format has them.
+
+    Raises
+    ------
+    ApiError
+        The format is no JSON, or the schema of a tool cannot be enforced.
+    """
+    name = call_format.name
+    if name not in JSON_FORMATS:
+        raise ApiError(
+            f"[tool_choice] expected 'auto' or 'none' with the tool calls of {name}, which no "
+            "grammar describes here; try 'auto'",
+            "tool_choice",
+            code="unsupported_parameter",
+        )
+    arguments, before, after = JSON_FORMATS[name]
+    call = _calls_schema(tools, TOOL_NAMES.get(name, "name"), arguments)
+    if name in LISTS:
+        items = {key: call.pop(key) for key in ("anyOf",)}
+        call |= {"type": "array", "items": items, "minItems": 1}
+        if not several:
+            call["maxItems"] = 1
+    begin, end = ("", "") if name in BARE else call_format.markers[0]
+    parts = (_mark(begin, service), _text(before), "json", _text(after), _mark(end, service))
+    repeats = several and name not in LISTS and name not in BARE
+    lines = [
+        "%llguidance {}",
+        'start: call ("\\n" call)*' if repeats else "start: call",
+        f"call: {' '.join(filter(None, parts))}",
+        f"json: %json {json.dumps(call)}",
+    ]
+    grammar = service.grammars.lark("\n".join(lines))
+    return service.grammars.from_grammar(grammar, "tools", "JSON schema")
+
+
+def _calls_schema(
+    tools: Sequence[Mapping[str, Any]], name_key: str, arguments_key: str
+) -> dict[str, Any]:
+    """Return the schema of a call of one of some tools. Schemas of arguments are definitions, so
+    that their references stay valid.
+    """
+    definitions, calls = {}, []
+    for index, tool in enumerate(tools):
+        function = tool["function"]
+        place = f"#/$defs/tool{index}"
+        definitions[f"tool{index}"] = _moved(function["parameters"], place)
+        properties = {
+            name_key: {"const": function["name"]},
+            arguments_key: {"$ref": place},
+        }
+        calls.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": [name_key, arguments_key],
+                "additionalProperties": False,
+            }
+        )
+    return {"anyOf": calls, "$defs": definitions, "x-guidance": OPTIONS}
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """Return a schema whose references to itself begin at another place."""
+    if isinstance(schema, Mapping):
+        return {
+            key: f"{place}{value[1:]}"
+            if key == "$ref" and isinstance(value, str) and value.startswith("#")
+            else _moved(value, place)
+            for key, value in schema.items()
+        }
+    return [_moved(each, place) for each in schema] if isinstance(schema, list) else schema
+
+
+def _mark(marker: str, service: ModelService) -> str:
+    """Return a marker in Lark syntax: a control token by name, or a text."""
+    token = service.tokenizer.vocabulary.ids.get(marker)
+    if token is None or service.tokenizer.bytes_of(token):
+        return _text(marker)
+    if not (marker.startswith("<") and marker.endswith(">")):
+        raise ApiError(
+            f"[tool_choice] expected 'auto' or 'none', because no grammar describes the control "
+            f"token {marker}",
+            "tool_choice",
+            code="unsupported_parameter",
+        )
+    return marker
+
+
+def _text(text: str) -> str:
+    return json.dumps(text) if text else ""
