@@ -27,8 +27,8 @@ without cooperative matrices.
 BY_COOPMATS = {
     ("1.1B", 1, "mixed", "f16"): (163, 115),
     ("1.1B", 512, "float32", "f32"): (532, 373),
-    ("1.1B", 512, "mixed", "f16"): (272, 179),
-    ("8B", 512, "mixed", "f16"): (552, 292),
+    ("1.1B", 512, "mixed", "f16"): (250, 179),
+    ("8B", 512, "mixed", "f16"): (360, 228),
 }
 """The most with the cooperative matrices of a listed driver."""
 

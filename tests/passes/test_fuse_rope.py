@@ -97,6 +97,18 @@ def test_values_are_those_of_the_graph_before(turned: int) -> None:
         np.testing.assert_allclose(got[name], array, atol=1e-3 * np.abs(array).max())
 
 
+def test_rows_of_a_cache_are_cast_together() -> None:
+    outputs = prompt()
+    wide = {name: vs.neg(vs.cast(outputs[name].inputs[0], "float16")) for name in ("y1", "y2")}
+    fused, (built, _) = graph_of(outputs | wide), vs.build_graph(outputs | wide)
+    assert ops_of(fused).count("cast") == 1 and ops_of(built).count("cast") == 2
+    inputs = {"x": values(1, ROWS, K, seed=4) / 16, "start": np.asarray(3, np.int32)}
+    before, after = (evaluate(graph, inputs) for graph in (built, fused))
+    for (name, i), (_, j) in zip(built.outputs, fused.outputs, strict=True):
+        largest = np.abs(before[i]).max()
+        np.testing.assert_allclose(after[j], before[i], atol=2e-3 * largest, err_msg=name)
+
+
 @pytest.mark.parametrize(
     "outputs",
     [prompt(turned=0), prompt(dims=12), prompt(apart=True), prompt(read=True)],

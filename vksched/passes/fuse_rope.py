@@ -8,7 +8,8 @@ them.
 
 The transposes make matrices (rows, head_size) of heads. The product rotates and stores its results
 in this order, so that three transposes and two rotary embeddings, and two barriers, are saved in
-each layer. Single rows have no transposes; fuse_linears.py lets their products rotate. Complexity:
+each layer. If the last of them are cast, as k and v for a KV cache of float16, one cast does for
+all. Single rows have no transposes; fuse_linears.py lets their products rotate. Complexity:
 O(nodes). Examples: tests/passes/test_fuse_rope.py.
 """
 
@@ -18,6 +19,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..ir.attrs import Attrs
 from ..ir.graph import Graph, Node
@@ -42,38 +44,48 @@ def fuse_rope(graph: Graph, constraints: RewriteConstraints) -> Graph:
             readers[i].append(node)
     products = [n for n in graph.nodes if n.op == MERGED and is_stacked(n.attrs)]
     found = (_match(graph, readers, node, constraints) for node in products)
-    heads = {end.name: (one, end) for one in found if one for end in one.ends}
+    heads = {node.name: (one, node) for one in found if one for node in (*one.ends, *one.casts)}
     if not heads:
         return graph
 
     def rule(r: Rewriter, node: Node) -> int | None:
         if node.name not in heads:
             return None
-        one, end = heads[node.name]
-        return one.slice_of(r, graph, end)
+        one, old = heads[node.name]
+        return one.slice_of(r, graph, old)
 
-    return rewrite(graph, dict.fromkeys((ROTARY, "transpose"), (rule,)), constraints)
+    return rewrite(graph, dict.fromkeys((ROTARY, "transpose", "cast"), (rule,)), constraints)
 
 
 @dataclass(eq=False)
 class _Heads:
-    """A product whose results become heads: `ends` are the nodes that have them, by weight.
+    """A product whose results become heads: `ends` are the nodes that have them, by weight, and
+    `casts` those that cast the last of them.
 
-    `fused` is the id of the new node in the new graph, -1 until the first of them is visited.
+    `fused` and `cast` are the ids of the new nodes in the new graph, -1 until they are needed.
     """
 
     product: Node
     ends: Sequence[Node]
+    casts: Sequence[Node]
     fused: int = -1
+    cast: int = -1
 
-    def slice_of(self, r: Rewriter, graph: Graph, end: Node) -> int:
+    def slice_of(self, r: Rewriter, graph: Graph, node: Node) -> int:
         """Emit the slice that replaces one of the nodes."""
         if self.fused < 0:
             self.fused = self._make(r, graph)
-        sizes = [each.type.size for each in self.ends]
-        at = self.ends.index(end)
-        part = cut(r, self.fused, 0, sum(sizes[:at]), sum(sizes[: at + 1]))
-        return r.emit("reshape", (part,), {"shape": end.type.shape})
+        bounds = [0, *accumulate(each.type.size for each in self.ends)]
+        first = 0
+        if node in self.casts:
+            first = len(self.ends) - len(self.casts)
+            if self.cast < 0:
+                rest = cut(r, self.fused, 0, bounds[first], bounds[-1])
+                self.cast = r.emit("cast", (rest,), node.attrs)
+        at = first + (self.casts.index(node) if first else self.ends.index(node))
+        start, end = (each - bounds[first] for each in bounds[at : at + 2])
+        part = cut(r, self.cast if first else self.fused, 0, start, end)
+        return r.emit("reshape", (part,), {"shape": node.type.shape})
 
     def _make(self, r: Rewriter, graph: Graph) -> int:
         rotated = [each for each in self.ends if each.op == ROTARY]
@@ -128,7 +140,12 @@ def _match(
         and tables == {(rows, dims // 2)}
         and has_rope_kernel(first.type.shape[3], dims, interleaved)
     )
-    return _Heads(product, ends) if fits else None
+    if not fits:
+        return None
+    casts = [[n for n in readers[end.id] if n.op == "cast" and is_inner(n)] for end in ends[1:]]
+    own = [each[0] for each in casts if len(each) == 1]
+    alike = len(own) == len(ends) - 1 > 1 and len({each.attrs for each in own}) == 1
+    return _Heads(product, ends, own if alike else ())
 
 
 def _begin(node: Node) -> int:
