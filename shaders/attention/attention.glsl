@@ -5,7 +5,14 @@
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 // With KVCACHE only the first keys count, as many as the example has in use, and places in the text are counted from there.
 // With are_new, too, these are the keys behind those in use: all count, and places are counted from the first of them.
+// With NEW_KEYS all keys are one text: those in use, then new ones in buffers of their own, and own_parts are `parts`.
 
+#ifdef NEW_KEYS
+#define own_parts parts
+const uint are_new = 0u;
+#else
+const uint new_keys = 0u;
+#endif
 #include "attention_keys.glsl"
 
 #ifdef KVCACHE
@@ -38,7 +45,7 @@ uint count_parts() { return own_parts; }
 // Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
 ivec2 keys_of_part(uint batch, uint part) {
     const int query = first_query(batch);
-    const int all = are_new != 0u ? int(keys) : query;
+    const int all = are_new != 0u ? int(keys) : query + int(new_keys);
     const int least = are_new != 0u ? 0 : first_cached(query);
     const int begin = clamp(query + first_visible, least, all);
     const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
@@ -64,6 +71,44 @@ uvec2 visible_keys(uint batch, uint first, uint count, uint part) {
     const ivec2 query = tile_queries(batch, first, count);
     const ivec2 own = keys_of_part(batch, part);
     return uvec2(max(max(own.x, query.x + first_visible), 0), max(min(own.y, query.y + last_visible + 1), 0));
+}
+
+// Keys of one buffer: key i of a text begins at k_at + i * k_step, modulo 2^32, and its value at v_at + i * v_step, for i under end.
+struct Segment {
+    uint k_at;
+    uint k_step;
+    uint v_at;
+    uint v_step;
+    uint end;
+    bool is_new;
+};
+
+#ifdef NEW_KEYS
+// new_layouts: bit 0: new keys lie by length, (batch, new_keys, heads, size); bit 1: new values do.
+uint new_step(uint size, uint way) { return (new_layouts & way) != 0u ? heads * size : size; }
+
+uint place_new(uint offset, uint batch, uint size, uint way) {
+    const uint head = (new_layouts & way) != 0u ? size : new_keys * size;
+    return offset + batch / heads * (new_keys * heads * size) + batch % heads * head;
+}
+#endif
+
+// The segment of the key at `start`.
+Segment segment_of(uint batch, uint start) {
+    uint end = 0xffffffffu;
+#ifdef NEW_KEYS
+    end = uint(cached_keys(batch));
+    if (start >= end) {
+        const uint k_step = new_step(depth, 1u);
+        const uint v_step = new_step(V_SIZE, 2u);
+        const uint k_at = place_new(k_new_offset, batch, depth, 1u) - end * k_step;
+        const uint v_at = place_new(v_new_offset, batch, V_SIZE, 2u) - end * v_step;
+        return Segment(k_at, k_step, v_at, v_step, 0xffffffffu, true);
+    }
+#endif
+    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
+    const uint v_at = place_keys(v_offset, batch, v_row, v_head);
+    return Segment(k_at, k_row, v_at, v_row, end, false);
 }
 
 #include "attention_softmax.glsl"

@@ -19,6 +19,7 @@ layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices,
 layout(constant_id = 13) const uint KEYS = 32;
 layout(constant_id = 14) const uint CHUNK = 0; // cached keys are seen from a multiple of it on; 0: all
 #include "attention.glsl"
+#include "attention_row.glsl"
 
 const uint SUBGROUPS = 4u;
 const uint ROWS = SUBGROUPS * MATRIX_M;
@@ -39,6 +40,7 @@ shared vec4 scores[ROWS * SCORES];
 shared vec4 factors[ROWS * FACTORS]; // of each row, as often as a matrix is wide
 shared uint places[ROWS];
 shared vec2 state[ROWS];
+shared int non_finite[4]; // of each subgroup: 1 if a sum is not finite
 
 #define SUM coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
@@ -84,6 +86,15 @@ uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high
 #define PUT_KEYS(to, row, eight) PUT_EIGHT(to, KEY, row, eight, depth)
 #define PUT_VALUES(to, row, eight) PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
 #endif
+#ifdef NEW_KEYS
+#define NEW_KEY(row, i) k_new[(row) + (i)]
+#define NEW_VALUE(row, i) v_new[(row) + first_column + (i)]
+#define PUT_KEYS_OF(to, row, eight) if (segment.is_new) PUT_EIGHT(to, NEW_KEY, row, eight, depth) else { PUT_KEYS(to, row, eight) }
+#define PUT_VALUES_OF(to, row, eight) if (segment.is_new) PUT_EIGHT(to, NEW_VALUE, row, eight, columns) else { PUT_VALUES(to, row, eight) }
+#else
+#define PUT_KEYS_OF(to, row, eight) PUT_KEYS(to, row, eight)
+#define PUT_VALUES_OF(to, row, eight) PUT_VALUES(to, row, eight)
+#endif
 
 // KEYS rows of q, from row `first` on.
 void load_queries(uint batch, uint first) {
@@ -93,15 +104,15 @@ void load_queries(uint batch, uint first) {
     }
 }
 
-// KEYS keys and their values; those from `end` on repeat the last one, and weigh nothing.
-void load_keys(uint k_at, uint v_at, uint end) {
+// KEYS keys from `start` on and their values; those from `end` on repeat the last one, and weigh nothing.
+void load_keys(Segment segment, uint start, uint end) {
     for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
-        const uint at = k_at + min(i / DEEP_EIGHTS, end - 1u) * k_row;
-        PUT_KEYS(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
+        const uint at = segment.k_at + min(start + i / DEEP_EIGHTS, end - 1u) * segment.k_step;
+        PUT_KEYS_OF(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
     }
     for (uint i = gl_LocalInvocationIndex; i < KEYS * V_EIGHTS; i += gl_WorkGroupSize.x) {
-        const uint at = v_at + min(i / V_EIGHTS, end - 1u) * v_row;
-        PUT_VALUES(v_tile[i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
+        const uint at = segment.v_at + min(start + i / V_EIGHTS, end - 1u) * segment.v_step;
+        PUT_VALUES_OF(v_tile[i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
     }
 }
 
@@ -117,6 +128,7 @@ void attend(uint batch, uint first, uint part) {
     const uint mask_at = find_mask(batch, row);
     meet(); // those of the tile before have been read
     if (share == 0u) places[own] = place_result(batch, row, part);
+    if (gl_SubgroupInvocationID == 0u) non_finite[gl_SubgroupID] = 0;
     LEFT own_queries[DEPTHS];
     for (uint pass = 0u; pass < ROWS; pass += KEYS) {
         barrier(); // the tiles before have been read
@@ -133,13 +145,13 @@ void attend(uint batch, uint first, uint part) {
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) sums[c] = SUM(0.0);
     float largest = -INFINITY;
     float total = 0.0;
-    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
-    const uint v_at = place_keys(v_offset, batch, v_row, v_head);
     const uvec2 seen = visible_keys(batch, first, ROWS, part);
-    for (uint start = seen.x; start < seen.y; start += KEYS) {
-        const uint count = min(KEYS, seen.y - start);
+    uint end = seen.x;
+    for (uint start = seen.x; start < seen.y; start = end) {
+        const Segment segment = segment_of(batch, start);
+        end = min(start + KEYS, min(seen.y, segment.end));
         barrier(); // the tiles before have been read
-        load_keys(k_at + start * k_row, v_at + start * v_row, count);
+        load_keys(segment, start, end);
         barrier();
         [[unroll]] for (uint j = 0u; j < KEYS; j += MATRIX_N) {
             SUM products = SUM(0.0);
@@ -157,7 +169,7 @@ void attend(uint batch, uint first, uint part) {
             const vec4 products = scores[own * SCORES + share * (OWN_KEYS / 4u) + i];
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 const uint key = start + share * OWN_KEYS + i * 4u + j;
-                own_scores[i * 4u + j] = finish_score(products[j], query, mask_at, key, start + count);
+                own_scores[i * 4u + j] = finish_score(products[j], query, mask_at, key, end);
                 largest = larger(largest, own_scores[i * 4u + j]);
             }
         }
@@ -193,6 +205,17 @@ void attend(uint batch, uint first, uint part) {
     for (uint i = MATRIX_M; i < LANES; i *= 2u) total += subgroupShuffleXor(total, i);
     if (total < 0.5) total = 0.0; // all is hidden, as the largest score weighs 1
     if (share == 0u) state[own] = vec2(largest, total);
+    uint exponents = 0u;
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+        for (uint i = 0u; i < sums[c].length(); ++i) exponents = max(exponents, floatBitsToUint(sums[c][i]) & 0x7f800000u);
+    }
+    if (exponents == 0x7f800000u) non_finite[gl_SubgroupID] = 1;
+    meet();
+    if (non_finite[gl_SubgroupID] != 0) {
+        // seldom: in float32, and with care for what has weight 0
+        if (share == 0u && first + own < rows) attend_row(batch, row, places[own], seen);
+        return;
+    }
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
         meet(); // the scores before have been read
         coopMatStore(sums[c], scores, own_first * SCORES, SCORES, gl_CooperativeMatrixLayoutRowMajor);

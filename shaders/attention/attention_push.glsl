@@ -1,13 +1,11 @@
-// Fields of the push block of the attention algorithms, after the offsets.
+// Fields of the push block of the attention algorithms, after the offsets, depth and heads.
     uint first_tile;
     uint end_tile;
     uint rows; // of q in one batch: all heads that share keys, one behind the other
     uint queries;
     uint keys;
-    uint depth;
     uint first_column; // of v that this dispatch works on
     uint columns;
-    uint heads; // of keys: batch = index of the batch axis * heads + head
     uint q_row; // words from one query to the next, and from one head to the next
     uint q_head;
     uint k_row;

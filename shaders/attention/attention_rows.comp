@@ -14,6 +14,8 @@ layout(push_constant) uniform Push {
     uint k_offset;
     uint v_offset;
     uint result_offset;
+    uint depth;
+    uint heads; // of keys: batch = index of the batch axis * heads + head
 #include "attention_push.glsl"
 };
 #include "attention_rows.glsl"

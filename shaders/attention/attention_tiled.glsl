@@ -75,7 +75,6 @@ shared int non_finite[4];
 
 // Four neighbours of a row, from value `i` on, up to `size`; 0 else. inside: they all are there.
 #define READ_FOUR(four, READ, row, i, size, inside) \
-    TILE four[4]; \
     if (inside) { \
         for (uint j = 0u; j < 4u; ++j) four[j] = TILE(READ(row, (i) + j)); \
     } else { \
@@ -83,34 +82,45 @@ shared int non_finite[4];
     }
 #define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
+#ifdef NEW_KEYS
+#define NEW_KEY(row, i) k_new[(row) + (i)]
+#define NEW_VALUE(row, i) v_new[(row) + first_column + (i)]
+#define READ_OF(READ, NEW, four, row, i, size, inside) \
+    if (segment.is_new) READ_FOUR(four, NEW, row, i, size, inside) else READ_FOUR(four, READ, row, i, size, inside)
+#else
+#define READ_OF(READ, NEW, four, row, i, size, inside) READ_FOUR(four, READ, row, i, size, inside)
+#endif
 
 #ifdef MIXED
 // Larger tiles, so what is read goes to them at once: on its way it would take too many registers.
-#define LOAD_TILES(k_at, end, step) load_tiles(k_at, end, step);
-#define LOAD_VALUES(v_at, end) load_values(v_at, end);
+#define LOAD_TILES(segment, k_at, end, step) load_tiles(segment, k_at, end, step);
+#define LOAD_VALUES(segment, v_at, end) load_values(segment, v_at, end);
 #define FETCH_AHEAD(fetch)
 
 // A step along q and k; keys from `end` on repeat the last one, and are hidden.
-void load_tiles(uint k_at, uint end, uint step) {
+void load_tiles(Segment segment, uint k_at, uint end, uint step) {
     const bool inside = step + STEP <= depth;
     for (uint i = gl_LocalInvocationIndex * 4u; i < ROWS * STEP; i += gl_WorkGroupSize.x * 4u) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
+        TILE four[4];
         READ_FOUR(four, QUERY, q_places[in_tile.x], step + in_tile.y, depth, inside)
         for (uint j = 0u; j < 4u; ++j) q_tile[in_tile.x * ALONG + in_tile.y + j] = four[j];
     }
     for (uint i = gl_LocalInvocationIndex * 4u; i < KEYS * STEP; i += gl_WorkGroupSize.x * 4u) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
-        READ_FOUR(four, KEY, k_at + min(in_tile.x, end - 1u) * k_row, step + in_tile.y, depth, inside)
+        TILE four[4];
+        READ_OF(KEY, NEW_KEY, four, k_at + min(in_tile.x, end - 1u) * segment.k_step, step + in_tile.y, depth, inside)
         for (uint j = 0u; j < 4u; ++j) tile[in_tile.x * ALONG + in_tile.y + j] = four[j];
     }
 }
 
 // Those of keys from `end` on repeat the last one, and weigh nothing.
-void load_values(uint v_at, uint end) {
+void load_values(Segment segment, uint v_at, uint end) {
     const bool inside = columns == WIDTH;
     for (uint i = gl_LocalInvocationIndex * 4u; i < V_KEYS * WIDTH; i += gl_WorkGroupSize.x * 4u) {
         const uvec2 in_tile = uvec2(i / WIDTH, i % WIDTH);
-        READ_FOUR(four, OWN_VALUE, v_at + min(in_tile.x, end - 1u) * v_row, in_tile.y, columns, inside)
+        TILE four[4];
+        READ_OF(OWN_VALUE, NEW_VALUE, four, v_at + min(in_tile.x, end - 1u) * segment.v_step, in_tile.y, columns, inside)
         bool is_non_finite = false;
         for (uint j = 0u; j < 4u; ++j) {
             tile[i + j] = four[j];
@@ -122,8 +132,8 @@ void load_values(uint v_at, uint end) {
 #else
 // What an invocation reads of a step: q's and k's values, or v's in place of k's, on their way to the tiles. It is fetched before the
 // step before is computed, so that memory answers meanwhile.
-#define LOAD_TILES(k_at, end, step) put_tiles();
-#define LOAD_VALUES(v_at, end) put_values();
+#define LOAD_TILES(segment, k_at, end, step) put_tiles();
+#define LOAD_VALUES(segment, v_at, end) put_values();
 #define FETCH_AHEAD(fetch) fetch;
 
 const uint Q_READS = (ROWS * STEP + gl_WorkGroupSize.x * 4u - 1u) / (gl_WorkGroupSize.x * 4u);
@@ -136,16 +146,18 @@ TILE read[READS * 4u];
 uint own_read(uint i) { return (gl_LocalInvocationIndex + i * gl_WorkGroupSize.x) * 4u; }
 
 // A step along q and k; keys from `end` on repeat the last one, and are hidden.
-void fetch_tiles(uint k_at, uint end, uint step) {
+void fetch_tiles(Segment segment, uint k_at, uint end, uint step) {
     const bool inside = step + STEP <= depth;
     [[unroll]] for (uint i = 0u; i < Q_READS; ++i) {
         const uvec2 in_tile = uvec2(min(own_read(i) / STEP, ROWS - 1u), own_read(i) % STEP);
+        TILE four[4];
         READ_FOUR(four, QUERY, q_places[in_tile.x], step + in_tile.y, depth, inside)
         [[unroll]] for (uint j = 0u; j < 4u; ++j) q_read[i * 4u + j] = four[j];
     }
     [[unroll]] for (uint i = 0u; i < READS; ++i) {
         const uvec2 in_tile = uvec2(own_read(i) / STEP, own_read(i) % STEP);
-        READ_FOUR(four, KEY, k_at + min(in_tile.x, end - 1u) * k_row, step + in_tile.y, depth, inside)
+        TILE four[4];
+        READ_OF(KEY, NEW_KEY, four, k_at + min(in_tile.x, end - 1u) * segment.k_step, step + in_tile.y, depth, inside)
         [[unroll]] for (uint j = 0u; j < 4u; ++j) read[i * 4u + j] = four[j];
     }
 }
@@ -166,11 +178,12 @@ void put_tiles() {
 }
 
 // Those of keys from `end` on repeat the last one, and weigh nothing.
-void fetch_values(uint v_at, uint end) {
+void fetch_values(Segment segment, uint v_at, uint end) {
     const bool inside = columns == WIDTH;
     [[unroll]] for (uint i = 0u; i < READS; ++i) {
         const uvec2 in_tile = uvec2(own_read(i) / WIDTH, own_read(i) % WIDTH);
-        READ_FOUR(four, OWN_VALUE, v_at + min(in_tile.x, end - 1u) * v_row, in_tile.y, columns, inside)
+        TILE four[4];
+        READ_OF(OWN_VALUE, NEW_VALUE, four, v_at + min(in_tile.x, end - 1u) * segment.v_step, in_tile.y, columns, inside)
         [[unroll]] for (uint j = 0u; j < 4u; ++j) read[i * 4u + j] = four[j];
     }
 }
@@ -189,6 +202,12 @@ void put_values() {
 }
 #endif
 
+// The first step of the keys from `next` on.
+void fetch_next(uint batch, uint next, uint end) {
+    const Segment segment = segment_of(batch, next);
+    FETCH_AHEAD(fetch_tiles(segment, segment.k_at + next * segment.k_step, min(KEYS, min(end, segment.end) - next), 0u))
+}
+
 // Adds to the sums what a key of the tile of v gives. Places are written as multiples of what is read at once.
 #define ADD_VALUE(key) { \
     TERM values[OWN_TERMS]; \
@@ -204,7 +223,6 @@ void attend(uint batch, uint first, uint part) {
     const uint index = gl_LocalInvocationIndex;
     const uvec2 lane = uvec2(index % ACROSS, index / ACROSS);
     const uint own = index / LANES; // the row of which this lane is one in the softmax
-    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
     if (index == 0u) non_finite[0] = 0;
     for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
     int query[OWN_ROWS];
@@ -220,17 +238,23 @@ void attend(uint batch, uint first, uint part) {
     float total = 0.0;
     const uvec2 seen = visible_keys(batch, first, ROWS, part);
     barrier(); // the places of q are written
-    FETCH_AHEAD(if (seen.x < seen.y) fetch_tiles(k_at + seen.x * k_row, min(KEYS, seen.y - seen.x), 0u))
-    for (uint start = seen.x; start < seen.y; start += KEYS) {
-        const uint count = min(KEYS, seen.y - start);
-        const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row;
+    Segment segment = segment_of(batch, seen.x);
+    uint count = min(KEYS, min(seen.y, segment.end) - min(seen.x, seen.y));
+    FETCH_AHEAD(if (seen.x < seen.y) fetch_tiles(segment, segment.k_at + seen.x * segment.k_step, count, 0u))
+    uint next = seen.x;
+    for (uint start = seen.x; start < seen.y; start = next) {
+        segment = segment_of(batch, start);
+        count = min(KEYS, min(seen.y, segment.end) - start);
+        next = start + count;
+        const uint k_at = segment.k_at + start * segment.k_step;
+        const uint v_at = segment.v_at + start * segment.v_step;
         float products[OWN_ROWS * OWN_KEYS];
         for (uint i = 0u; i < OWN_ROWS * OWN_KEYS; ++i) products[i] = 0.0;
         for (uint step = 0u; step < depth; step += STEP) {
             barrier(); // the tiles of the step before have been read
-            LOAD_TILES(k_at + start * k_row, count, step)
+            LOAD_TILES(segment, k_at, count, step)
             barrier();
-            FETCH_AHEAD(if (step + STEP < depth) fetch_tiles(k_at + start * k_row, count, step + STEP))
+            FETCH_AHEAD(if (step + STEP < depth) fetch_tiles(segment, k_at, count, step + STEP))
             BEGIN_TERMS(OWN_ROWS * OWN_KEYS)
             for (uint block = 0u; block < STEP / AT_ONCE; ++block) {
                 for (uint s = 0u; s < AT_ONCE; s += PER_TERM) {
@@ -246,7 +270,7 @@ void attend(uint batch, uint first, uint part) {
             }
             END_PRODUCTS
         }
-        FETCH_AHEAD(fetch_values(v_at, count))
+        FETCH_AHEAD(fetch_values(segment, v_at, count))
         barrier(); // the scores of the keys before have been read
         for (uint i = 0u; i < OWN_ROWS; ++i) {
             for (uint j = 0u; j < OWN_KEYS; ++j) {
@@ -277,14 +301,14 @@ void attend(uint batch, uint first, uint part) {
             for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
         }
         for (uint pass = 0u; pass * V_KEYS < count; ++pass) {
-            const uint first_key = pass * V_KEYS, next_key = first_key + V_KEYS, next = start + KEYS;
+            const uint first_key = pass * V_KEYS, next_key = first_key + V_KEYS;
             if (pass > 0u) barrier(); // the values before have been read
-            LOAD_VALUES(v_at + first_key * v_row, count - first_key)
+            LOAD_VALUES(segment, v_at + first_key * segment.v_step, count - first_key)
             barrier();
             if (next_key < count) {
-                FETCH_AHEAD(fetch_values(v_at + next_key * v_row, count - next_key))
+                FETCH_AHEAD(fetch_values(segment, v_at + next_key * segment.v_step, count - next_key))
             } else if (next < seen.y) {
-                FETCH_AHEAD(fetch_tiles(k_at + next * k_row, min(KEYS, seen.y - next), 0u))
+                FETCH_AHEAD(fetch_next(batch, next, seen.y))
             }
             if (non_finite[0] == 0) {
                 BEGIN_TERMS(OWN_ROWS * OWN_TERMS)

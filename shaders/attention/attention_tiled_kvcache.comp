@@ -1,6 +1,6 @@
 #version 450
-// result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots, result: as q with columns, or its parts.
+// result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys and the new ones behind them, without the scores in memory.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: one number, (batch), or (batch, 2) with slots, k_new, v_new: (batch, new_keys, ..), result: as q with columns, or its parts.
 // One workgroup computes a tile of rows, by way of shared memory; for GPUs.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
@@ -10,6 +10,7 @@
 #endif
 #include "float_math.glsl"
 #define KVCACHE
+#define NEW_KEYS
 #if defined(FP16_KV) || defined(Q8_0_KV)
 #define KEY_WORD uint
 #else
@@ -19,17 +20,27 @@ layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
 layout(set = 0, binding = 1) readonly buffer K { KEY_WORD k[]; };
 layout(set = 0, binding = 2) readonly buffer V { KEY_WORD v[]; };
 layout(set = 0, binding = 3) readonly buffer KvLen { int kv_len[]; };
-layout(set = 0, binding = 4) buffer Result { float result[]; };
+layout(set = 0, binding = 4) readonly buffer KNew { float k_new[]; };
+layout(set = 0, binding = 5) readonly buffer VNew { float v_new[]; };
+layout(set = 0, binding = 6) buffer Result { float result[]; };
 layout(push_constant) uniform Push {
     uint q_offset;
     uint k_offset;
     uint v_offset;
     uint kv_len_offset;
+    uint k_new_offset;
+    uint v_new_offset;
     uint result_offset;
     uint kv_len_stride; // 0: one number for all examples; 2: pairs of a number and a slot
     uint slots; // of the cache
-    uint own_parts; // of the keys in use, each with part_keys or more
-    uint are_new; // 1: the keys are those behind the ones in use, and all count
+    uint new_keys;
+    uint new_layouts; // as attention.glsl has it
 #include "attention_push.glsl"
 };
+// Constants, as the push block is full.
+layout(constant_id = 10) const uint DEPTH = 64;
+layout(constant_id = 11) const uint HEADS = 1; // of keys: batch = index of the batch axis * heads + head
+layout(constant_id = 12) const uint V_SIZE = 64; // values of a row of v
+#define depth DEPTH
+#define heads HEADS
 #include "attention_tiled.glsl"

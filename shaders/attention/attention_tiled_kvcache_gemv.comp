@@ -32,6 +32,8 @@ layout(push_constant) uniform Push {
     uint slots; // of the cache
     uint own_parts; // of the keys in use, each with part_keys or more
     uint are_new; // 1: the keys are those behind the ones in use, and all count
+    uint depth;
+    uint heads; // of keys: batch = index of the batch axis * heads + head
 #include "attention_push.glsl"
 };
 #include "attention_tiled.glsl"

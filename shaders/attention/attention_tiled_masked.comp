@@ -22,6 +22,8 @@ layout(push_constant) uniform Push {
     uint mask_offset;
     uint result_offset;
     uint mask_strides[4];
+    uint depth;
+    uint heads; // of keys: batch = index of the batch axis * heads + head
 #include "attention_push.glsl"
 };
 #include "attention_tiled.glsl"

@@ -2,6 +2,7 @@
 // result[m, n] = sum over k of x[m, k] * w[n, k] (+ bias) for many rows m: quantized weights become float16 in shared memory, products are
 // of float16, sums in float32 (coopmat.glsl), or with FP16_SUMS in float16 for FP16_RUNS runs. Up to three weights w, whose results lie where the push block tells; or with a GATE two:
 // activation(x W1) * (x W2), of as many columns as one of them. A bias is for one weight.
+// With ROTARY results lie by heads, (heads, m, head_size), and the first of them are rotated (rotary.glsl).
 // One workgroup computes a tile of one weight, or with a GATE half a tile of both: the columns of a subgroup are half of each.
 // Groups of neighbouring x share columns of weights. Each step of TILE_K is loaded while the one before is multiplied. Groups
 // of other z take other runs of k, each SPLIT_RUNS, and write partial sums.
@@ -16,6 +17,7 @@ layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 10) const uint WEIGHTS = 1;
 layout(constant_id = 11) const uint GATE = 0;
+layout(constant_id = 12) const uint ROTARY = 0; // 1: pairs are half a head's pairs apart; 2: they are neighbours
 const uint SILU = 1u, GELU = 2u; // 3: GELU by tanh
 #define NATIVE_FP16
 #include "load_words.glsl"
@@ -28,6 +30,8 @@ layout(set = 0, binding = 3) readonly buffer Third { LOAD_OF_B third[]; };
 layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
 layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } residual_buffer;
+#define OF_RESIDUAL 6 // no residual with ROTARY, and the cosines are in place of a bias
+layout(set = 0, binding = OF_RESIDUAL) readonly buffer Sine { float sine[]; };
 VIEWS(1, b)
 VIEWS(2, second)
 VIEWS(3, third)
@@ -48,11 +52,22 @@ layout(push_constant) uniform Push {
     uint has_bias;
     uint split_runs;
     uint split_words; // from the partial sums of a split to those of the next
+    uint rotations[3]; // columns of each weight with rotary embedding
+    uint head_size;
+    uint head_step; // from a head of results to the next
+    uint rotary_pairs;
 };
 #include "coopmat.glsl"
 #include "epilogue.glsl"
 
 uint weight; // the one that is read
+uint rotated; // its columns with rotary embedding
+#define INTERLEAVED (ROTARY - 1u)
+#define cosine bias
+#define cosine_offset bias_offset
+#define sine_offset residual_offset
+#include "rotary.glsl"
+
 LOAD_OF_B unit_of_b(uint unit) {
     if (WEIGHTS > 1u && weight == 1u) return second[unit];
     if (WEIGHTS > 2u && weight == 2u) return third[unit];
@@ -115,7 +130,9 @@ void start(uint row, uint column) {
         const uint own = id_of(i) / 2u % TILE_N;
         b_to[i] = own * LINE + half_run * 2u;
         b_weight[i] = GATE != 0u ? own % OWN_N / (OWN_N / 2u) : weight;
-        b_line[i] = (start_of(b_weight[i]) + min(column + row_of(own), sizes[b_weight[i]] - 1u) * b_column) / UNIT;
+        uint line = min(column + row_of(own), sizes[b_weight[i]] - 1u);
+        if (ROTARY != 0u) line = rotary_column(line / 4u) + line % 4u;
+        b_line[i] = (start_of(b_weight[i]) + line * b_column) / UNIT;
     }
 }
 
@@ -152,10 +169,25 @@ void put(uint run) {
     }
 }
 
+// Four results that lie by heads: `column` is their number in the order in which they are computed.
+void store_of_head(uint which, uint row, uint column, vec4 values) {
+    const uint to = column % MATRIX_N ^ 4u; // of the other values of their pairs, in the matrix that `done` holds
+    const uint at = (gl_SubgroupID * MATRIX_M + row % MATRIX_M) * MATRIX_N + to;
+    const vec4 partner = ROTARY == 1u ? vec4(done[at], done[at + 1u], done[at + 2u], done[at + 3u]) : vec4(0.0);
+    const uint own = rotary_column(column / 4u);
+    values = rotate(values, partner, row, own);
+    const uint place = result_offset + begins[which] + own / head_size * head_step + row * head_size + own % head_size;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) result[place + i] = values[i];
+}
+
 // which: the weight whose results these are.
 void store4(uint which, uint row, uint column, vec4 values) {
     const uint size = sizes[which];
     if (row >= m || column >= size) return;
+    if (ROTARY != 0u) {
+        store_of_head(which, row, column, values);
+        return;
+    }
     const uint start = result_offset + gl_WorkGroupID.z * split_words + begins[which] + row * strides[which];
     const uvec4 own = elements(column, size - 1u);
     if (has_bias != 0u) {
@@ -232,5 +264,6 @@ void main() {
             }
         }
     }
+    rotated = rotations[weight];
     for (uint row = gl_WorkGroupID.x * TILE_M; row < m; row += gl_NumWorkGroups.x * TILE_M) compute_tile(row, column);
 }

@@ -16,7 +16,7 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from vksched.ir.attrs import Attrs
-from vksched.ir.op import Call, Op, get_op
+from vksched.ir.op import OUTPUT, Call, Op, get_op
 from vksched.ops.attention.attention_coopmat import most_columns
 from vksched.ops.attention.attention_launch import TILED
 from vksched.ops.conv.conv_implicit import implicit_variants
@@ -317,18 +317,33 @@ def test_attention_of_many_queries_meets_coopmats() -> None:
     assert coopmats_of(call, get_op("attention")) == []
 
 
-def test_attention_by_coopmats_is_repaired_in_the_same_parts_of_the_keys() -> None:
-    """What is not finite may come of values that weigh nothing."""
+def test_attention_by_coopmats_repeats_rows_itself() -> None:
+    """What is not finite may come of values that weigh nothing; no dispatch repeats it."""
     call = attention_call((1, 2, 40, 200), 900)
     call = replace(call, inputs=tuple(TensorType((1, 2, n, 64)) for n in (40, 900, 900)))
     types = (*call.inputs[:2], TensorType((1, 2, 900, 200)))
     call = replace(call, inputs=types, variant="coopmat 16x16x16 64x32")
-    *products, repair, combine = lower(get_op("attention"), call).dispatches
+    *products, combine = lower(get_op("attention"), call).dispatches
     assert {d.shader for d in products} == {"attention_coopmat"}
     assert [dict(d.push)["columns"] for d in products] == [128, 72]
-    assert (repair.shader, combine.shader) == ("attention_fallback", "attention_combine")
-    assert len({(dict(d.push)["part_keys"], d.groups[1]) for d in (*products, repair)}) == 1
-    assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
+    assert combine.shader == "attention_combine"
+    assert len({(dict(d.push)["part_keys"], d.groups[1]) for d in products}) == 1
+    assert products[0].subgroup == 32
+
+
+def test_a_prompt_attends_to_the_cache_and_to_its_own_keys_in_one_dispatch() -> None:
+    q, cache, new = (TensorType((1, h, n, 64)) for h, n in ((32, 512), (4, 4096), (4, 512)))
+    x = [vs.input(f"x{i}", t.shape) for i, t in enumerate((q, cache, cache, new, new))]
+    y = vs.attention(*x[:3], kv_len=7, k_new=x[3], v_new=x[4], causal=True)
+    attrs = Attrs({**y.attrs, "precision": "mixed"})
+    types = (q, cache, cache, TensorType((), "int32"), new, new)
+    op = get_op("attention_with_kvcache")
+    call = Call(types, q, attrs, CARD)
+    for variant in variants_of(op, call):
+        (one,) = lower(op, replace(call, variant=variant)).dispatches
+        assert one.operands == (0, 1, 2, 3, 4, 5, OUTPUT), variant
+    few = replace(call, limits=replace(CARD, storage_buffers=6))
+    assert len(lower(op, replace(few, variant="tiled 32")).dispatches) == 5
 
 
 CHECKED = replace(CARD, coopmat_checked=True)

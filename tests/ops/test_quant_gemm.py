@@ -28,6 +28,7 @@ from vksched.testing.coopmat_tolerance import CUT
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.precision import with_precision
 from vksched.testing.op_cases.linalg.merged_linear import merged
+from vksched.testing.op_cases.linalg.merged_linear_rope import by_heads
 from vksched.testing.op_cases.linalg.quantized_linear import linear
 from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
@@ -236,6 +237,30 @@ def test_merged_weights_have_tiles_of_their_own() -> None:
     assert not any(n.startswith(COOPMAT) for n in variants_of(MERGED, normed.call(CHECKED)))
 
 
+def test_heads_are_matrices_one_after_another() -> None:
+    """A dispatch of later rows begins at these rows of each head, and of the tables."""
+    case = with_precision(by_heads("q4_K", (128, 64, 64), 3, 64, 32, False, 100), "mixed")
+    (dispatch,) = by(case.call(CARD), LARGE, "merged_linear_rope")
+    push = dict(dispatch.push)
+    assert dispatch.operands == (0, 1, 2, 3, 4, OUTPUT, 5)
+    assert push["begins"] == (0, 100 * 128, 100 * 192) and push["strides"] == (128, 64, 64)
+    assert push["rotations"] == (128, 64, 0)
+    assert (push["head_size"], push["head_step"], push["rotary_pairs"]) == (64, 6400, 16)
+    assert dict(dispatch.constants)["ROTARY"] == 1
+    rows, k = 1 << 14, 1 << 13
+    weights = (TensorType((n, format_of("q4_K").row_words(k)), UINT32) for n in (1 << 14, 64))
+    types = (TensorType((1, rows, k)), *weights, *[TensorType((rows, 32))] * 2)
+    attrs = Attrs({**case.attrs, "heads": 256, "rotary_dim": 64, "interleaved": True})
+    op = get_op("merged_linear_rope")
+    call = Call(types, op.infer(types, attrs), attrs, CARD)
+    first, second, *_ = by(call, LARGE, "merged_linear_rope")
+    m = dict(first.push)["m"]
+    assert dict(second.push)["begins"][0] == m * 64 and dict(second.constants)["ROTARY"] == 2
+    assert second.shifts == (m * k, 0, 0, 0, m * 32, 0, m * 32)
+    few = case.call(replace(CARD, cores=4096))
+    assert not any("split" in name for name in variants_of(op, few))
+
+
 def test_stacked_products_are_those_of_each_weight() -> None:
     case = merged("q4_K", (5,), 256, (32, 16), False)
     x, *weights = case.inputs
@@ -295,6 +320,10 @@ CASES = [
     stacked(merged("q6_K", (2, 20), 512, (48, 16, 32), False)),
     stacked(merged("q5_0", (33,), 96, (16, 16), False)),
     *(merged("q4_K", (40,), 512, (48, 48), False, gate) for gate in GATES if gate),
+    *(by_heads("q4_K", (64, 32, 32), 3, 32, 32, way, k=512) for way in (True, False)),
+    by_heads("q6_K", (96, 48), 4, 24, 10, True, 33),
+    by_heads("q8_0", (160, 80, 80), 3, 80, 48, False, 70, 64),
+    by_heads("q5_0", (64, 64), 2, 32, 32, False, 17, 96),
 ]
 
 

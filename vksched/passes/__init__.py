@@ -9,6 +9,7 @@
     fuse_cache_writes      round new rows of a KV cache where they are written
     fuse_dequantize        let matmuls and gathers read quantized weights directly
     fuse_sibling_linears   merge single-row matmuls of one input, with their norm and activation
+    fuse_rope              let the merged matmul of a prompt rotate q and k, and store them by heads
     convolve               compute 3 x 3 convolutions by Winograd's algorithm
     fuse_elementwise_ops   fuse consecutive elementwise ops
     fuse_epilogues         fuse elementwise ops into the matmul or convolution before them
@@ -44,6 +45,7 @@ from .fuse_elementwise import fuse_elementwise_ops
 from .fuse_epilogues import fuse_epilogues
 from .fuse_linears import fuse_sibling_linears
 from .fuse_norms import add_bias, scale_norm, shift_norm, to_norm
+from .fuse_rope import fuse_rope
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
 from .winograd import convolve
@@ -95,6 +97,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_cache_writes,
     fuse_dequantize,
     fuse_sibling_linears,
+    fuse_rope,
     convolve,
     fuse_elementwise_ops,
     fuse_epilogues,

@@ -103,7 +103,7 @@ class _LinearRun(_Run):
     """Cosines and sines of a rotary embedding; then `attrs` are those of merged_linear_rope."""
 
     def make(self, r: Rewriter, graph: Graph) -> int:
-        tables = [_of_ahead(r, graph, each, self.members[0]) for each in self.tables]
+        tables = [of_ahead(r, graph, each, self.members[0]) for each in self.tables]
         op = ROPE_NAME if tables else NAME
         return r.emit(op, (*map(r.of, self.inputs), *tables), self.attrs)
 
@@ -127,7 +127,7 @@ class _RotaryRun(_Run):
         assert self.of is not None
         nodes = [graph.nodes[i] for i in self.members]
         bounds = [self.of.bounds(graph, graph.view_base(node.inputs[0])) for node in nodes]
-        flat = _cut(r, self.of.merged, self.of.axis, bounds[0][0], bounds[-1][1])
+        flat = cut(r, self.of.merged, self.of.axis, bounds[0][0], bounds[-1][1])
         batch, _, length, size = nodes[0].type.shape
         heads = sum(node.type.shape[1] for node in nodes)
         x = r.emit("reshape", (flat,), {"shape": (batch, heads, length, size)})
@@ -146,24 +146,24 @@ def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
             return node.inputs[0]
         if run.merged < 0:
             run.merged = run.make(r, graph)
-        part = _cut(r, run.merged, run.axis, *run.bounds(graph, member))
+        part = cut(r, run.merged, run.axis, *run.bounds(graph, member))
         shape = node.type.shape
         return part if r[part].type.shape == shape else r.emit("reshape", (part,), {"shape": shape})
 
     return rule
 
 
-def _of_ahead(r: Rewriter, graph: Graph, value: int, before: int) -> int:
+def of_ahead(r: Rewriter, graph: Graph, value: int, before: int) -> int:
     """Return the replacement of a value, emitted now if it comes after node `before`."""
     node = graph.nodes[value]
     if value < before or node.declaration.leaf:
         return r.of(value)
     return r.emit(
-        node.op, [_of_ahead(r, graph, operand, before) for operand in node.inputs], node.attrs
+        node.op, [of_ahead(r, graph, operand, before) for operand in node.inputs], node.attrs
     )
 
 
-def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
+def cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
     """Return a slice of a value; the value itself if the slice is all of it."""
     if r[value].type.shape[axis] == end - start:
         return value

@@ -70,14 +70,27 @@ def merged_linear_rope(case: OpSample) -> NDArray:
     attrs = {**case.attrs, "gate": ""}
     built = merged_linear(replace(case, inputs=tuple(own), attrs=attrs)).astype(np.float64)
     size, dims = int(attrs["head_size"]), int(attrs["rotary_dim"])
-    turn = cos[0].astype(np.float64) + 1j * sin[0]
-    for head in range(int(attrs["heads"])):
-        x = built.reshape(-1)[head * size : head * size + dims]
+    turns, count = cos.astype(np.float64) + 1j * sin, len(cos)
+    if attrs.get("stacked"):
+        built = _by_heads(built, [len(words) for words in own[1:]], count, size)
+    flat = built.reshape(-1)
+    for head, row in np.ndindex(int(attrs["heads"]), count):
+        x = flat[(head * count + row) * size :][:dims]
         pairs = x.reshape(-1, 2).T if attrs["interleaved"] else x.reshape(2, -1)
-        rotated = (pairs[0] + 1j * pairs[1]) * turn
+        rotated = (pairs[0] + 1j * pairs[1]) * turns[row]
         both = np.stack([rotated.real, rotated.imag], -1 if attrs["interleaved"] else 0)
         x[:] = both.reshape(-1)
     return built.astype(np.float32)
+
+
+def _by_heads(built: NDArray, sizes: list[int], rows: int, size: int) -> NDArray:
+    """The matrices of heads, one after another, of products that are matrices one after another."""
+    heads, at = [], 0
+    for columns in sizes:
+        product = built[at : at + rows * columns].reshape(rows, columns)
+        heads += [product[:, i : i + size].reshape(-1) for i in range(0, columns, size)]
+        at += rows * columns
+    return np.concatenate(heads)
 
 
 ORACLES: dict[str, Oracle] = {

@@ -1,7 +1,8 @@
 """Dispatches of attention on devices.
 
-Keys are processed in one segment or two: the cached keys in use, whose number is known only when
-the graph runs, and the new keys. The parts of all segments are combined at the end.
+Keys are cut into parts, which are combined at the end. The cached keys in use, whose number is
+known only when the graph runs, and the new keys are one text for GPUs. Kernels of CPU drivers, and
+devices that bind few buffers, process them in two segments, each with parts of its own.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class _Segment:
         Word of the q buffer at which the key counts start; 0 if they have their own buffer.
     are_new : bool
         Whether these are the new keys, which follow the cached ones.
+    with_new : bool
+        Whether the new keys belong to the segment; then operands 4 and 5 are bound too.
     """
 
     kind: str
@@ -93,6 +96,7 @@ class _Segment:
     first_part: int = 0
     kv_len_after_q: int = 0
     are_new: bool = False
+    with_new: bool = False
 
 
 def _whole(call: Call) -> tuple[_Segment, ...]:
@@ -104,13 +108,20 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, bshd = sizes_of(call), call.attrs.as_ints("is_bshd")
-    cached = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
     keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
-    if call.limits.storage_buffers < CACHED_BUFFERS:
+    suffix = KV_SUFFIX[call.inputs[1].dtype]
+    few = call.limits.storage_buffers < CACHED_BUFFERS
+    if not few and (call.variant in TILED or coopmat_of(call, s)):
+        cut = launch(call, replace(s, keys=s.keys + keys))
+        new = (4, 5) if len(call.inputs) > 4 else (0, 0)
+        operands = (0, 1, 2, 3, *new)
+        return (_Segment(KVCACHE + suffix, operands, bshd[1:3], s, cut, with_new=True),)
+    cached = _Segment(KVCACHE, (0, 1, 2, 3), bshd[1:3], s, launch(call, s))
+    if few:
         buffer = SCRATCH - bool(keys or cached.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
         cached = replace(cached, kind=KVCACHE_GEMV, operands=(buffer, 1, 2), kv_len_after_q=behind)
-    cached = replace(cached, kind=cached.kind + KV_SUFFIX[call.inputs[1].dtype])
+    cached = replace(cached, kind=cached.kind + suffix)
     return (cached, _new_keys(call, cached, keys)) if keys else (cached,)
 
 
@@ -162,7 +173,7 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     dispatches = list(_independent(_main(call, segment, parts) for segment in segments))
     if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
-    if call.variant in subgroup_tiles(call.limits) or coopmat_of(call, segments[0].sizes):
+    if call.variant in subgroup_tiles(call.limits):
         fallbacks = (_fallback(call, segment, parts) for segment in segments)
         first, *others = _independent(fallbacks)
         dispatches += [replace(first, barrier=True), *others]
@@ -206,6 +217,7 @@ def _dispatches(
         ("WHOLE", int(whole)),
         _fully_masked(call),
         *((("CHUNK", chunk_of(call.attrs)),) if segment.kind.startswith(KVCACHE) else ()),
+        *_new_constants(segment),
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
@@ -238,19 +250,20 @@ def _dispatches(
 def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     s, (low, high) = segment.sizes, visible_range(call.attrs)
     push: Push = (
-        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
-        *(("heads", s.heads), ("first_visible", low), ("last_visible", high)),
+        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys)),
+        *(("first_visible", low), ("last_visible", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
+    if not segment.with_new:
+        push = (*push, ("depth", s.depth), ("heads", s.heads))
     if segment.kind.startswith(KVCACHE):
         least = MIN_CPU_PART if call.limits.software else MIN_PART
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         stride = len(call.inputs[3].shape)
-        own = (
+        own: Push = (
             ("kv_len_stride", stride),
             ("slots", call.inputs[1].shape[0]),
-            ("own_parts", cut.parts),
-            ("are_new", int(segment.are_new)),
+            *_new_push(call, segment, cut),
         )
         behind = (("kv_len_after_q", segment.kv_len_after_q),) if segment.kv_len_after_q else ()
         return (*push, ("part_keys", part_keys), *own, *behind)
@@ -259,6 +272,22 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
         return push
     scores = (s.batches // s.heads, s.heads * s.rows // s.queries, s.queries, s.keys)
     return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
+
+
+def _new_push(call: Call, segment: _Segment, cut: Launch) -> Push:
+    """Return the push constants for new keys."""
+    if not segment.with_new:
+        return ("own_parts", cut.parts), ("are_new", int(segment.are_new))
+    keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
+    return ("new_keys", keys), ("new_layouts", 0)
+
+
+def _new_constants(segment: _Segment) -> tuple[tuple[str, int], ...]:
+    """Return the constants that replace push constants where there are new keys."""
+    s = segment.sizes
+    if not segment.with_new:
+        return ()
+    return ("DEPTH", s.depth), ("HEADS", s.heads), ("V_SIZE", s.columns)
 
 
 def _lower_cached(call: Call) -> tuple[Dispatch, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...common.dtypes import INT32, INT64
 from ...common.errors import UnsupportedOp
 from ...ir.op import Call
 from ...topology.limits import Limits
@@ -58,8 +59,10 @@ compiler spills beyond them.
 """
 _FETCHED = {"tiled": 2, "mixed": 0, "fp16acc": 0}
 """Results that take as many registers as what is fetched ahead, for each row of an invocation."""
-CACHED_BUFFERS = 5
-"""Buffers that attention with a KV cache binds: q, k, v, the key count and the result."""
+MASKED_BUFFERS, CACHED_BUFFERS = 5, 7
+"""Buffers that attention with a mask binds: q, k, v, the mask and the result; and with a KV cache:
+q, the cached keys and values, the key count, the new keys and values, and the result.
+"""
 GROUPS_WANTED, MIN_PART = 256, 128
 """A GPU with fewer workgroups than this splits the keys into parts of at least this length."""
 CPU_GROUPS_WANTED, MIN_CPU_PART = 8, 256
@@ -103,7 +106,7 @@ def variants(call: Call) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
-    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    few = _has_few_buffers(call)
     sizes = s.rows, s.keys, s.depth, s.columns
     coopmats = () if few else attention_coopmat_variants(call, *sizes)
     guess = guessed_attention_coopmat(call, *sizes)
@@ -122,13 +125,21 @@ def cached_variants(call: Call) -> tuple[str, ...]:
     return found[:1] if has_slots(call) else found
 
 
+def _has_few_buffers(call: Call) -> bool:
+    """Return True if a device does not bind the buffers of a mask or of a KV cache."""
+    if len(call.inputs) <= 3:
+        return False
+    is_cached = call.inputs[3].dtype in (INT32, INT64)
+    return call.limits.storage_buffers < (CACHED_BUFFERS if is_cached else MASKED_BUFFERS)
+
+
 def coopmat_of(call: Call, s: Sizes) -> AttentionCoopmat | None:
     """Return the cooperative-matrix tile of a call's variant, or None if it is another kernel."""
     return attention_coopmat_tile(call, s.depth, s.columns)
 
 
 def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
-    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    few = _has_few_buffers(call)
     if few or not call.limits.software:
         kinds = ("tiled",) if call.limits.software else tile_kinds(call)
         return tuple(
@@ -208,11 +219,14 @@ def launch(call: Call, s: Sizes) -> Launch:
 
 
 def _by_coopmat(call: Call, s: Sizes, coopmat: AttentionCoopmat) -> Launch:
-    """Return the geometry of a cooperative-matrix variant; its fallback uses the same parts."""
+    """Return the geometry of a cooperative-matrix variant, which repeats rows as `rows` does."""
     of_batch, limits = -(-s.rows // coopmat.rows), call.limits
     tiles, planned = of_batch * s.batches, of_batch * s.planned
     groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
-    parts, part_keys = _equal_parts(s, max(1, min(groups // planned, s.keys // MIN_PART)))
+    wanted = max(1, min(groups // planned, s.keys // MIN_PART))
+    if limits.software:
+        wanted = max(wanted, -(-s.keys // _longest_part(s)))
+    parts, part_keys = _equal_parts(s, wanted)
     columns = min(s.columns, most_columns(limits))
     each = _tiles_of_dispatch(coopmat.rows, s, columns)
     return Launch(coopmat.rows, tiles, min(tiles, each), parts, part_keys, columns)

@@ -5,8 +5,9 @@
 
 Each workgroup dequantizes the rows of the weight that its tile needs, so that a weight is read once
 per tile of rows, and never stored as floats. One dispatch multiplies by up to three weights, or by
-two whose products are combined by a gated activation. If the tiles are fewer than the cores of the
-device, other workgroups compute other parts of k (split_k.py).
+two whose products are combined by a gated activation. It can also rotate the first heads of its
+results (rotary embedding) and store each head as a matrix. If the tiles are fewer than the cores of
+the device, other workgroups compute other parts of k (split_k.py).
 
     tile         128 x 128, 256 x 128, or 64 x 64 for few rows or columns
     subgroup     64 x 64 of it with 32 or 64 lanes, less with fewer lanes
@@ -19,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch
 from ...ir.precision import may_round
@@ -159,6 +161,30 @@ class QuantGemmTile:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """A rotary embedding of the results.
+
+    Attributes
+    ----------
+    cos, sin
+        Operands, (rows, pairs).
+    rotated
+        Number of rotated columns of all weights, which come first.
+    head_size, pairs
+        Columns of a head, and pairs of them that are rotated.
+    interleaved
+        If true, the values of a pair are neighbours.
+    """
+
+    cos: int
+    sin: int
+    rotated: int
+    head_size: int
+    pairs: int
+    interleaved: bool
+
+
 @lru_cache(maxsize=64)
 def quant_gemm_tiles(limits: Limits) -> dict[str, QuantGemmTile]:
     """Return the variants that a device supports, by name."""
@@ -207,7 +233,11 @@ def quant_gemm_scratch(call: Call) -> tuple[int, ...]:
 
 
 def with_quant_gemm(
-    call: Call, plain: tuple[str, ...], sizes: tuple[int, ...], gated: bool = False
+    call: Call,
+    plain: tuple[str, ...],
+    sizes: tuple[int, ...],
+    gated: bool = False,
+    splits: bool = True,
 ) -> tuple[str, ...]:
     """Return all variants of a product, the best guess first.
 
@@ -219,9 +249,11 @@ def with_quant_gemm(
         Rows of each weight.
     gated
         If true, the products of two weights are combined.
+    splits
+        If true, k may be split.
     """
     limits, rows, tiles = call.limits, _rows(call), quant_gemm_tiles(call.limits)
-    names = _by_estimate(call, sizes, gated)
+    names = _by_estimate(call, sizes, gated, splits)
 
     def is_guessed(tile: QuantGemmTile) -> bool:
         whole = _groups(tile, rows, sizes, gated) * tile.rows * tile.columns
@@ -233,7 +265,9 @@ def with_quant_gemm(
     )
 
 
-def _by_estimate(call: Call, sizes: tuple[int, ...], gated: bool) -> tuple[str, ...]:
+def _by_estimate(
+    call: Call, sizes: tuple[int, ...], gated: bool, may_split: bool
+) -> tuple[str, ...]:
     """Return the variants for a call by their estimated times."""
     rows, runs = _rows(call), call.inputs[0].shape[-1] // RUN
     if not may_round(call) or min(rows, *sizes) < MIN_SIDE:
@@ -252,7 +286,8 @@ def _by_estimate(call: Call, sizes: tuple[int, ...], gated: bool) -> tuple[str, 
         tile = tiles[without_split(name)]
         return time(tile, parts_of(name)), -math.prod(tile.shape), -tile.subgroup
 
-    splits = [] if gated else [_split(call, tile, sizes) for tile in tiles.values()]
+    may_split = may_split and not gated
+    splits = [_split(call, tile, sizes) for tile in tiles.values()] if may_split else []
     return tuple(sorted((*tiles, *filter(None, splits)), key=order))
 
 
@@ -294,6 +329,7 @@ def quant_gemm(
     bias: int | None = None,
     gate: int = 0,
     stacked: bool = False,
+    rope: Rope | None = None,
 ) -> tuple[Dispatch, ...]:
     """Return the dispatches of a product of x, operand 0, by quantized weights, for a call with one
     of these variants.
@@ -308,6 +344,8 @@ def quant_gemm(
         Number of the activation in the shader; 0: none. With a gate there are two weights.
     stacked
         If true, the results of the weights are matrices of their own, one after another.
+    rope
+        Rotary embedding of stacked results, each head of which is a matrix of its own.
     """
     limits, m, k = call.limits, _rows(call), call.inputs[0].shape[-1]
     tile = quant_gemm_tiles(limits)[without_split(call.variant)]
@@ -320,7 +358,10 @@ def quant_gemm(
     parts = -(-runs // split_runs)
     if parts > 1:
         operands = (*operands[:4], 0, SCRATCH)
+    if rope:
+        operands = (*operands[:4], rope.cos, OUTPUT, rope.sin)
     constants = (*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate))
+    constants += (("ROTARY", 1 + rope.interleaved),) if rope else ()
     columns = sizes[0] if gate else sum(sizes)
     rows = m  # splits are for few tiles
     if parts == 1:
@@ -329,21 +370,27 @@ def quant_gemm(
 
     def tiles_of(row: int, count: int) -> Dispatch:
         before = [sum(sizes[:i]) for i in range(len(sizes))]
-        begins = [m * b + row * n for b, n in zip(before, sizes, strict=True)]
-        push = (
+        widths = [rope.head_size] * len(sizes) if rope else sizes
+        begins = [m * b + row * n for b, n in zip(before, widths, strict=True)]
+        push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
             *(("m", count), ("k", k), ("sizes", (*sizes, *(0,) * missing))),
             ("begins", (*(begins if stacked else before), *(0,) * missing)),
             ("strides", (*(sizes if stacked else [columns] * len(sizes)), *(0,) * missing)),
             *(("b_column", kind.row_words(k)), ("has_bias", int(bias is not None and parts == 1))),
             *(("split_runs", split_runs), ("split_words", m * columns)),
+            *_rope_push(rope, m, (*sizes, *(0,) * missing)),
         )
+        tables = row * rope.pairs if rope else 0
         return Dispatch(
             tile.shader(kind.name),
             operands,
             (min(-(-count // tile.rows), limits.max_groups[0]), across, parts),
             push,
             constants,
-            shifts=(row * k, 0, 0, 0, 0, 0 if stacked else row * columns),
+            shifts=(
+                *(row * k, 0, 0, 0, tables, 0 if stacked else row * columns),
+                *((tables,) if rope else ()),
+            ),
             partial=parts > 1,
             subgroup=tile.subgroup,
         )
@@ -356,6 +403,23 @@ def quant_gemm(
         "quant_gemm", SCRATCH, parts, call.output.size, limits, call.output.shape[-1], bias_of
     )
     return (*products, *added)
+
+
+def _rope_push(
+    rope: Rope | None, rows: int, sizes: tuple[int, ...]
+) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
+    """Return the push constants of a rotary embedding. sizes: rows of each weight."""
+    if rope is None:
+        none = (0,) * len(sizes)
+        return ("rotations", none), ("head_size", 0), ("head_step", 0), ("rotary_pairs", 0)
+    ends = accumulate(sizes)
+    rotations = tuple(
+        min(max(0, rope.rotated - end + size), size) for size, end in zip(sizes, ends, strict=True)
+    )
+    return (
+        *(("rotations", rotations), ("head_size", rope.head_size)),
+        *(("head_step", rows * rope.head_size), ("rotary_pairs", rope.pairs)),
+    )
 
 
 QUANT_GEMM_SHADERS = (

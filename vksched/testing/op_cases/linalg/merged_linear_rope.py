@@ -4,6 +4,7 @@ three weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,9 +29,9 @@ def rope(
     k: int = 0,
     normed: bool = True,
 ) -> OpSample:
-    """Return merged products of one row, whose first `heads` heads are rotated."""
+    """Return merged products, whose first `heads` heads are rotated."""
     case = merged(name, lead, k or FORMATS[name].step, sizes, normed)
-    angles = floats(1, rotary_dim // 2, seed=7)
+    angles = floats(math.prod(lead), rotary_dim // 2, seed=7)
     attrs = {key: value for key, value in case.attrs.items() if key != "gate"}
     attrs |= {"heads": heads, "head_size": head_size}
     attrs |= {"rotary_dim": rotary_dim, "interleaved": interleaved}
@@ -38,6 +39,26 @@ def rope(
     return OpSample(
         "merged_linear_rope", (*case.inputs, np.cos(angles), np.sin(angles)), attrs, what
     )
+
+
+def by_heads(
+    name: str,
+    sizes: tuple[int, ...],
+    heads: int,
+    head_size: int,
+    rotary_dim: int,
+    interleaved: bool,
+    rows: int = 40,
+    k: int = 0,
+) -> OpSample:
+    """Return products of many rows, whose heads follow each other, for devices with cooperative
+    matrices.
+    """
+    lead = 1, rows
+    case = rope(
+        name, sizes, heads, head_size, rotary_dim, interleaved, lead=lead, k=k, normed=False
+    )
+    return replace(case, attrs={**case.attrs, "stacked": True}, name=f"{case.name} stacked")
 
 
 def _with(case: OpSample, **attrs: int) -> OpSample:
@@ -56,9 +77,14 @@ CASES: list[OpSample] = [
     rope("q8_0", (64, 48, 16), 2, 32, 32, False),
     rope("q8_0", (96, 16), 2, 32, 32, False),
     rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
+    by_heads("q4_K", (64, 32, 32), 3, 32, 32, True),
+    by_heads("q8_0", (48, 16), 4, 16, 8, False, rows=5),
 ]
 
-ROUNDED = [with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way), MIXED) for way in BOTH]
+ROUNDED = [
+    *(with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way), MIXED) for way in BOTH),
+    with_precision(by_heads("q4_K", (64, 32, 32), 3, 32, 32, False, k=512), MIXED),
+]
 """Samples whose rows may be rounded."""
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
 ERRORS = [
@@ -74,7 +100,10 @@ ERRORS = [
     ErrorSample(
         lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(2,)).result_type(),
         ShapeError,
-        "one row",
+        "one row.*try stacked",
+    ),
+    ErrorSample(
+        lambda: by_heads("q4_K", (64, 48), 2, 32, 32, True).result_type(), ShapeError, "64 and 48"
     ),
     ErrorSample(
         lambda: replace(
