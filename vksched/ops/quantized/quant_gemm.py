@@ -372,7 +372,7 @@ def quant_gemm(
         before = [sum(sizes[:i]) for i in range(len(sizes))]
         widths = [rope.head_size] * len(sizes) if rope else sizes
         begins = [m * b + row * n for b, n in zip(before, widths, strict=True)]
-        push = (
+        push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
             *(("m", count), ("k", k), ("sizes", (*sizes, *(0,) * missing))),
             ("begins", (*(begins if stacked else before), *(0,) * missing)),
             ("strides", (*(sizes if stacked else [columns] * len(sizes)), *(0,) * missing)),
@@ -410,8 +410,8 @@ def _rope_push(
 ) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
     """Return the push constants of a rotary embedding. sizes: rows of each weight."""
     if rope is None:
-        zeros = dict.fromkeys(("head_size", "head_step", "rotary_pairs"), 0)
-        return ("rotations", (0,) * len(sizes)), *zeros.items()
+        none = (0,) * len(sizes)
+        return ("rotations", none), ("head_size", 0), ("head_step", 0), ("rotary_pairs", 0)
     ends = accumulate(sizes)
     rotations = tuple(
         min(max(0, rope.rotated - end + size), size) for size, end in zip(sizes, ends, strict=True)

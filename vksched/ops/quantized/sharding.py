@@ -58,7 +58,9 @@ def _merged_linear(call: Sharded) -> Iterable[Factor]:
         yield Factor((axis, *whole), axis, call.inputs[0].shape[axis])
 
 
-no_sharding("has one row, or heads as matrices; its columns share the rotary embedding of heads", "merged_linear_rope")
+no_sharding(
+    "has one row or heads as matrices, which share the rotary embedding", "merged_linear_rope"
+)
 
 
 @sharding("moe_linear")
