@@ -37,9 +37,9 @@ def values(*shape: int, seed: int = 0) -> NDArray:
 
 
 def prompt(
-    turned: int = 2, dims: int = SIZE, apart: bool = False, read: bool = False
+    rotated: int = 2, dims: int = SIZE, apart: bool = False, read: bool = False
 ) -> dict[str, vs.Tensor]:
-    """Heads of three products, the first `turned` of them with rotary embedding.
+    """Heads of three products, the first `rotated` of them with rotary embedding.
 
     apart: each has tables of its own. read: something else reads the heads before they rotate.
     """
@@ -52,10 +52,10 @@ def prompt(
         y = vs.transpose(vs.reshape(vs.linear(X, w), (1, ROWS, count, SIZE)), (0, 2, 1, 3))
         if read:
             built[f"read{number}"] = vs.tanh(y)
-        if number < turned:
+        if number < rotated:
             first = 2 * number if apart else 0
             cos, sin = (vs.gather(table, places) for table in stored[first : first + 2])
-            y = vs.rotary_embedding(y, cos, sin, rotary_dim=dims, name=f"turned{number}")
+            y = vs.rotary_embedding(y, cos, sin, rotary_dim=dims, name=f"rotated{number}")
         built[f"y{number}"] = vs.neg(y)
     return built
 
@@ -80,9 +80,9 @@ def test_the_product_of_a_prompt_rotates_its_heads() -> None:
     assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["stacked"]
 
 
-@pytest.mark.parametrize("turned", [1, 2, 3])
-def test_values_are_those_of_the_graph_before(turned: int) -> None:
-    outputs = prompt(turned=turned, dims=16)
+@pytest.mark.parametrize("rotated", [1, 2, 3])
+def test_values_are_those_of_the_graph_before(rotated: int) -> None:
+    outputs = prompt(rotated=rotated, dims=16)
     built, _ = vs.build_graph(outputs)
     fused = graph_of(outputs)
     assert "merged_linear_rope" in ops_of(fused)
@@ -111,7 +111,7 @@ def test_rows_of_a_cache_are_cast_together() -> None:
 
 @pytest.mark.parametrize(
     "outputs",
-    [prompt(turned=0), prompt(dims=12), prompt(apart=True), prompt(read=True)],
+    [prompt(rotated=0), prompt(dims=12), prompt(apart=True), prompt(read=True)],
     ids=["nothing rotates", "no whole vec4s", "several tables", "another reader"],
 )
 def test_others_keep_their_transposes(outputs: dict[str, vs.Tensor]) -> None:
@@ -125,5 +125,5 @@ def test_devices_without_cooperative_matrices_keep_theirs() -> None:
 
 
 def test_observed_values_stay() -> None:
-    ops = ops_of(graph_of(prompt(), observed=frozenset({"turned1"})))
+    ops = ops_of(graph_of(prompt(), observed=frozenset({"rotated1"})))
     assert "merged_linear_rope" not in ops
