@@ -20,6 +20,7 @@ from tiny_vocabularies import byte_pair
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import SamplingError
+from vksched.generation.compiled_steps import CompiledSteps, StepSize
 from vksched.generation.deferred_step import step_key
 from vksched.generation.generator import Generator
 from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
@@ -212,16 +213,16 @@ def test_the_cache_of_the_first_text_is_checked(
     """A step of the last token alone, whose logits are NaN if a key is."""
     model, weights = build_model(tmp_path, {}, monkeypatch)
     sizes: list[int] = []
-    run = Generator._run
+    run = CompiledSteps.run
 
-    def noted(self: Generator, size: int) -> object:
-        sizes.append(size)
+    def noted(self: CompiledSteps, size: StepSize) -> object:
+        sizes.append(size.tokens)
         compiled = run(self, size)
-        if size == 1 and self._cache.kind == "f16":
+        if size.tokens == 1 and self.cache.kind == "f16":
             return lambda **inputs: compiled(**inputs) * np.float32(np.nan if is_large else 1)
         return compiled
 
-    monkeypatch.setattr(Generator, "_run", noted)
+    monkeypatch.setattr(CompiledSteps, "run", noted)
     for is_large in (False, True):
         sizes.clear()
         with vs.Scheduler(["cpu"]) as sched, warnings.catch_warnings(record=True) as caught:
