@@ -20,6 +20,7 @@ from tiny_vocabularies import byte_pair
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import SamplingError
+from vksched.generation.compiled_steps import CompiledSteps, StepSize
 from vksched.generation.deferred_step import step_key
 from vksched.generation.generator import Generator
 from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
@@ -102,7 +103,9 @@ def prefill(
         reader.prefill(text[:3])
         got = reader.prefill(text)
         texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
-        modes = {precision_of(n.attrs) for r in reader._runs.values() for n in r.plan.graph.nodes}
+        modes = {
+            precision_of(n.attrs) for r in reader.steps.runs.values() for n in r.plan.graph.nodes
+        }
         reader.modes = modes  # type: ignore[attr-defined]
         return got, texts, reader
 
@@ -151,7 +154,9 @@ def test_small_activations_are_not_scaled(tmp_path: Path, monkeypatch: pytest.Mo
     model, weights = build_model(tmp_path, {}, monkeypatch)
     got, texts, reader = prefill(model, "mixed")
     assert texts == [] and not any(
-        "reduce_max" in node.op for run in reader._runs.values() for node in run.plan.graph.nodes
+        "reduce_max" in node.op
+        for run in reader.steps.runs.values()
+        for node in run.plan.graph.nodes
     )
     np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
 
@@ -179,7 +184,7 @@ def test_others_fall_back_to_float32(
     got, texts, reader = prefill(model, precision, cache_type)
     assert texts == [f"[chat] {note}" for note in notes]
     assert reader.modes == {SINGLE}  # type: ignore[attr-defined]
-    assert {state.dtype for state in reader._cache.states.values()} == {"float32"}
+    assert {state.dtype for state in reader.steps.cache.states.values()} == {"float32"}
     np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
 
 
@@ -208,16 +213,16 @@ def test_the_cache_of_the_first_text_is_checked(
     """A step of the last token alone, whose logits are NaN if a key is."""
     model, weights = build_model(tmp_path, {}, monkeypatch)
     sizes: list[int] = []
-    run = Generator._run
+    run = CompiledSteps.run
 
-    def noted(self: Generator, size: int) -> object:
-        sizes.append(size)
+    def noted(self: CompiledSteps, size: StepSize) -> object:
+        sizes.append(size.tokens)
         compiled = run(self, size)
-        if size == 1 and self._cache.kind == "f16":
+        if size.tokens == 1 and self.cache.kind == "f16":
             return lambda **inputs: compiled(**inputs) * np.float32(np.nan if is_large else 1)
         return compiled
 
-    monkeypatch.setattr(Generator, "_run", noted)
+    monkeypatch.setattr(CompiledSteps, "run", noted)
     for is_large in (False, True):
         sizes.clear()
         with vs.Scheduler(["cpu"]) as sched, warnings.catch_warnings(record=True) as caught:
@@ -286,7 +291,7 @@ def test_a_q8_0_cache_stays_until_it_is_the_cause(
             model, weights = build_model(tmp_path / folder, factors, patch, tiny)
         got, texts, reader = prefill(model, "mixed", "q8_0")
         assert texts == [f"[chat] {note}" for note in notes]
-        assert {state.dtype for state in reader._cache.states.values()} == {kind}
+        assert {state.dtype for state in reader.steps.cache.states.values()} == {kind}
         np.testing.assert_allclose(got, oracle(weights, tiny), 5e-2, 5e-2)
 
 

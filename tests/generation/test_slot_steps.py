@@ -11,6 +11,7 @@ import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
 from test_executor import null_devices
+from test_scaled_rows import TEXT, build_model, oracle
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
@@ -159,3 +160,29 @@ def test_slots_and_starts_are_checked(steps: SlotSteps) -> None:
             steps.prefill(slot, [1] * count, start)
     with pytest.raises(ShapeError, match="different slots"):
         steps.decode([1, 1], [1, 2], [0, 0])
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_overflow_of_float16_empties_the_slots(
+    is_empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of the first chunk is checked, too: keys beyond float16's range are NaN there."""
+    activations = {"ffn_up": 2.0**18, "ffn_down": 2.0**-10}
+    for factors, cache_type in ((activations, "f32"), ({"attn_k.bias": 2.0**20}, "f16")):
+        model, weights = build_model(tmp_path, factors, monkeypatch)
+        with warnings.catch_warnings(record=True) as caught, vs.Scheduler(["cpu"]) as sched:
+            warnings.simplefilter("always", vs.VkschedWarning)
+            steps = SlotSteps(sched, model, 16, 2, None, None, cache_type, "mixed")
+            lost = 0
+            for _ in range(3):
+                steps._is_empty = is_empty  # or another slot holds tokens
+                try:
+                    found = steps.prefill(1, TEXT, 0)
+                    break
+                except StateLost:
+                    lost += 1
+            assert (lost > 0) is not is_empty
+            assert any("rows are scaled" in str(warning.message) for warning in caught)
+            np.testing.assert_allclose(found, oracle(weights), 0.02, 0.02)
+            steps.close()
+        monkeypatch.undo()

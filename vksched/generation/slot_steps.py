@@ -22,6 +22,7 @@ from .cache_rows import CacheRows
 from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize, suitable_size
 from .device_precision import FLOAT16_CACHE
 from .generator import is_finite
+from .overflow import EXACT
 from .step_runner import Logits
 
 if TYPE_CHECKING:
@@ -232,10 +233,10 @@ class SlotSteps:
     # -- faults ----------------------------------------------------------------------------------
 
     def _retry_if_empty(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, repeated after a device was lost or ran out of memory while
-        no slot held tokens.
+        """Return the result of `work`, repeated after a device was lost or ran out of memory, or
+        after an overflow, if no slot held tokens before.
         """
-        for _ in self.steps.scheduler.devices:
+        for _ in range(len(self.steps.scheduler.devices) + EXACT):
             was_empty = self._is_empty
             try:
                 return self._lost_if_fails(work)
