@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 GRID = 128
 """The size of chunks on whose ends prompts of different lengths share prefixes."""
 MAX_CHUNK = 512
