@@ -53,7 +53,7 @@ def described(*specs: DeviceSpec) -> list[Device]:
 def words(reader: Generator, start: str = "quantized_linear") -> dict[str, set[str]]:
     """Return by device the precision of products by quantized weights, or of other ops."""
     out: dict[str, set[str]] = {}
-    for run in reader._runs.values():
+    for run in reader.steps.runs.values():
         plan = run.plan
         for node in plan.graph.nodes:
             if node.op.startswith(start):
@@ -64,7 +64,7 @@ def words(reader: Generator, start: str = "quantized_linear") -> dict[str, set[s
 def caches(reader: Generator) -> dict[str, set[str]]:
     """Return by device the types of the KV cache."""
     out: dict[str, set[str]] = {}
-    for run in reader._runs.values():
+    for run in reader.steps.runs.values():
         plan = run.plan
         for node in plan.graph.nodes:
             if node.name.endswith((".keys", ".values")):
@@ -117,7 +117,7 @@ def test_a_gpu_with_float16_is_mixed_by_default(tmp_path: Path) -> None:
 def shaders_of(reader: Generator) -> set[str]:
     """Return the names of all shaders of a reader's steps."""
     found: set[str] = set()
-    for run in reader._runs.values():
+    for run in reader.steps.runs.values():
         for node_id in (n for split in run.plan.splits for n in split.nodes):
             node = run.plan.graph.nodes[node_id]
             spec = run.plan.topology.devices[0]
@@ -199,7 +199,7 @@ def test_a_config_outranks_the_defaults_of_devices(tmp_path: Path) -> None:
         with vs.Scheduler(described(GPU), config=config) as sched:
             reader = Generator(sched, model, 16, placement)
             reader.prefill(TEXT)
-            (run, *_) = reader._runs.values()
+            (run, *_) = reader.steps.runs.values()
             modes = {
                 node.name: precision_of(node.attrs)
                 for node in run.plan.graph.nodes

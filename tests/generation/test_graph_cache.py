@@ -118,7 +118,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
         with vs.Scheduler([device], **how) as sched:
             reader = Generator(sched, loaded(tmp_path / "m.gguf"), 32)
             logits = np.array(reader.prefill(TEXT))
-            plans = [run.plan.verify() for run in reader._runs.values()]
+            plans = [run.plan.verify() for run in reader.steps.runs.values()]
             same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
             document = [[encode_plan(plan)[key] for key in same] for plan in plans]
             return document, logits, len(planned)

@@ -102,7 +102,9 @@ def prefill(
         reader.prefill(text[:3])
         got = reader.prefill(text)
         texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
-        modes = {precision_of(n.attrs) for r in reader._runs.values() for n in r.plan.graph.nodes}
+        modes = {
+            precision_of(n.attrs) for r in reader.steps.runs.values() for n in r.plan.graph.nodes
+        }
         reader.modes = modes  # type: ignore[attr-defined]
         return got, texts, reader
 
@@ -151,7 +153,9 @@ def test_small_activations_are_not_scaled(tmp_path: Path, monkeypatch: pytest.Mo
     model, weights = build_model(tmp_path, {}, monkeypatch)
     got, texts, reader = prefill(model, "mixed")
     assert texts == [] and not any(
-        "reduce_max" in node.op for run in reader._runs.values() for node in run.plan.graph.nodes
+        "reduce_max" in node.op
+        for run in reader.steps.runs.values()
+        for node in run.plan.graph.nodes
     )
     np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
 
@@ -179,7 +183,7 @@ def test_others_fall_back_to_float32(
     got, texts, reader = prefill(model, precision, cache_type)
     assert texts == [f"[chat] {note}" for note in notes]
     assert reader.modes == {SINGLE}  # type: ignore[attr-defined]
-    assert {state.dtype for state in reader._cache.states.values()} == {"float32"}
+    assert {state.dtype for state in reader.steps.cache.states.values()} == {"float32"}
     np.testing.assert_allclose(got, oracle(weights, tiny), 1e-2, 1e-2)
 
 
@@ -286,7 +290,7 @@ def test_a_q8_0_cache_stays_until_it_is_the_cause(
             model, weights = build_model(tmp_path / folder, factors, patch, tiny)
         got, texts, reader = prefill(model, "mixed", "q8_0")
         assert texts == [f"[chat] {note}" for note in notes]
-        assert {state.dtype for state in reader._cache.states.values()} == {kind}
+        assert {state.dtype for state in reader.steps.cache.states.values()} == {kind}
         np.testing.assert_allclose(got, oracle(weights, tiny), 5e-2, 5e-2)
 
 

@@ -279,14 +279,14 @@ def test_readers_on_the_cpu_make_words_ahead(
         assert isinstance(model, LanguageModel)
         with vs.Scheduler(["cpu"]) as sched:
             reader = Generator(sched, model, 16)
-            assert isinstance(reader._background_task, WeightRepackThread)
-            reader._background_task.wait()
+            assert isinstance(reader.steps._background_task, WeightRepackThread)
+            reader.steps._background_task.wait()
             words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
             assert isinstance(words, LazyArray)
             there = wanted and native_kernels.has_repack_file()
             assert (words._materialized() is not None) is there
             logits.append(reader.prefill([3, 1, 4]))
-            assert reader._background_task is None
+            assert reader.steps._background_task is None
     assert np.array_equal(*logits)
 
 
@@ -296,8 +296,8 @@ def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Pat
     assert isinstance(model, LanguageModel)
     with vs.Scheduler(["cpu"]) as sched:
         reader = Generator(sched, model, 16)
-        built = reader._background_task
+        built = reader.steps._background_task
         assert isinstance(built, WeightRepackThread)
         reader.forget()
         built.wait()
-        assert built._closed and not built._held_buffers and reader._background_task is None
+        assert built._closed and not built._held_buffers and reader.steps._background_task is None

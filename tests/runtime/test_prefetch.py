@@ -91,9 +91,9 @@ def test_the_first_plan_takes_what_is_there(
             if not prefetcher:
                 monkeypatch.setattr("vksched.generation.compiled_steps.takes_all", lambda *_: False)
             reader, store = Generator(sched, model, 16), store_of(sched)
-            assert (reader._background_task is not None) is prefetcher
-            if reader._background_task is not None:
-                reader._background_task.wait()
+            assert (reader.steps._background_task is not None) is prefetcher
+            if reader.steps._background_task is not None:
+                reader.steps._background_task.wait()
                 there = store.resident_bytes
                 words = model.weights.words()
                 assert there >= sum(4 * held.size for held in words.values())
@@ -102,7 +102,7 @@ def test_the_first_plan_takes_what_is_there(
             logits.append(reader.prefill([3, 1, 4]))
             if prefetcher:
                 assert not words.keys() & set(uploaded)
-            assert reader._background_task is None
+            assert reader.steps._background_task is None
             reader.forget()
             assert store.resident_bytes == 0
     assert np.array_equal(*logits)
@@ -114,7 +114,7 @@ def test_a_reader_that_reads_nothing_gives_back_what_there_is(tmp_path: Path, na
     with vs.Scheduler([name]) as sched:
         reader = Generator(sched, model, 16)
         reader.forget()
-        assert store_of(sched).resident_bytes == 0 and reader._background_task is None
+        assert store_of(sched).resident_bytes == 0 and reader.steps._background_task is None
 
 
 @on_device
@@ -152,8 +152,8 @@ def test_what_fails_ahead_fails_again_with_its_reason(tmp_path: Path, name: str)
         later = (tmp_path / "m.gguf").stat().st_mtime_ns + 10**9
         os.utime(tmp_path / "m.gguf", ns=(later, later))
         reader = Generator(sched, model, 16)
-        assert reader._background_task is not None
-        reader._background_task.wait()
+        assert reader.steps._background_task is not None
+        reader.steps._background_task.wait()
         assert store_of(sched).resident_bytes == 0
         with pytest.raises(vs.ModelFormatError, match=r"m\.gguf"):
             reader.prefill([3, 1, 4])
@@ -172,4 +172,4 @@ def test_nothing_is_uploaded_where_it_is_not_clear_for_which_device(
         )
     with vs.Scheduler(names, policy="priority" if how == "another policy" else "auto") as sched:
         reader = Generator(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)
-        assert reader._background_task is None
+        assert reader.steps._background_task is None
