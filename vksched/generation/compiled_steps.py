@@ -322,8 +322,16 @@ class CompiledSteps:
         return run
 
     def compile_graph(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
-        """Return a compiled graph of the KV cache's states, on the devices of the steps."""
-        return self.scheduler.compile(outputs, self.placement, updates=updates)
+        """Return a compiled graph of the KV cache's states, on the devices of the steps, at least
+        one of which is compiled.
+        """
+        plan = next(iter(self.runs.values())).plan
+        placement = {
+            f"{name.rpartition('.')[0]}.*": plan.device_of(name)
+            for name in self.cache.states
+            if name.endswith(".keys")
+        }
+        return self.scheduler.compile(outputs, placement, updates=updates)
 
     @property
     def layers(self) -> dict[str, int]:
