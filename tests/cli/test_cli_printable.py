@@ -208,7 +208,7 @@ def test_what_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     build_model(tmp_path)
     text = "\x1b]0;owned\x07\x1b[2Jred\r\n\u202e\tend"
     script = iter(text.encode())
-    monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script))
+    monkeypatch.setattr(vs.Sampling, "choose", lambda *_, **__: next(script))
     count = str(len(text.encode()))
     args = (
         "generate",

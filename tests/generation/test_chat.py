@@ -232,7 +232,7 @@ def test_a_chat_that_is_closed_gives_back_its_memory(
 def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = build_model(tmp_path)
     script = iter("häh€".encode())
-    monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script, 260))
+    monkeypatch.setattr(vs.Sampling, "choose", lambda *_, **__: next(script, 260))
     with vs.Scheduler(["cpu"]) as sched:
         answer = vs.Chat(sched, model).generate(PROMPT)
         assert list(answer) == ["h", "ä", "h", "€"] and answer.finish_reason == "stop"

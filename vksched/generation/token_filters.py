@@ -29,8 +29,8 @@ _SORTED = 4096
 """Largest number of weights that are sorted."""
 _BOUNDED = 1 << 14
 """Smallest number of scores whose nucleus is first searched by bounds."""
-_MARGINS = (4.0, 13.0)
-"""The distances of near scores below the least one that can remain."""
+_MARGIN = 4.0
+"""The distance of near scores below the least one that can remain."""
 _ROUNDING = 1e-5
 """A bound of the relative rounding error of a sum of float32 exponentials."""
 
@@ -56,10 +56,10 @@ def nucleus(scores: Floats, top: float, share: float, least: float) -> Ids:
     least one, in ascending order. Scores below `least` may be absent. top: the largest score.
     """
     if len(scores) >= _BOUNDED:
-        for margin in _MARGINS:
-            found = _bounded_nucleus(scores, top, share, least, min(least, top) - margin)
-            if found is not None:
-                return found
+        floor = least if least > -np.inf else top
+        found = _bounded_nucleus(scores, top, share, least, floor - _MARGIN)
+        if found is not None:
+            return found
     return _exact_nucleus(scores, top, share, least)
 
 
@@ -67,27 +67,34 @@ def _bounded_nucleus(
     scores: Floats, top: float, share: float, least: float, near: float
 ) -> Ids | None:
     """Return the nucleus if the scores of at least `near` determine it, else None."""
-    if near == -np.inf:
-        near = top - _MARGINS[-1]
     ids = np.flatnonzero(scores >= near)
+    if 2 * len(ids) > len(scores):
+        return None  # no faster than the sum of all
     values = scores[ids]
     weights = np.exp(values - top)
-    low = float(weights.sum(dtype=np.float64))
-    high = low + (len(scores) - len(ids)) * math.exp(near - top)
-    low, high = share * low * (1 - _ROUNDING), share * high * (1 + _ROUNDING)
+    low = float(weights.sum(dtype=np.float64)) * (1 - _ROUNDING)
+    high = low * (1 + 3 * _ROUNDING) + (len(scores) - len(ids)) * math.exp(near - top)
     if least > near:
-        ids, weights = ids[values >= least], weights[values >= least]
-        if float(weights.sum(dtype=np.float64)) < low:
+        likely = values >= least
+        ids, values, weights = ids[likely], values[likely], weights[likely]
+        if float(weights.sum(dtype=np.float64)) < share * low:
             return ids  # the nucleus has all scores of at least `least`, and more
-    reached = _reach(weights, low)
-    return ids[_first(weights, *reached)] if reached and reached == _reach(weights, high) else None
+    candidates = values >= top + math.log((1 - share) * low / len(scores))
+    ids, weights = ids[candidates], weights[candidates]
+    if len(ids) > _SORTED:
+        return None
+    reached = _reach(weights, share * low)
+    if reached is None or reached != _reach(weights, share * high):
+        return None
+    return ids[_first(weights, *reached)]
 
 
 def _exact_nucleus(scores: Floats, top: float, share: float, least: float) -> Ids:
-    total = sum(
-        float(np.exp(scores[at : at + _CHUNK] - top).sum(dtype=np.float64))
-        for at in range(0, len(scores), _CHUNK)
-    )
+    total, buffer = 0.0, np.empty(min(_CHUNK, len(scores)), scores.dtype)
+    for at in range(0, len(scores), _CHUNK):
+        chunk = scores[at : at + _CHUNK]
+        distances = np.subtract(chunk, top, out=buffer[: len(chunk)])
+        total += float(np.exp(distances, out=distances).sum(dtype=np.float64))
     # all scores below this one have together less than the rest of the probability
     least = max(least, top + math.log((1 - share) * total / len(scores)))
     ids = np.flatnonzero(scores >= least)

@@ -37,7 +37,7 @@ class HarmonyParser:
             piece = self._matcher.rest
             found += self._added(text)
             if self._matcher.found is not None:
-                found += self._turned(self._matcher.found)
+                found += self._marked(self._matcher.found)
         return found
 
     def end(self) -> list[AnswerPart]:
@@ -57,8 +57,8 @@ class HarmonyParser:
             return [ReasoningDelta(text) if self._is_reasoning else ContentDelta(text)]
         return []
 
-    def _turned(self, marker: str) -> list[AnswerPart]:
-        """Begin a message or a header."""
+    def _marked(self, marker: str) -> list[AnswerPart]:
+        """Begin a message or a header after a marker."""
         if self._header is None:
             found = self._call()
             self._header = marker if marker in ("<|start|>", "<|channel|>") else ""
