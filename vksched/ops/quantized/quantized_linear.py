@@ -49,8 +49,6 @@ from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import RUN, check_words
 
-# -- dequantize ----------------------------------------------------------------------------------
-
 
 def _dequantize_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (words,), columns = inputs, attrs.as_int("columns")
@@ -479,11 +477,13 @@ register(
                 _linear_lower,
                 _scratch,
                 variants=_variants,
+                takes_fp16=gemm.quant_gemm_takes_fp16,
             ),
             attrs={"format": FORMAT},
             operands=(2, 3),
             work=_linear_work,
             roundable_operands=(0,),
+            float32_result=True,
             cpu=CpuKernel(_linear_cpu, _linear_cut),
             native_program=_linear_program,
         )
