@@ -147,13 +147,14 @@ def test_float16_sums_are_candidates_where_they_are_faster() -> None:
     limits = replace(CHECKED, matrices=matrices, fp16_sums_faster=True)
     names = variants_of(LINEAR, linear_call(512, 2048, limits=limits))
     assert names[0] == LARGE, "none is a guess: large sums would overflow"
+    names = tuple(name for name in names if name.startswith(COOPMAT))
     assert {name for name in names if "fp16acc" in name} == {f"{LARGE} fp16acc", f"{SMALL} fp16acc"}
     (dispatch,) = by(linear_call(512, 2048, limits=limits), f"{LARGE} fp16acc")
     assert dispatch.shader == "quant_gemm_coopmat_q4_k_fp16acc"
     assert dict(dispatch.constants)["LOCAL_X"] == 256
     for other in (replace(limits, fp16_sums_faster=False), replace(limits, matrices=CARD.matrices)):
         names = variants_of(LINEAR, linear_call(512, 2048, limits=other))
-        assert not any("fp16acc" in name for name in names)
+        assert not any("fp16acc" in name for name in names if name.startswith(COOPMAT))
 
 
 def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:

@@ -136,6 +136,7 @@ PRECISE = [
     *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS)),
     *merged_linear.ROUNDED,
     *quantized_linear.ROUNDED,
+    *norm.ROUNDED,
     *merged_linear_rope.ROUNDED,
 ]
 LONGS = derived(CASES, {"int32": "int64"})

@@ -180,10 +180,13 @@ CASES: list[OpSample] = [
     ),
 ]
 ROUNDED = [
-    with_precision(case, MIXED).as_dtypes({FLOAT32: FLOAT16})
-    for case in (linear("q4_K", (33, 512), 48), linear("f16", (20, 96), 17, True))
+    *(with_precision(linear(name, (33, kind.step), 36), MIXED) for name, kind in FORMATS.items()),
+    *(
+        with_precision(case, MIXED).as_dtypes({FLOAT32: FLOAT16})
+        for case in (linear("q4_K", (33, 512), 48), linear("f16", (20, 96), 17, True))
+    ),
 ]
-"""Samples whose rows are stored as float16."""
+"""Samples of many rows that may be rounded, some of rows that are stored as float16."""
 FUNCTIONS = [
     FunctionSample("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
     for name in FIRST
