@@ -30,6 +30,8 @@ _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 
 
+OF_FP16_ROWS = ("q8_0", "q4_K", "q6_K")
+"""Formats whose products of float16 rows are compiled for cooperative matrices, too."""
 MAX_NAMED_STEPS = 4
 """Steps of a pipeline that its line names."""
 
@@ -225,10 +227,15 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
 
     for name, kind in FORMATS.items():
         words = TensorType((square[0], kind.row_words(square[1])), UINT32)
-        types, attrs = (TensorType(square), words), {"format": name, "precision": "mixed"}
-        yield "quantized_linear", Call(types, TensorType(square), Attrs(attrs))
-    attrs |= {"normed": False, "gate": "silu", "eps": 0.0}
-    yield "merged_linear", Call((*types, words), TensorType(square), Attrs(attrs))
+        attrs = {"format": name, "precision": "mixed"}
+        for dtype in (FLOAT32, FLOAT16) if name in OF_FP16_ROWS else (FLOAT32,):
+            types = TensorType(square, dtype), words
+            yield "quantized_linear", Call(types, TensorType(square), Attrs(attrs))
+    gated = {"normed": False, "gate": "silu", "eps": 0.0}
+    for dtype, stored in ((FLOAT32, {}), (FLOAT16, {"dtype": FLOAT16})):
+        types = TensorType(square, dtype), words, words
+        result = TensorType(square, stored.get("dtype", FLOAT32))
+        yield "merged_linear", Call(types, result, Attrs({**attrs, **gated, **stored}))
 
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))

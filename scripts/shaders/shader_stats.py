@@ -34,7 +34,7 @@ CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
 WITH_LOOPS = (
     *("matmul_tiled_float", "matmul_vec4"),
     *("matmul_gemv_float", "attention_tiled"),
-    *("conv_float32", "conv_transpose_float32", "quant_gemv_mixed"),
+    *("conv_float32", "conv_transpose_float32", "quant_gemv_mixed", "quant_gemm_"),
 )
 """Kernels of GPUs that are made of multiply-adds in loops, with those for cooperative matrices."""
 CHILDREN = 2

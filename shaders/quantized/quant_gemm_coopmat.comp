@@ -1,7 +1,7 @@
 #version 450
 // result[m, n] = sum over k of x[m, k] * w[n, k] (+ bias) for many rows m: quantized weights become float16 in shared memory, products are
-// of float16, sums in float32 (coopmat.glsl), or with FP16_SUMS in float16 for FP16_RUNS runs. Up to three weights w, whose results lie where the push block tells; or with a GATE two:
-// activation(x W1) * (x W2), of as many columns as one of them. A bias is for one weight.
+// of float16, sums in float32 (coopmat.glsl), or with FP16_SUMS in float16 for FP16_RUNS runs. x is float32, or float16 with FP16_X. Up to three weights w, whose results lie where the push block tells; or with a GATE two:
+// activation(x W1) * (x W2), of as many columns as one of them, which FP16_RESULT stores as float16. A bias is for one weight.
 // With ROTARY results lie by heads, (heads, m, head_size), and the first of them are rotated (rotary.glsl).
 // One workgroup computes a tile of one weight, or with a GATE half a tile of both: the columns of a subgroup are half of each.
 // Groups of neighbouring x share columns of weights. Each step of TILE_K is loaded while the one before is multiplied. Groups
@@ -17,18 +17,20 @@ layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 10) const uint WEIGHTS = 1;
 layout(constant_id = 11) const uint GATE = 0;
-layout(constant_id = 12) const uint ROTARY = 0; // 1: pairs are half a head's pairs apart; 2: they are neighbours
+layout(constant_id = 12) const uint FP16_X = 0;
+layout(constant_id = 13) const uint FP16_RESULT = 0;
+layout(constant_id = 14) const uint ROTARY = 0; // 1: pairs are half a head's pairs apart; 2: they are neighbours
 const uint SILU = 1u, GELU = 2u; // 3: GELU by tanh
 #define NATIVE_FP16
 #include "load_words.glsl"
 #include "quant_formats.glsl"
 
-layout(set = 0, binding = 0) readonly buffer A { vec4 a[]; };
+layout(set = 0, binding = 0) readonly buffer A { uvec4 a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD_OF_B b[]; };
 layout(set = 0, binding = 2) readonly buffer Second { LOAD_OF_B second[]; };
 layout(set = 0, binding = 3) readonly buffer Third { LOAD_OF_B third[]; };
 layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
+layout(set = 0, binding = 5) writeonly buffer Result { uint result[]; };
 layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } residual_buffer;
 #define OF_RESIDUAL 6 // no residual with ROTARY, and the cosines are in place of a bias
 layout(set = 0, binding = OF_RESIDUAL) readonly buffer Sine { float sine[]; };
@@ -98,8 +100,9 @@ const uint A_IDS = TILE_M * EIGHTS;
 const uint B_IDS = TILE_N * 2u;
 const uint A_PASSES = A_IDS > SIZE ? A_IDS / SIZE : 1u;
 const uint B_PASSES = B_IDS > SIZE ? B_IDS / SIZE : 1u;
-vec4 a_read[A_PASSES * 2u];
-uint a_at[A_PASSES]; // vec4s before those that an invocation loads
+const uint A_READS = FP16_X != 0u ? 1u : 2u; // of an eight
+uvec4 a_read[A_PASSES * A_READS];
+uint a_at[A_PASSES]; // uvec4s before those that an invocation loads
 uint a_to; // where the first are put
 HalfRun b_read[B_PASSES];
 Head b_heads[B_PASSES];
@@ -122,7 +125,7 @@ uint start_of(uint which) { return which == 0u ? b_offset : which == 1u ? second
 void start(uint row, uint column) {
     [[unroll]] for (uint i = 0u; i < A_PASSES; ++i) {
         const uint id = id_of(i);
-        a_at[i] = (min(row + id / EIGHTS % TILE_M, m - 1u) * (k / 8u) + id % EIGHTS) * 2u + a_offset / 4u;
+        a_at[i] = (min(row + id / EIGHTS % TILE_M, m - 1u) * (k / 8u) + id % EIGHTS) * A_READS + a_offset / 4u;
     }
     a_to = id_of(0u) / EIGHTS * LINE + id_of(0u) % EIGHTS;
     half_run = id_of(0u) % 2u;
@@ -138,9 +141,8 @@ void start(uint row, uint column) {
 
 void fetch(uint run, bool new_tile) {
     [[unroll]] for (uint i = 0u; i < A_PASSES; ++i) {
-        const uint at = a_at[i] + run * (EIGHTS * 2u);
-        a_read[2u * i] = a[at];
-        a_read[2u * i + 1u] = a[at + 1u];
+        const uint at = a_at[i] + run * (EIGHTS * A_READS);
+        [[unroll]] for (uint j = 0u; j < A_READS; ++j) a_read[A_READS * i + j] = a[at + j];
     }
     const uint tile = run / RUNS_OF_TILE, before = units_before(tile);
     [[unroll]] for (uint i = 0u; i < B_PASSES; ++i) {
@@ -153,9 +155,12 @@ void fetch(uint run, bool new_tile) {
 void put(uint run) {
     if (A_IDS >= SIZE || gl_LocalInvocationID.x < A_IDS) {
         [[unroll]] for (uint i = 0u; i < A_PASSES; ++i) {
-            const vec4 x = a_read[2u * i], y = a_read[2u * i + 1u];
-            a_tile[a_to + i * (SIZE / EIGHTS * LINE)] =
-                uvec4(fp16_pair(x.xy), fp16_pair(x.zw), fp16_pair(y.xy), fp16_pair(y.zw));
+            uvec4 eight = a_read[A_READS * i];
+            if (FP16_X == 0u) {
+                const vec4 x = uintBitsToFloat(eight), y = uintBitsToFloat(a_read[A_READS * i + A_READS - 1u]);
+                eight = uvec4(fp16_pair(x.xy), fp16_pair(x.zw), fp16_pair(y.xy), fp16_pair(y.zw));
+            }
+            a_tile[a_to + i * (SIZE / EIGHTS * LINE)] = eight;
         }
     }
     if (B_IDS >= SIZE || gl_LocalInvocationID.x < B_IDS) {
@@ -177,7 +182,7 @@ void store_of_head(uint which, uint row, uint column, vec4 values) {
     const uint own = rotary_column(column / 4u);
     values = rotate(values, partner, row, own);
     const uint place = result_offset + begins[which] + own / head_size * head_step + row * head_size + own % head_size;
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) result[place + i] = values[i];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) result[place + i] = floatBitsToUint(values[i]);
 }
 
 // which: the weight whose results these are.
@@ -195,11 +200,17 @@ void store4(uint which, uint row, uint column, vec4 values) {
         values += vec4(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
     }
     values = epilogue(values, start + own);
+    if (FP16_RESULT != 0u) { // of whole fours
+        const uint to = result_offset + (row * size + column) / 2u;
+        result[to] = fp16_pair(values.xy);
+        result[to + 1u] = fp16_pair(values.zw);
+        return;
+    }
     const uint at = start + column;
-    result[at] = values.x;
-    if (column + 1u < size) result[at + 1u] = values.y;
-    if (column + 2u < size) result[at + 2u] = values.z;
-    if (column + 3u < size) result[at + 3u] = values.w;
+    result[at] = floatBitsToUint(values.x);
+    if (column + 1u < size) result[at + 1u] = floatBitsToUint(values.y);
+    if (column + 2u < size) result[at + 2u] = floatBitsToUint(values.z);
+    if (column + 3u < size) result[at + 3u] = floatBitsToUint(values.w);
 }
 
 shared float done_second[GATE != 0u ? SUBGROUPS * MATRIX_M * MATRIX_N : 1u];

@@ -1,9 +1,13 @@
 #version 450
 // result = (x - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over each row.
 // x, result: (rows, columns), gamma, beta: (columns). CENTERED 0: mean is 0, which is the RMS norm.
-// One invocation or some invocations of a workgroup compute one row (vec4_rows.glsl).
+// One invocation or some invocations of a workgroup compute one row (vec4_rows.glsl). FP16_RESULT: the result is float16; columns
+// are then a multiple of four.
 // Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983 (the two-pass form); Ba, Kiros and Hinton, Layer normalization, 2016; Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
+#ifdef FP16_RESULT
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 5) const uint CENTERED = 1;
@@ -35,7 +39,12 @@ bool any_lost(bool lost) { return lost; }
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
 layout(set = 0, binding = 2) readonly buffer Beta { vec4 beta[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
+#ifdef FP16_RESULT
+#define STORED uvec2
+#else
+#define STORED vec4
+#endif
+layout(set = 0, binding = 3) writeonly buffer Result { STORED result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint gamma_offset;
@@ -63,6 +72,14 @@ float finish(float value, uint column) {
 }
 
 // Stores the results of a row, of which NORMED makes each value.
+#ifdef FP16_RESULT
+uvec2 fp16_of(vec4 values) { return uvec2(packFloat2x16(f16vec2(values.xy)), packFloat2x16(f16vec2(values.zw))); }
+#define STORE_ROW(NORMED) { \
+    const uint to_four = result_offset / 2u - x_offset / 4u + row.first_vec4; \
+    for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) { \
+        result[to_four + i] = fp16_of(finish(NORMED(x[row.first_vec4 + i]), 4u * i)); \
+    } }
+#else
 #define STORE_ROW(NORMED) { \
     /* gamma and beta start at a multiple of four, and so must the row */ \
     const bool along = columns % 4u == 0u || HAS_GAMMA + HAS_BETA == 0u; \
@@ -78,6 +95,7 @@ float finish(float value, uint column) {
         const uint column = along ? edge_column(row, i) : i; \
         WORD(result, to + row.first + column) = finish(NORMED(WORD(x, row.first + column)), column); \
     } }
+#endif
 #define NORMED(value) (((value) - mean) - rest) * scale
 #define NORMED_AGAIN(value) ((times(value, by) - mean) - rest) * scale
 

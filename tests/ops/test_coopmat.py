@@ -29,6 +29,7 @@ from vksched.ops.linalg.matmul_kernels import TILED as MATMUL_TILED
 from vksched.ops.linalg.operands import operands_of
 from vksched.ops.lowering.lower import cache_key, choice_of, lower, variants_of
 from vksched.ops.lowering.variants import COOPMAT
+from vksched.ops.quantized.quant_gemm_tiled import PREFIX
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.coopmat_tolerance import CUT, coopmat_tolerance
@@ -178,8 +179,8 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
     op = get_op("quantized_linear")
     every = variants_of(op, call)
     names = [name for name in every if name.startswith("dequantize ")]
-    # the others dequantize in the product's own kernel: test_quant_gemm.py
-    assert all(name.startswith(COOPMAT) for name in every if name not in names)
+    # the others dequantize in the product's own kernel: test_quant_gemm.py, _tiled.py
+    assert all(name.startswith((COOPMAT, PREFIX)) for name in every if name not in names)
     assert len(names) > 2 and (word == "mixed") == (len(every) > len(names))
     coopmats = [name for name in names if LARGE in name]
     assert bool(coopmats) == (word == "mixed")

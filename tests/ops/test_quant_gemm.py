@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 
-from vksched.common.dtypes import UINT32, TensorType
+from vksched.common.dtypes import FLOAT16, FLOAT32, UINT32, TensorType
 from vksched.common.errors import ShapeError
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import OUTPUT, SCRATCH, Call, Dispatch, get_op
@@ -148,13 +148,14 @@ def test_float16_sums_are_candidates_where_they_are_faster() -> None:
     limits = replace(CHECKED, matrices=matrices, fp16_sums_faster=True)
     names = variants_of(LINEAR, linear_call(512, 2048, limits=limits))
     assert names[0] == LARGE, "none is a guess: large sums would overflow"
+    names = tuple(name for name in names if name.startswith(COOPMAT))
     assert {name for name in names if "fp16acc" in name} == {f"{LARGE} fp16acc", f"{SMALL} fp16acc"}
     (dispatch,) = by(linear_call(512, 2048, limits=limits), f"{LARGE} fp16acc")
     assert dispatch.shader == "quant_gemm_coopmat_q4_k_fp16acc"
     assert dict(dispatch.constants)["LOCAL_X"] == 256
     for other in (replace(limits, fp16_sums_faster=False), replace(limits, matrices=CARD.matrices)):
         names = variants_of(LINEAR, linear_call(512, 2048, limits=other))
-        assert not any("fp16acc" in name for name in names)
+        assert not any("fp16acc" in name for name in names if name.startswith(COOPMAT))
 
 
 def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
@@ -310,6 +311,39 @@ def test_weights_are_rounded_once(name: str, runner: Runner) -> None:
         assert (error <= bound).all(), f"{tile.name}: {(error / bound).max()}"
 
 
+def of_fp16(case: OpSample) -> OpSample:
+    """The case with rows of float16."""
+    return case.as_dtypes({FLOAT32: FLOAT16})
+
+
+def to_fp16(case: OpSample) -> OpSample:
+    """The case with a result of float16, of rows that keep it within the range."""
+    x, *others = case.inputs
+    attrs = {**case.attrs, "dtype": FLOAT16}
+    return replace(case, inputs=(x / 16, *others), attrs=attrs, name=f"{case.name} to float16")
+
+
+def test_rows_of_float16_are_read_and_written_without_conversion() -> None:
+    case = with_precision(merged("q4_K", (300,), 2048, (208, 208), False, "silu"), "mixed")
+    call = of_fp16(to_fp16(case)).call(CARD)
+    assert call.output.dtype == FLOAT16
+    (dispatch,) = by(call, LARGE, "merged_linear")
+    constants = dict(dispatch.constants)
+    assert (constants["FP16_X"], constants["FP16_RESULT"]) == (1, 1)
+    (dispatch,) = by(case.call(CARD), LARGE, "merged_linear")
+    constants = dict(dispatch.constants)
+    assert (constants["FP16_X"], constants["FP16_RESULT"]) == (0, 0)
+    long = linear_call(40000, 2048)
+    rows = replace(long, inputs=(long.inputs[0].as_dtype(FLOAT16), *long.inputs[1:]))
+    halved = [part.shifts[0] for part in by(rows, LARGE)]
+    assert [part.shifts[0] for part in by(long, LARGE)] == [2 * shift for shift in halved]
+    assert halved[1] and by(long, LARGE)[1].shifts[5] == by(rows, LARGE)[1].shifts[5]
+    few = linear_call(300, 256)
+    rows = replace(few, inputs=(few.inputs[0].as_dtype(FLOAT16), *few.inputs[1:]))
+    names = [d.shader for d in by(rows, "dequantize vec4 64x64")]
+    assert names[0] == "fp16_unpack", "other kernels get float32"
+
+
 ROWS = floats(33, 68, seed=5)
 CASES = [
     *(linear("q4_K", (m, 256), n, bias) for m, n, bias in ((16, 16, False), (33, 68, True))),
@@ -324,6 +358,10 @@ CASES = [
     by_heads("q6_K", (96, 48), 4, 24, 10, True, 33),
     by_heads("q8_0", (160, 80, 80), 3, 80, 48, False, 70, 64),
     by_heads("q5_0", (64, 64), 2, 32, 32, False, 17, 96),
+    *(of_fp16(linear(name, (33, k), 68, True)) for name, k in (("q4_K", 512), ("q8_0", 96))),
+    of_fp16(stacked(merged("q6_K", (40,), 256, (48, 16, 32), False))),
+    to_fp16(merged("q4_K", (40,), 512, (48, 48), False, "silu")),
+    of_fp16(to_fp16(merged("q5_1", (2, 19), 96, (32, 32), False, "gelu"))),
 ]
 
 
@@ -368,6 +406,7 @@ def test_float16_sums_are_added_in_float32(name: str, runner: Runner) -> None:
 )
 def test_parts_of_k_are_added(case: OpSample, runner: Runner) -> None:
     case, limits = with_precision(case, "mixed"), replace(runner.device.limits, cores=64)
+    case = of_fp16(case) if case.op == "merged_linear" else case
     for tile in tiles_of(runner):
         for parts in (3, 8):
             call = replace(case.call(limits), variant=split_name(tile.name, parts))

@@ -22,6 +22,7 @@ from ..common.user_warning import warn_user
 from ..ir.graph import Graph, Node
 from ..ir.precision import SINGLE, allows_half, as_half, with_word
 from ..ir.tensor import Tensor
+from ..passes.fp16_rows import keep_rows_in_float32
 from ..runtime.cpu.evaluate import evaluate_node
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"
@@ -111,6 +112,7 @@ def find_overflow(
         A node cannot be computed.
     """
     values: dict[int, NDArray] = {**graph.arrays(), **feeds, **states}
+    graph = keep_rows_in_float32(graph)
     for node in graph.nodes:
         if node.op == "assign":
             values[node.id] = values[node.inputs[1]]

@@ -26,7 +26,8 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
     Repeated layers make equal calls, so recent results are cached. Type rules are written for
     float32 and int32. Other widths are derived: float16 and float64 if all float operands have that
-    type, int64 if all integer operands except indices do.
+    type, int64 if all integer operands except indices do. The rules of ops with `float32_result`
+    see float16 as float32.
 
     Raises
     ------
@@ -54,6 +55,8 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         )
     if op.any_dtype:
         return op.infer(inputs, attrs)
+    if op.float32_result:
+        inputs = tuple(t.as_dtype(FLOAT32) if t.dtype == FLOAT16 else t for t in inputs)
     data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
     wide: dict[str, str] = {}
     for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
@@ -88,6 +91,8 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     result = op.reference(
         tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
     )
+    if op.float32_result:
+        return round_result(op, result, attrs)
     return result.astype(_HALF) if result.dtype == np.float32 else result
 
 
@@ -97,7 +102,7 @@ def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
     float16 is computed in float32 and rounded once.
     """
     assert op.cpu is not None
-    if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
+    if op.any_dtype or _HALF not in [x.dtype for x in (*inputs, out)]:
         op.cpu.compute(inputs, attrs, out)
         return
     wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out

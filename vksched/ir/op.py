@@ -273,6 +273,10 @@ class Op:
     Rule and reference then get the original dtypes. For other ops float16 is converted to float32,
     and the rule sees float64 as float32 and int64 as int32.
     """
+    float32_result: bool = False
+    """True if float16 operands do not make the result float16, and may differ from other operands:
+    they are float32 values that are stored as float16.
+    """
     accepts_int8_weights: bool = False
     """True if the op accepts weights of 8 and 16 bits."""
     is_dequantize: bool = False

@@ -181,8 +181,8 @@ from .linalg.int8_matmul import matmul_integer
 from .linalg.int8_weights import prepack_int8
 from .linalg.linear import dot, gemm, linear, outer, tensordot, vecdot
 from .linalg.matmul import matmul
+from .quantized.dequantize import dequantize, quantized_weight
 from .quantized.moe_linear import moe_linear
-from .quantized.quantized_linear import dequantize, quantized_weight
 from .reduction.arg_reduce import argmax, argmin, nonzero
 from .reduction.batch_norm import (
     batch_norm,

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..common.dtypes import TensorType
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
 from ..ir.op import Call
@@ -69,6 +70,24 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
 def is_supported(limits: Limits | None) -> bool:
     """Return True if all devices have the fused kernel and benefit from it."""
     return limits is not None and not limits.software and limits.storage_buffers >= MERGED_BUFFERS
+
+
+def is_on_cpu(node: Node, constraints: RewriteConstraints) -> bool:
+    """Return True if a node is pinned to a CPU, which has no merged kernel."""
+    device = constraints.pinned_devices.get(node.name, "")
+    return device_of(device.partition(" ")[0]) == CPU  # the pipeline position may follow
+
+
+def is_by_coopmats(node: Node, types: tuple[TensorType, ...], limits: Limits | None) -> bool:
+    """Return True if the static choice multiplies a matmul of quantized weights with cooperative
+    matrices on all devices. types: types of its operands.
+    """
+    if limits is None or not limits.coopmat_checked:
+        return False
+    # measured variants come and go, the graph stays
+    static = replace(limits, tuned=TunedVariants())
+    names = variants_of(node.declaration, Call(types, node.type, node.attrs, static))
+    return without_split(names[0]) in quant_gemm_tiles(static)
 
 
 @dataclass(eq=False)
@@ -260,13 +279,6 @@ class _Finder:
     def _pinned_device(self, node: Node) -> str | None:
         return self._constraints.pinned_devices.get(node.name)
 
-    def _is_on_host(self, node: Node) -> bool:
-        """Return True if a node is pinned to a CPU, which has no merged kernel."""
-        pinned_device = (self._pinned_device(node) or "").partition(" ")[
-            0
-        ]  # the pipeline position may follow
-        return device_of(pinned_device) == CPU
-
     def _is_inner(self, node: Node, *readers: Node) -> bool:
         """Return True if a value is neither output nor observed, and has exactly these readers."""
         free = node.name not in self._constraints.observed and node.id not in self._ends
@@ -284,7 +296,7 @@ class _Finder:
             and node.type.shape[-1] % COLUMNS == 0
             and self._multiplies_as_asked(node)
             and node.name not in self._constraints.observed
-            and not self._is_on_host(node)
+            and not is_on_cpu(node, self._constraints)
             and (_is_single(node) or self._is_by_coopmats(node))
         )
 
@@ -297,14 +309,8 @@ class _Finder:
 
     def _is_by_coopmats(self, node: Node) -> bool:
         """Return True if cooperative matrices multiply a matmul of many rows on all devices."""
-        limits = self._constraints.limits
-        if limits is None or not limits.coopmat_checked:
-            return False
-        # measured variants come and go, the graph stays
-        static = replace(limits, tuned=TunedVariants())
         types = tuple(self._nodes[i].type for i in node.inputs)
-        names = variants_of(node.declaration, Call(types, node.type, node.attrs, static))
-        return without_split(names[0]) in quant_gemm_tiles(static)
+        return is_by_coopmats(node, types, self._constraints.limits)
 
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""

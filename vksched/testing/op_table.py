@@ -135,6 +135,8 @@ PRECISE = [
     *precise(LONG_K),
     *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS)),
     *merged_linear.ROUNDED,
+    *quantized_linear.ROUNDED,
+    *norm.ROUNDED,
     *merged_linear_rope.ROUNDED,
 ]
 LONGS = derived(CASES, {"int32": "int64"})

@@ -131,6 +131,9 @@ def typical_graph() -> Graph:
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         mixed = {"format": name, PRECISION: MIXED}
         outputs.append(apply("quantized_linear", (some(m, 2048), words), mixed))
+        if m == 512:  # the rows of a norm
+            fp16 = some(m, 2048, dtype=FLOAT16)
+            outputs.append(apply("quantized_linear", (fp16, words), mixed))
     for name in ("q4_K", "q8_0"):
         pair = [some(2048, format_of(name).row_words(2048), dtype=UINT32) for _ in range(2)]
         gated: dict[str, AttrValue] = {"format": name, "normed": True, "gate": "silu"}

@@ -7,7 +7,7 @@ import numpy as np
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.op_sample import OpSample
 
-from .common import Oracle, run_onnx
+from .common import Oracle, run_onnx, stored
 
 
 def layer_norm(case: OpSample) -> NDArray:
@@ -18,7 +18,7 @@ def layer_norm(case: OpSample) -> NDArray:
     rest = [inputs[-1]] if attrs["shifted"] else []
     wide = tuple(x.astype(np.float64) for x in (inputs[0], scale, *rest))
     result = run_onnx("LayerNormalization", wide, {"axis": axis, "epsilon": eps})
-    return np.asarray(result, np.float32)
+    return stored(case, result)
 
 
 def rms_norm(case: OpSample) -> NDArray:
@@ -28,7 +28,7 @@ def rms_norm(case: OpSample) -> NDArray:
         length = np.linalg.norm(rows, axis=-1, keepdims=True)
         value = rows / np.sqrt(length**2 / max(1, rows.shape[-1]) + case.attrs["eps"])  # type: ignore[operator]
     value = value.reshape(x.shape)
-    return np.asarray(value * case.inputs[1] if case.attrs["scaled"] else value, np.float32)
+    return stored(case, value * case.inputs[1] if case.attrs["scaled"] else value)
 
 
 def layer_norm_backward(case: OpSample) -> NDArray:

@@ -13,7 +13,7 @@ from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.testing.op_cases.linalg.quantized_linear import BLOCKS, words
 from vksched.testing.op_cases.op_sample import FunctionSample, OpSample
 
-from .common import FunctionOracle, Oracle
+from .common import FunctionOracle, Oracle, stored
 from .epilogue import with_epilogue
 
 special = pytest.importorskip("scipy.special")
@@ -62,7 +62,7 @@ def merged_linear(case: OpSample) -> NDArray:
         parts = [parts[0] * RATES[gate](parts[0]) * parts[1]]
     if case.attrs.get("stacked"):
         parts = [part.reshape(-1) for part in parts]
-    return np.concatenate(parts, -1).astype(np.float32)
+    return stored(case, np.concatenate(parts, -1))
 
 
 def merged_linear_rope(case: OpSample) -> NDArray:

@@ -156,11 +156,17 @@ def with_epilogue(op: Op) -> Op:
             _without_epilogue(kernel.scratch),
             counters=_without_epilogue(kernel.counters),
             variants=choice if choice is no_variants else _without_epilogue(choice),
-            takes_fp16=lambda call: (
-                fp16_operands(call) if kernel.takes_fp16(call.without_epilogue) else ()
-            ),
+            takes_fp16=lambda call: _takes_fp16(kernel, call),
         ),
     )
+
+
+def _takes_fp16(kernel: Kernel, call: Call) -> tuple[int, ...]:
+    """Return the float16 operands that the kernel accesses directly: a residual, if it is stored as
+    the result is, and the kernel writes that.
+    """
+    own = kernel.takes_fp16(call.without_epilogue)
+    return fp16_operands(call) if OUTPUT in own else own
 
 
 def _without_epilogue(ask: Callable[[Call], T]) -> Callable[[Call], T]:

@@ -35,6 +35,7 @@ from ...ir.precision import PRECISION, PRECISIONS, as_factor, precision_of, roun
 from ...ir.vjp import no_gradient
 from ...topology.limits import Limits
 from ..elementwise.epilogue import with_epilogue
+from ..lowering.fp16_result import stores_fp16, with_fp16_result
 from ..lowering.strides import LOOP_STEPS
 from . import gemv_mixed
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
@@ -43,6 +44,7 @@ from .quant_gemm import (
     QUANT_GEMM_SHADERS,
     quant_gemm,
     quant_gemm_scratch,
+    quant_gemm_takes_fp16,
     quant_gemm_tile,
     with_quant_gemm,
 )
@@ -93,6 +95,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     sizes = [words.shape[0] for words in weights]
     if gate and (len(sizes) != 2 or sizes[0] != sizes[1]):
         raise ShapeError(f"[{NAME}] expected two weights of one size for {gate}, got {sizes}")
+    if stores_fp16(attrs) and not gate:
+        raise ShapeError(f"[{NAME}] expected a gate with a result of float16, got {attrs}")
     if is_stacked(attrs):
         if gate or normed:
             raise ShapeError(f"[{NAME}] expected no gate and no norm with stacked, got {attrs}")
@@ -269,27 +273,35 @@ def merged_shaders(name: str) -> tuple[str, ...]:
 
 register(
     with_epilogue(
-        Op(
-            NAME,
-            _infer,
-            _reference,
-            Kernel(
-                (*merged_shaders("quant_gemv_merged"), *gemv_mixed.SHADERS, *QUANT_GEMM_SHADERS),
-                _lower,
-                quant_gemm_scratch,
-                variants=_variants,
-            ),
-            attrs={
-                "format": FORMAT,
-                "normed": Flag(),
-                "gate": one_of(*GATES),
-                "eps": Float(0.0),
-                PRECISION: Optional(OneOf(PRECISIONS)),
-                "stacked": Optional(Flag()),
-            },
-            operands=(2, 2 + MAX_WEIGHTS),
-            work=_work,
-            cpu=CpuKernel(_cpu, _cut),
+        with_fp16_result(
+            Op(
+                NAME,
+                _infer,
+                _reference,
+                Kernel(
+                    (
+                        *merged_shaders("quant_gemv_merged"),
+                        *gemv_mixed.SHADERS,
+                        *QUANT_GEMM_SHADERS,
+                    ),
+                    _lower,
+                    quant_gemm_scratch,
+                    variants=_variants,
+                    takes_fp16=quant_gemm_takes_fp16,
+                ),
+                attrs={
+                    "format": FORMAT,
+                    "normed": Flag(),
+                    "gate": one_of(*GATES),
+                    "eps": Float(0.0),
+                    PRECISION: Optional(OneOf(PRECISIONS)),
+                    "stacked": Optional(Flag()),
+                },
+                operands=(2, 2 + MAX_WEIGHTS),
+                work=_work,
+                float32_result=True,
+                cpu=CpuKernel(_cpu, _cut),
+            )
         )
     )
 )

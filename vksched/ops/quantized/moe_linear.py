@@ -28,11 +28,12 @@ from ..linalg.matmul import matmul
 from ..linalg.matmul_shaders import SHADERS
 from ..lowering import native_kernels
 from ..reduction.reduce import reduce_sum
+from .dequantize import DEQUANTIZE_SHADERS, dequantize
 from .gguf_formats import FORMAT, format_of, unpacked
 from .moe_linear_kernels import MOE_SHADERS, lower, packed_variants, scratch, variants
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import check_words
-from .quantized_linear import DEQUANTIZE_SHADERS, LINEAR_SHADERS, NATIVE_GEMV, dequantize
+from .quantized_linear import LINEAR_SHADERS, NATIVE_GEMV
 
 MAX_PIECES, MIN_COLUMNS = 16, 32
 """Maximum number of pieces of the columns of a result in numpy, and minimum columns of a piece."""

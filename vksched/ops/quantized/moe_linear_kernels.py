@@ -30,8 +30,9 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, spread
+from .dequantize import dequantize_rows
 from .gemv_rows import several_rows
-from .quantized_linear import GEMV, ROWS, dequantize_rows, has_rows, quant_gemv
+from .quantized_linear import GEMV, ROWS, has_rows, quant_gemv
 
 PLAN, PICKED, PRODUCTS, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and dequantized weights."""

@@ -1,6 +1,7 @@
 """Products of many float rows by quantized weights with cooperative matrices, in one dispatch.
 
     x float32 --round to float16--------> shared memory --+
+    x float16 --------------------------> shared memory --+
     words ----dequantize to float16-----> shared memory --+--> cooperative matrices --> + bias
 
 Each workgroup dequantizes the rows of the weight that its tile needs, so that a weight is read once
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch
-from ...ir.precision import may_round
+from ...common.dtypes import FLOAT16
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
+from ...ir.precision import allows_half
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
     FP16,
@@ -232,6 +234,12 @@ def quant_gemm_scratch(call: Call) -> tuple[int, ...]:
     return (parts * call.output.size,) if parts > 1 else ()
 
 
+def quant_gemm_takes_fp16(call: Call) -> tuple[int, ...]:
+    """Return the float16 operands that these variants access directly: x, and a gated result."""
+    taken = (0, OUTPUT) if quant_gemm_tile(call) else ()
+    return tuple(operand for operand in fp16_operands(call) if operand in taken)
+
+
 def with_quant_gemm(
     call: Call,
     plain: tuple[str, ...],
@@ -270,7 +278,8 @@ def _by_estimate(
 ) -> tuple[str, ...]:
     """Return the variants for a call by their estimated times."""
     rows, runs = _rows(call), call.inputs[0].shape[-1] // RUN
-    if not may_round(call) or min(rows, *sizes) < MIN_SIDE:
+    may_round = call.limits.float16 and allows_half(call.attrs)
+    if not may_round or min(rows, *sizes) < MIN_SIDE:
         return ()
     tiles = quant_gemm_tiles(call.limits)
 
@@ -360,8 +369,13 @@ def quant_gemm(
         operands = (*operands[:4], 0, SCRATCH)
     if rope:
         operands = (*operands[:4], rope.cos, OUTPUT, rope.sin)
-    constants = (*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate))
-    constants += (("ROTARY", 1 + rope.interleaved),) if rope else ()
+    is_fp16 = call.inputs[0].dtype == FLOAT16, call.output.dtype == FLOAT16
+    constants = (
+        *(*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate)),
+        *(("FP16_X", int(is_fp16[0])), ("FP16_RESULT", int(is_fp16[1]))),
+        *((("ROTARY", 1 + rope.interleaved),) if rope else ()),
+    )
+    x_per_word, results_per_word = (1 + each for each in is_fp16)
     columns = sizes[0] if gate else sum(sizes)
     rows = m  # splits are for few tiles
     if parts == 1:
@@ -388,7 +402,8 @@ def quant_gemm(
             push,
             constants,
             shifts=(
-                *(row * k, 0, 0, 0, tables, 0 if stacked else row * columns),
+                *(row * k // x_per_word, 0, 0, 0, tables),
+                0 if stacked else row * columns // results_per_word,
                 *((tables,) if rope else ()),
             ),
             partial=parts > 1,

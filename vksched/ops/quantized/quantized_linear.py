@@ -1,11 +1,9 @@
-"""Quantized weights as stored in a GGUF file: dequantize, and linear layers.
+"""Linear layers with quantized weights as stored in a GGUF file.
 
-    words uint32, 4.5 bits a value -> dequantize -> float32 -> any op
     x, words -> quantized_linear -> x @ dequantize(words).T, without a float32 weight
 
-`quantized_weight` represents such a weight as a float tensor for all ops. The pass
-vksched/passes/fuse_dequantize.py replaces products with it by `quantized_linear`. Layout of the
-words: quant_layout.py.
+The pass vksched/passes/fuse_dequantize.py replaces products with a dequantized weight
+(dequantize.py) by `quantized_linear`. Layout of the words: quant_layout.py.
 """
 
 from __future__ import annotations
@@ -13,19 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
+from ...common.dtypes import FLOAT16, FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ...ir.attr_domains import Int
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece, rows_of_piece
 from ...ir.native_program import Loop, NativeProgram
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
-from ...ir.tensor import Tensor, apply, as_tensor, weight
-from ...ir.vjp import VjpContext, VjpResult, gradient, no_gradient, sum_to
+from ...ir.vjp import VjpContext, VjpResult, gradient, sum_to
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from ..linalg.matmul import matmul
@@ -44,97 +39,12 @@ from ..lowering.variants import COOPMAT
 from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
 from . import gemv_mixed
 from . import quant_gemm as gemm
+from . import quant_gemm_tiled as tiled
+from .dequantize import DEQUANTIZE_SHADERS, dequantize, dequantize_rows
 from .gemv_rows import several_rows
-from .gguf_formats import FORMAT, FORMATS, format_of, pack_u32, unpacked
+from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_layout import RUN, check_words
-
-# -- dequantize ----------------------------------------------------------------------------------
-
-
-def _dequantize_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    (words,), columns = inputs, attrs.as_int("columns")
-    check_words("dequantize", words, format_of(attrs["format"]), columns)
-    return TensorType((*words.shape[:-1], columns), FLOAT32)
-
-
-def _dequantize_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
-
-
-def _dequantize_lower(call: Call) -> tuple[Dispatch, ...]:
-    (words,) = call.inputs
-    if not call.output.size:
-        return ()
-    rows, columns = math.prod(words.shape[:-1]), call.output.shape[-1]
-    return (dequantize_rows(call, (0, OUTPUT), rows, columns),)
-
-
-def dequantize_rows(
-    call: Call,
-    operands: tuple[int, int],
-    rows: int,
-    columns: int,
-    matrices: int = 1,
-    apart: int = 0,
-) -> Dispatch:
-    """Return the dispatch that dequantizes rows of a call's weight.
-
-    operands: words and values. matrices: number of groups of `rows` rows, which start `apart` words
-    from each other; their values are contiguous.
-    """
-    kind = format_of(call.attrs["format"])
-    each = RUN // 4 if call.limits.software else 1
-    (groups, _, _), constants = launch_run(rows * columns // (4 * each), call.limits)
-    constants += (("EACH", each),)
-    shader = reading(f"dequantize_weights_{kind.name.lower()}", call.limits)
-    push = (
-        *(("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns))),
-        *(("matrices", matrices), ("apart", apart)),
-    )
-    down = min(matrices, call.limits.max_groups[1])
-    return Dispatch(shader, operands, (groups, down, 1), push, constants)
-
-
-DEQUANTIZE_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name in FORMATS)
-
-register(
-    Op(
-        "dequantize",
-        _dequantize_infer,
-        _dequantize_reference,
-        Kernel(DEQUANTIZE_SHADERS, _dequantize_lower),
-        attrs={"format": FORMAT, "columns": Int(0)},
-        operands=(1, 1),
-        any_dtype=True,
-        is_dequantize=True,
-    )
-)
-no_gradient("reads packed words, which have no gradient", "dequantize")
-
-
-def dequantize(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
-    """Dequantize weights in the layout of `vs.repack`.
-
-    words: uint32 (..., row words) -> float32 (..., columns). format: e.g. "q4_K".
-    """
-    return apply("dequantize", (as_tensor(words),), {"format": format, "columns": columns}, name)
-
-
-def quantized_weight(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
-    """Return a quantized weight of a GGUF file as a float tensor, without dequantizing it.
-
-    blocks: bytes of a GGUF tensor; they must not change, because the host repacks them for each
-    device. format: e.g. "q4_K", also "f16" and "bf16". shape: (..., n, k), in values -> float32
-    (..., n, k). `vs.linear(x, quantized_weight(...))` and `vs.matmul(..., transpose_b=True)` read a
-    quantized matrix directly, `vs.gather` along axis 0 dequantizes the selected rows. For other
-    ops, each run dequantizes the whole weight.
-    """
-    words = weight(pack_u32(format, blocks, shape), name and f"{name}.words")
-    return dequantize(words, format, shape[-1], name=name)
-
-
-# -- quantized_linear ----------------------------------------------------------------------------
 
 GEMV = {"gemv 1": 1, "gemv 2": 2, "gemv 4": 4}
 """Variants for GPUs: rows of a workgroup."""
@@ -295,7 +205,8 @@ def _variants(call: Call) -> tuple[str, ...]:
         return ()
     plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
     direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
-    plain = (*plain, *direct) if call.limits.software else (*direct, *plain)
+    tiles = tiled.variants(call)
+    plain = (*plain, *direct) if call.limits.software else (*direct, *tiles, *plain)
     own = gemm.with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
@@ -369,6 +280,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return (gemv_mixed.dispatch(call),)
     if gemm.quant_gemm_tile(call):
         return gemm.quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
+    if call.variant in tiled.tiled_quant_gemms(call.limits):
+        return tiled.tiled_quant_gemm(call)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
@@ -465,6 +378,7 @@ LINEAR_SHADERS = (
     *(f"quant_gemv_{name.lower()}" for name in FORMATS),
     *gemv_mixed.SHADERS,
     *gemm.QUANT_GEMM_SHADERS,
+    *tiled.TILED_SHADERS,
     *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
@@ -479,11 +393,13 @@ register(
                 _linear_lower,
                 _scratch,
                 variants=_variants,
+                takes_fp16=gemm.quant_gemm_takes_fp16,
             ),
             attrs={"format": FORMAT},
             operands=(2, 3),
             work=_linear_work,
             roundable_operands=(0,),
+            float32_result=True,
             cpu=CpuKernel(_linear_cpu, _linear_cut),
             native_program=_linear_program,
         )

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...common.dtypes import FLOAT32, NDArray, TensorType, normalize_axis
+from ...common.dtypes import FLOAT16, FLOAT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...ir.attr_domains import Axis, Domains, Flag, Float, one_of
 from ...ir.attrs import Attrs, AttrValue
 from ...ir.cpu_kernel import CpuKernel, Piece, cut_leading, sum_rows
 from ...ir.native_program import NativeProgram, one_loop
-from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, fp16_operands, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.pointwise import MIN_NORMAL, number
 from ..lowering import native_kernels
+from ..lowering.fp16_result import with_fp16_result
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from ..lowering.vec4 import (
     SUBGROUP,
@@ -252,30 +253,47 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
         ("HAS_BETA", int(shifted)),
     )
     shader = f"norm_{call.variant}" if call.variant in (WORKGROUP, SUBGROUP) else "norm"
+    shader += _FP16 * (call.output.dtype == FLOAT16)
     return (Dispatch(shader, operands, groups, push, constants),)
+
+
+def _norm_takes_fp16(call: Call) -> tuple[int, ...]:
+    """Return the result, if the kernel of GPUs writes it as float16."""
+    columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
+    writes = call.limits.float16 and call.variant == WORKGROUP and columns % 4 == 0
+    return (OUTPUT,) if writes and fp16_operands(call) == (OUTPUT,) else ()
 
 
 def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return Work(8.0 * output.size, 2.0 * output.device_bytes)
 
 
-NORM_SHADERS = ("norm", "norm_workgroup", "norm_subgroup")
+_FP16 = "_fp16"
+"""The suffix of the kernel that writes float16."""
+NORM_SHADERS = ("norm", "norm_workgroup", f"norm_workgroup{_FP16}", "norm_subgroup")
 for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
     _tiled_shaders = tuple(
         _tiled_shader(_name, scaled, shifted) for scaled in (False, True) for shifted in _shifts
     )
-    _kernel = Kernel((*NORM_SHADERS, *_tiled_shaders), _norm_lower, variants=_norm_variants)
+    _kernel = Kernel(
+        (*NORM_SHADERS, *_tiled_shaders),
+        _norm_lower,
+        variants=_norm_variants,
+        takes_fp16=_norm_takes_fp16,
+    )
     register(
-        Op(
-            _name,
-            _norm_infer,
-            _norm_reference,
-            _kernel,
-            attrs=norm_attrs(_name),
-            operands=(1, 1 + len(_shifts)),
-            work=_norm_work,
-            cpu=CpuKernel(_norm_cpu, _norm_cut),
-            native_program=_norm_program,
+        with_fp16_result(
+            Op(
+                _name,
+                _norm_infer,
+                _norm_reference,
+                _kernel,
+                attrs=norm_attrs(_name),
+                operands=(1, 1 + len(_shifts)),
+                work=_norm_work,
+                cpu=CpuKernel(_norm_cpu, _norm_cut),
+                native_program=_norm_program,
+            )
         )
     )
 

@@ -316,7 +316,7 @@ class _SplitProgramBuilder:
         kernel = op.cpu
         if kernel is None or not node.type.size:
             return partial(evaluate_reference, self._graph, node.id)
-        halves = not op.any_dtype and any(t.dtype == FLOAT16 for t in types)
+        halves = not op.any_dtype and any(t.dtype == FLOAT16 for t in (node.type, *types))
         compute = partial(compute_into, op) if halves else kernel.compute
         large = max(t.size for t in (node.type, *types)) > kernel.least
         long = op.work(types, node.type, attrs).flops > cpu_kernel.LONG

@@ -14,10 +14,10 @@ from gguf.constants import GGMLQuantizationType
 from ....common.dtypes import WORD_BYTES, NDArray
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, weight
+from ....ops.quantized.dequantize import dequantize as dequantize_weight
+from ....ops.quantized.dequantize import quantized_weight
 from ....ops.quantized.gguf_formats import numbered, pack_u32
 from ....ops.quantized.quant_layout import Format
-from ....ops.quantized.quantized_linear import dequantize as dequantize_weight
-from ....ops.quantized.quantized_linear import quantized_weight
 from ....storage.lazy_array import ORIGINS, ArrayLike, ConcatBytes, FileSlice, lazy_bytes
 from ....storage.model_file import copied
 from ..read.dequantize import dequantize

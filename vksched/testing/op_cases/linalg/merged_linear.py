@@ -4,9 +4,11 @@ squares beyond float32, epilogues.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from ....common.dtypes import NDArray
+from ....common.dtypes import FLOAT16, FLOAT32, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.precision import MIXED
@@ -61,6 +63,18 @@ def _stacked(case: OpSample) -> OpSample:
     return OpSample(case.op, case.inputs, attrs, f"{case.name} stacked")
 
 
+def _as_fp16(case: OpSample) -> OpSample:
+    """Return a case whose result is stored as float16, of rows that keep it within the range."""
+    x, *others = case.inputs
+    attrs = {**case.attrs, "dtype": FLOAT16}
+    return replace(case, inputs=(x / 16, *others), attrs=attrs, name=f"{case.name} to float16")
+
+
+def _of_fp16(case: OpSample) -> OpSample:
+    """Return a case whose rows are stored as float16."""
+    return case.as_dtypes({FLOAT32: FLOAT16})
+
+
 THREE = (32, 16, 48)
 CASES: list[OpSample] = [
     *(merged(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
@@ -79,6 +93,7 @@ CASES: list[OpSample] = [
     merged("q4_K", (3,), 256, THREE, what="zeros", x=floats(3, 256) * 0, eps=0.0),
     _followed(merged("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
     _followed(merged("q4_K", (1,), 256, (16,), False), "silu"),
+    _as_fp16(merged("q4_K", (2,), 256, (16, 16), False, "gelu")),
 ]
 ROUNDED = [
     with_precision(case, MIXED)
@@ -88,6 +103,9 @@ ROUNDED = [
         merged("q6_K", (1,), 2304, (64,) * 2, False, "silu"),
         _followed(merged("q4_K", (1,), 512, (48,)), "add", floats(1, 48, seed=4)),
         _stacked(merged("q4_K", (40,), 256, THREE, False)),
+        _of_fp16(_stacked(merged("q5_K", (40,), 256, THREE, False))),
+        _as_fp16(merged("q8_0", (40,), 256, (32,) * 2, False, "silu")),
+        _of_fp16(_as_fp16(merged("q4_K", (2, 20), 512, (48,) * 2, False, "gelu_tanh"))),
     )
 ]
 """Samples whose rows may be rounded."""
@@ -101,6 +119,9 @@ def _of(*inputs: NDArray, normed: bool = False) -> OpSample:
 ERRORS = [
     ErrorSample(lambda: merged("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
     ErrorSample(lambda: merged("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 quant"),
+    ErrorSample(
+        lambda: _as_fp16(merged("q4_K", (1,), 256, (16,))).result_type(), ShapeError, "a gate"
+    ),
     ErrorSample(
         lambda: merged("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
     ),

@@ -7,12 +7,14 @@ from __future__ import annotations
 import numpy as np
 
 from .... import ops
-from ....common.dtypes import NDArray
+from ....common.dtypes import FLOAT16, FLOAT32, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
+from ....ir.precision import MIXED
 from ....ir.tensor import Tensor, input
 from ....ops.elementwise.epilogue import epilogue_attrs
 from ....ops.quantized.gguf_formats import FORMATS, repack
+from ..conv.precision import with_precision
 from ..op_sample import ErrorSample, FunctionSample, OpSample, floats, ints
 
 SCALES: dict[str, tuple[int, ...]] = {
@@ -177,6 +179,14 @@ CASES: list[OpSample] = [
         "gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"
     ),
 ]
+ROUNDED = [
+    *(with_precision(linear(name, (33, kind.step), 36), MIXED) for name, kind in FORMATS.items()),
+    *(
+        with_precision(case, MIXED).as_dtypes({FLOAT32: FLOAT16})
+        for case in (linear("q4_K", (33, 512), 48), linear("f16", (20, 96), 17, True))
+    ),
+]
+"""Samples of many rows that may be rounded, some of rows that are stored as float16."""
 FUNCTIONS = [
     FunctionSample("quantized_weight", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
     for name in FIRST

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .... import ops
-from ....common.dtypes import NDArray
+from ....common.dtypes import FLOAT16, NDArray
 from ....common.errors import DTypeError, ShapeError
 from ....ir.attrs import AttrValue
 from ....ir.tensor import Tensor, input
@@ -45,6 +47,14 @@ NORM_SHAPES = [
     ((2100, 32), 1),
     ((9, 1024), 1),
 ]
+
+
+def to_fp16(case: OpSample) -> OpSample:
+    """Return a sample whose result is stored as float16."""
+    attrs = {**case.attrs, "dtype": FLOAT16}
+    return replace(case, attrs=attrs, name=f"{case.name} to float16", exact=False)
+
+
 CASES = [
     *(
         norm("layer_norm", shape, axis, scaled, shifted)
@@ -113,6 +123,17 @@ CASES += [
     if case.name != "small eps"
     and (case.inputs[0].shape != (1,) or (case.op == "layer_norm" and not case.attrs["scaled"]))
 ]
+ROUNDED = [
+    to_fp16(case)
+    for case in (
+        *(norm("layer_norm", (2, 3, 11, 7), 2, *flags) for flags in ((True, True), (False, False))),
+        *(norm("rms_norm", shape, 1, True, False) for shape in ((130, 1024), (5, 32))),
+        norm("layer_norm", (0, 8), 1, True, True),
+        *(case for case in CASES if case.name.startswith("scales")),
+    )
+    if case.op != "layer_norm_backward" and case.inputs[0].shape[-1] < 2000
+]
+"""Samples whose results are stored as float16."""
 
 
 def x() -> Tensor:
