@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..common.dtypes import Progress
@@ -225,13 +226,13 @@ class PlanBuilder:
             return plan
         return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
-    def keep(self, plan: Plan, request: Request) -> dict[str, Any] | None:
-        """Return the plan of a request as plain data for `CachedPlan`; None if it cannot be
-        cached.
+    def serializer(self, plan: Plan, request: Request) -> Callable[[], dict[str, Any] | None]:
+        """Return a function that returns the plan of a request as plain data for `CachedPlan`, or
+        None if it cannot be cached.
         """
         if ONE_COPY_NOTE in plan.notes or plan.graph is not request.graph:
-            return None
-        return serialize_cached_plan(plan, self._question(request, small=False))
+            return lambda: None
+        return partial(serialize_cached_plan, plan, self._question(request, small=False))
 
     def _copies(self, small: bool) -> int | str:
         asked = self._settings.copies
