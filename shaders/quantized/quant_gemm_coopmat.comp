@@ -49,6 +49,9 @@ layout(push_constant) uniform Push {
     uint split_runs;
     uint split_words; // from the partial sums of a split to those of the next
 };
+#ifdef Q5_1
+#define LOADS_MUCH true // words of codes, of their highest bits, and of scales
+#endif
 #include "coopmat.glsl"
 #include "epilogue.glsl"
 
