@@ -74,7 +74,7 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
         } \
     } \
     void name##_put() { \
-        if (name##_IDS < SIZE && gl_LocalInvocationID.x >= name##_IDS) return; \
+        if (gl_LocalInvocationID.x >= name##_IDS) return; \
         [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
             const uint to = name##_to + i * name##_TO_NEXT; \
             if (along_k + untransposed != 0u) { \
