@@ -33,8 +33,10 @@ const uint V_LINE = V_EIGHTS + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 8u + 1u;
 const uint FACTORS = MATRIX_N / 4u;
-shared uvec4 k_tile[KEYS * K_LINE]; // of float16, as are the next two; before the keys it holds queries
-shared uvec4 v_tile[KEYS * V_LINE];
+const uint V_TILE = KEYS * K_LINE; // where values begin, behind keys
+const uint KEY_WORDS = KEYS * (K_LINE + V_LINE);
+const uint QUERY_WORDS = ROWS * K_LINE;
+shared uvec4 tiles[KEY_WORDS > QUERY_WORDS ? KEY_WORDS : QUERY_WORDS]; // of float16, as are the weights; queries lie there before keys
 shared uvec4 weights[ROWS * WEIGHTS];
 shared vec4 scores[ROWS * SCORES];
 shared vec4 factors[ROWS * FACTORS]; // of each row, as often as a matrix is wide
@@ -96,11 +98,11 @@ uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high
 #define PUT_VALUES_OF(to, row, eight) PUT_VALUES(to, row, eight)
 #endif
 
-// KEYS rows of q, from row `first` on.
+// ROWS rows of q, from row `first` on.
 void load_queries(uint batch, uint first) {
-    for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
+    for (uint i = gl_LocalInvocationIndex; i < ROWS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = place_q(batch, min(first + i / DEEP_EIGHTS, rows - 1u));
-        PUT_EIGHT(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], QUERY, at, i % DEEP_EIGHTS, depth)
+        PUT_EIGHT(tiles[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], QUERY, at, i % DEEP_EIGHTS, depth)
     }
 }
 
@@ -108,11 +110,11 @@ void load_queries(uint batch, uint first) {
 void load_keys(Segment segment, uint start, uint end) {
     for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = segment.k_at + min(start + i / DEEP_EIGHTS, end - 1u) * segment.k_step;
-        PUT_KEYS_OF(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
+        PUT_KEYS_OF(tiles[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
     }
     for (uint i = gl_LocalInvocationIndex; i < KEYS * V_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = segment.v_at + min(start + i / V_EIGHTS, end - 1u) * segment.v_step;
-        PUT_VALUES_OF(v_tile[i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
+        PUT_VALUES_OF(tiles[V_TILE + i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
     }
 }
 
@@ -129,17 +131,12 @@ void attend(uint batch, uint first, uint part) {
     meet(); // those of the tile before have been read
     if (share == 0u) places[own] = place_result(batch, row, part);
     if (gl_SubgroupInvocationID == 0u) non_finite[gl_SubgroupID] = 0;
+    barrier(); // the tiles before have been read
+    load_queries(batch, first);
+    barrier();
     LEFT own_queries[DEPTHS];
-    for (uint pass = 0u; pass < ROWS; pass += KEYS) {
-        barrier(); // the tiles before have been read
-        load_queries(batch, first + pass);
-        barrier();
-        if (own_first / KEYS * KEYS == pass) {
-            [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
-                const uint from = (own_first - pass) * K_LINE + d * MATRIX_K / 8u;
-                coopMatLoad(own_queries[d], k_tile, from, K_LINE, gl_CooperativeMatrixLayoutRowMajor);
-            }
-        }
+    [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
+        coopMatLoad(own_queries[d], tiles, own_first * K_LINE + d * MATRIX_K / 8u, K_LINE, gl_CooperativeMatrixLayoutRowMajor);
     }
     SUM sums[COLUMNS];
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) sums[c] = SUM(0.0);
@@ -157,7 +154,7 @@ void attend(uint batch, uint first, uint part) {
             SUM products = SUM(0.0);
             [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
                 RIGHT keys_of_step;
-                coopMatLoad(keys_of_step, k_tile, j * K_LINE + d * MATRIX_K / 8u, K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                coopMatLoad(keys_of_step, tiles, j * K_LINE + d * MATRIX_K / 8u, K_LINE, gl_CooperativeMatrixLayoutColumnMajor);
                 products = coopMatMulAdd(own_queries[d], keys_of_step, products);
             }
             coopMatStore(products, scores, own_first * SCORES + j / 4u, SCORES, gl_CooperativeMatrixLayoutRowMajor);
@@ -197,7 +194,7 @@ void attend(uint batch, uint first, uint part) {
             coopMatLoad(own_weights, weights, own_first * WEIGHTS + s / 8u, WEIGHTS, gl_CooperativeMatrixLayoutRowMajor);
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
                 RIGHT values;
-                coopMatLoad(values, v_tile, s * V_LINE + c * MATRIX_N / 8u, V_LINE, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(values, tiles, V_TILE + s * V_LINE + c * MATRIX_N / 8u, V_LINE, gl_CooperativeMatrixLayoutRowMajor);
                 sums[c] = coopMatMulAdd(own_weights, values, sums[c]);
             }
         }

@@ -76,25 +76,38 @@ void add_fp16_sums() {
 // Where a sum begins, in rows and columns of the tile.
 uvec2 own_place() { return uvec2(gl_SubgroupID / SUBGROUPS_ACROSS * OWN_M, gl_SubgroupID % SUBGROUPS_ACROSS * OWN_N); }
 
+// Many sums beside what is loaded for the next step: one depth of matrices after the other, so that Mesa 25 spills no registers on AMD's GPUs.
+#ifndef LOADS_MUCH
+#define LOADS_MUCH false
+#endif
+const bool ONE_BY_ONE = OWN_M * OWN_N > 64u * SUBGROUP_SIZE;
+
+// Adds the products of what shared memory holds to the sums of a subgroup, from step s on.
+void multiply_depth(uint s) {
+    const uvec2 own = own_place();
+    coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA> left[DOWN];
+    [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
+        const uint line = own.x + i * MATRIX_M;
+        if (A_UNTRANSPOSED != 0u) coopMatLoad(left[i], a_tile, s * A_STEP + line / 8u, A_STEP, gl_CooperativeMatrixLayoutColumnMajor);
+        else coopMatLoad(left[i], a_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    [[unroll]] for (uint j = 0u; j < ACROSS; ++j) {
+        coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB> right;
+        const uint line = own.y + j * MATRIX_N;
+        if (B_UNTRANSPOSED != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
+        else coopMatLoad(right, b_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
+            NEAR_SUMS[i * ACROSS + j] = coopMatMulAdd(left[i], right, NEAR_SUMS[i * ACROSS + j]);
+        }
+    }
+}
+
 // Adds the products of what shared memory holds to the sums of a subgroup.
 void multiply() {
-    const uvec2 own = own_place();
-    [[unroll]] for (uint s = 0u; s < TILE_K; s += MATRIX_K) {
-        coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA> left[DOWN];
-        [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
-            const uint line = own.x + i * MATRIX_M;
-            if (A_UNTRANSPOSED != 0u) coopMatLoad(left[i], a_tile, s * A_STEP + line / 8u, A_STEP, gl_CooperativeMatrixLayoutColumnMajor);
-            else coopMatLoad(left[i], a_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutRowMajor);
-        }
-        [[unroll]] for (uint j = 0u; j < ACROSS; ++j) {
-            coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB> right;
-            const uint line = own.y + j * MATRIX_N;
-            if (B_UNTRANSPOSED != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
-            else coopMatLoad(right, b_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
-                NEAR_SUMS[i * ACROSS + j] = coopMatMulAdd(left[i], right, NEAR_SUMS[i * ACROSS + j]);
-            }
-        }
+    if (LOADS_MUCH && ONE_BY_ONE) {
+        [[dont_unroll]] for (uint s = 0u; s < TILE_K; s += MATRIX_K) multiply_depth(s);
+    } else {
+        [[unroll]] for (uint s = 0u; s < TILE_K; s += MATRIX_K) multiply_depth(s);
     }
 }
 

@@ -26,8 +26,11 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
     const uint name##_PASSES = name##_IDS > SIZE ? name##_IDS / SIZE : 1u; \
     const uint name##_READS = (along_k + untransposed != 0u) ? 8u / per : 8u; \
     const uint name##_ACROSS = tile_lines / 8u; \
+    /* from where a pass puts to where the next one does */ \
+    const uint name##_TO_NEXT = along_k != 0u ? SIZE / EIGHTS * LINE : untransposed != 0u ? SIZE / name##_ACROSS * (name##_ACROSS + GAP) : SIZE / (tile_lines / 4u); \
     load name##_read[name##_PASSES * name##_READS]; \
     uint name##_at[name##_PASSES]; \
+    uint name##_to; /* where the first are put */ \
     uint name##_next; /* from the first four of an eight to the second */ \
     uvec2 name##_own(uint pass) { /* the first line in the tile, and the eight or the step */ \
         const uint id = (gl_LocalInvocationID.x + pass * SIZE) % name##_IDS; \
@@ -37,6 +40,8 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
     } \
     void name##_start(uint first, uint line) { \
         const uint last = (lines - 1u) / per * per; \
+        const uvec2 put = name##_own(0u); \
+        name##_to = untransposed != 0u ? put.y * (name##_ACROSS + GAP) + put.x / 8u : put.x * LINE + put.y; \
         name##_next = untransposed != 0u && line + name##_own(0u).x + per > last ? 0u : 1u; \
         [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
             const uvec2 own = name##_own(i); \
@@ -71,8 +76,7 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
     void name##_put() { \
         if (gl_LocalInvocationID.x >= name##_IDS) return; \
         [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
-            const uvec2 own = name##_own(i); \
-            const uint to = untransposed != 0u ? own.y * (name##_ACROSS + GAP) + own.x / 8u : own.x * LINE + own.y; \
+            const uint to = name##_to + i * name##_TO_NEXT; \
             if (along_k + untransposed != 0u) { \
                 tile[to] = eight(name##_read[i * name##_READS], name##_read[i * name##_READS + name##_READS - 1u]); \
             } else { \

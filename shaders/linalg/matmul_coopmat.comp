@@ -20,9 +20,11 @@ layout(constant_id = 11) const uint B_ALONG_N = 1;
 layout(constant_id = 12) const uint UNTRANSPOSED = 0;
 #define A_UNTRANSPOSED (UNTRANSPOSED * (1u - A_ALONG_K))
 #define B_UNTRANSPOSED (UNTRANSPOSED * B_ALONG_N)
+#define LOADS_MUCH (A_UNTRANSPOSED != 0u) // which is read in halves
 #else
 #define A_UNTRANSPOSED 0u
 #define B_UNTRANSPOSED 0u
+#define LOADS_MUCH true
 #endif
 #ifdef ALIGNED
 #define FP16_LOAD uvec4

@@ -59,6 +59,9 @@ layout(push_constant) uniform Push {
     uint head_step; // from a head of results to the next
     uint rotary_pairs;
 };
+#ifdef Q5_1
+#define LOADS_MUCH true // words of codes, of their highest bits, and of scales
+#endif
 #include "coopmat.glsl"
 #include "epilogue.glsl"
 

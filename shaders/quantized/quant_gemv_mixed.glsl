@@ -105,17 +105,18 @@ void store_column(uint column, float value) {
 void main() {
     const uint team = gl_SubgroupID / SPLITS, split = gl_SubgroupID % SPLITS;
     const uint column = (gl_WorkGroupID.x * (SUBGROUPS / SPLITS) + team) * COLUMNS;
-    const uint runs = k / RUN, step = SPLITS * gl_SubgroupSize, last_round = (runs + step - 1u) / step;
-    uint run = split * gl_SubgroupSize + gl_SubgroupInvocationID;
+    const uint runs = k / RUN, step = SPLITS * gl_SubgroupSize;
     const Rows rows = rows_from(column);
-    Run next[MOST_ROWS];
-    float back, sums[MOST_ROWS] = float[](0.0, 0.0, 0.0, 0.0);
-    [[dont_unroll]] for (uint round = 0u; round <= last_round; ++round) { // words are read a round before, while x is staged at first
+    const uint first = split * gl_SubgroupSize + gl_SubgroupInvocationID;
+    Run next[MOST_ROWS]; // words are read a round before, at first while x is staged
+    load_rows(rows, min(first, runs - 1u), next);
+    const float back = stage_row();
+    float sums[MOST_ROWS] = float[](0.0, 0.0, 0.0, 0.0);
+    const uint number = first % 8u;
+    [[dont_unroll]] for (uint run = first; run < runs; run += step) {
         const Run own[MOST_ROWS] = next;
-        load_rows(rows, min(run, runs - 1u), next);
-        if (round == 0u) back = stage_row();
-        else if (run - step < runs) add_run(own, run - step, sums);
-        run += step;
+        load_rows(rows, min(run + step, runs - 1u), next);
+        add_run(own, run, number, sums);
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r] = subgroupAdd(sums[r]);
     if (SPLITS > 1u) {

@@ -130,11 +130,13 @@ spirv_instruction(extensions = ["SPV_VALVE_mixed_float_dot_product"], capabiliti
 float dot2(f16vec2 x, f16vec2 y, float sum);
 #endif
 
-// Adds the products of a run of each row of weights to sums.
-void add_run(Run own[MOST_ROWS], uint run, inout float sums[MOST_ROWS]) {
+// Adds the products of a run of each row of weights to sums. number: of the run in its tile.
+void add_run(Run own[MOST_ROWS], uint run, uint number, inout float sums[MOST_ROWS]) {
     vec2 parts[MOST_ROWS] = vec2[](vec2(0.0), vec2(0.0), vec2(0.0), vec2(0.0));
+    uvec4 next = x_pairs[run]; // read a step before
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
-        const uvec4 x = x_pairs[i * MAX_RUNS + run];
+        const uvec4 x = next;
+        if (i + 1u < PAIRS) next = x_pairs[(i + 1u) * MAX_RUNS + run];
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
 #ifdef DOT2
@@ -146,7 +148,7 @@ void add_run(Run own[MOST_ROWS], uint run, inout float sums[MOST_ROWS]) {
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        const Scales scales = scales_of(own[r], run % 8u);
+        const Scales scales = scales_of(own[r], number);
 #if PARTS == 2
         sums[r] += FINISHED(x, parts[r].x, x_sums[run]) + (FINISHED(y, parts[r].y, x_sums[MAX_RUNS + run]));
 #else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from vksched.passes import RewriteConstraints, optimize
 from vksched.plan.plan import Plan
 from vksched.plan.serialize.plan_request import PlanRequest
 from vksched.planner.planner import answer
-from vksched.storage import content_hash
+from vksched.storage import background_writes, content_hash
 from vksched.storage.model_file import MIN_MAPPED_BYTES, open_model
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Topology
@@ -196,6 +197,36 @@ def test_weights_of_a_file_are_known_by_it_unless_it_may_change_within_a_tick(
     assert np.array_equal(run(model()), right)
     assert np.array_equal(run(model()), right)
     assert work.taken() == (1, 1) and len(files(folder)) == 1
+
+
+# -- writes in the background ----------------------------------------------------------------------
+
+
+def test_compile_does_not_write_the_file_and_close_waits_for_it(
+    folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As does a later compile of the same graph."""
+    monkeypatch.setattr(background_writes, "DELAY_S", 3600.0)
+    writers: list[int] = []
+    write = graph_cache.CachedGraph.write
+
+    def written(*args: Any) -> None:
+        writers.append(threading.get_ident())
+        write(*args)
+
+    monkeypatch.setattr(graph_cache.CachedGraph, "write", written)
+    with vs.Scheduler(["cpu"]) as sched:
+        first = sched.compile(mlp())
+        right = np.array(first(x=X))
+        assert not writers and not files(folder)
+        first.close()
+        again = sched.compile(mlp())
+        assert len(files(folder)) == 1 and work.taken() == (1, 1)
+        assert np.array_equal(np.array(again(x=X)), right)
+        sched.compile(mlp(seed=7))
+        assert len(files(folder)) == 1
+    assert len(files(folder)) == 2
+    assert len(writers) == 2 and threading.get_ident() not in writers
 
 
 # -- graphs of tensors -----------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def round_of(blocks: dict[str, list[str]]) -> list[str]:
     outer = max((loop for loop in loops if main in loop), key=len)
     inner = {at for loop in loops if main not in loop for at in loop}
     barriers = [at for at in outer if any("s_barrier" in line for line in blocks[names[at]])]
-    staging = range(barriers[0], barriers[-1] + 1)
+    staging = range(barriers[0], barriers[-1] + 1) if barriers else ()
     own = (at for at in outer if at not in inner and at not in staging)
     return [line for at in own for line in blocks[names[at]]]
 

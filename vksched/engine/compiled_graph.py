@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -34,13 +34,17 @@ from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, PlanError, VkschedError
 from ..common.fork_guard import Owner
 from ..common.user_warning import warn
-from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closeable
-from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
+from ..runtime.executors.base_executor import (
+    BaseExecutor,
+    CommitFailed,
+    ExecutorClosed,
+    RunResult,
+    close_all,
+)
 from ..runtime.executors.run_record import InFlightSplit, Observers
-from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
 from .plan_builder import PlanBuilder
@@ -48,6 +52,7 @@ from .replan import ReplanReason, ReplanTracker
 from .report.run_history import GraphHistory, PlanOptions
 from .request import Request
 from .run_pool import RunPool
+from .run_recorder import RunRecorder
 
 R = TypeVar("R")
 NO_LOCK = nullcontext()
@@ -56,8 +61,6 @@ MAX_FAILURES = 64
 by another plan. A device is excluded after at most three failures, so more come from devices that
 repeatedly return, or from hosts with wrong reports.
 """
-Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
-"""The outputs of a run, its plan and its stats if known."""
 
 _FROM_INSIDE = (
     "expected a call outside of this graph's own runs, got one from an observer or a sink, which "
@@ -73,7 +76,7 @@ _CLOSED = (
 )
 
 
-class GraphExecutionState:
+class GraphExecutionState(RunRecorder):
     """A compiled graph on the devices of one scheduler.
 
     preparing: builds plans and executors. Its watchdog records each run; if devices are too slow,
@@ -118,8 +121,10 @@ class GraphExecutionState:
         """The current plan."""
         self._ready(progress)
 
-    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
-        """Run once on the calling thread; the arrays must not change until it has finished."""
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> RunResult:
+        """Run once on the calling thread; the arrays must not change until it has finished. The
+        result has no stats yet if its states are still being written (`finish_commit`).
+        """
         self._owner.require("the compiled graph")
         self.require_outside("run")
         me = threading.get_ident()
@@ -149,7 +154,7 @@ class GraphExecutionState:
                 self._workers.add(me)
             try:  # an interrupt may come between any two calls
                 self._inside.add(me)
-                outputs, _ = self._run_until_done(feeds, observers)
+                outputs = self._run_until_done(feeds, observers).outputs
             finally:
                 self._inside.discard(me)
             return then(outputs)
@@ -175,6 +180,12 @@ class GraphExecutionState:
         wait(accepted)
         with self._state:
             self._state.wait_for(lambda: not self._accepted.intersection(accepted))
+        self.finish_commit()
+
+    def finish_commit(self) -> None:
+        """Wait for the states that the last run writes, and so for its statistics."""
+        if self.graph.states:
+            self._states.finish_commit()
 
     def close(self) -> None:
         """Wait for accepted runs, then free the plan's resources; idempotent. A callback of a
@@ -204,11 +215,14 @@ class GraphExecutionState:
             with self._state:
                 self._state.wait_for(lambda: not self._callers and not self._accepted)
             self._pool.close()
-            if self._executor is not None:
-                self._unanswered += self._executor.shutdown()
-            self._release()
-            close_all(self._unanswered)
-            self._closed = True
+            try:
+                self.finish_commit()
+            finally:
+                if self._executor is not None:
+                    self._unanswered += self._executor.shutdown()
+                self._release()
+                close_all(self._unanswered)
+                self._closed = True
         finally:
             with self._state:
                 self._closer = False  # interrupted: the next call closes
@@ -235,7 +249,9 @@ class GraphExecutionState:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
+    def _run_until_done(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None
+    ) -> RunResult:
         """Run until no device fails: each failure excludes one device, or reduces the use of
         memory. A device that fails after all results have arrived costs at most the states that it
         held.
@@ -257,8 +273,9 @@ class GraphExecutionState:
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
-                    settled = executor.plan, executor.devices, results.next_states, failed
-                    broken = self._states.finish_run(*settled) if graph.states else []
+                    broken = self._record_states(executor, results, failed)
+                    if results.commit is not None:
+                        self._states.defer(partial(self._finish_commit, executor, results))
             except ExecutorClosed:
                 continue
             except DeviceError as error:
@@ -268,22 +285,8 @@ class GraphExecutionState:
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     raise
                 continue
-            if broken:
-                with self._changing:
-                    self._faults.record(broken)
-            if results.plan_and_stats is not None:
-                self.history.add(*results.plan_and_stats)
-                if isinstance(executor.plan, DynamicPlan):  # each run creates a new plan
-                    self.plan = results.plan_and_stats[0]
-                self._watch(executor, *results.plan_and_stats)
-            if late is not None:
-                with self._changing:
-                    self._faults.record(executor.take_faults(), executor.devices)
-                if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
-                    raise late
-                with suppress(VkschedError):  # the next run raises it; this one has its results
-                    self._ready()
-            return results.outputs, results.plan_and_stats
+            self._conclude(executor, results, broken, late)
+            return results
 
     def reconsider(self) -> None:
         """Plan again at the next run, because a device has returned."""
@@ -294,17 +297,6 @@ class GraphExecutionState:
         """Release the states of plans that are no longer executed."""
         while self._placed:
             self._states.release(self._placed.pop())
-
-    def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
-        """Record the timings of a run. plan: the executed plan."""
-        own = plan if executor.plan.replicas else executor.plan
-        first = own not in self._watched
-        self._watched.add(own)
-        too_slow = self._preparing.see(plan, stats, first, executor.number)
-        with self._changing:
-            if executor is self._executor and self._quarantine.on_device_failure == "retry":
-                self._stale = self._stale or ("slow" if too_slow else "")
-                self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> BaseExecutor:
         """Return the current executor; build a new one, after all runs in flight, if one of its

@@ -65,6 +65,7 @@ def _build_one(
         # imported only with a cluster
         from ..distributed.driver.cluster_executor import ClusterExecutor
 
-        return ClusterExecutor(plan, hosts.hosts, hosts.transport, context)
+        alone = replace(context, defers_commits=False)  # hosts agree on commits
+        return ClusterExecutor(plan, hosts.hosts, hosts.transport, alone)
     executor.stream = stream
     return executor

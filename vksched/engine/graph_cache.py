@@ -15,9 +15,10 @@ of a file by the file and their position in it, all others by content; a graph o
 written a moment ago is not cached. A `DeferredGraph` names its inputs instead, and is built only if
 there is no file. The code is the list of modules that were loaded: a file written by other modules
 is ignored, and no file is written if a module has changed since it was loaded. The planner checks
-the plan when it is used (planner/plan_cache.py). The cache is optional: if a file is damaged, has
-another format or does not fit the leaves, or if the folder cannot be read or written, the graph is
-rewritten again.
+the plan when it is used (planner/plan_cache.py). Files are written in the background, at the latest
+when the scheduler is closed (storage/background_writes.py). The cache is optional: if a file is
+damaged, has another format or does not fit the leaves, or if the folder cannot be read or written,
+the graph is rewritten again.
 
 The digest detects damage, not tampering: whoever can write to the folder can compute a digest.
 Types are therefore checked, graph and plan are verified like those of untrusted input, and a file
@@ -50,6 +51,7 @@ from ..ir.graph import Graph
 from ..ops.lowering import native_kernels
 from ..passes import RewriteConstraints
 from ..planner.plan_cache import CachedPlan
+from ..storage.background_writes import WRITES
 from ..storage.cache_folder import folder_of, optional_write
 from ..storage.content_hash import is_settled
 from ..storage.disk_cache import DiskCache
@@ -118,6 +120,7 @@ class CachedGraph:
         """Return the rewritten graph with the leaves of this process, and its plan; None if there
         is no valid file. require_ends: raises GraphError if it is not the graph of the request.
         """
+        WRITES.wait(self._name)
         return self._files.get(self._name, partial(self._parse, require_ends))
 
     def _parse(self, require_ends: Callable[[Graph], None], content: bytes) -> CachedPlan | None:
@@ -135,6 +138,28 @@ class CachedGraph:
         """Rename a file whose graph or plan turned out to be invalid, with a warning."""
         self._read = None
         self._files.set_aside(self._name, self._content, why)
+
+    def write_later(
+        self, graph: Graph, plan: Callable[[], Mapping[str, Any] | None], needs_plan: bool
+    ) -> None:
+        """Write a graph that was rewritten or read, in the background.
+
+        Parameters
+        ----------
+        plan
+            Returns its plan; None if it cannot be cached.
+        needs_plan
+            True if nothing is written without a plan.
+        """
+        if self._files.folder is None:
+            return
+
+        def write() -> None:
+            fields = plan()
+            if fields is not None or not needs_plan:
+                self.write(graph, fields)
+
+        WRITES.add(self._name, write)
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
         """Write a graph that was rewritten or read. plan: its plan, if it can be cached."""

@@ -23,6 +23,7 @@ from ..passes import RewriteConstraints
 from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
 from ..planner.plan_cache import DamagedPlan
+from ..storage.background_writes import WRITES
 from .compile_options import CompileOptions, Placements
 from .compiled_graph import GraphExecutionState
 from .executable import CompiledGraph, Result, make_packer
@@ -171,9 +172,8 @@ class GraphRegistry:
             state = GraphExecutionState(preparing, ready, progress)
         cached = ready.cached_plan
         if cached is None or not cached.taken:
-            plan = preparing.keep(state.plan, ready)
-            if cached is None or plan is not None:
-                file.write(ready.graph, plan)
+            plan = preparing.serializer(state.plan, ready)
+            file.write_later(ready.graph, plan, needs_plan=cached is not None)
         return state
 
     def _file_of(self, request: Request) -> CachedGraph:
@@ -241,6 +241,7 @@ class GraphRegistry:
         for each in compiled:
             # if another thread closes it: waits for that, or returns at once in a callback
             each.close()
+        WRITES.wait()
         return all(each.closed for each in compiled)
 
     def _forget(self, run: CompiledGraph, key: object, entry: _Entry) -> None:

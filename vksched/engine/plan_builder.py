@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..common.dtypes import Progress
@@ -225,13 +226,11 @@ class PlanBuilder:
             return plan
         return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
-    def keep(self, plan: Plan, request: Request) -> dict[str, Any] | None:
-        """Return the plan of a request as plain data for `CachedPlan`; None if it cannot be
-        cached.
-        """
+    def serializer(self, plan: Plan, request: Request) -> Callable[[], dict[str, Any] | None]:
+        """Return a function that returns a plan as plain data; None if it cannot be cached."""
         if ONE_COPY_NOTE in plan.notes or plan.graph is not request.graph:
-            return None
-        return serialize_cached_plan(plan, self._question(request, small=False))
+            return lambda: None
+        return partial(serialize_cached_plan, plan, self._question(request, small=False))
 
     def _copies(self, small: bool) -> int | str:
         asked = self._settings.copies
@@ -292,7 +291,10 @@ class PlanBuilder:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
         devices, timeout_s = self.opened.devices, self._settings.timeout_s
-        context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
+        defers = self.quarantine.on_device_failure == "retry"  # else a run raises its own errors
+        context = ExecutorContext(
+            devices, self.trace, timeout_s, progress, self._numbers, defers_commits=defers
+        )
         self.states.place(plan, devices)
         try:
             executor = build_executor(plan, numbers, context, self.opened.hosts, stream)

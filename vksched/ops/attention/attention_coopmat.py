@@ -71,9 +71,10 @@ class AttentionCoopmat:
 
     def shared_bytes(self, depth: int, columns: int) -> int:
         deep, wide = self.matrices(depth, columns)
-        keys = 2 * self.keys * (deep * self.shape[2] + wide * self.shape[1] + 16)
+        query, value = 2 * (deep * self.shape[2] + 8), 2 * (wide * self.shape[1] + 8)
+        tiles = max(self.rows * query, self.keys * (query + value))
         row = 2 * (self.keys + 8) + 4 * (self.keys + 4) + 4 * self.shape[1] + 12
-        return keys + self.rows * row
+        return tiles + self.rows * row
 
     def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
         """Return the specialization constants for `columns` of v, whose row stride is `row`.
