@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vksched.common.errors import SamplingError, ShapeError
-from vksched.generation.logprobs import sequence_logprobs, token_logprobs
+from vksched.generation.logprobs import token_logprobs
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -38,17 +38,6 @@ def test_they_are_those_of_a_log_softmax(seed: int, size: int, count: int, has_t
     order = sorted(range(size), key=lambda each: (-logits[each], each))[:count]
     assert [each for each, _ in found.top] == order
     np.testing.assert_allclose([p for _, p in found.top], expected[order], rtol=1e-13, atol=1e-13)
-
-
-def test_a_row_of_a_batch_has_the_same_numbers() -> None:
-    logits = np.random.default_rng(0).standard_normal((5, 3000)).astype(np.float32)
-    tokens = [7, 0, 2999, 5, 5]
-    found = list(sequence_logprobs(logits, tokens, 3))
-    assert found == [
-        token_logprobs(row.copy(), token, 3) for row, token in zip(logits, tokens, strict=True)
-    ]
-    with pytest.raises(ShapeError, match=r"shape \(4, vocabulary\), got \(5, 3000\)"):
-        sequence_logprobs(logits, tokens[:4])
 
 
 def test_huge_logits_do_not_overflow() -> None:

@@ -46,7 +46,7 @@ def lone_answer(
     logprobs: list[Logprob | None] = []
     reason = "length"
     while len(logprobs) < request.max_tokens:
-        token = request.sampling.choose(logits, text)
+        token = request.sampling.choose(logits, text, prompt_tokens=len(request.prompt))
         if token in ends:
             reason = "stop"
             break

@@ -7,7 +7,6 @@ The logits are those of the model, before all sampling parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,25 +48,6 @@ def token_logprobs(logits: Logits, token: int, count: int = 0) -> TokenLogprobs:
     ids = _most_likely(logits, min(count, len(logits)))
     top = tuple((each, float(logits[each]) - largest_logit - log_sum) for each in ids)
     return TokenLogprobs(token, float(logits[token]) - largest_logit - log_sum, top)
-
-
-def sequence_logprobs(
-    logits: Logits, tokens: Sequence[int], count: int = 0
-) -> Iterator[TokenLogprobs]:
-    """Yield the log-probabilities of tokens by the rows of logits before them.
-
-    logits: (n, vocabulary); row i is the model's output before tokens[i].
-
-    Raises
-    ------
-    ShapeError
-        The numbers of rows and tokens differ.
-    """
-    if logits.ndim != 2 or len(logits) != len(tokens):
-        raise ShapeError(
-            f"[logprobs] expected logits of shape ({len(tokens)}, vocabulary), got {logits.shape}"
-        )
-    return (token_logprobs(row, token, count) for row, token in zip(logits, tokens, strict=True))
 
 
 def _log_sum(logits: Logits) -> tuple[float, float]:

@@ -31,6 +31,23 @@ def test_an_answer_equals_a_plain_loop(prompt: int, max_tokens: int) -> None:
     assert rounded(found) == rounded(lone_answer(SimulatedSteps(), request))
 
 
+def test_penalties_count_generated_tokens_only() -> None:
+    penalized = Sampling(temperature=0, presence_penalty=2.0, frequency_penalty=2.0)
+    repeats = 0
+    for first in range(10):
+        prompt = tuple(range(first, first + 40))
+        plain, found = (
+            [o.token for o in InlineEngine().submit(prompt, 8, sampling=sampling)]
+            for sampling in (GREEDY, penalized)
+        )
+        assert found[0] == plain[0]
+        repeats += len(plain) - len(set(plain))
+        assert len(set(found)) >= len(set(plain))
+        request = CompletionRequest(prompt, 8, sampling=penalized)
+        assert found == lone_answer(SimulatedSteps(), request)[0]
+    assert repeats
+
+
 def test_an_end_token_ends_the_answer() -> None:
     tokens = [o.token for o in InlineEngine().submit([1, 2], 20, sampling=GREEDY)]
     end = tokens[5]

@@ -18,6 +18,7 @@ from concurrent.futures import wait
 
 from ...common.errors import StateLost, VkschedError
 from ..completion import CompletionRequest
+from ..logprobs import token_logprobs
 from ..step_runner import Logits, StepRunner
 from .batch_scheduler import BatchScheduler, Running
 from .check_request import check_request
@@ -26,7 +27,6 @@ from .engine_metrics import EngineMetrics, Observer
 from .next_token import MASK_POLL_S, choose_token, is_mask_ready, token_output
 from .request_state import RequestState
 from .slot import Slot, SlotStatus
-from .token_logprobs import token_logprobs
 
 MAX_LOSSES = 8
 """The maximum number of lost caches without a generated token before running requests fail."""

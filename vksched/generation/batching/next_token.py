@@ -8,10 +8,10 @@ import numpy as np
 
 from ...common.errors import SamplingError
 from ..completion import TokenOutput
+from ..logprobs import token_logprobs
 from ..step_runner import Logits
 from .constraint_thread import Mask
 from .request_state import RequestState
-from .token_logprobs import token_logprobs
 
 MASK_WAIT_S = 0.005
 """The time for which a step waits for a mask; other requests go on if it takes longer."""
@@ -38,7 +38,8 @@ def choose_token(state: RequestState, logits: Logits) -> int | None:
         if mask is None:
             return None
         logits = masked(logits, mask)
-    token = state.request.sampling.choose(logits, state.text)
+    request = state.request
+    token = request.sampling.choose(logits, state.text, prompt_tokens=len(request.prompt))
     return None if token in state.ends else token
 
 
