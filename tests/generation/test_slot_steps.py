@@ -88,8 +88,8 @@ def test_rows_go_to_other_slots_and_to_the_host(
 ) -> None:
     steps, text = SlotSteps(scheds[0], model_and_weights[0], 64, 3, cache_type=cache_type), TEXTS[2]
     steps.prefill(2, text[:-1], 0)
-    kept = steps.read_rows(2, len(text) - 1)
-    assert all(rows.shape[1] == len(text) - 1 for rows in kept)
+    rows_of_host = steps.read_rows(2, len(text) - 1)
+    assert all(rows.shape[1] == len(text) - 1 for rows in rows_of_host)
     steps.copy_rows(2, 0, len(text) - 1)
     last = steps.decode([2], text[-1:], [len(text) - 1])
     np.testing.assert_array_equal(steps.decode([0], text[-1:], [len(text) - 1]), last)
@@ -98,7 +98,7 @@ def test_rows_go_to_other_slots_and_to_the_host(
     ):
         np.testing.assert_array_equal(one, other)
     steps.forget()
-    steps.write_rows(1, kept)
+    steps.write_rows(1, rows_of_host)
     np.testing.assert_array_equal(steps.decode([1], text[-1:], [len(text) - 1]), last)
     steps.close()
 

@@ -95,7 +95,7 @@ class CacheRows:
             with name_scope(name.rpartition(".")[0]):
                 block = self._block_of(name, source, start)
                 updates[self._cache.states[name]] = self._written(name, block, target, start)
-        return self._kept(start + 0, updates)
+        return self._stored(start + 0, updates)
 
     @cached_property
     def _read_graph(self) -> CompiledGraph:
@@ -104,7 +104,7 @@ class CacheRows:
         for name in self._names:
             with name_scope(name.rpartition(".")[0]):
                 blocks.append(self._block_of(name, source, start))
-        return self._kept(blocks, {})
+        return self._stored(blocks, {})
 
     @cached_property
     def _write_graph(self) -> CompiledGraph:
@@ -116,9 +116,9 @@ class CacheRows:
             block = input(f"rows.{name}", (1, heads, self._block, width), dtype)
             with name_scope(name.rpartition(".")[0]):
                 updates[self._cache.states[name]] = self._written(name, block, target, start)
-        return self._kept(start + 0, updates)
+        return self._stored(start + 0, updates)
 
-    def _kept(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
+    def _stored(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
         self._compiled.append(self._compile(outputs, updates))
         return self._compiled[-1]
 
