@@ -4,8 +4,8 @@
 
 The kernel rotates its results before it stores them (shaders/include/rotary.glsl), so a decode step
 has no dispatch and no barrier for the rotary embedding. Each workgroup computes both halves of the
-pairs of its columns. The pass vksched/passes/fuse_linears.py creates this op for single rows; it is
-not part of the public API. Examples: tests/passes/test_fuse_linears.py.
+pairs of its columns. The pass vksched/passes/fuse_linears.py creates this op for few rows, of one
+token each; it is not part of the public API. Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,20 @@ from ...ir.cpu_kernel import CpuKernel
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, get_op, register
 from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
+from ..linalg.matmul_kernels import MAX_GEMV_ROWS
+from . import gemv_mixed
 from .gguf_formats import FORMAT
-from .merged_linear import MAX_WEIGHTS, MERGED_BUFFERS, lower_merged, merged_shaders
+from .merged_linear import (
+    MAX_WEIGHTS,
+    MERGED_BUFFERS,
+    cpu_products,
+    few_rows_variants,
+    lower_merged,
+    merge,
+    merged_shaders,
+    product_of,
+    products,
+)
 from .merged_linear import NAME as MERGED
 
 NAME, ROTARY = "merged_linear_rope", "rotary_embedding"
@@ -45,7 +57,8 @@ def has_rope_kernel(head_size: int, rotary_dim: int, interleaved: bool) -> bool:
 @lru_cache(maxsize=4096)
 def _parted(attrs: Attrs) -> tuple[Attrs, Attrs]:
     """Return the attributes of the merged products, and of the rotary embedding."""
-    own = {name: attrs[name] for name in ("format", "normed", "eps", PRECISION) if name in attrs}
+    shared = "format", "normed", "eps", "stacked", PRECISION
+    own = {name: attrs[name] for name in shared if name in attrs}
     rope = {name: attrs[name] for name in ("interleaved", "rotary_dim")}
     return Attrs({**own, "gate": ""}), Attrs(rope)
 
@@ -57,11 +70,12 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     result = get_op(MERGED).infer(tuple(own), _parted(attrs)[0])
     if any(t.dtype != FLOAT32 for t in (cos, sin)):
         raise DTypeError(f"[{NAME}] expected cos and sin of float32, got {cos} and {sin}")
-    if math.prod(result.shape[:-1]) != 1:
-        raise ShapeError(f"[{NAME}] expected one row, got {inputs[0].shape}")
-    if any(t.shape != (1, rotary_dim // 2) for t in (cos, sin)):
+    rows, pairs = math.prod(own[0].shape[:-1]), rotary_dim // 2
+    if not 0 < rows <= MAX_GEMV_ROWS:
+        raise ShapeError(f"[{NAME}] expected 1 to {MAX_GEMV_ROWS} rows, got {inputs[0].shape}")
+    if any(t.shape not in ((rows, pairs), (rows, 1, pairs)) for t in (cos, sin)):
         raise ShapeError(
-            f"[{NAME}] expected cos and sin of shape {(1, rotary_dim // 2)}, got {cos.shape} and "
+            f"[{NAME}] expected cos and sin of shape {(rows, pairs)}, got {cos.shape} and "
             f"{sin.shape}"
         )
     if not has_rope_kernel(size, rotary_dim, attrs.as_bool("interleaved")):
@@ -69,11 +83,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             f"[{NAME}] expected heads of a multiple of {HEAD_STEP} values and up to as many "
             f"rotated ones, in whole vec4s unless interleaved, got {size} and {rotary_dim}"
         )
-    if rotated > result.shape[-1]:
-        raise ShapeError(
-            f"[{NAME}] expected at most {result.shape[-1]} rotated columns, got {rotated}"
-        )
     sizes = [words.shape[0] for words in own[1 + attrs.as_bool("normed") :]]
+    if rotated > sum(sizes):
+        raise ShapeError(f"[{NAME}] expected at most {sum(sizes)} rotated columns, got {rotated}")
     if any(end % size for end in accumulate(sizes) if end < rotated):
         raise ShapeError(
             f"[{NAME}] expected rotated heads of {size} values within one weight each, got weights "
@@ -82,41 +94,60 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return result
 
 
-def _rotate(result: NDArray, cos: NDArray, sin: NDArray, attrs: Attrs) -> None:
-    """Rotate the first heads of a result in place."""
-    heads, size = attrs.as_int("heads"), attrs.as_int("head_size")
-    flat = result.reshape(-1)[: heads * size]
-    x = np.array(flat).reshape(1, heads, 1, size)
-    flat[:] = get_op(ROTARY).reference((x, cos, sin), _parted(attrs)[1]).reshape(-1)
+def _rotated(parts: list[NDArray], cos: NDArray, sin: NDArray, attrs: Attrs) -> list[NDArray]:
+    """Return products by each weight with their first heads rotated."""
+    size, rest, out = attrs.as_int("head_size"), attrs.as_int("heads"), []
+    rope = _parted(attrs)[1]
+    tables = [table.reshape(-1, 1, table.shape[-1]) for table in (cos, sin)]
+    for part in parts:
+        part = np.array(part)
+        heads = min(rest, part.shape[-1] // size)
+        own = part.reshape(-1, part.shape[-1])[:, : heads * size]
+        x = own.reshape(len(own), heads, 1, size)
+        own[...] = get_op(ROTARY).reference((x, *tables), rope).reshape(own.shape)
+        rest -= heads
+        out.append(part)
+    return out
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     *own, cos, sin = inputs
-    result = np.array(get_op(MERGED).reference(tuple(own), _parted(attrs)[0]))
-    _rotate(result, cos, sin, attrs)
-    return result
+    merged = _parted(attrs)[0]
+    return merge(_rotated(products(tuple(own), merged), cos, sin, attrs), merged)
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     *own, cos, sin = inputs
-    merged = get_op(MERGED).cpu
-    assert merged is not None
-    result = np.empty(out.shape, np.float32)
-    merged.compute(tuple(own), _parted(attrs)[0], result)
-    _rotate(result, cos, sin, attrs)
-    out[...] = result
+    merged = _parted(attrs)[0]
+    parts = _rotated(cpu_products(tuple(own), merged), cos, sin, attrs)
+    out[...] = merge(parts, merged).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return get_op(MERGED).work(inputs[:-2], output, _parted(attrs)[0])
 
 
+def _product(call: Call) -> gemv_mixed.Product:
+    """Return the product of a call."""
+    size, count = call.attrs.as_int("head_size"), len(call.inputs)
+    rope = gemv_mixed.Rope(
+        tables=(count - 2, count - 1),
+        columns=call.attrs.as_int("heads") * size,
+        head_size=size,
+        pairs=call.attrs.as_int("rotary_dim") // 2,
+        interleaved=call.attrs.as_bool("interleaved"),
+    )
+    return product_of(call, rope=rope)
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    return few_rows_variants(NAME, call, _product(call), _variants)
+
+
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    size, pairs = call.attrs.as_int("head_size"), call.attrs.as_int("rotary_dim") // 2
-    rotated = call.attrs.as_int("heads") * size
-    rope = ("rotated", rotated), ("head_size", size), ("rotary_pairs", pairs)
-    constants = (("INTERLEAVED", int(call.attrs.as_bool("interleaved"))),)
-    return lower_merged(call, 0, rope, constants)
+    if call.variant in gemv_mixed.VARIANTS:
+        return (gemv_mixed.dispatch(call, _product(call)),)
+    return lower_merged(call, _product(call))
 
 
 register(
@@ -124,7 +155,11 @@ register(
         NAME,
         _infer,
         _reference,
-        Kernel(merged_shaders("quant_gemv_merged_rope"), _lower),
+        Kernel(
+            (*merged_shaders("quant_gemv_merged_rope"), *gemv_mixed.ROPE_SHADERS),
+            _lower,
+            variants=_variants,
+        ),
         attrs={
             "format": FORMAT,
             "normed": Flag(),
@@ -133,6 +168,7 @@ register(
             "head_size": Int(1),
             "rotary_dim": Int(2),
             "interleaved": Flag(),
+            "stacked": Optional(Flag()),
             PRECISION: Optional(OneOf(PRECISIONS)),
         },
         operands=(4, 4 + MAX_WEIGHTS),

@@ -53,12 +53,14 @@ def _quantized_linear(call: Sharded) -> Iterable[Factor]:
 
 @sharding("merged_linear")
 def _merged_linear(call: Sharded) -> Iterable[Factor]:
+    if merged_linear.is_stacked(call.attrs):
+        return
     for axis in range(call.inputs[0].rank - 1):
         whole = (REPLICATE,) * (len(call.inputs) - 1)
         yield Factor((axis, *whole), axis, call.inputs[0].shape[axis])
 
 
-no_sharding("takes one row; its columns share the rotary embedding of heads", "merged_linear_rope")
+no_sharding("takes few rows; its columns share the rotary embedding of heads", "merged_linear_rope")
 
 
 @sharding("moe_linear")

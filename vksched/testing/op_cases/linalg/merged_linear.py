@@ -56,7 +56,7 @@ def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSam
 
 
 def _stacked(case: OpSample) -> OpSample:
-    """Return a case whose products follow each other, for devices with cooperative matrices."""
+    """Return a case whose products follow each other."""
     attrs = dict(case.attrs) | {"stacked": True}
     return OpSample(case.op, case.inputs, attrs, f"{case.name} stacked")
 
@@ -79,6 +79,7 @@ CASES: list[OpSample] = [
     merged("q4_K", (3,), 256, THREE, what="zeros", x=floats(3, 256) * 0, eps=0.0),
     _followed(merged("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
     _followed(merged("q4_K", (1,), 256, (16,), False), "silu"),
+    *(_stacked(merged("q4_K", (rows, 1), 512, THREE, rows > 2)) for rows in (2, 3, 8)),
 ]
 ROUNDED = [
     with_precision(case, MIXED)
@@ -88,6 +89,8 @@ ROUNDED = [
         merged("q6_K", (1,), 2304, (64,) * 2, False, "silu"),
         _followed(merged("q4_K", (1,), 512, (48,)), "add", floats(1, 48, seed=4)),
         _stacked(merged("q4_K", (40,), 256, THREE, False)),
+        _stacked(merged("q4_K", (3, 1), 512, THREE)),
+        merged("q8_0", (8, 1), 512, (80,) * 2, True, "silu"),
     )
 ]
 """Samples whose rows may be rounded."""

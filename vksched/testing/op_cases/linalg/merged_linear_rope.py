@@ -4,6 +4,7 @@ three weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +29,13 @@ def rope(
     k: int = 0,
     normed: bool = True,
 ) -> OpSample:
-    """Return merged products of one row, whose first `heads` heads are rotated."""
+    """Return merged products of few rows, whose first `heads` heads are rotated."""
     case = merged(name, lead, k or FORMATS[name].step, sizes, normed)
-    angles = floats(1, rotary_dim // 2, seed=7)
+    rows = math.prod(lead)
+    angles = floats(rows, rotary_dim // 2, seed=7)
     attrs = {key: value for key, value in case.attrs.items() if key != "gate"}
+    if rows > 1:
+        attrs["stacked"] = True
     attrs |= {"heads": heads, "head_size": head_size}
     attrs |= {"rotary_dim": rotary_dim, "interleaved": interleaved}
     what = f"{case.name} {heads} heads of {head_size}, {rotary_dim} {'in' * interleaved}"
@@ -56,9 +60,16 @@ CASES: list[OpSample] = [
     rope("q8_0", (64, 48, 16), 2, 32, 32, False),
     rope("q8_0", (96, 16), 2, 32, 32, False),
     rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
+    *(rope("q4_K", (64, 32, 32), 3, 32, 32, way, lead=(3, 1)) for way in BOTH),
+    rope("q8_0", (96, 48), 6, 24, 16, False, lead=(8, 1), normed=False),
+    rope("q4_K", (64, 32), 2, 32, 32, False, lead=(2,)),
 ]
 
-ROUNDED = [with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way), MIXED) for way in BOTH]
+ROUNDED = [
+    with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way, lead=(rows, 1)), MIXED)
+    for way in BOTH
+    for rows in (1, 3)
+]
 """Samples whose rows may be rounded."""
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
 ERRORS = [
@@ -72,9 +83,9 @@ ERRORS = [
         lambda: rope("q4_K", (64,), 2, 32, 12, False).result_type(), ShapeError, "whole vec4s"
     ),
     ErrorSample(
-        lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(2,)).result_type(),
+        lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(9,)).result_type(),
         ShapeError,
-        "one row",
+        "1 to 8 rows",
     ),
     ErrorSample(
         lambda: replace(
