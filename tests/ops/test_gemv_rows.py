@@ -19,7 +19,6 @@ from vksched.ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from vksched.ops.lowering.variants import call_key
 from vksched.ops.quantized.gemv_rows import WITH_DOT, family_of, rows_at_a_time
 from vksched.ops.quantized.gguf_formats import FORMATS
-from vksched.ops.quantized.merged_linear import has_int8_kernel
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.precision import with_precision
@@ -220,7 +219,7 @@ def test_rows_with_a_residual_have_the_same_bits(runner: Runner, precision: str)
 @pytest.mark.parametrize("name", WITH_DOT)
 def test_rows_of_int8_have_the_same_bits(runner: Runner, name: str) -> None:
     limits = as_gpu(runner, integer_dot_fast=True)
-    if not has_int8_kernel(limits, name, 1024):
+    if not limits.integer_dot:
         pytest.skip("the device has no integer dot products")
     for case in (
         linear(name, (1, 1024), 37, True),
