@@ -15,8 +15,8 @@ import vksched as vs
 from vksched.ir.attrs import AttrValue
 from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import epilogue_attrs
+from vksched.ops.quantized.gemv_rows import DOT, WITH_DOT
 from vksched.ops.quantized.gguf_formats import FORMATS
-from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check, lowering_of
 from vksched.testing.op_cases.linalg.merged_linear import merged
