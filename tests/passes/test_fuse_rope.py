@@ -28,7 +28,6 @@ GPU = Limits(
     coopmat_checked=True,
 )
 K, ROWS, SIZE = 256, 100, 32
-X = vs.input("x", (1, ROWS, K))
 START = vs.input("start", (), "int32")
 
 
@@ -37,19 +36,25 @@ def values(*shape: int, seed: int = 0) -> NDArray:
 
 
 def prompt(
-    rotated: int = 2, dims: int = SIZE, apart: bool = False, read: bool = False
+    rotated: int = 2,
+    dims: int = SIZE,
+    apart: bool = False,
+    read: bool = False,
+    rows: int = ROWS,
+    x: vs.Tensor | None = None,
 ) -> dict[str, vs.Tensor]:
     """Heads of three products, the first `rotated` of them with rotary embedding.
 
     apart: each has tables of its own. read: something else reads the heads before they rotate.
     """
-    places = START + vs.arange(ROWS)
+    x = vs.input("x", (1, rows, K)) if x is None else x
+    places = START + vs.arange(rows)
     built = {}
-    stored = [vs.weight(values(ROWS + 8, dims // 2, seed=seed)) for seed in range(6)]
+    stored = [vs.weight(values(rows + 8, dims // 2, seed=seed)) for seed in range(6)]
     for number, count in enumerate((4, 2, 2)):
         n = count * SIZE
         w = vs.dequantize(vs.weight(words("q4_K", n, K, number)), "q4_K", K)
-        y = vs.transpose(vs.reshape(vs.linear(X, w), (1, ROWS, count, SIZE)), (0, 2, 1, 3))
+        y = vs.transpose(vs.reshape(vs.linear(x, w), (1, rows, count, SIZE)), (0, 2, 1, 3))
         if read:
             built[f"read{number}"] = vs.tanh(y)
         if number < rotated:
@@ -77,7 +82,7 @@ def test_the_product_of_a_prompt_rotates_its_heads() -> None:
     ops = ops_of(graph)
     assert not {"transpose", "rotary_embedding", "merged_linear"} & {*ops}
     (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
-    assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["stacked"]
+    assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["by_heads"]
 
 
 @pytest.mark.parametrize("rotated", [1, 2, 3])
@@ -122,6 +127,15 @@ def test_others_keep_their_transposes(outputs: dict[str, vs.Tensor]) -> None:
 def test_devices_without_cooperative_matrices_keep_theirs() -> None:
     for limits in (replace(GPU, matrices=()), replace(GPU, software=True)):
         assert "merged_linear_rope" not in ops_of(graph_of(prompt(), limits))
+
+
+@pytest.mark.parametrize("rows", [2, 8, 9, 15])
+def test_prompts_of_few_rows_keep_theirs(rows: int) -> None:
+    """GEMV kernels multiply up to eight rows; those of less than a matrix stay apart."""
+    graph = graph_of(prompt(rows=rows))
+    ops = ops_of(graph)
+    assert "merged_linear_rope" not in ops and ops.count("transpose") == 3
+    assert ("merged_linear" in ops) == (rows <= 8)
 
 
 def test_observed_values_stay() -> None:
