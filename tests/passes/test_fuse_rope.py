@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,9 +66,7 @@ def prompt(
     return built
 
 
-def graph_of(
-    outputs: Mapping[str, vs.Tensor], limits: Limits = GPU, **constraints: frozenset[str]
-) -> Graph:
+def graph_of(outputs: Mapping[str, vs.Tensor], limits: Limits = GPU, **constraints: Any) -> Graph:
     graph, _ = vs.build_graph(outputs)
     graph = set_precision(graph, {node.id: "mixed" for node in graph.nodes})
     return optimize(graph, RewriteConstraints(limits=limits, **constraints))
@@ -83,6 +82,18 @@ def test_the_product_of_a_prompt_rotates_its_heads() -> None:
     assert not {"transpose", "rotary_embedding", "merged_linear"} & {*ops}
     (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
     assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["by_heads"]
+
+
+def test_heads_of_one_device_are_rotated() -> None:
+    """Layers on several devices have a pin each; nodes that passes create have none."""
+    outputs = prompt()
+    built, _ = vs.build_graph(outputs)
+    pins = {node.name: "gpu:0" for node in built.nodes}
+    placed = graph_of(outputs, pinned_devices=pins)
+    assert "merged_linear_rope" in ops_of(placed)
+    assert not {"transpose", "rotary_embedding"} & {*ops_of(placed)}
+    apart = graph_of(outputs, pinned_devices={**pins, "rotated1": "gpu:1"})
+    assert "merged_linear_rope" not in ops_of(apart)
 
 
 @pytest.mark.parametrize("rotated", [1, 2, 3])

@@ -110,10 +110,13 @@ def _match(
     constraints: RewriteConstraints,
 ) -> _Heads | None:
     """Return the heads of a product, or None if other nodes read its results otherwise."""
-    pin = constraints.pinned_devices.get(product.name)
+    created = (MERGED, "slice")
+    """Nodes of fuse_linears.py, which have the pin of their weights and none of their own."""
+    pinned = constraints.pinned_devices
+    pin = pinned.get(graph.nodes[product.inputs[-1]].name)
 
     def is_inner(node: Node) -> bool:
-        here = constraints.pinned_devices.get(node.name) == pin
+        here = node.op in created or pinned.get(node.name) == pin
         return here and node.name not in constraints.observed
 
     parts = sorted(readers[product.id], key=lambda node: _begin(node))
