@@ -11,7 +11,7 @@ from lone_answers import lone_answer, rounded, streamed_answer
 from simulated_steps import SimulatedSteps
 
 import vksched as vs
-from vksched.common.errors import SamplingError
+from vksched.common.errors import EngineError, SamplingError
 from vksched.generation.completion import CompletionRequest
 from vksched.generation.sampling import Sampling
 
@@ -236,10 +236,31 @@ def test_an_error_of_a_decode_step_ends_its_requests() -> None:
     streams = [engine.submit([1], 5), engine.submit([2], 5)]
     for stream in streams:
         next(stream)
-        with pytest.raises(vs.VkschedError, match="got RuntimeError: broken; try the request"):
+        with pytest.raises(
+            EngineError, match="got RuntimeError: broken; try the request"
+        ) as caught:
             next(stream)
+        assert isinstance(caught.value.__cause__, RuntimeError)
     assert len(list(engine.submit([2], 3))) == 3
     assert engine.core.counters().finished == {"error": 2, "length": 1}
+
+
+def test_an_error_of_a_device_keeps_its_class() -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            error = vs.OutOfMemory("[simulated] full")
+            error.device = "vulkan:0"
+            raise error
+
+    engine = InlineEngine(SimulatedSteps(before_call=fail))
+    streams, errors = [engine.submit([1], 5), engine.submit([2], 5)], []
+    for stream in streams:
+        next(stream)
+        with pytest.raises(vs.OutOfMemory, match=r"^\[simulated\] full$") as caught:
+            next(stream)
+        assert caught.value.device == "vulkan:0"
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]  # each thread adds its own traceback
 
 
 def test_the_state_of_slots() -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 
-from ...common.errors import StateLost, VkschedError
+from ...common.errors import EngineError, StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..logprobs import token_logprobs
 from ..step_runner import Logits, StepRunner
@@ -278,10 +278,16 @@ class EngineCore:
 
 
 def _failure(error: BaseException) -> VkschedError:
-    """Return an error for one of several requests that ended for the same reason."""
-    failure = VkschedError(
-        f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try the "
-        "request again"
-    )
+    """Return an error for one of several requests that ended for the same reason: a copy of an
+    error of vksched, because each request raises its own, or an EngineError.
+    """
+    if isinstance(error, VkschedError):
+        failure = type(error).__new__(type(error), *error.args)
+        vars(failure).update(vars(error))
+    else:
+        failure = EngineError(
+            f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try "
+            "the request again"
+        )
     failure.__cause__ = error
     return failure
