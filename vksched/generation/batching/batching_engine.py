@@ -77,11 +77,6 @@ class BatchingEngine(ProcessBound):
         """The maximum number of tokens of a prompt and its answer together."""
         return self._core.runner.length
 
-    @property
-    def is_degraded(self) -> bool:
-        """True if the KV cache was lost since the engine began, as with a device that failed."""
-        return self.counters().is_degraded
-
     def submit(self, request: CompletionRequest) -> TokenStream:
         """Queue a request; see `InferenceEngine.submit`."""
         self._owner.require("an inference engine")

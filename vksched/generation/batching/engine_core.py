@@ -116,8 +116,8 @@ class EngineCore:
 
     def _step(self) -> bool:
         for slot, state in self._scheduler.running:
-            if state.is_closed:
-                self._finish(slot, state, "closed")
+            if state.close_reason:
+                self._finish(slot, state, state.close_reason)
             elif state.logits is not None:
                 self._sample_masked(slot, state, state.logits)
         self._admit()

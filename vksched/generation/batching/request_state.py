@@ -24,7 +24,7 @@ class RequestState:
     """A request, its tokens and its events.
 
     It holds no reference to its stream, because dropping the stream cancels the request. The
-    engine's thread owns everything except `is_closed` and `events`.
+    engine's thread owns everything except `close_reason` and `events`.
     """
 
     def __init__(self, request: CompletionRequest, ends: frozenset[int], now_s: float) -> None:
@@ -33,8 +33,8 @@ class RequestState:
         self.text = list(map(int, request.prompt))
         """The prompt and the generated tokens: the record from which a lost cache is restored."""
         self.events: SimpleQueue[TokenOutput | EndOfStream] = SimpleQueue()
-        self.is_closed = False
-        """True if the consumer cancelled the request."""
+        self.close_reason = ""
+        """The reason why the consumer cancelled the request, or ""."""
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.chunks: list[Chunk] = []
@@ -53,6 +53,10 @@ class RequestState:
     def generated(self) -> int:
         """The number of generated tokens."""
         return len(self.text) - len(self.request.prompt)
+
+    def close(self, reason: str) -> None:
+        """Cancel the request, unless it is cancelled."""
+        self.close_reason = self.close_reason or reason
 
     @property
     def can_decode(self) -> bool:
