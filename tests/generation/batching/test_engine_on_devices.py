@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from vksched.importers.gguf.model import LanguageModel
 pytestmark = pytest.mark.one_set
 
 TINY = Tiny(kind="Q8_0", layers=1, vocabulary=261, context=512)
-FLOATS = replace(TINY, kind="F32")
 LENGTH = 300
 GREEDY = vs.Sampling(temperature=0)
 
@@ -88,20 +85,6 @@ def test_other_requests_do_not_change_a_bit(
         group = both[at : at + others + 1]
         streams = [engine.submit(request) for request, _ in group]
         assert [streamed_answer(stream) for stream in streams] == [answer for _, answer in group]
-
-
-def test_other_requests_do_not_change_a_bit_of_float32_models(
-    scheds: Scheds, tmp_path: Path
-) -> None:
-    """A CPU's BLAS library computes one row with other instructions than several."""
-    write(FLOATS, tmp_path / "floats.gguf", np.random.default_rng(0), byte_pair())
-    floats = vs.load(tmp_path / "floats.gguf")
-    assert isinstance(floats, LanguageModel)
-    engine = BatchingEngine(SlotSteps(scheds[0], floats, LENGTH, 4))
-    answers = [streamed_answer(engine.submit(request)) for request in requests("alone")[:4]]
-    streams = [engine.submit(request) for request in requests("together ")[:4]]
-    assert [streamed_answer(stream) for stream in streams] == answers
-    engine.close()
 
 
 def test_a_reused_prefix_does_not_change_a_bit(engine: BatchingEngine, alone: list[Answer]) -> None:

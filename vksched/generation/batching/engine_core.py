@@ -12,9 +12,9 @@ Examples: tests/generation/batching/test_engine_core.py.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 
 from ...common.errors import EngineError, StateLost, VkschedError
 from ..completion import CompletionRequest
@@ -53,6 +53,12 @@ class EngineCore:
         A function that gets durations; see `Observer`.
     clock
         A monotonic clock in seconds.
+
+    Attributes
+    ----------
+    wake
+        Set by new requests, cancellations and token masks. A step that only waits for masks ends
+        then. Clear it before `step`, and before all that the step must see.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class EngineCore:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
+        self.wake = threading.Event()
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
         self._metrics = EngineMetrics(observer)
@@ -79,8 +86,9 @@ class EngineCore:
     def submit(self, request: CompletionRequest) -> RequestState:
         """Queue a request; see `InferenceEngine.submit`."""
         check_request(request, self.runner.length, self.runner.vocabulary)
-        state = RequestState(request, self._ends, self._clock())
+        state = RequestState(request, self._ends, self._clock(), self.wake.set)
         self._scheduler.push(state, self._metrics.mean_answer_tokens)
+        self.wake.set()
         return state
 
     def counters(self) -> EngineCounters:
@@ -128,7 +136,7 @@ class EngineCore:
         elif rows:
             self._decode(rows)
         elif running:
-            wait([state.mask for _, state in running if state.mask], MASK_POLL_S)
+            self.wake.wait(MASK_POLL_S)
         return bool(running)
 
     def _admit(self) -> None:

@@ -65,9 +65,10 @@ class TokenStream(Iterator[TokenOutput]):
     def close(self, reason: str = "closed") -> None:
         """Cancel the request. The engine frees its slot before its next step."""
         self._state.close(reason)
+        self._state.wake()
         if not self._finish_reason:
             self._finish_reason = reason
             self._state.events.put(EndOfStream(reason))  # wakes a thread that waits for a token
 
     def __del__(self) -> None:
-        self._state.close("closed")
+        self._state.close("closed")  # the garbage collector must not wait for the lock of `wake`
