@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from simulated_steps import SimulatedSteps
 
 import vksched as vs
 from vksched.common.errors import EngineError, SamplingError
-from vksched.generation.completion import CompletionRequest
+from vksched.generation.batching import engine_core
+from vksched.generation.completion import CompletionRequest, TokenLogprobs
+from vksched.generation.logprobs import token_logprobs
 from vksched.generation.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -93,6 +96,26 @@ def test_cheap_chunks_share_a_pause() -> None:
     assert len(list(long)) == 1
     order = names(engine)[begin:]
     assert order[:8] == ["prefill"] * 3 + ["decode", "prefill", "prefill", "decode", "prefill"]
+
+
+def test_log_probabilities_of_a_prompt_count_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of 8 tokens takes 0.08 s, and its log-probabilities 0.08 s more."""
+    engine = InlineEngine(max_pause_s=0.2)
+
+    def slow(*arguments: Any) -> TokenLogprobs:
+        engine.steps.clock.now_s += 0.01
+        return token_logprobs(*arguments)
+
+    monkeypatch.setattr(engine_core, "token_logprobs", slow)
+    assert len(list(engine.submit(range(9), 1, prompt_logprobs=0))) == 1
+    assert len(list(engine.submit(range(8), 1))) == 1  # faster: it has another cost
+    assert engine.core.counters().prefill_s == pytest.approx(0.09 + 0.08 + 0.08)
+    short, long = engine.submit([1], 20), engine.submit(range(9, 49), 1, prompt_logprobs=0)
+    begin = len(engine.steps.log)
+    assert len(list(short)) == 20
+    assert len(list(long)) == 1
+    order = names(engine)[begin:]
+    assert order[:6] == ["prefill", "prefill", "decode", "prefill", "decode", "prefill"]
 
 
 def test_requests_begin_in_the_order_of_their_arrival() -> None:

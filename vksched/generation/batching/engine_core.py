@@ -178,12 +178,12 @@ class EngineCore:
         ids = state.text[chunk.start : chunk.end]
         start_s = self._clock()
         logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
-        seconds = self._clock() - start_s
-        self._scheduler.end_chunk(state, chunk.count, seconds)
-        self._metrics.prefilled(chunk.count, seconds)
-        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
         if chunk.all_logits:
             self._append_prompt_logprobs(state, chunk.start, logits)
+        seconds = self._clock() - start_s
+        self._scheduler.end_chunk(state, seconds)
+        self._metrics.prefilled(chunk.count, seconds)
+        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
         last: Logits = logits[-1] if chunk.all_logits else logits
         return last
 
