@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from reprlib import repr as shortened
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,11 +63,34 @@ def _wrong_bias(bias: object) -> SamplingError:
     )
 
 
-def add_bias(scores: Floats, bias: Bias) -> None:
+class BiasArrays(NamedTuple):
+    """A logit bias as arrays: the tokens in ascending order, and the values."""
+
+    ids: np.ndarray[Any, np.dtype[np.int64]]
+    values: np.ndarray[Any, np.dtype[np.float64]]
+
+
+def bias_arrays(bias: Bias) -> BiasArrays:
+    """Return a logit bias as arrays.
+
+    Raises
+    ------
+    SamplingError
+        A token id has more than 63 bits.
+    """
+    if bias and bias[-1][0] > np.iinfo(np.int64).max:
+        raise SamplingError(f"[sampling] expected token ids in logit_bias, got {bias[-1][0]}")
+    return BiasArrays(
+        np.array([token for token, _ in bias], np.int64),
+        np.array([value for _, value in bias], np.float64),
+    )
+
+
+def add_bias(scores: Floats, bias: BiasArrays) -> None:
     """Add the bias of tokens to their scores."""
-    ids = [token for token, _ in bias]
-    _check_tokens(ids, len(scores), "in logit_bias ")
-    values = scores[ids].astype(np.float64) + [value for _, value in bias]
+    ids = bias.ids
+    _check_tokens(ids[[0, -1]].tolist(), len(scores), "in logit_bias ")
+    values = scores[ids].astype(np.float64) + bias.values
     bounded = _bounded(scores, values)
     bounded[values == -np.inf] = -np.inf
     scores[ids] = np.where(scores[ids] == np.inf, np.inf, bounded)

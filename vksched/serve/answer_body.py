@@ -10,7 +10,7 @@ from typing import Any
 from ..generation.completion import CompletionStream, TokenLogprobs, TokenOutput
 from .model_service import ModelService
 
-FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length", "closed": "stop"}
+FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}
 """OpenAI's finish reason by that of the engine."""
 
 

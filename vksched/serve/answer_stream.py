@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 
 from ..generation.completion import CompletionStream
+from .api_error import ApiError
 from .text_assembler import Piece, TextAssembler
 
 Event = tuple[int, Piece | BaseException]
@@ -63,18 +64,28 @@ class AnswerStreams:
             stream.close()
 
     def end(self, index: int) -> None:
-        """End one answer early; its last piece follows."""
-        self.streams[index].close()
+        """End one answer that is complete; its last piece follows."""
+        self.streams[index].close("stop")
 
     def _pump(self, index: int, stream: CompletionStream, assembler: TextAssembler) -> None:
         try:
             for output in stream:
-                if (piece := assembler.add(output)) is not None:
+                piece = assembler.add(output)
+                if assembler.is_stopped:
+                    stream.close("stop")  # before its last piece, which closes all streams
+                if piece is not None:
                     self._put((index, piece))
                 if assembler.is_stopped:
-                    stream.close()
                     return
-            self._put((index, assembler.end(stream.finish_reason or "stop")))
+            if stream.finish_reason == "closed":  # by the engine, or for a client that left
+                raise ApiError(
+                    "[serve] expected an engine that runs until the answer ends, got a closed one; "
+                    "try the request again",
+                    status=503,
+                    code="server_closed",
+                    retry_after_s=5,
+                )
+            self._put((index, assembler.end(stream.finish_reason)))
         except Exception as error:
             self._put((index, error))
 

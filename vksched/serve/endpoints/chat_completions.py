@@ -102,7 +102,7 @@ class _ChatAnswer:
         return deltas
 
     def _reason(self, index: int, reason: str) -> str:
-        if self._parsers[index].calls and reason in ("stop", "closed"):
+        if self._parsers[index].calls and reason == "stop":
             return "tool_calls"
         return FINISH_REASONS[reason]
 
