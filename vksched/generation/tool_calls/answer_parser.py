@@ -23,6 +23,7 @@ from .call_bodies import Calls, Schemas
 from .call_formats import HARMONY, SECTIONS, CallFormat, call_format_of, reasoning_of
 from .harmony_parser import HarmonyParser
 from .section_parser import SectionParser
+from .text_scanner import QuoteScanner
 
 
 class Parser(Protocol):
@@ -123,6 +124,7 @@ class AnswerParser:
         self._thought = _Text(ReasoningDelta, strips=True)
         self._opener = ""  # of a call; "{" for an answer that may be JSON
         self._body = ""
+        self._quotes: QuoteScanner | None = None  # of a call
         self._begun = False
         self._add = self._add_reasoning if in_reasoning else self._add_content
         self._matcher = self._matcher_of_content()
@@ -183,7 +185,9 @@ class AnswerParser:
             self._add, self._matcher = self._add_content, self._matcher_of_content()
 
     def _begin_call(self, opener: str, body: str) -> None:
+        assert self._calls is not None
         self._opener, self._body, self._add = opener, body, self._add_call
+        self._quotes = QuoteScanner(*self._calls.quotes)
         self._matcher = self._matcher_of_call()
 
     def _matcher_of_call(self) -> StopMatcher:
@@ -196,19 +200,19 @@ class AnswerParser:
             yield from self._finished_call(marker, is_last=False)
 
     def _finished_call(self, marker: str, *, is_last: bool) -> Iterator[AnswerPart]:
-        """Yield the calls of a body; without any, the body goes on to the next marker, which may
-        be in a text of the call, and is content at the end of the answer.
+        """Yield the calls of a body, which is content if it has none. A marker inside of a quoted
+        text is a part of the body.
         """
-        assert self._calls is not None
-        keeps = self._calls.keeps_markers
-        calls = self._parsed(self._body + (marker if keeps else ""))
-        if calls is None and not is_last:
+        assert self._calls is not None and self._quotes is not None
+        if not is_last and self._quotes.ends_inside(self._body):
             self._body += marker
             self._matcher = self._matcher_of_call()
             return
+        keeps = self._calls.keeps_markers
+        calls = self._parsed(self._body + (marker if keeps else ""))
         if calls is None:
             opener = "" if keeps or self._opener == "{" else self._opener
-            yield from self._content.add(opener + self._body)
+            yield from self._content.add(opener + self._body + marker)
         else:
             yield from calls
             yield from self._content.end(keeps_spaces=False)
