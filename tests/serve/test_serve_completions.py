@@ -145,6 +145,17 @@ def test_stop_strings_end_an_answer(
         assert parts[-1]["finish_reason"] == reason
 
 
+def test_tokens_of_a_stop_string_are_counted(model: LanguageModel) -> None:
+    with Served(model, "hello world") as client:
+        answer = complete(client, "a", max_tokens=50, stop="lo w", logprobs=0)
+        (choice,) = answer["choices"]
+        assert choice["text"] == "hel"
+        tokens = model.tokenizer.encode("hello world")
+        written = next(n for n in range(99) if "lo w" in model.tokenizer.decode(tokens[:n]))
+        assert answer["usage"]["completion_tokens"] == written
+        assert len(choice["logprobs"]["tokens"]) < written
+
+
 def test_characters_of_several_tokens_arrive_whole(model: LanguageModel) -> None:
     with Served(model, "é🎉x") as client:
         body = {"prompt": "a", "max_tokens": 50, "logprobs": 0, **GREEDY}

@@ -14,6 +14,7 @@ from .generation_job import GenerationJob, constraint_of
 from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
+from .reasoning_constraint import AnswerConstraint, ReasoningConstraint, ReasoningEnd
 from .schemas.chat import ChatRequest, NamedChoice
 from .tool_grammar import tool_constraint
 
@@ -56,10 +57,14 @@ def chat_job(
         add_generation_prompt=body.add_generation_prompt is not False,
         variables=template_variables(body, service),
     )
+    constraint: AnswerConstraint | None = chat_constraint(body, tools, call_format, service)
+    if constraint is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
+        end = ReasoningEnd(service.tokenizer, marker, service.vocabulary)
+        constraint = ReasoningConstraint(constraint, end)
     generation = GenerationJob(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
-        constraint=chat_constraint(body, tools, call_format, service),
+        constraint=constraint,
         max_tokens=max_tokens_of(body),
         logprobs=body.alternatives(),
         prompt_logprobs=None,

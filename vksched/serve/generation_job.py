@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..generation.completion import CompletionRequest
-from .answer_stream import AnswerStreams
+from ..generation.completion import CompletionRequest, CompletionStream
 from .api_error import ApiError
 from .constraints import GrammarConstraint
 from .limits import ServerLimits
 from .model_service import ModelService
+from .reasoning_constraint import AnswerConstraint
 from .sampling_of import sampling_of, seed_of
 from .schemas.sampling_fields import SamplingFields
 from .text_assembler import TextAssembler
@@ -27,7 +27,7 @@ class GenerationJob:
 
     body: SamplingFields
     prompts: Sequence[Sequence[int]]
-    constraint: GrammarConstraint | None
+    constraint: AnswerConstraint | None
     max_tokens: int | None
     logprobs: int | None
     prompt_logprobs: int | None
@@ -48,8 +48,9 @@ class GenerationJob:
                 "n",
             )
 
-    def start(self, service: ModelService) -> AnswerStreams:
-        """Submit all requests; cancel them all if one is refused.
+    def start(self, service: ModelService) -> list[tuple[CompletionStream, TextAssembler]]:
+        """Submit all requests, and return the stream and the assembler of each answer; cancel them
+        all if one is refused.
 
         The choice with index i of a prompt uses the seed `seed` + i.
         """
@@ -63,12 +64,10 @@ class GenerationJob:
                 stream.close()
             raise
         stops, tokenizer = self.body.stops(), service.tokenizer
-        return AnswerStreams(
-            [
-                (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
-                for s, r in zip(streams, requests, strict=True)
-            ]
-        )
+        return [
+            (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
+            for s, r in zip(streams, requests, strict=True)
+        ]
 
     def _before(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the tokens that the text of an answer continues."""

@@ -58,8 +58,16 @@ def answer_parser(
         return HarmonyParser(has_tools=bool(tools))
     if calls is not None and calls.name == SECTIONS and tools:
         return SectionParser(in_section=prompt_end.rstrip().endswith(">>>"))
-    is_open = reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
+    is_open = open_reasoning(template, prompt_end) is not None
     return AnswerParser(calls if tools else None, reasoning, _schemas(tools), in_reasoning=is_open)
+
+
+def open_reasoning(template: str, prompt_end: str) -> str | None:
+    """Return the marker that ends the reasoning which a prompt has begun; None if it has not."""
+    calls, reasoning = call_format_of(template), reasoning_of(template)
+    if reasoning is None or calls is not None and calls.name == HARMONY:
+        return None
+    return reasoning[1] if prompt_end.rstrip().endswith(reasoning[0]) else None
 
 
 def _schemas(tools: Sequence[Mapping[str, object]] | None) -> Schemas:
