@@ -97,7 +97,10 @@ def test_templates_and_tokens(client: Client) -> None:
     assert client.post("/tokenize", json=body).json()["tokens"] == [
         {"id": 260, "piece": "<|im_end|>"}
     ]
-    plain = client.post("/tokenize", json={"content": "<|im_end|>"}).json()["tokens"]
+    special = client.post("/tokenize", json={"content": "<|im_end|>", "add_special": None}).json()
+    assert special["tokens"] == [260]
+    body = {"content": "<|im_end|>", "parse_special": False}
+    plain = client.post("/tokenize", json=body).json()["tokens"]
     assert len(plain) > 1
     pieces = client.post("/tokenize", json={"content": "é", "with_pieces": True}).json()["tokens"]
     assert [piece["piece"] for piece in pieces] == [[0xC3], [0xA9]]
