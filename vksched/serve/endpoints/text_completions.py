@@ -14,7 +14,7 @@ from ..answer_body import FINISH_REASONS, AnswerHeader, TextLogprobs, UsageCount
 from ..answer_stream import AnswerStreams
 from ..api_error import ApiError
 from ..event_stream import event_response, while_connected
-from ..generation_job import GenerationJob, constraint_of
+from ..generation_job import GenerationJob, constraint_of, max_tokens_of
 from ..model_service import ModelService
 from ..schemas.text import CompletionBody
 from ..server_state import body_of, cache_key_of, state_of
@@ -54,7 +54,7 @@ def _job(body: CompletionBody, service: ModelService, cache_key: str) -> Generat
         body=body,
         prompts=prompts,
         constraint=constraint_of(body, service),
-        max_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=max_tokens_of(body, DEFAULT_TOKENS),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         cache_key=cache_key,
