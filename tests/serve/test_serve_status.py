@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from prometheus_client.parser import text_string_to_metric_families
-from served import NAME, Client, Served, chat, running, tiny_model
+from served import NAME, Client, Served, chat, error_of, running, tiny_model
 from test_executor import null_devices
 
 import vksched as vs
@@ -20,6 +20,17 @@ from vksched.importers.gguf.model import LanguageModel
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return tiny_model(tmp_path_factory.mktemp("serve"))
+
+
+def test_a_model_is_found_by_its_name(model: LanguageModel) -> None:
+    served = Served(model, "hi")
+    served.service.names = ("org/tiny:Q4_0", "tiny")
+    with served as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert [client.get(f"/v1/models/{each['id']}").json() for each in listed] == listed
+        assert client.get("/v1/models/org%2Ftiny:Q4_0").json() == listed[0]
+        missing = client.get("/v1/models/org/other")
+        assert missing.status_code == 404 and error_of(missing)["code"] == "model_not_found"
 
 
 def test_models_and_health(model: LanguageModel) -> None:

@@ -1,6 +1,6 @@
 """AnswerStreams: the answers of one HTTP request, from the engine to the event loop.
 
-    engine --tokens--> thread of a stream: text, stop strings --pieces--> queue of the event loop
+    engine --tokens--> thread of a stream: text, calls --pieces--> queue of the event loop
 
 Each answer has a thread, because reading a token waits for the engine. Closing the streams, as it
 happens when the client leaves, cancels the requests in the engine.
@@ -12,27 +12,43 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from ..generation.completion import CompletionStream
+from ..generation.completion import CompletionStream, TokenOutput
 from .api_error import ApiError
-from .text_assembler import Piece, TextAssembler
+from .text_assembler import Piece
 
-Event = tuple[int, Piece | BaseException]
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+Assembled = TypeVar("Assembled", bound=Piece, covariant=True)
 
 
-class AnswerStreams:
+class Assembler(Protocol[Assembled]):
+    """The interface of assemblers of answers."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the answer has ended before its last token."""
+
+    def add(self, output: TokenOutput) -> Assembled | None:
+        """Append a token; return the piece that is decided now, if there is one."""
+
+    def end(self, reason: str) -> Assembled:
+        """Return the last piece."""
+
+
+class AnswerStreams(Generic[AnyPiece]):
     """The answers to one HTTP request, which are generated at the same time.
 
     Parameters
     ----------
     answers
-        The stream of each choice, and the assembler of its text.
+        The stream of each choice, and its assembler.
     """
 
-    def __init__(self, answers: Sequence[tuple[CompletionStream, TextAssembler]]) -> None:
+    def __init__(self, answers: Sequence[tuple[CompletionStream, Assembler[AnyPiece]]]) -> None:
         self.streams = [stream for stream, _ in answers]
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, AnyPiece | BaseException]] = asyncio.Queue()
         self._is_closed = False
         for index, (stream, assembler) in enumerate(answers):
             threading.Thread(
@@ -42,7 +58,7 @@ class AnswerStreams:
                 daemon=True,
             ).start()
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def pieces(self) -> AsyncIterator[tuple[int, AnyPiece]]:
         """Yield the pieces of all choices, each with the index of its choice; raise the error of
         the first choice that fails. All requests are cancelled if the iteration ends early.
         """
@@ -63,11 +79,7 @@ class AnswerStreams:
         for stream in self.streams:
             stream.close()
 
-    def end(self, index: int) -> None:
-        """End one answer that is complete; its last piece follows."""
-        self.streams[index].close("stop")
-
-    def _pump(self, index: int, stream: CompletionStream, assembler: TextAssembler) -> None:
+    def _pump(self, index: int, stream: CompletionStream, assembler: Assembler[AnyPiece]) -> None:
         try:
             for output in stream:
                 piece = assembler.add(output)
@@ -89,7 +101,7 @@ class AnswerStreams:
         except Exception as error:
             self._put((index, error))
 
-    def _put(self, event: Event) -> None:
+    def _put(self, event: tuple[int, AnyPiece | BaseException]) -> None:
         if not self._is_closed:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self._events.put_nowait, event)

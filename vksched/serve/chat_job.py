@@ -10,10 +10,11 @@ from ..generation.conversation.messages import normalize_tools
 from ..generation.tool_calls.call_formats import HARMONY, CallFormat, call_format_of, reasoning_of
 from .api_error import ApiError
 from .constraints import GrammarConstraint
-from .generation_job import GenerationJob, constraint_of
+from .generation_job import GenerationJob, constraint_of, max_tokens_of
 from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
+from .reasoning_constraint import AnswerConstraint, ReasoningConstraint, ReasoningEnd
 from .schemas.chat import ChatRequest, NamedChoice
 from .tool_grammar import tool_constraint
 
@@ -56,11 +57,15 @@ def chat_job(
         add_generation_prompt=body.add_generation_prompt is not False,
         variables=template_variables(body, service),
     )
+    constraint: AnswerConstraint | None = chat_constraint(body, tools, call_format, service)
+    if constraint is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
+        end = ReasoningEnd(service.tokenizer, marker, service.vocabulary)
+        constraint = ReasoningConstraint(constraint, end)
     generation = GenerationJob(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
-        constraint=chat_constraint(body, tools, call_format, service),
-        max_tokens=max_tokens_of(body),
+        constraint=constraint,
+        max_tokens=max_tokens_of(body, None),
         logprobs=body.alternatives(),
         prompt_logprobs=None,
         cache_key=cache_key,
@@ -127,17 +132,6 @@ def chat_constraint(
             )
     several = body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice)
     return tool_constraint(tools, call_format, service, several)
-
-
-def max_tokens_of(body: ChatRequest) -> int | None:
-    """Return the maximum number of tokens of an answer; None fills the context."""
-    old, new = body.max_tokens, body.max_completion_tokens
-    if old is not None and new is not None and old != new:
-        raise ApiError(
-            f"[max_tokens] expected the same value as max_completion_tokens, got {old} and {new}",
-            "max_tokens",
-        )
-    return old if new is None else new
 
 
 def template_variables(body: ChatRequest, service: ModelService) -> dict[str, Any]:

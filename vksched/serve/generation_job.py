@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..generation.completion import CompletionRequest
-from .answer_stream import AnswerStreams
+from ..generation.completion import CompletionRequest, CompletionStream
 from .api_error import ApiError
 from .constraints import GrammarConstraint
 from .limits import ServerLimits
 from .model_service import ModelService
+from .reasoning_constraint import AnswerConstraint
 from .sampling_of import sampling_of, seed_of
 from .schemas.sampling_fields import SamplingFields
 from .text_assembler import TextAssembler
@@ -27,7 +27,7 @@ class GenerationJob:
 
     body: SamplingFields
     prompts: Sequence[Sequence[int]]
-    constraint: GrammarConstraint | None
+    constraint: AnswerConstraint | None
     max_tokens: int | None
     logprobs: int | None
     prompt_logprobs: int | None
@@ -48,8 +48,9 @@ class GenerationJob:
                 "n",
             )
 
-    def start(self, service: ModelService) -> AnswerStreams:
-        """Submit all requests; cancel them all if one is refused.
+    def start(self, service: ModelService) -> list[tuple[CompletionStream, TextAssembler]]:
+        """Submit all requests, and return the stream and the assembler of each answer; cancel them
+        all if one is refused.
 
         The choice with index i of a prompt uses the seed `seed` + i.
         """
@@ -63,12 +64,10 @@ class GenerationJob:
                 stream.close()
             raise
         stops, tokenizer = self.body.stops(), service.tokenizer
-        return AnswerStreams(
-            [
-                (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
-                for s, r in zip(streams, requests, strict=True)
-            ]
-        )
+        return [
+            (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
+            for s, r in zip(streams, requests, strict=True)
+        ]
 
     def _before(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the tokens that the text of an answer continues."""
@@ -94,22 +93,49 @@ class GenerationJob:
 
 
 def constraint_of(body: SamplingFields, service: ModelService) -> GrammarConstraint | None:
-    """Return the constraint of `response_format` or `grammar`; None without them.
+    """Return the constraint of `response_format`, `json_schema` or `grammar`; None without them.
 
     Raises
     ------
     ApiError
-        Both are present, or the schema or grammar cannot be enforced.
+        Several are present, or the schema or grammar cannot be enforced.
     """
     form = body.response_format
-    if form is not None and form.type != "text":
-        if body.grammar is not None:
-            raise ApiError(
-                "[grammar] expected either grammar or response_format, got both", "grammar"
-            )
+    values = {
+        "response_format": None if form is None or form.type == "text" else form,
+        "json_schema": body.json_schema,
+        "grammar": body.grammar,
+    }
+    names = [name for name, value in values.items() if value is not None]
+    if len(names) > 1:
+        raise ApiError(f"[{names[1]}] expected either {' or '.join(names)}, got both", names[1])
+    if body.grammar is not None:
+        return service.grammars.from_text(body.grammar, "grammar")
+    if body.json_schema is not None:
+        return service.grammars.from_schema(body.json_schema, "json_schema")
+    if names and form is not None:
         wanted = form.wanted_schema()
         schema = {"type": "object"} if wanted is None else wanted
         return service.grammars.from_schema(schema, "response_format")
-    if body.grammar is not None:
-        return service.grammars.from_text(body.grammar, "grammar")
     return None
+
+
+def max_tokens_of(body: SamplingFields, default: int | None) -> int | None:
+    """Return the maximum number of tokens of an answer; None fills the context. default: the number
+    without any of `max_tokens`, `max_completion_tokens` and llama-server's `n_predict`.
+
+    Raises
+    ------
+    ApiError
+        They have different values.
+    """
+    fields = ("max_tokens", "max_completion_tokens", "n_predict")
+    found = {name: value for name in fields if (value := getattr(body, name, None)) is not None}
+    if len(set(found.values())) > 1:
+        raise ApiError(
+            f"[max_tokens] expected the same value in {' and '.join(found)}, got "
+            f"{' and '.join(map(str, found.values()))}",
+            "max_tokens",
+        )
+    most = next(iter(found.values()), default)
+    return None if most == -1 else most

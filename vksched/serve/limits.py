@@ -87,8 +87,10 @@ class Workers:
         except asyncio.TimeoutError:
             raise ApiError(
                 f"[serve] expected the prompt, template and grammar to be read within "
-                f"{self._limit_s:g} s; try shorter ones",
+                f"{self._limit_s:g} s; try shorter ones, or again later",
+                status=503,
                 code="timeout",
+                retry_after_s=self._limit_s,
             ) from None
 
     def _ended(self, future: asyncio.Future[Result]) -> None:

@@ -13,11 +13,11 @@ from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logpr
 from ..answer_stream import AnswerStreams
 from ..chat_job import ChatJob, chat_job
 from ..event_stream import event_response, while_connected
-from ..message_deltas import Delta, MessageParser, joined
+from ..message_assembler import MessageAssembler
+from ..message_deltas import Delta, joined
 from ..model_service import ModelService
 from ..schemas.chat import ChatRequest
 from ..server_state import body_of, cache_key_of, state_of
-from ..text_assembler import Piece
 
 
 async def chat_completions(request: Request) -> Response:
@@ -40,29 +40,36 @@ class _ChatAnswer:
     def __init__(self, body: ChatRequest, job: ChatJob, service: ModelService) -> None:
         self._body = body
         self._service = service
-        self._streams: AnswerStreams = job.generation.start(service)
-        self._parsers: list[MessageParser] = [job.parser() for _ in range(job.generation.choices)]
+        self._choices = job.generation.choices
+        parsers = [job.parser() for _ in range(self._choices)]
+        answers = job.generation.start(service)
+        self._streams = AnswerStreams(
+            [
+                (stream, MessageAssembler(assembler, parser))
+                for (stream, assembler), parser in zip(answers, parsers, strict=True)
+            ]
+        )
         self._usage = UsageCounter(job.generation.prompts, job.generation.choices)
 
     async def whole(self) -> dict[str, Any]:
         """Return the body once all choices have ended."""
-        deltas: list[list[Delta]] = [[] for _ in self._parsers]
-        outputs: list[list[TokenOutput]] = [[] for _ in self._parsers]
-        reasons = [""] * len(self._parsers)
+        deltas: list[list[Delta]] = [[] for _ in range(self._choices)]
+        outputs: list[list[TokenOutput]] = [[] for _ in range(self._choices)]
+        reasons = [""] * self._choices
         async for index, piece in self._streams.pieces():
-            deltas[index] += self._parse(index, piece)
+            deltas[index] += piece.deltas
             outputs[index] += piece.outputs
             reasons[index] = piece.finish_reason
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
         header = AnswerHeader("chat.completion", "chatcmpl", self._service.name)
         choices = [
             {
                 "index": index,
                 "message": joined(deltas[index]),
                 "logprobs": self._logprobs(outputs[index]),
-                "finish_reason": self._reason(index, reasons[index]),
+                "finish_reason": FINISH_REASONS[reasons[index]],
             }
-            for index in range(len(self._parsers))
+            for index in range(self._choices)
         ]
         return header.body(choices, usage=self._usage.body(self._streams.streams))
 
@@ -74,37 +81,22 @@ class _ChatAnswer:
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         begun: set[int] = set()
         async for index, piece in self._streams.pieces():
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
             if index not in begun:
                 begun.add(index)
                 role = {"role": "assistant", "content": ""}
                 yield header.body([_chunk(index, role)], **more)
             logprobs = self._logprobs(piece.outputs)
-            for delta in self._parse(index, piece):
+            for delta in piece.deltas:
                 yield header.body([_chunk(index, delta.body(), logprobs)], **more)
                 logprobs = None
             if logprobs and logprobs["content"]:  # tokens without visible text
                 yield header.body([_chunk(index, {}, logprobs)], **more)
             if piece.finish_reason:
-                reason = self._reason(index, piece.finish_reason)
+                reason = FINISH_REASONS[piece.finish_reason]
                 yield header.body([_chunk(index, {}, None, reason)], **more)
         if with_usage:
             yield header.body([], usage=self._usage.body(self._streams.streams))
-
-    def _parse(self, index: int, piece: Piece) -> list[Delta]:
-        """Return the changes of a message that a piece makes."""
-        parser = self._parsers[index]
-        deltas = parser.add(piece.text) if piece.text else []
-        if piece.finish_reason:
-            return [*deltas, *parser.end()]
-        if parser.is_complete:
-            self._streams.end(index)
-        return deltas
-
-    def _reason(self, index: int, reason: str) -> str:
-        if self._parsers[index].calls and reason == "stop":
-            return "tool_calls"
-        return FINISH_REASONS[reason]
 
     def _logprobs(self, outputs: Sequence[TokenOutput]) -> dict[str, Any] | None:
         if not self._body.logprobs:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ..metrics import CONTENT_TYPE
+from ..model_service import ModelService
 from ..server_state import state_of
 
 PAGE = Path(__file__).parents[1] / "page" / "chat.html"
@@ -22,11 +23,22 @@ POLICY = (
 async def models(request: Request) -> Response:
     """Answer /v1/models."""
     service = state_of(request).service
+    data = [_about(name, service) for name in service.names]
+    return JSONResponse({"object": "list", "data": data})
+
+
+async def model(request: Request) -> Response:
+    """Answer /v1/models/NAME; a name may contain slashes."""
+    service, name = state_of(request).service, request.path_params["name"]
+    service.check_name(name)
+    return JSONResponse(_about(name, service))
+
+
+def _about(name: str, service: ModelService) -> dict[str, Any]:
     about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "vksched"}
     if service.can_generate:
         about["max_model_len"] = service.engine.length
-    data = [{"id": name, **about} for name in service.names]
-    return JSONResponse({"object": "list", "data": data})
+    return {"id": name, **about}
 
 
 async def health(request: Request) -> Response:

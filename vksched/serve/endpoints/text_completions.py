@@ -14,7 +14,7 @@ from ..answer_body import FINISH_REASONS, AnswerHeader, TextLogprobs, UsageCount
 from ..answer_stream import AnswerStreams
 from ..api_error import ApiError
 from ..event_stream import event_response, while_connected
-from ..generation_job import GenerationJob, constraint_of
+from ..generation_job import GenerationJob, constraint_of, max_tokens_of
 from ..model_service import ModelService
 from ..schemas.text import CompletionBody
 from ..server_state import body_of, cache_key_of, state_of
@@ -38,7 +38,7 @@ async def completions(request: Request) -> Response:
             "prompt" if len(prompts) > 1 else "n",
         )
     job = await state.workers.call(_job, body, service, cache_key_of(request))
-    answer = _TextAnswer(body, job, service, job.start(service))
+    answer = _TextAnswer(body, job, service, AnswerStreams(job.start(service)))
     if body.stream:
         return event_response(answer.chunks(), state.limits)
     return JSONResponse(await while_connected(request, answer.whole()))
@@ -54,7 +54,7 @@ def _job(body: CompletionBody, service: ModelService, cache_key: str) -> Generat
         body=body,
         prompts=prompts,
         constraint=constraint_of(body, service),
-        max_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=max_tokens_of(body, DEFAULT_TOKENS),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         cache_key=cache_key,
@@ -82,7 +82,7 @@ class _TextAnswer:
         body: CompletionBody,
         job: GenerationJob,
         service: ModelService,
-        streams: AnswerStreams,
+        streams: AnswerStreams[Piece],
     ) -> None:
         self._body = body
         self._service = service
@@ -102,7 +102,7 @@ class _TextAnswer:
             choice.text += piece.text
             choice.outputs += piece.outputs
             choice.finish_reason = piece.finish_reason
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
         choices = [
             self._part(index, Piece(each.text, tuple(each.outputs), each.finish_reason))
             for index, each in enumerate(self._choices)
@@ -115,7 +115,7 @@ class _TextAnswer:
         with_usage = bool(options and options.include_usage)
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         async for index, piece in self._streams.pieces():
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
             yield self._header.body([self._part(index, piece)], **more)
         if with_usage:
             yield self._header.body([], usage=self._usage.body(self._streams.streams))

@@ -62,6 +62,7 @@ class SamplingFields(Body):
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -77,6 +78,7 @@ class SamplingFields(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    json_schema: dict[str, Any] | bool | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
     ignore_eos: bool | None = None
 
