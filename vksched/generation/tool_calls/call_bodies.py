@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from .answer_parts import ToolCall
+from .strict_json import DECODER
 from .text_scanner import TextScanner
 
 Schemas = Mapping[str, Mapping[str, object]]
@@ -185,21 +185,10 @@ def _between(text: str, begin: str, end: str) -> list[str]:
     return [part.partition(end)[0] for part in text.split(begin)[1:]]
 
 
-def _finite_number(text: str) -> float:
-    """Return a number; JSON has neither NaN nor infinity, and 1e999 would be infinity."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"expected a finite number, got {text[:20]}")
-    return number
-
-
-_JSON = json.JSONDecoder(parse_float=_finite_number, parse_constant=_finite_number)
-
-
 def _next_json(scanner: TextScanner) -> object:
     """Return the JSON value at a place, and move past it; None if there is none."""
     try:
-        value, scanner.at = _JSON.raw_decode(scanner.text, scanner.at)
+        value, scanner.at = DECODER.raw_decode(scanner.text, scanner.at)
     except (ValueError, RecursionError):
         return None
     return value
@@ -234,7 +223,7 @@ def _call_of(value: object) -> ToolCall | None:
 def _json_call(name: object, arguments: str) -> ToolCall | None:
     """Return a call whose arguments are JSON text; None if they are no JSON object."""
     try:
-        value = _JSON.decode(arguments) if arguments.strip() else {}
+        value = DECODER.decode(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return None
     return _call(name, value)
@@ -277,5 +266,5 @@ def _typed(value: str, schema: Mapping[str, object] | None, key: str) -> object:
     if kinds == "string" or isinstance(kinds, list) and "string" in kinds:
         return value
     with suppress(ValueError, RecursionError):
-        return _JSON.decode(value)
+        return DECODER.decode(value)
     return value
