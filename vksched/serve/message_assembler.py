@@ -55,6 +55,6 @@ class MessageAssembler:
         reason = piece.finish_reason or ("stop" if self._parser.is_complete else "")
         if reason:
             deltas += self._parser.end()
-        if reason in ("stop", "closed") and self._parser.calls:
+        if reason == "stop" and self._parser.calls:
             reason = "tool_calls"
         return MessagePiece(piece.text, piece.outputs, reason, piece.stop_tokens, tuple(deltas))
