@@ -106,6 +106,24 @@ def test_rows_go_to_other_slots_and_to_the_host(
     steps.close()
 
 
+def test_prepare_compiles_all_graphs(steps: SlotSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first reused prefix, or the first prompt with log-probabilities, delays answers."""
+    steps.prepare()
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError(f"compiled after prepare: {arguments}")
+
+    for name in ("_compiled", "compile_graph"):
+        monkeypatch.setattr(steps.steps, name, fail)
+    text = TEXTS[2]
+    for part in (text[:32], text[:8], text[:1]):
+        steps.prefill(2, part, 0)
+        steps.prefill(2, part, 0, all_logits=True)
+    steps.decode([0, 2], text[:2], [0, 1])
+    steps.write_rows(1, steps.read_rows(2, 2))
+    steps.copy_rows(1, 0, 2)
+
+
 def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:
     assert steps._row_plan(3) == (4,) and steps._row_plan(2) == (2,)
     steps.prepare()
