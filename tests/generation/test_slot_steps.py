@@ -45,9 +45,9 @@ def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]
 def steps(
     scheds: Scheds, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
 ) -> Iterator[SlotSteps]:
-    made = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
-    yield made
-    made.close()
+    opened = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
+    yield opened
+    opened.close()
 
 
 def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
