@@ -45,9 +45,15 @@ def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]
 def steps(
     scheds: Scheds, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
 ) -> Iterator[SlotSteps]:
+<<<<<<< HEAD
     slot_steps = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
     yield slot_steps
     slot_steps.close()
+=======
+    opened = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
+    yield opened
+    opened.close()
+>>>>>>> b-mend3
 
 
 def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
@@ -104,6 +110,24 @@ def test_rows_go_to_other_slots_and_to_the_host(
     steps.write_rows(1, rows_of_host)
     np.testing.assert_array_equal(steps.decode([1], text[-1:], [len(text) - 1]), last)
     steps.close()
+
+
+def test_prepare_compiles_all_graphs(steps: SlotSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first reused prefix, or the first prompt with log-probabilities, delays answers."""
+    steps.prepare()
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError(f"compiled after prepare: {arguments}")
+
+    for name in ("_compiled", "compile_graph"):
+        monkeypatch.setattr(steps.steps, name, fail)
+    text = TEXTS[2]
+    for part in (text[:32], text[:8], text[:1]):
+        steps.prefill(2, part, 0)
+        steps.prefill(2, part, 0, all_logits=True)
+    steps.decode([0, 2], text[:2], [0, 1])
+    steps.write_rows(1, steps.read_rows(2, 2))
+    steps.copy_rows(1, 0, 2)
 
 
 def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:

@@ -42,6 +42,12 @@ class CacheRows:
         self._names = sorted(cache.states)
         self._compiled: list[CompiledGraph] = []
 
+    def prepare(self) -> None:
+        """Compile all graphs; a cache of one slot has no rows to copy."""
+        graphs = [self._read_graph, self._write_graph]
+        if self._cache.slots > 1:
+            graphs.append(self._copy_graph)
+
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the first rows of a slot to another one."""
         for start in self._starts(tokens):

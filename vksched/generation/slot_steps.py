@@ -23,7 +23,7 @@ from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize, suitabl
 from .device_precision import FLOAT16_CACHE
 from .generator import is_finite
 from .overflow import EXACT
-from .step_runner import Logits
+from .step_runner import MAX_LOGPROBS, Logits
 
 if TYPE_CHECKING:
     from ..engine.compile_options import Placements
@@ -305,12 +305,15 @@ class SlotSteps:
     # -- life ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compile all steps, and measure those of decode with idle rows."""
+        """Compile all steps and the graphs that move rows; measure decode steps with idle rows."""
         self._retry_if_empty(self._prepare)
 
     def _prepare(self) -> None:
         for size in self.chunk_sizes:
             self.steps.run(StepSize(size, 1))
+            if size <= MAX_LOGPROBS:
+                self.steps.run(StepSize(size, 1, all_logits=True))
+        self._cache_rows().prepare()
         for rows in self.row_counts:
             run = self.steps.run(StepSize(1, rows))
             feeds = _feeds(rows, 1, [], [], [])

@@ -13,6 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+MAX_LOGPROBS = 32
+"""The maximum size of chunks with the logits of all tokens: the log-probabilities of a large
+vocabulary take milliseconds per token.
+"""
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
 

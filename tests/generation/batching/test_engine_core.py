@@ -118,6 +118,33 @@ def test_log_probabilities_of_a_prompt_count_in_a_pause(monkeypatch: pytest.Monk
     assert order[:6] == ["prefill", "prefill", "decode", "prefill", "decode", "prefill"]
 
 
+@pytest.mark.parametrize("move_s", (0.0, 0.3))
+def test_moved_prefixes_count_in_a_pause(move_s: float) -> None:
+    """Each of three requests moves a prefix to host memory. Above the limit of 0.2 s, a decode step
+    comes between two of them.
+    """
+
+    class SlowMoves(SimulatedSteps):
+        def read_rows(self, slot: int, tokens: int) -> Any:
+            self.clock.now_s += move_s
+            return super().read_rows(slot, tokens)
+
+    engine = InlineEngine(SlowMoves(slots=4), cache_ram=10**6, max_pause_s=0.2)
+    for stream in [engine.submit([first] * 9, 2) for first in (1, 2, 3, 4)]:
+        assert len(list(stream)) == 2
+    running = engine.submit([9], 20)
+    next(running), next(running)
+    begin = len(engine.steps.log)
+    streams = [engine.submit([first] * 9, 2) for first in (5, 6, 7)]
+    for stream in (running, *streams):
+        list(stream)
+    order = [name for name in names(engine)[begin:] if name in ("read_rows", "decode")]
+    if move_s:
+        assert order[:6] == ["read_rows", "decode"] * 3
+    else:
+        assert order[:4] == ["read_rows"] * 3 + ["decode"]
+
+
 def test_requests_begin_in_the_order_of_their_arrival() -> None:
     engine = InlineEngine(SimulatedSteps(slots=1))
     streams = [engine.submit([i + 1], 2) for i in range(4)]

@@ -3,8 +3,9 @@
     queue --a free slot--> prefill, chunk by chunk --> decode, one row of each step --> release
 
 A chunk never delays running answers by more than itself: between two decode steps, prompts get at
-least one chunk, and more only while their measured time stays below a limit. The choice moves steps
-in time. It does not change the chunks of a prompt, so results do not depend on it.
+least one chunk, and more only while their measured time stays below a limit. The time of moved
+prefixes counts, too: above the limit, no further request is admitted, and no chunk runs. The choice
+moves steps in time. It does not change the chunks of a prompt, so results do not depend on it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class BatchScheduler:
         self._prefilling: deque[Running] = deque()
         self._max_pause_s = max_pause_s
         self._pause_s = 0.0
-        """The time of prompt chunks since the last decode step."""
+        """The time of prompt chunks and moved prefixes since the last decode step."""
+        self._has_chunk = False
+        """True if a chunk has run since the last decode step."""
         self._releases = 0
 
     def push(self, state: RequestState, mean_answer: float) -> None:
@@ -74,9 +77,15 @@ class BatchScheduler:
             times.append(rest * step_s + len(state.chunks) * chunk_s)
         return max(1.0, min(times, default=1.0))
 
-    def admit(self) -> Iterator[Running]:
-        """Assign waiting requests to idle slots, and yield each before its slot is prepared."""
+    def admit(self, has_rows: bool) -> Iterator[Running]:
+        """Assign waiting requests to idle slots, and yield each before its slot is prepared.
+        has_rows: decode steps have rows.
+        """
+        if not has_rows:
+            self._end_pause()  # no answer waits for a token
         while self.queue and len(self.running) < len(self.slots):
+            if self._pause_s > self._max_pause_s and has_rows:
+                return
             state = self.queue.pop()
             if state is None:
                 return
@@ -91,9 +100,8 @@ class BatchScheduler:
         if not self._prefilling:
             return None
         first = self._prefilling[0]
-        if not has_rows:
-            self._pause_s = 0.0  # no answer waits for a token
-        if not self._pause_s:
+        is_next = not self._has_chunk and self._pause_s <= self._max_pause_s
+        if not has_rows or is_next:
             return first
         chunk = first[1].chunks[-1]
         seconds = self.costs.seconds(_kind(chunk), chunk.count)
@@ -105,13 +113,21 @@ class BatchScheduler:
         chunk = state.chunks.pop()
         self.costs.observe(_kind(chunk), chunk.count, seconds)
         self._pause_s += seconds
+        self._has_chunk = True
         if not state.chunks:
             self._remove(state)
+
+    def end_move(self, seconds: float) -> None:
+        """Note that a prefix has moved."""
+        self._pause_s += seconds
 
     def end_decode(self, rows: int, seconds: float) -> None:
         """Note that a decode step has run."""
         self.costs.observe("decode", rows, seconds)
-        self._pause_s = 0.0
+        self._end_pause()
+
+    def _end_pause(self) -> None:
+        self._pause_s, self._has_chunk = 0.0, False
 
     def release(self, slot: Slot) -> None:
         """Make a slot idle."""

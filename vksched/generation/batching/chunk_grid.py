@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..step_runner import MAX_LOGPROBS
+
 GRID = 128
 """The size of chunks on whose ends prompts of different lengths share prefixes."""
-MAX_LOGPROBS = 32
-"""The size of chunks with the logits of all tokens: the log-softmax of a large vocabulary takes
-milliseconds per token.
-"""
 MAX_CHUNK = 512
 """The maximum size of a chunk: running answers wait for it."""
 

@@ -128,9 +128,9 @@ class EngineCore:
                 self._finish(slot, state, state.close_reason)
             elif state.logits is not None:
                 self._sample_masked(slot, state, state.logits)
-        self._admit()
+        rows = [pair for pair in self._scheduler.running if pair[1].can_decode]
+        self._admit(bool(rows))
         running = self._scheduler.running
-        rows = [pair for pair in running if pair[1].can_decode]
         if (prefilling := self._scheduler.next_chunk(bool(rows))) is not None:
             self._prefill(*prefilling)
         elif rows:
@@ -139,9 +139,9 @@ class EngineCore:
             self.wake.wait(MASK_POLL_S)
         return bool(running)
 
-    def _admit(self) -> None:
-        """Give waiting requests the idle slots."""
-        for slot, state in self._scheduler.admit():
+    def _admit(self, has_rows: bool) -> None:
+        """Give waiting requests the idle slots. has_rows: running answers wait."""
+        for slot, state in self._scheduler.admit(has_rows):
             now_s = self._clock()
             self._metrics.observe("queue", now_s - state.submitted_s)
             state.start_constraint(now_s)
@@ -151,6 +151,7 @@ class EngineCore:
                 raise
             except Exception as error:
                 self._finish(slot, state, "closed", error)
+            self._scheduler.end_move(self._clock() - now_s)
 
     def _prefill(self, slot: Slot, state: RequestState) -> None:
         """Run the next chunk of a prompt."""
@@ -171,7 +172,9 @@ class EngineCore:
     def _run_chunk(self, slot: Slot, state: RequestState) -> Logits:
         """Compute the next chunk; return the logits after its last token."""
         if not state.is_placed:
+            start_s = self._clock()
             self._scheduler.prefixes.restore(slot, state)
+            self._scheduler.end_move(self._clock() - start_s)
             state.is_placed = True
             self._metrics.cached_tokens += state.cached_tokens
         chunk = state.chunks[-1]
