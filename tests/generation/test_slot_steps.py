@@ -45,15 +45,9 @@ def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]
 def steps(
     scheds: Scheds, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
 ) -> Iterator[SlotSteps]:
-<<<<<<< HEAD
-    slot_steps = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
-    yield slot_steps
-    slot_steps.close()
-=======
     opened = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
     yield opened
     opened.close()
->>>>>>> b-mend3
 
 
 def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
