@@ -36,6 +36,8 @@ class Log:
         self._checker = Checker(plan)
         self._found: list[Finding] = []
         self._runs = 0
+        self._released: set[int] = set()
+        """Slots that no run holds; the end of a commit may be repeated after an interrupt."""
         self._lock = threading.Lock()
 
     def watch(self, prepared: PreparedPlan, device: int) -> PreparedPlan:
@@ -46,6 +48,7 @@ class Log:
         """Record that a run gets a slot. Called before other threads know, as `release` is called
         while the run still has the slot.
         """
+        self._released.discard(slot)
         self.take([self._tell.acquire(slot, self._runs)])
         self._runs += 1
 
@@ -53,7 +56,9 @@ class Log:
         """Record that a run releases its slot. Unfinished operations of a failed run count for the
         next run only if it depends on them.
         """
-        self.take([self._tell.release(slot)])
+        if slot not in self._released:
+            self.take([self._tell.release(slot)])
+            self._released.add(slot)
         self._take_found(slot)
 
     def end(self, slot: int) -> None:
@@ -64,7 +69,8 @@ class Log:
         PlanError
             Some of its operations were unordered.
         """
-        self.take([self._tell.end(slot)])
+        if slot not in self._released:
+            self.take([self._tell.end(slot)])
         fail_on(self._take_found(slot))
 
     def _take_found(self, slot: int) -> list[Finding]:
