@@ -20,7 +20,7 @@ from vksched.distributed.driver.cluster_executor import ClusterExecutor
 from vksched.distributed.wire.tls import Security, place_of
 from vksched.plan.multi_host.host_plan_codec import HostPlanCodec
 from vksched.runtime.cpu.cpu_device import CpuDevice
-from vksched.runtime.executors.deferred_commit import CommitFailed
+from vksched.runtime.executors.base_executor import CommitFailed
 from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Topology

@@ -45,8 +45,7 @@ from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.executors.base_executor import ExecutorClosed
-from vksched.runtime.executors.deferred_commit import CommitFailed
+from vksched.runtime.executors.base_executor import CommitFailed, ExecutorClosed
 from vksched.runtime.executors.executor_context import ExecutorContext
 from vksched.runtime.executors.plan_executor import PlanExecutor
 from vksched.runtime.run_stats import RunStats

@@ -39,7 +39,7 @@ from vksched.distributed.worker.weight_cache import WeightCache
 from vksched.distributed.worker.weight_registry import WeightRegistry
 from vksched.plan.multi_host.host_plan import HostPlan
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.executors.deferred_commit import CommitFailed, RunResult
+from vksched.runtime.executors.base_executor import CommitFailed, RunResult
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.runtime.simulated.simulated_device import SimulatedDevice
 from vksched.runtime.simulated_clock import SimulatedClock

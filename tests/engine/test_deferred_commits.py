@@ -4,13 +4,10 @@ the states learns of.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from test_state_faults import check, named_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.common.errors import DeviceError, PlanError
+from vksched.common.errors import DeviceError
 from vksched.plan.types.plan_types import PlanValue
 from vksched.runtime.device import Device, PreparedPlan, WrappedPreparedPlan
 from vksched.runtime.simulated.device_wrapper import WrappedDevice
@@ -211,181 +208,3 @@ def test_threads_take_turns(two_devices: list[str]) -> None:
         assert np.array_equal(sched.read(other), X + 20)
     steps = [float((value - X).flat[0]) for value in found]
     assert steps == sorted(steps) and all(np.ptp(value - X) < 1e-3 for value in found)
-
-
-SINKS: dict[str, Callable[[vs.Scheduler, vs.CompiledGraph, vs.Tensor], object]] = {
-    "stats": USES["stats"],
-    "read": USES["read"],
-    "another graph without states": lambda sched, run, held: sched.compile(vs.exp(X))(),
-}
-INSIDE: dict[str, Callable[[vs.Scheduler, vs.CompiledGraph, vs.Tensor], object]] = {
-    "run": lambda sched, run, held: run(),
-    "write": USES["write"],
-    "another graph": USES["another graph"],
-    "synchronize": USES["synchronize"],
-    "close of the run": USES["close of the run"],
-    "close": USES["close"],
-}
-
-
-def run_numbers(run: vs.CompiledGraph) -> list[int]:
-    """Return the numbers of the runs in the history."""
-    whole = run._compiled.history.last(64)
-    return [part.stats.run for each in whole for part in each.graphs]
-
-
-def ends(call: Callable[[], object]) -> bool:
-    """Return True if a call in another thread ends."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(30)
-    return not thread.is_alive()
-
-
-@pytest.mark.parametrize("name", [*SINKS, *INSIDE])
-def test_a_late_sink_may_use_states_but_not_run_or_close(name: str) -> None:
-    device, trace = Watched(CARD[0]), vs.Trace()
-    found: list[object] = []
-    with counting(device, trace=trace) as (sched, run, held):
-        run()
-
-        def sink(event: vs.Event) -> None:
-            if event.name == "run" and not found:
-                found.append("called")
-                try:
-                    found[0] = {**SINKS, **INSIDE}[name](sched, run, held)
-                except PlanError as error:
-                    found[0] = error
-
-        trace.add(sink)
-        assert ends(lambda: sched.read(held)), "the sink waits for its own thread"
-        if name in INSIDE:
-            assert isinstance(found[0], PlanError)
-        elif name == "read":
-            assert np.array_equal(found[0], X + 1)  # type: ignore[call-overload]
-        else:
-            assert not isinstance(found[0], (str, PlanError))
-        trace.remove(sink)
-        assert np.array_equal(sched.read(held), X + 1)
-        assert len(run_numbers(run)) == 1
-        if name != "close of the run":
-            assert np.array_equal(run(), -X - 1)
-
-
-def test_a_plan_that_is_freed_calls_no_sinks() -> None:
-    """They might wait for the thread that waits for the commit."""
-    device, trace = Watched(CARD[0]), vs.Trace()
-    events: list[vs.Event] = []
-    with counting(device, trace=trace) as (sched, run, held):
-        run()
-        trace.add(events.append)
-        executor = run._compiled._executor
-        assert executor is not None and executor._deferred is not None
-        device.waited.clear()
-        executor.shutdown()
-        assert device.waited == ["commit"] and "run" not in {event.name for event in events}
-        assert np.array_equal(sched.read(held), X + 1)
-        assert [event.name for event in events].count("run") == 1
-        assert np.array_equal(run(), -X - 1)
-
-
-FOLDERS = [Path(vs.__file__).parent / name for name in ("engine", "runtime/executors", "trace")]
-
-
-class Interrupt:
-    """Interrupts a thread once, at the call of a function in FOLDERS that has a number."""
-
-    def __init__(self, number: int, first: str) -> None:
-        self.left = number
-        self.first = first
-        """The function from which calls count."""
-        self.at = ""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if event != "call" or Path(code.co_filename).parent not in FOLDERS:
-            return
-        if code.co_name == self.first:
-            self.first = ""
-        if self.first or self.at or code.co_name == "<genexpr>":  # its end may not raise
-            return
-        self.left -= 1
-        if self.left < 0:
-            self.at = code.co_qualname if sys.version_info >= (3, 11) else code.co_name
-            raise KeyboardInterrupt
-
-    def during(self, call: Callable[[], object]) -> bool:
-        """Call, and return True if the call was interrupted."""
-        before = sys.gettrace()
-        sys.settrace(self)  # type: ignore[arg-type]
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-
-@pytest.mark.parametrize("backup", [True, False])
-@pytest.mark.parametrize("where", ["run", "next use"])
-@pytest.mark.parametrize("checked", [False, True])
-def test_an_interrupt_at_any_call_loses_no_commit(
-    backup: bool, where: str, checked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VKSCHED_CHECK", str(int(checked)))
-    device = Watched(CARD[0])
-    interrupted: list[str] = []
-    with counting(device, backup) as (sched, run, held):
-        value = np.array(X)
-        for number in range(1000):
-            if where == "run":
-                interrupt = Interrupt(number, "_commit")
-                caught = interrupt.during(run)
-            else:
-                run()
-                interrupt = Interrupt(number, "finish_commit")
-                caught = interrupt.during(lambda: run.stats)
-            if not interrupt.at:
-                break
-            assert caught, interrupt.at
-            interrupted.append(interrupt.at)
-            now = sched.read(held)
-            if np.array_equal(now, value):  # the commit had not begun
-                assert where == "run", interrupt.at
-            else:
-                assert np.array_equal(now, value + 1), interrupt.at
-            value = now + 1
-            assert np.array_equal(run(), -now), interrupt.at
-            assert np.array_equal(sched.read(held), value), interrupt.at
-            numbers = run_numbers(run)
-            assert len(numbers) == len(set(numbers)), interrupt.at
-    expected = "PlanExecutor._commit" if where == "run" else "StateTurns.finish_commit"
-    assert expected.split(".")[-1] in interrupted[0] and len(interrupted) > 15
-
-
-def test_an_interrupted_run_whose_commit_fails_loses_its_states() -> None:
-    """The error of the commit is found by the next use, although the run had not returned."""
-    device = Watched(CARD[0])
-    with counting(device) as (sched, run, held):
-        assert Interrupt(0, "_record_states").during(run)
-        device.failure = vs.DeviceLost("[wait] gone")
-        with pytest.raises(vs.StateLost, match=r"'held'.*gone"):
-            run()
-        assert device.name in sched.failed_devices
-
-
-@pytest.mark.parametrize("cause", [KeyboardInterrupt(), ValueError("a fault of another kind")])
-def test_a_failed_commit_does_not_keep_a_scheduler_open(cause: BaseException) -> None:
-    device = Watched(CARD[0])
-    with counting(device) as (sched, run, held):
-        others = [sched.compile(vs.exp(vs.input("x", (n,)))) for n in (3, 4)]
-        run()
-        device.failure = cause
-        with pytest.raises(type(cause)):
-            sched.close()
-        assert all(each._compiled.closed for each in (run, *others))
-        assert not device.states.keys()
-        sched.close()
-        with pytest.raises(DeviceError, match="closed"):
-            sched.compile(held * 2.0)

@@ -106,9 +106,8 @@ class Driver(Protocol):
         """Report that the part has failed and none of its work is pending.
 
         A DeviceError has the full name of the device in `device`, as "node1/vulkan:0", or in `host`
-        the other host that caused it. A CommitFailed
-        (runtime/executors/deferred_commit.py) names the devices of the part whose states may be
-        torn.
+        the other host that caused it. A CommitFailed (runtime/executors/base_executor.py) names the
+        devices of the part whose states may be torn.
         """
 
 

@@ -39,10 +39,11 @@ from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closeable
 from ..runtime.executors.base_executor import (
     BaseExecutor,
+    CommitFailed,
     ExecutorClosed,
+    RunResult,
     close_all,
 )
-from ..runtime.executors.deferred_commit import CommitFailed, RunResult
 from ..runtime.executors.run_record import InFlightSplit, Observers
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
@@ -266,17 +267,15 @@ class GraphExecutionState(RunRecorder):
                 with self._states.running(graph) if graph.states else NO_LOCK:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise ExecutorClosed  # while this run waited for the states
-                    values = self._request.values_by_id(graph, feeds, observers or {})
                     try:
-                        if graph.states:
-                            executor.defer = partial(self._defer, executor)
+                        values = self._request.values_by_id(graph, feeds, observers or {})
                         results, failed = executor.run(*values), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
-                    finally:
-                        executor.defer = None  # no reference cycle
                     broken = self._record_states(executor, results, failed)
+                    if results.commit is not None:
+                        self._states.defer(partial(self._finish_commit, executor, results))
             except ExecutorClosed:
                 continue
             except DeviceError as error:
@@ -286,12 +285,7 @@ class GraphExecutionState(RunRecorder):
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     raise
                 continue
-            if results.commit is None:
-                late = self._conclude(executor, results, broken, late)
-                if late is not None:
-                    raise late
-            elif results.commit.failed:
-                self.finish_commit()
+            self._conclude(executor, results, broken, late)
             return results
 
     def reconsider(self) -> None:

@@ -230,35 +230,19 @@ class GraphRegistry:
         for each in compiled:
             each.require_outside(what)
 
-    @property
-    def all_closed(self) -> bool:
-        """Return True if no graph is left, False before `close` or while a thread is closing
-        one.
-        """
-        with self.lock:
-            return self.closing and all(each.closed for each in self.compiled)
-
-    def close(self) -> None:
-        """Wait for accepted runs, then free all graphs, except those that another thread is
-        closing. If a commit of states has failed, free all graphs, then raise the first of these
-        errors.
+    def close(self) -> bool:
+        """Wait for accepted runs, then free all graphs; return True if none is left, False if
+        another thread is still closing one.
         """
         with self.lock:
             compiled = list(self.compiled)
             self.require_outside("close")
             self.closing = True
-        first: BaseException | None = None
         for each in compiled:
-            try:
-                # if another thread closes it: waits for that, or returns at once in a callback
-                each.close()
-            except BaseException as error:
-                if not each.closed:  # an interrupt: the next call closes the others
-                    raise
-                first = first or error
+            # if another thread closes it: waits for that, or returns at once in a callback
+            each.close()
         WRITES.wait()
-        if first is not None:
-            raise first
+        return all(each.closed for each in compiled)
 
     def _forget(self, run: CompiledGraph, key: object, entry: _Entry) -> None:
         """Close a compiled graph when its last handle is closed."""

@@ -12,13 +12,11 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 from ..common.errors import DeviceError, VkschedError
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..runtime.executors.base_executor import BaseExecutor
-from ..runtime.executors.deferred_commit import DeferredCommit, RunResult
+from ..runtime.executors.base_executor import BaseExecutor, RunResult
 from ..runtime.run_stats import RunStats
 from .faults import Faults, Quarantine
 from .plan_builder import PlanBuilder
@@ -39,7 +37,6 @@ class RunRecorder:
     _stale: str
     _drift: ReplanTracker
     _faults: Faults
-    _inside: set[int]
     history: GraphHistory
     plan: Plan
 
@@ -54,49 +51,17 @@ class RunRecorder:
         if not executor.plan.graph.states:
             return []
         plan, devices = executor.plan, executor.devices
-        broken = self._states.finish_run(plan, devices, results.next_states, failed)
-        results.are_states_recorded = True
-        return broken
+        return self._states.finish_run(plan, devices, results.next_states, failed)
 
-    def _defer(self, executor: BaseExecutor, results: RunResult) -> None:
-        """Let the next user of the states finish the commit of a run."""
+    def _finish_commit(self, executor: BaseExecutor, results: RunResult) -> None:
+        """Wait for the commit of a run that has returned, and record its result."""
         assert results.commit is not None
-        self._states.defer(partial(self._finish_commit, executor, results, results.commit))
-
-    def _finish_commit(
-        self, executor: BaseExecutor, results: RunResult, commit: DeferredCommit
-    ) -> BaseException | None:
-        """Wait for the commit of a run that has returned, record its result, and return the error
-        to raise. After an interrupt, the next call continues.
-        """
-        me = threading.get_ident()
-        is_first = me not in self._inside
-        try:
-            if is_first:
-                self._inside.add(me)  # a sink must not close the graph or run it
-            failure = commit.wait()
-            if not commit.begun:  # an interrupt came before: no state has changed
-                return None
-            late, failed, broken = None, None, list[DeviceError]()
-            if failure is not None:
-                late = failure.cause
-                failed = dict.fromkeys(failure.devices, str(late) or repr(late))
-            if failed is not None or not results.are_states_recorded:
-                broken = self._record_states(executor, results, failed)
-            return self._conclude(executor, results, broken, self._emit(commit) or late)
-        finally:
-            if is_first:
-                self._inside.discard(me)
-
-    def _emit(self, commit: DeferredCommit) -> BaseException | None:
-        """Emit the events of the end of a commit; return the interrupt of a sink."""
-        events, commit.events = commit.events, []
-        try:
-            for event in events:
-                self._preparing.trace.emit(event)
-        except BaseException as error:
-            return error
-        return None
+        failure, broken, late = results.commit.wait(), list[DeviceError](), None
+        if failure is not None:
+            late = failure.cause
+            failed = dict.fromkeys(failure.devices, str(late) or repr(late))
+            broken = self._record_states(executor, results, failed)
+        self._conclude(executor, results, broken, late)
 
     def _conclude(
         self,
@@ -104,9 +69,8 @@ class RunRecorder:
         results: RunResult,
         broken: Sequence[DeviceError],
         late: BaseException | None,
-    ) -> BaseException | None:
-        """Record the statistics and the failures of a run that has its results; return the error to
-        raise.
+    ) -> None:
+        """Record the statistics and the failures of a run that has its results.
 
         Parameters
         ----------
@@ -118,8 +82,7 @@ class RunRecorder:
         if broken:
             with self._changing:
                 self._faults.record(broken)
-        if results.plan_and_stats is not None and not results.are_stats_recorded:
-            results.are_stats_recorded = True
+        if results.plan_and_stats is not None:
             self.history.add(*results.plan_and_stats)
             if isinstance(executor.plan, DynamicPlan):  # each run creates a new plan
                 self.plan = results.plan_and_stats[0]
@@ -128,10 +91,9 @@ class RunRecorder:
             with self._changing:
                 self._faults.record(executor.take_faults(), executor.devices)
             if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
-                return late
+                raise late
             with suppress(VkschedError):  # the next run raises it; this one has its results
                 self._ready()
-        return None
 
     def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
         """Record the timings of a run. plan: the executed plan."""

@@ -7,9 +7,9 @@ their recovery after a device failure.
                   last backup on the host, or lost: StateLost until it is written
 
 Runs that use states execute one at a time, across all graphs. A run may return before its next
-values are written (state_turns.py): whoever uses states next waits for that first, and raises
-StateLost if a device failed meanwhile. A state may be sharded, each piece on its own device; a read
-returns the whole. The first graph that uses a state determines its location
+values are written (DeferredCommit): whoever uses states next waits for that first, and raises
+StateLost if a device failed meanwhile. A state may be sharded, each piece on
+its own device; a read returns the whole. The first graph that uses a state determines its location
 until no graph uses it. Examples: tests/engine/test_states.py, tests/engine/test_config_run.py.
 """
 
@@ -36,18 +36,23 @@ from ..ir.tensor import Tensor, convert
 from ..ops.creation.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device
-from .state_turns import StateTurns
 
 Key = Tensor | StatePiece
 """A whole state, or a piece of a sharded one."""
 
 
-class StateTable(StateTurns):
+class StateTable:
     """The states of one scheduler."""
 
     def __init__(self, devices: Callable[[], Sequence[Device]]) -> None:
-        super().__init__()
         self._devices = devices
+        self._turn = threading.RLock()
+        """Held by the run that uses states, or during a read or write."""
+        self._finishing = threading.RLock()
+        """Held while a deferred commit is finished; acquired before all other locks."""
+        self._deferred: Callable[[], None] | None = None
+        """Finishes the commit of the last run; set during a turn."""
+        self._running = False
         self._lock = threading.RLock()
         """Guards the following fields; never held during a run."""
         self._copies: dict[Key, NDArray] = {}
@@ -74,7 +79,7 @@ class StateTable(StateTurns):
         _require_state("write", state)
         array = _checked(state, value)
         with self._own_turn(), self._lock:
-            if self._is_inside():
+            if self._running:
                 raise PlanError(
                     f"[write] cannot write state {state.name!r} from an observer of a running graph"
                 )
@@ -125,12 +130,48 @@ class StateTable(StateTurns):
         """Hold the states during a run of a graph, after other runs with states; raise StateLost if
         a value is lost.
         """
-        with self._run_turn():
+        with self._own_turn():
+            if self._running:
+                raise PlanError("[run] an observer of a stateful run must not start another one")
             with self._lock:
                 if self._lost:
                     for node_id in dict.fromkeys(graph.states.values()):
                         self._value(_key(graph, node_id))
-            yield
+            self._running = True
+            try:
+                yield
+            finally:
+                self._running = False
+
+    def defer(self, finish: Callable[[], None]) -> None:
+        """Let the next user of states wait for the commit of the current run. finish: waits, and
+        records states that were not written; may raise the error of the run.
+        """
+        self._deferred = finish
+
+    def finish_commit(self) -> None:
+        """Wait for the commit of the last run, if it is deferred; raise its error if it is not a
+        device failure that the graph recovers from.
+        """
+        if self._deferred is None:
+            return
+        with self._finishing:
+            finish = self._deferred
+            if finish is not None:
+                try:
+                    finish()
+                finally:
+                    self._deferred = None
+
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        """Hold the states after the commit of the last run."""
+        while True:
+            self.finish_commit()  # without the turn: its error may have the graph planned again
+            with self._turn:
+                if self._deferred is None:  # else another run was first
+                    yield
+                    return
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
         """Place the states of a plan on their devices, and add it to their users. Raise StateLost
@@ -217,12 +258,10 @@ class StateTable(StateTurns):
 
     def close(self) -> None:
         """Free the states of all devices."""
-        try:
-            self.finish_commit()
-        finally:
-            for device in self._devices():
-                for key in device.states.keys():
-                    device.states.remove(key)
+        self.finish_commit()
+        for device in self._devices():
+            for key in device.states.keys():
+                device.states.remove(key)
 
     # -- helpers -----------------------------------------------------------------------------------
 

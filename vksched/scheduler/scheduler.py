@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
@@ -338,30 +337,24 @@ class Scheduler(ProcessBound):
         self._unwatch()
         with self._lock:
             models = list(self._models)
-        with ExitStack() as steps:  # in reverse order, each one also after an error
-            steps.callback(_free, self)
-            steps.callback(self.graphs.close)
-            for model in reversed(models):
-                steps.callback(model.close)  # its runs may still have segments to compile
+        for model in models:
+            model.close()  # their runs may still have segments to compile
+        if not self.graphs.close():
+            return  # the thread that closes the last one continues
+        with self._lock:
+            if self._closed:
+                return
+            self._states.close()
+            self._opened.close()
+            self._closed = True
+        self._keep()
+        write_tape()
 
     def __enter__(self) -> Scheduler:
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-
-def _free(sched: Scheduler) -> None:
-    """Free states and devices, unless another thread is closing the last graph."""
-    with sched._lock:
-        if sched._closed or not sched.graphs.all_closed:
-            return
-        with ExitStack() as steps:
-            steps.callback(sched._opened.close)
-            sched._states.close()
-        sched._closed = True
-    sched._keep()
-    write_tape()
 
 
 def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:

@@ -24,7 +24,7 @@ from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
 from ...common.schema import SchemaError
 from ...plan.multi_host.host_plan import HostPlan, Send
-from ...runtime.executors.deferred_commit import CommitFailed, RunResult
+from ...runtime.executors.base_executor import CommitFailed, RunResult
 from ...runtime.run_stats import RunStats
 from ...topology.links import Link
 from ...trace.events import Clock, Event

@@ -38,10 +38,11 @@ from ...runtime.device import Closeable
 from ...runtime.executors.base_executor import (
     INTERRUPTED_S,
     BaseExecutor,
+    CommitFailed,
+    RunResult,
     close_all,
     guarded,
 )
-from ...runtime.executors.deferred_commit import CommitFailed, RunResult
 from ...runtime.executors.executor_context import ExecutorContext
 from ...runtime.executors.run_record import Observers, RunRecord
 from ...runtime.run_stats import RunStats

@@ -21,8 +21,7 @@ from ...common.errors import DeviceError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan, Recv, Send
 from ...plan.types.plan_types import HOST
 from ...runtime.device import Closeable
-from ...runtime.executors.base_executor import ExecutorClosed
-from ...runtime.executors.deferred_commit import RunResult
+from ...runtime.executors.base_executor import ExecutorClosed, RunResult
 from ...runtime.executors.executor_context import ExecutorContext
 from ...runtime.executors.plan_executor import PlanExecutor
 from ...runtime.executors.run_record import Observers, RunRecord

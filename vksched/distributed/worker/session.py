@@ -28,7 +28,7 @@ from ...common.schema import SchemaError
 from ...common.user_warning import warn
 from ...plan.multi_host.host_plan import HostPlan, Recv
 from ...runtime.device import Device
-from ...runtime.executors.deferred_commit import CommitFailed
+from ...runtime.executors.base_executor import CommitFailed
 from ...runtime.run_stats import RunStats
 from ...storage.content_hash import digest_of
 from ...storage.lazy_array import ArrayLike

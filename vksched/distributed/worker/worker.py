@@ -17,7 +17,7 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, PlanError, RunAborted
 from ...plan.multi_host.host_plan import HostPlan
 from ...runtime.device import Device
-from ...runtime.executors.deferred_commit import CommitFailed, RunResult
+from ...runtime.executors.base_executor import CommitFailed, RunResult
 from ...runtime.executors.executor_context import ExecutorContext
 from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace

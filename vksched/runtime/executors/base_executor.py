@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceTimeout, PlanError
@@ -22,7 +23,6 @@ from ..device import Closeable, PreparedPlan
 from ..run_stats import RunStats
 from ..simulated_clock import SimulatedStream
 from . import race_checker
-from .deferred_commit import DeferredCommit, RunResult
 from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 
@@ -33,6 +33,86 @@ INTERRUPTED_S = 2.0
 
 class ExecutorClosed(Exception):
     """The executor accepts no runs any more; the requested one has not begun."""
+
+
+@dataclass(slots=True)
+class RunResult:
+    """Results of a run.
+
+    Parameters
+    ----------
+    outputs
+        The outputs, in the order of `Graph.outputs`.
+    kept
+        The next values of states, in the order of `Graph.backed_up_states`.
+    plan_and_stats
+        The plan of this run and its statistics, once it is done.
+    commit
+        The write of states, if the run has not waited for it.
+    """
+
+    outputs: tuple[NDArray, ...]
+    next_states: tuple[NDArray, ...] = ()
+    plan_and_stats: tuple[Plan, RunStats] | None = None
+    commit: DeferredCommit | None = None
+
+
+class CommitFailed(Exception):
+    """A run is complete, but the states of some devices may be old or torn.
+
+    Parameters
+    ----------
+    cause
+        The original error.
+    results
+        The results of the run.
+    devices
+        The devices of these states.
+    """
+
+    def __init__(self, cause: BaseException, results: RunResult, devices: frozenset[int]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.results = results
+        self.devices = devices
+
+
+class DeferredCommit:
+    """A write of states that a run has submitted and has not waited for; safe for threads.
+
+        run N      submit, wait for results | submit the commit, return
+        caller                              |  reads the results, prepares the next inputs
+        run N + 1                           |  wait for the commit | submit
+
+    The commit usually ends while the caller works. Whoever uses the states next waits for it first,
+    and learns of its failure (engine/state_table.py).
+
+    Parameters
+    ----------
+    finish
+        Waits for it; raises CommitFailed.
+    """
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish: Callable[[], None] | None = finish
+        self._failure: CommitFailed | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def pending(self) -> bool:
+        """Return True until it has been waited for."""
+        return self._finish is not None
+
+    def wait(self) -> CommitFailed | None:
+        """Wait for the commit, once; return its failure."""
+        with self._lock:
+            if self._finish is not None:
+                try:
+                    self._finish()
+                except CommitFailed as failure:
+                    self._failure = failure
+                self._finish = None  # and so its arrays
+            return self._failure
 
 
 class BaseExecutor:
@@ -74,10 +154,6 @@ class BaseExecutor:
         """Devices that may still use this memory, because they did not finish in time."""
         self._log: race_checker.Log | None = None
         self._failed: set[int] = set()
-        self.defer: Callable[[RunResult], None] | None = None
-        """Called before a commit that the run does not wait for, so that the next user of the
-        states waits for it. None: runs wait. Set by the caller of a run with states.
-        """
         self._deferred: DeferredCommit | None = None
         """The last commit that a run did not wait for."""
         self._faults: list[DeviceError] = []
@@ -183,9 +259,8 @@ class BaseExecutor:
         finally:
             if held >= 0:
                 try:
-                    record = self._under_way.pop(held, None)
-                    commit = None if record is None else record.commit
-                    if self._log and not (commit and commit.begun):  # else its end releases it
+                    self._under_way.pop(held, None)
+                    if self._log and not (self._deferred and self._deferred.pending):
                         self._log.release(held)
                 finally:
                     # without the lock, which an interrupt may prevent it from acquiring

@@ -16,7 +16,7 @@ from ...common.dtypes import NDArray
 from ...common.errors import DeviceError
 from ...plan.types.plan_types import HOST, PlanValue
 from ..run_stats import RunStats, SplitStats
-from .deferred_commit import RunResult
+from .base_executor import RunResult
 from .plan_executor import PlanExecutor
 from .run_record import Observers, RunRecord, times_of
 

@@ -37,8 +37,7 @@ from ..cpu.evaluate import Values
 from ..device import PreparedPlan, Times, TransferTimes
 from ..run_stats import RunStats
 from . import race_checker
-from .base_executor import INTERRUPTED_S, BaseExecutor
-from .deferred_commit import RunResult
+from .base_executor import INTERRUPTED_S, BaseExecutor, RunResult
 from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers, Reporter, RunRecord
 

@@ -28,10 +28,15 @@ from ...storage.lazy_array import as_array
 from ..cpu.evaluate import Values
 from ..device import PreparedPlan
 from . import race_checker
-from .base_executor import INTERRUPTED_S, BaseExecutor
-from .deferred_commit import CommitFailed, DeferredCommit, RunResult
+from .base_executor import (
+    INTERRUPTED_S,
+    BaseExecutor,
+    CommitFailed,
+    DeferredCommit,
+    RunResult,
+)
 from .executor_context import ExecutorContext
-from .run_record import Observers, Reporter, RunRecord, times_of
+from .run_record import Observers, RunRecord, times_of
 
 
 class PlanExecutor(BaseExecutor):
@@ -48,7 +53,12 @@ class PlanExecutor(BaseExecutor):
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
         self._outputs = tuple(node for _, node in plan.graph.outputs)
-        self._may_defer = context.defers_commits and _can_defer(plan)
+        specs = plan.topology.devices
+        self._may_defer = context.defers_commits and not any(
+            # a CPU computes commits in the thread that waits
+            specs[split.device].kind == "cpu" or split.observed
+            for split in plan.commits
+        )
         self.prepare(context.progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
@@ -60,6 +70,8 @@ class PlanExecutor(BaseExecutor):
             self._prepared_plans[index] = self._log.watch(prepared, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
+        if self._deferred is not None:
+            self._deferred.wait()  # an interrupt came before the caller knew of it
         number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
         run = self._under_way[slot] = RunRecord(number, slot, sequence_number, feeds, observers)
         start = self._trace.clock.now()
@@ -88,15 +100,13 @@ class PlanExecutor(BaseExecutor):
         if self.plan.commits:
             self._commit(run, results, start)
         else:
-            self._report(run, results, (start, self._trace.clock.now()), self._reporter)
+            self._report(run, results, start, self._trace.clock.now())
         return results
 
-    def _report(
-        self, run: RunRecord, results: RunResult, span: tuple[float, float], reporter: Reporter
-    ) -> None:
-        """Report the statistics of a run that is complete. span: its start and end."""
+    def _report(self, run: RunRecord, results: RunResult, start: float, end: float) -> None:
+        """Report the statistics of a run that is complete."""
         try:
-            stats = reporter.report(run, self._prepared_plans, *span)
+            stats = self._reporter.report(run, self._prepared_plans, start, end)
             results.plan_and_stats = self.last_run = self.plan, stats
         except BaseException as error:  # the states have changed: the state table must know
             raise CommitFailed(error, results, frozenset()) from error
@@ -118,20 +128,14 @@ class PlanExecutor(BaseExecutor):
         user of the states do it.
         """
         causes: list[BaseException] = []
-        submit = partial(self._submit_commit, run, causes)
+        splits, fail = self.plan.commits, partial(self._fail, run)
+        _complete_all([partial(self._start_split, run, s) for s in splits], fail, causes)
         finish = partial(self._finish_commit, run, results, causes, start)
-        if self.defer is None or not self._defers(run):
-            submit()
-            finish(None)
+        if not causes and self._defers(run):
+            end = self._trace.clock.now()
+            results.commit = self._deferred = DeferredCommit(partial(finish, end))
             return
-        self._deferred = run.commit = results.commit = DeferredCommit(finish, causes)
-        results.commit.submit(partial(self.defer, results), submit)
-
-    def _submit_commit(self, run: RunRecord, causes: list[BaseException]) -> None:
-        """Submit the splits of a commit. causes: receives errors."""
-        steps = [partial(self._start_split, run, split) for split in self.plan.commits]
-        _complete_all(steps, partial(self._fail, run), causes)
-        run.returned_s = self._trace.clock.now()
+        finish(None)
 
     def _defers(self, run: RunRecord) -> bool:
         """Return True if the run need not wait for its commit: the devices know how long it takes,
@@ -152,30 +156,24 @@ class PlanExecutor(BaseExecutor):
         results: RunResult,
         causes: list[BaseException],
         start: float,
-        commit: DeferredCommit | None,
+        end: float | None,
     ) -> None:
-        """Wait for a commit, and report the run. causes: the errors of its submission. commit: the
-        commit if the run did not wait for it.
+        """Wait for a commit, and report the run. causes: the errors of its submission. end: the
+        time when the run returned; None if it waits.
         """
-        wait, reporter = self._wait_if_begun, self._reporter
-        if commit is not None:
-            wait, reporter = self._wait_deferred, reporter.collecting(commit.events)
-            if run.returned_s is None:  # an interrupt came before
-                self._submit_commit(run, causes)
+        wait = self._wait_if_begun if end is None else self._wait_deferred
         steps = [partial(wait, run, split_id) for split_id in self.plan.final_waits]
         if self._log:
             steps.append(partial(self._log.end, run.slot))
         _complete_all(steps, partial(self._fail, run), causes)
-        if self._log and commit is not None:
+        if self._log and end is not None:
             self._log.release(run.slot)
-        now = self._trace.clock.now()
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
-            reporter.tell_failed(run, run.device, now, causes[0])
+            self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
-        end = now if commit is None or run.returned_s is None else run.returned_s
-        self._report(run, results, (start, end), reporter)
+        self._report(run, results, start, self._trace.clock.now() if end is None else end)
 
     def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
         """Return the prepared plan of a split, and record which device the run uses."""
@@ -262,7 +260,7 @@ class PlanExecutor(BaseExecutor):
 
     def _wait_deferred(self, run: RunRecord, split_id: int) -> None:
         """Wait for a split of a run that has returned. It counts as a wait unless it has ended."""
-        if split_id in run.complete_s or split_id not in run.submitted_s:
+        if split_id in run.complete_s:
             return
         prepared = self._ask(run, split_id)
         if prepared.ends_s(run.slot, split_id) is None:
@@ -331,14 +329,6 @@ class PlanExecutor(BaseExecutor):
                 self._busy.update(self.plan.splits[s].device for s in left)
                 self._state.notify_all()
             raise
-
-
-def _can_defer(plan: Plan) -> bool:
-    """Return True if a run need not wait for its commit: nobody observes its values, and no CPU
-    takes part, which would compute them in the thread that waits.
-    """
-    specs = plan.topology.devices
-    return not any(specs[s.device].kind == "cpu" or s.observed for s in plan.commits)
 
 
 def _streamed_weights(plan: Plan) -> dict[int, NDArray]:

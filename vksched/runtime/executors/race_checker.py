@@ -36,8 +36,6 @@ class Log:
         self._checker = Checker(plan)
         self._found: list[Finding] = []
         self._runs = 0
-        self._released: set[int] = set()
-        """Slots that no run holds; the end of a commit may be repeated after an interrupt."""
         self._lock = threading.Lock()
 
     def watch(self, prepared: PreparedPlan, device: int) -> PreparedPlan:
@@ -48,7 +46,6 @@ class Log:
         """Record that a run gets a slot. Called before other threads know, as `release` is called
         while the run still has the slot.
         """
-        self._released.discard(slot)
         self.take([self._tell.acquire(slot, self._runs)])
         self._runs += 1
 
@@ -56,9 +53,7 @@ class Log:
         """Record that a run releases its slot. Unfinished operations of a failed run count for the
         next run only if it depends on them.
         """
-        if slot not in self._released:
-            self.take([self._tell.release(slot)])
-            self._released.add(slot)
+        self.take([self._tell.release(slot)])
         self._take_found(slot)
 
     def end(self, slot: int) -> None:
@@ -69,8 +64,7 @@ class Log:
         PlanError
             Some of its operations were unordered.
         """
-        if slot not in self._released:
-            self.take([self._tell.end(slot)])
+        self.take([self._tell.end(slot)])
         fail_on(self._take_found(slot))
 
     def _take_found(self, slot: int) -> list[Finding]:

@@ -22,8 +22,7 @@ from ...common.errors import DeviceError
 from ...plan.plan import Plan
 from ...plan.simulation.plan_metrics import measure_plan
 from ..device import Closeable
-from .base_executor import BaseExecutor
-from .deferred_commit import RunResult
+from .base_executor import BaseExecutor, RunResult
 from .executor_context import ExecutorContext
 from .run_record import InFlightSplit, Observers
 

@@ -17,7 +17,6 @@ from ...plan.types.plan_types import UPLOAD, PlanValue, Split
 from ...trace import Event, Trace
 from ..device import Times, TransferTimes
 from ..run_stats import HostSpan, RunStats, SplitStats
-from .deferred_commit import DeferredCommit
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
 """Callbacks by node, called with name and value; a callback that returns False cancels the run."""
@@ -48,10 +47,6 @@ class RunRecord:
     input_bytes: int = 0
     output_bytes: int = 0
     spans: list[HostSpan] = field(default_factory=list)
-    commit: DeferredCommit | None = None
-    """The commit that the run does not wait for."""
-    returned_s: float | None = None
-    """The time when this commit was submitted."""
 
 
 class InFlightSplit(NamedTuple):
@@ -89,14 +84,6 @@ class Reporter:
         self._plan = plan
         self._trace = trace
         self.number = number
-
-    def collecting(self, events: list[Event]) -> Reporter:
-        """Return a reporter that adds its events to a list, if there are sinks, so that the caller
-        emits them.
-        """
-        if not self._trace.active:
-            return self
-        return Reporter(self._plan, Trace(self._trace.clock, [events.append]), self.number)
 
     @cached_property
     def _op_seconds(self) -> tuple[dict[str, float], ...]:
