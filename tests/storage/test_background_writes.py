@@ -73,6 +73,47 @@ def test_an_error_is_logged_and_the_others_are_written(
     assert written == ["b"] and "a was not written" in caplog.text
 
 
+@pytest.mark.parametrize("raised", [SystemExit(1), GeneratorExit()])
+def test_a_write_that_ends_its_thread_does_not_stop_later_ones(
+    writes: BackgroundWrites, raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    written: list[str] = []
+
+    def end() -> None:
+        raise raised
+
+    writes.add("a", end)
+    assert writes.wait("a")
+    writes.add("b", lambda: written.append("b"))
+    assert writes.wait("b", 10) and written == ["b"]
+
+
+def test_files_that_an_ended_thread_has_left_are_written(
+    writes: BackgroundWrites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    written: list[str] = []
+
+    def end() -> None:
+        raise SystemExit
+
+    writes.add("a", end)
+    writes.add("b", lambda: written.append("b"))
+    assert writes.wait("a")
+    while writes._thread is not None:  # it ends
+        threading.Event().wait(0.01)
+    assert writes.wait("b", 10) and written == ["b"]
+
+
+def test_the_wanted_file_is_written_first(writes: BackgroundWrites) -> None:
+    written: list[str] = []
+    for name in "abc":
+        writes.add(name, lambda name=name: written.append(name))
+    assert writes.wait("c") and written[0] == "c"
+    assert writes.wait() and written == ["c", "a", "b"]
+
+
 def test_a_wait_is_bounded(writes: BackgroundWrites) -> None:
     goes_on = threading.Event()
     writes.add("a", lambda: assert_(goes_on.wait(10)))

@@ -35,6 +35,8 @@ class BackgroundWrites:
         """By file, in order; an entry is removed after its write."""
         self._wanted = False
         """True if somebody waits."""
+        self._first: str | None = None
+        """The file that somebody waits for; it is written before the others."""
         self._thread: threading.Thread | None = None
 
     def add(self, name: str, write: Callable[[], None]) -> None:
@@ -48,16 +50,7 @@ class BackgroundWrites:
         with self._changed:
             self._pending.pop(name, None)
             self._pending[name] = write
-            if self._thread is None:
-                self._wanted = False
-                self._thread = threading.Thread(
-                    target=self._work, name="vksched-write", daemon=True
-                )
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the interpreter is shutting down: the cache stays as it is
-                    self._thread = None
-                    self._pending.clear()
+            self._start()
 
     def wait(self, name: str | None = None, limit_s: float = EXIT_S) -> bool:
         """Write the pending files at once, and wait for them; return False if some are left.
@@ -76,27 +69,53 @@ class BackgroundWrites:
         with self._changed:
             if done():
                 return True
-            self._wanted = True
+            self._start()
+            self._wanted, self._first = True, name
             self._changed.notify_all()
             return self._changed.wait_for(done, limit_s)
 
+    def _start(self) -> None:
+        """Start the thread, unless there is one."""
+        if self._thread is not None:
+            return
+        self._wanted = False
+        self._thread = threading.Thread(target=self._work, name="vksched-write", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter is shutting down: the cache stays as it is
+            self._thread = None
+            self._pending.clear()
+
     def _work(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._wanted, DELAY_S)
-        while True:
+        try:
             with self._changed:
-                if not self._pending:
+                self._changed.wait_for(lambda: self._wanted, DELAY_S)
+            while self._write_next():
+                pass
+        finally:  # also if a write ended the thread: the next file starts another one
+            with self._changed:
+                if self._thread is threading.current_thread():
                     self._thread = None
-                    return
-                name, write = next(iter(self._pending.items()))
-            try:
-                write()
-            except Exception:
-                logging.getLogger("vksched").exception("[cache] %s was not written", name)
+
+    def _write_next(self) -> bool:
+        """Write one file; return False if none is pending, and end the thread."""
+        with self._changed:
+            if not self._pending:
+                self._thread = None  # while no file can be added
+                return False
+            first = self._first
+            name = first if first in self._pending else next(iter(self._pending))
+            write = self._pending[name]
+        try:
+            write()
+        except Exception:
+            logging.getLogger("vksched").exception("[cache] %s was not written", name)
+        finally:
             with self._changed:
                 if self._pending.get(name) is write:
                     del self._pending[name]
                 self._changed.notify_all()
+        return True
 
 
 WRITES = BackgroundWrites()
