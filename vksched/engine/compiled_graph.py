@@ -25,7 +25,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -34,17 +34,13 @@ from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, PlanError, VkschedError
 from ..common.fork_guard import Owner
 from ..common.user_warning import warn
+from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Closeable
-from ..runtime.executors.base_executor import (
-    BaseExecutor,
-    CommitFailed,
-    ExecutorClosed,
-    RunResult,
-    close_all,
-)
+from ..runtime.executors.base_executor import BaseExecutor, CommitFailed, ExecutorClosed, close_all
 from ..runtime.executors.run_record import InFlightSplit, Observers
+from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
 from .faults import Faults, Quarantine
 from .plan_builder import PlanBuilder
@@ -52,7 +48,6 @@ from .replan import ReplanReason, ReplanTracker
 from .report.run_history import GraphHistory, PlanOptions
 from .request import Request
 from .run_pool import RunPool
-from .run_recorder import RunRecorder
 
 R = TypeVar("R")
 NO_LOCK = nullcontext()
@@ -61,6 +56,8 @@ MAX_FAILURES = 64
 by another plan. A device is excluded after at most three failures, so more come from devices that
 repeatedly return, or from hosts with wrong reports.
 """
+Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
+"""The outputs of a run, its plan and its stats if known."""
 
 _FROM_INSIDE = (
     "expected a call outside of this graph's own runs, got one from an observer or a sink, which "
@@ -76,7 +73,7 @@ _CLOSED = (
 )
 
 
-class GraphExecutionState(RunRecorder):
+class GraphExecutionState:
     """A compiled graph on the devices of one scheduler.
 
     preparing: builds plans and executors. Its watchdog records each run; if devices are too slow,
@@ -121,10 +118,8 @@ class GraphExecutionState(RunRecorder):
         """The current plan."""
         self._ready(progress)
 
-    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> RunResult:
-        """Run once on the calling thread; the arrays must not change until it has finished. The
-        result has no stats yet if its states are still being written (`finish_commit`).
-        """
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
+        """Run once on the calling thread; the arrays must not change until it has finished."""
         self._owner.require("the compiled graph")
         self.require_outside("run")
         me = threading.get_ident()
@@ -154,7 +149,7 @@ class GraphExecutionState(RunRecorder):
                 self._workers.add(me)
             try:  # an interrupt may come between any two calls
                 self._inside.add(me)
-                outputs = self._run_until_done(feeds, observers).outputs
+                outputs, _ = self._run_until_done(feeds, observers)
             finally:
                 self._inside.discard(me)
             return then(outputs)
@@ -180,12 +175,6 @@ class GraphExecutionState(RunRecorder):
         wait(accepted)
         with self._state:
             self._state.wait_for(lambda: not self._accepted.intersection(accepted))
-        self.finish_commit()
-
-    def finish_commit(self) -> None:
-        """Wait for the states that the last run writes, and so for its statistics."""
-        if self.graph.states:
-            self._states.finish_commit()
 
     def close(self) -> None:
         """Wait for accepted runs, then free the plan's resources; idempotent. A callback of a
@@ -215,14 +204,11 @@ class GraphExecutionState(RunRecorder):
             with self._state:
                 self._state.wait_for(lambda: not self._callers and not self._accepted)
             self._pool.close()
-            try:
-                self.finish_commit()
-            finally:
-                if self._executor is not None:
-                    self._unanswered += self._executor.shutdown()
-                self._release()
-                close_all(self._unanswered)
-                self._closed = True
+            if self._executor is not None:
+                self._unanswered += self._executor.shutdown()
+            self._release()
+            close_all(self._unanswered)
+            self._closed = True
         finally:
             with self._state:
                 self._closer = False  # interrupted: the next call closes
@@ -249,9 +235,7 @@ class GraphExecutionState(RunRecorder):
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _run_until_done(
-        self, feeds: Mapping[int, NDArray], observers: Observers | None
-    ) -> RunResult:
+    def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         """Run until no device fails: each failure excludes one device, or reduces the use of
         memory. A device that fails after all results have arrived costs at most the states that it
         held.
@@ -273,9 +257,8 @@ class GraphExecutionState(RunRecorder):
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
-                    broken = self._record_states(executor, results, failed)
-                    if results.commit is not None:
-                        self._states.defer(partial(self._finish_commit, executor, results))
+                    settled = executor.plan, executor.devices, results.next_states, failed
+                    broken = self._states.finish_run(*settled) if graph.states else []
             except ExecutorClosed:
                 continue
             except DeviceError as error:
@@ -285,8 +268,22 @@ class GraphExecutionState(RunRecorder):
                 if failures > MAX_FAILURES or not self._faults.may_retry(error):
                     raise
                 continue
-            self._conclude(executor, results, broken, late)
-            return results
+            if broken:
+                with self._changing:
+                    self._faults.record(broken)
+            if results.plan_and_stats is not None:
+                self.history.add(*results.plan_and_stats)
+                if isinstance(executor.plan, DynamicPlan):  # each run creates a new plan
+                    self.plan = results.plan_and_stats[0]
+                self._watch(executor, *results.plan_and_stats)
+            if late is not None:
+                with self._changing:
+                    self._faults.record(executor.take_faults(), executor.devices)
+                if not isinstance(late, DeviceError) or not self._faults.may_retry(late):
+                    raise late
+                with suppress(VkschedError):  # the next run raises it; this one has its results
+                    self._ready()
+            return results.outputs, results.plan_and_stats
 
     def reconsider(self) -> None:
         """Plan again at the next run, because a device has returned."""
@@ -297,6 +294,17 @@ class GraphExecutionState(RunRecorder):
         """Release the states of plans that are no longer executed."""
         while self._placed:
             self._states.release(self._placed.pop())
+
+    def _watch(self, executor: BaseExecutor, plan: Plan, stats: RunStats) -> None:
+        """Record the timings of a run. plan: the executed plan."""
+        own = plan if executor.plan.replicas else executor.plan
+        first = own not in self._watched
+        self._watched.add(own)
+        too_slow = self._preparing.see(plan, stats, first, executor.number)
+        with self._changing:
+            if executor is self._executor and self._quarantine.on_device_failure == "retry":
+                self._stale = self._stale or ("slow" if too_slow else "")
+                self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> BaseExecutor:
         """Return the current executor; build a new one, after all runs in flight, if one of its

@@ -68,7 +68,6 @@ class CompiledGraph(ProcessBound):
     @property
     def stats(self) -> RunStats | None:
         """The stats of the last finished run; None before the first."""
-        self._compiled.finish_commit()
         return self._compiled.history.newest
 
     @property
@@ -110,23 +109,19 @@ class CompiledGraph(ProcessBound):
         """
         from .report.build_report import report_last  # imported on demand
 
-        self._compiled.finish_commit()
         return report_last(self._compiled.history, runs, advice)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Run once and return the outputs in the structure that was passed to `compile`."""
         feeds = self._feeds(unnamed, inputs, copy=False)
-        return self._done(feeds, self._compiled.run(feeds, self._observers).outputs)
+        outputs, _ = self._compiled.run(feeds, self._observers)
+        return self._done(feeds, outputs)
 
     def run_with_stats(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
         """Run once and return the outputs and the recorded run, if known."""
         feeds = self._feeds((), inputs, copy=False)
-        result = self._compiled.run(feeds, self._observers)
-        if result.commit is not None:
-            self._compiled.finish_commit()
-        ran = result.plan_and_stats
-        done = self._done(feeds, result.outputs)
-        return done, self._compiled.history.graph_run(*ran) if ran else None
+        outputs, ran = self._compiled.run(feeds, self._observers)
+        return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Start a run and return its future at once. Inputs are copied, so the caller may change

@@ -65,7 +65,6 @@ def _build_one(
         # imported only with a cluster
         from ..distributed.driver.cluster_executor import ClusterExecutor
 
-        alone = replace(context, defers_commits=False)  # hosts agree on commits
-        return ClusterExecutor(plan, hosts.hosts, hosts.transport, alone)
+        return ClusterExecutor(plan, hosts.hosts, hosts.transport, context)
     executor.stream = stream
     return executor

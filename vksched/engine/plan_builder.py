@@ -227,7 +227,9 @@ class PlanBuilder:
         return replace(plan, notes=(*plan.notes, ONE_COPY_NOTE))
 
     def serializer(self, plan: Plan, request: Request) -> Callable[[], dict[str, Any] | None]:
-        """Return a function that returns a plan as plain data; None if it cannot be cached."""
+        """Return a function that returns the plan of a request as plain data for `CachedPlan`, or
+        None if it cannot be cached.
+        """
         if ONE_COPY_NOTE in plan.notes or plan.graph is not request.graph:
             return lambda: None
         return partial(serialize_cached_plan, plan, self._question(request, small=False))
@@ -291,10 +293,7 @@ class PlanBuilder:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
         devices, timeout_s = self.opened.devices, self._settings.timeout_s
-        defers = self.quarantine.on_device_failure == "retry"  # else a run raises its own errors
-        context = ExecutorContext(
-            devices, self.trace, timeout_s, progress, self._numbers, defers_commits=defers
-        )
+        context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
         self.states.place(plan, devices)
         try:
             executor = build_executor(plan, numbers, context, self.opened.hosts, stream)

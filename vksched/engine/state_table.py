@@ -6,9 +6,7 @@ their recovery after a device failure.
                               v
                   last backup on the host, or lost: StateLost until it is written
 
-Runs that use states execute one at a time, across all graphs. A run may return before its next
-values are written (DeferredCommit): whoever uses states next waits for that first, and raises
-StateLost if a device failed meanwhile. A state may be sharded, each piece on
+Runs that use states execute one at a time, across all graphs. A state may be sharded, each piece on
 its own device; a read returns the whole. The first graph that uses a state determines its location
 until no graph uses it. Examples: tests/engine/test_states.py, tests/engine/test_config_run.py.
 """
@@ -48,10 +46,6 @@ class StateTable:
         self._devices = devices
         self._turn = threading.RLock()
         """Held by the run that uses states, or during a read or write."""
-        self._finishing = threading.RLock()
-        """Held while a deferred commit is finished; acquired before all other locks."""
-        self._deferred: Callable[[], None] | None = None
-        """Finishes the commit of the last run; set during a turn."""
         self._running = False
         self._lock = threading.RLock()
         """Guards the following fields; never held during a run."""
@@ -70,15 +64,15 @@ class StateTable:
         """Return a copy of a state's value after the last run; raise StateLost if its device has
         failed.
         """
-        _require_state("read", state)
-        with self._own_turn(), self._lock:
+        self._require_state("read", state)
+        with self._turn, self._lock:
             return self._whole(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Set the value of a state, even of a lost one."""
-        _require_state("write", state)
-        array = _checked(state, value)
-        with self._own_turn(), self._lock:
+        self._require_state("write", state)
+        array = self._checked(state, value)
+        with self._turn, self._lock:
             if self._running:
                 raise PlanError(
                     f"[write] cannot write state {state.name!r} from an observer of a running graph"
@@ -103,8 +97,7 @@ class StateTable:
         """Delete a state's value and free its memory; its next use starts with the initial
         value.
         """
-        _require_state("delete_state", state)
-        self.finish_commit()
+        self._require_state("delete_state", state)
         with self._lock:
             if self._is_used(state):
                 raise PlanError(
@@ -130,7 +123,7 @@ class StateTable:
         """Hold the states during a run of a graph, after other runs with states; raise StateLost if
         a value is lost.
         """
-        with self._own_turn():
+        with self._turn:
             if self._running:
                 raise PlanError("[run] an observer of a stateful run must not start another one")
             with self._lock:
@@ -142,36 +135,6 @@ class StateTable:
                 yield
             finally:
                 self._running = False
-
-    def defer(self, finish: Callable[[], None]) -> None:
-        """Let the next user of states wait for the commit of the current run. finish: waits, and
-        records states that were not written; may raise the error of the run.
-        """
-        self._deferred = finish
-
-    def finish_commit(self) -> None:
-        """Wait for the commit of the last run, if it is deferred; raise its error if it is not a
-        device failure that the graph recovers from.
-        """
-        if self._deferred is None:
-            return
-        with self._finishing:
-            finish = self._deferred
-            if finish is not None:
-                try:
-                    finish()
-                finally:
-                    self._deferred = None
-
-    @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        """Hold the states after the commit of the last run."""
-        while True:
-            self.finish_commit()  # without the turn: its error may have the graph planned again
-            with self._turn:
-                if self._deferred is None:  # else another run was first
-                    yield
-                    return
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
         """Place the states of a plan on their devices, and add it to their users. Raise StateLost
@@ -258,7 +221,6 @@ class StateTable:
 
     def close(self) -> None:
         """Free the states of all devices."""
-        self.finish_commit()
         for device in self._devices():
             for key in device.states.keys():
                 device.states.remove(key)
@@ -341,6 +303,26 @@ class StateTable:
             self._lost.pop(key, None)
         self._pieces.pop(state, None)
 
+    def _require_state(self, what: str, state: object) -> None:
+        if not isinstance(state, Tensor) or state.op != "state":
+            raise GraphError(f"[{what}] expected a state, got {state!r}; try vs.state(array)")
+
+    def _checked(self, state: Tensor, value: object) -> NDArray:
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.array(value, order="C", copy=True)
+            if array.dtype != numpy_dtype(state.dtype):
+                raise DTypeError(
+                    f"[write] expected {state.dtype} for {state.name!r}, got {array.dtype}"
+                )
+        else:
+            array = np.array(convert(f"write: {state.name!r}", value, state.dtype))
+        if array.shape != state.shape:
+            raise ShapeError(
+                f"[write] expected shape {state.shape} for {state.name!r}, got {array.shape}"
+            )
+        check_values(state, array)
+        return array
+
 
 @contextmanager
 def _naming_device(device: Device) -> Iterator[None]:
@@ -385,25 +367,3 @@ def _part(key: Key, array: NDArray) -> NDArray:
 
 def _states(plan: Plan) -> list[Key]:
     return [_key(plan.graph, s) for s in dict.fromkeys(plan.graph.states.values())]
-
-
-def _require_state(what: str, state: object) -> None:
-    if not isinstance(state, Tensor) or state.op != "state":
-        raise GraphError(f"[{what}] expected a state, got {state!r}; try vs.state(array)")
-
-
-def _checked(state: Tensor, value: object) -> NDArray:
-    if isinstance(value, (np.ndarray, np.generic)):
-        array = np.array(value, order="C", copy=True)
-        if array.dtype != numpy_dtype(state.dtype):
-            raise DTypeError(
-                f"[write] expected {state.dtype} for {state.name!r}, got {array.dtype}"
-            )
-    else:
-        array = np.array(convert(f"write: {state.name!r}", value, state.dtype))
-    if array.shape != state.shape:
-        raise ShapeError(
-            f"[write] expected shape {state.shape} for {state.name!r}, got {array.shape}"
-        )
-    check_values(state, array)
-    return array

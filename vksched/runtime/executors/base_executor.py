@@ -47,14 +47,11 @@ class RunResult:
         The next values of states, in the order of `Graph.backed_up_states`.
     plan_and_stats
         The plan of this run and its statistics, once it is done.
-    commit
-        The write of states, if the run has not waited for it.
     """
 
     outputs: tuple[NDArray, ...]
     next_states: tuple[NDArray, ...] = ()
     plan_and_stats: tuple[Plan, RunStats] | None = None
-    commit: DeferredCommit | None = None
 
 
 class CommitFailed(Exception):
@@ -75,44 +72,6 @@ class CommitFailed(Exception):
         self.cause = cause
         self.results = results
         self.devices = devices
-
-
-class DeferredCommit:
-    """A write of states that a run has submitted and has not waited for; safe for threads.
-
-        run N      submit, wait for results | submit the commit, return
-        caller                              |  reads the results, prepares the next inputs
-        run N + 1                           |  wait for the commit | submit
-
-    The commit usually ends while the caller works. Whoever uses the states next waits for it first,
-    and learns of its failure (engine/state_table.py).
-
-    Parameters
-    ----------
-    finish
-        Waits for it; raises CommitFailed.
-    """
-
-    def __init__(self, finish: Callable[[], None]) -> None:
-        self._finish: Callable[[], None] | None = finish
-        self._failure: CommitFailed | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def pending(self) -> bool:
-        """Return True until it has been waited for."""
-        return self._finish is not None
-
-    def wait(self) -> CommitFailed | None:
-        """Wait for the commit, once; return its failure."""
-        with self._lock:
-            if self._finish is not None:
-                try:
-                    self._finish()
-                except CommitFailed as failure:
-                    self._failure = failure
-                self._finish = None  # and so its arrays
-            return self._failure
 
 
 class BaseExecutor:
@@ -154,8 +113,6 @@ class BaseExecutor:
         """Devices that may still use this memory, because they did not finish in time."""
         self._log: race_checker.Log | None = None
         self._failed: set[int] = set()
-        self._deferred: DeferredCommit | None = None
-        """The last commit that a run did not wait for."""
         self._faults: list[DeviceError] = []
         self._prepared_plans: dict[int, PreparedPlan] = {}
         self.stream: SimulatedStream | None = None
@@ -260,7 +217,7 @@ class BaseExecutor:
             if held >= 0:
                 try:
                     self._under_way.pop(held, None)
-                    if self._log and not (self._deferred and self._deferred.pending):
+                    if self._log:
                         self._log.release(held)
                 finally:
                     # without the lock, which an interrupt may prevent it from acquiring
@@ -329,9 +286,6 @@ class BaseExecutor:
             self._state.wait_for(lambda: all(t == me for t in list(self._threads.values())))
             if self._threads:
                 return tuple(self._prepared_plans.values())
-        if self._deferred is not None:
-            self._deferred.wait()  # the next user of the states learns of its failure
-        with self._state:
             prepared_plans, self._prepared_plans = self._prepared_plans, {}
         for index, prepared in prepared_plans.items():
             if index not in self._busy:

@@ -30,8 +30,6 @@ class ExecutorContext:
         The counter of run numbers.
     plan_number
         The number of the plan in events.
-    defers_commits
-        True if the caller waits for the states that a run writes (DeferredCommit).
     """
 
     devices: Sequence[Device]
@@ -40,4 +38,3 @@ class ExecutorContext:
     progress: Progress | None = None
     run_numbers: Iterator[int] = field(default_factory=itertools.count)
     plan_number: int = -1
-    defers_commits: bool = False

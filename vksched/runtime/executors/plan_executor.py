@@ -6,8 +6,7 @@
                                     transfers from download buffer to upload buffer, write weights
                                     there -> submit, without waiting
     after each wait:                check the sequence words of ended splits
-    at the end:                     wait for the outputs, copy the results, submit the writes of
-                                    states
+    at the end:                     wait for the outputs, copy the results
 
 Each run has its own slot (memory and recordings) and executes this loop on its own thread, so up to
 `copies` runs are in flight.
@@ -28,15 +27,9 @@ from ...storage.lazy_array import as_array
 from ..cpu.evaluate import Values
 from ..device import PreparedPlan
 from . import race_checker
-from .base_executor import (
-    INTERRUPTED_S,
-    BaseExecutor,
-    CommitFailed,
-    DeferredCommit,
-    RunResult,
-)
+from .base_executor import INTERRUPTED_S, BaseExecutor, CommitFailed, RunResult
 from .executor_context import ExecutorContext
-from .run_record import Observers, RunRecord, times_of
+from .run_record import Observers, RunRecord
 
 
 class PlanExecutor(BaseExecutor):
@@ -53,12 +46,6 @@ class PlanExecutor(BaseExecutor):
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
         self._outputs = tuple(node for _, node in plan.graph.outputs)
-        specs = plan.topology.devices
-        self._may_defer = context.defers_commits and not any(
-            # a CPU computes commits in the thread that waits
-            specs[split.device].kind == "cpu" or split.observed
-            for split in plan.commits
-        )
         self.prepare(context.progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
@@ -70,8 +57,6 @@ class PlanExecutor(BaseExecutor):
             self._prepared_plans[index] = self._log.watch(prepared, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> RunResult:
-        if self._deferred is not None:
-            self._deferred.wait()  # an interrupt came before the caller knew of it
         number, sequence_number = next(self._numbers), self._sequence_number(slot) & 0xFFFFFFFF
         run = self._under_way[slot] = RunRecord(number, slot, sequence_number, feeds, observers)
         start = self._trace.clock.now()
@@ -98,18 +83,14 @@ class PlanExecutor(BaseExecutor):
             self._reporter.tell_failed(run, device, start, error)
             raise
         if self.plan.commits:
-            self._commit(run, results, start)
-        else:
-            self._report(run, results, start, self._trace.clock.now())
-        return results
-
-    def _report(self, run: RunRecord, results: RunResult, start: float, end: float) -> None:
-        """Report the statistics of a run that is complete."""
+            self._commit(run, results)
+        end = self._trace.clock.now()
         try:
             stats = self._reporter.report(run, self._prepared_plans, start, end)
             results.plan_and_stats = self.last_run = self.plan, stats
         except BaseException as error:  # the states have changed: the state table must know
             raise CommitFailed(error, results, frozenset()) from error
+        return results
 
     def _sequence_number(self, slot: int) -> int:
         """Return the sequence number of the run in a slot."""
@@ -123,57 +104,32 @@ class PlanExecutor(BaseExecutor):
     def _agree(self, run: RunRecord, results: RunResult) -> None:
         """Wait until all hosts have results, before states are written."""
 
-    def _commit(self, run: RunRecord, results: RunResult, start: float) -> None:
-        """Write the next values of states, on each device that can; wait for it, or let the next
-        user of the states do it.
-        """
+    def _commit(self, run: RunRecord, results: RunResult) -> None:
+        """Write the next values of states, on each device that can."""
         causes: list[BaseException] = []
-        splits, fail = self.plan.commits, partial(self._fail, run)
-        _complete_all([partial(self._start_split, run, s) for s in splits], fail, causes)
-        finish = partial(self._finish_commit, run, results, causes, start)
-        if not causes and self._defers(run):
-            end = self._trace.clock.now()
-            results.commit = self._deferred = DeferredCommit(partial(finish, end))
-            return
-        finish(None)
-
-    def _defers(self, run: RunRecord) -> bool:
-        """Return True if the run need not wait for its commit: the devices know how long it takes,
-        and nobody watches.
-        """
-        waited = [self.plan.splits[split_id] for split_id in self._results_wait]
-        return (
-            self._may_defer
-            and self.stream is None
-            and not self._trace.active
-            and {s.device for s in self.plan.commits} <= {s.device for s in waited}
-            and all(times_of(self._prepared_plans[s.device], run, s)[0] is not None for s in waited)
-        )
-
-    def _finish_commit(
-        self,
-        run: RunRecord,
-        results: RunResult,
-        causes: list[BaseException],
-        start: float,
-        end: float | None,
-    ) -> None:
-        """Wait for a commit, and report the run. causes: the errors of its submission. end: the
-        time when the run returned; None if it waits.
-        """
-        wait = self._wait_if_begun if end is None else self._wait_deferred
-        steps = [partial(wait, run, split_id) for split_id in self.plan.final_waits]
+        steps: list[Callable[[], None]] = [
+            *(partial(self._start_split, run, split) for split in self.plan.commits),
+            *(partial(self._wait_if_begun, run, split_id) for split_id in self.plan.final_waits),
+        ]
         if self._log:
             steps.append(partial(self._log.end, run.slot))
-        _complete_all(steps, partial(self._fail, run), causes)
-        if self._log and end is not None:
-            self._log.release(run.slot)
+        done = 0
+        while done < len(steps):
+            try:  # an interrupt may occur between any two calls
+                while done < len(steps):
+                    steps[done]()
+                    done += 1
+            except BaseException as error:
+                causes.append(error)
+                if isinstance(error, DeviceError):
+                    self._fail(run, error)
+                # an interrupt is raised after the write is complete
+                done += isinstance(error, Exception)
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
             self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
-        self._report(run, results, start, self._trace.clock.now() if end is None else end)
 
     def _ask(self, run: RunRecord, split_id: int) -> PreparedPlan:
         """Return the prepared plan of a split, and record which device the run uses."""
@@ -237,18 +193,6 @@ class PlanExecutor(BaseExecutor):
         run.spans.append(("wait", split_id, start, end))
         run.waits += 1
         run.fence_waits += self.plan.topology.devices[device].kind != "cpu"
-        first, done = self._check_ended(run, split_id, end)
-        if self._trace.active:
-            self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
-        for complete in self._splits_of[device][first:done]:
-            if self.plan.splits[complete].observed:
-                self._show(run, self.plan.splits[complete].observed)
-
-    def _check_ended(self, run: RunRecord, split_id: int, end: float) -> tuple[int, int]:
-        """Check a split that has ended and all earlier ones of its device. Return the range of
-        those that were not checked before, in the order of the device.
-        """
-        device = self.plan.splits[split_id].device
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
         while done < len(splits) and splits[done] <= split_id:
             # before its results are used: did it run, and on valid data?
@@ -256,18 +200,11 @@ class PlanExecutor(BaseExecutor):
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
-        return first, done
-
-    def _wait_deferred(self, run: RunRecord, split_id: int) -> None:
-        """Wait for a split of a run that has returned. It counts as a wait unless it has ended."""
-        if split_id in run.complete_s:
-            return
-        prepared = self._ask(run, split_id)
-        if prepared.ends_s(run.slot, split_id) is None:
-            run.waits += 1
-            run.fence_waits += 1
-        prepared.wait(run.slot, split_id, self._timeout_s)
-        self._check_ended(run, split_id, self._trace.clock.now())
+        if self._trace.active:
+            self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
+        for complete in splits[first:done]:
+            if self.plan.splits[complete].observed:
+                self._show(run, self.plan.splits[complete].observed)
 
     def _wait_if_begun(self, run: RunRecord, split_id: int) -> None:
         if split_id in run.submitted_s:
@@ -345,23 +282,3 @@ def _stage_streamed(plan: Plan, splits: Sequence[int], prepared: PreparedPlan) -
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
                 prepared.upload(slot, copy, as_array(plan.graph.data[copy.node]))
-
-
-def _complete_all(
-    steps: Sequence[Callable[[], None]],
-    fail: Callable[[DeviceError], None],
-    causes: list[BaseException],
-) -> None:
-    """Call all steps in order. Add their errors to causes, after `fail` of those of devices."""
-    done = 0
-    while done < len(steps):
-        try:  # an interrupt may occur between any two calls
-            while done < len(steps):
-                steps[done]()
-                done += 1
-        except BaseException as error:
-            causes.append(error)
-            if isinstance(error, DeviceError):
-                fail(error)
-            # an interrupt is raised after the write is complete
-            done += isinstance(error, Exception)
