@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from reprlib import repr as shortened
 
 import numpy as np
@@ -16,8 +17,24 @@ from .token_filters import Floats
 
 MAX_BIAS = 100.0
 
-Bias = tuple[tuple[int, float], ...]
-"""Pairs of a token and the value that is added to its logit, in ascending order of tokens."""
+
+class Bias(tuple[tuple[int, float], ...]):
+    """Pairs of a token and the value that is added to its logit, in ascending order of tokens. It
+    was checked, and has its arrays, so that many answers can share it.
+    """
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The tokens."""
+        return [token for token, _ in self]
+
+    @cached_property
+    def values(self) -> Floats:
+        """The value of each token, float64."""
+        return np.array([value for _, value in self], np.float64)
+
+    def __getnewargs__(self) -> tuple[object, ...]:
+        return (tuple(self),)
 
 
 def checked_bias(bias: object) -> Bias:
@@ -28,6 +45,8 @@ def checked_bias(bias: object) -> Bias:
     SamplingError
         It is no mapping of token ids to numbers from -100 to 100, or -inf.
     """
+    if isinstance(bias, Bias):
+        return bias
     pairs: Iterable[object] = bias.items() if isinstance(bias, Mapping) else _pairs(bias)
     found: dict[int, float] = {}
     for pair in pairs:
@@ -46,7 +65,7 @@ def checked_bias(bias: object) -> Bias:
                 f"logit_bias, got {shortened(value)} for token {token}"
             )
         found[operator.index(token)] = float(value)
-    return tuple(sorted(found.items()))
+    return Bias(sorted(found.items()))
 
 
 def _pairs(bias: object) -> Iterable[object]:
@@ -64,9 +83,9 @@ def _wrong_bias(bias: object) -> SamplingError:
 
 def add_bias(scores: Floats, bias: Bias) -> None:
     """Add the bias of tokens to their scores."""
-    ids = [token for token, _ in bias]
+    ids = bias.ids
     _check_tokens(ids, len(scores), "in logit_bias ")
-    values = scores[ids].astype(np.float64) + [value for _, value in bias]
+    values = scores[ids].astype(np.float64) + bias.values
     bounded = _bounded(scores, values)
     bounded[values == -np.inf] = -np.inf
     scores[ids] = np.where(scores[ids] == np.inf, np.inf, bounded)

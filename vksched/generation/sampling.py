@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..common.errors import SamplingError
-from .logit_penalties import add_bias, checked_bias, divide_repeats, subtract_counts
+from .logit_penalties import Bias, add_bias, checked_bias, divide_repeats, subtract_counts
 from .token_filters import Floats, Ids, largest, nucleus
 
 
@@ -161,8 +161,8 @@ class Sampling:
         return scores
 
     @property
-    def _bias(self) -> tuple[tuple[int, float], ...]:
-        return cast("tuple[tuple[int, float], ...]", self.logit_bias)
+    def _bias(self) -> Bias:
+        return cast("Bias", self.logit_bias)
 
 
 def _uniform(seed: int, place: int) -> float:
