@@ -13,6 +13,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 
+from ..common.errors import GrammarError
 from ..generation.completion import CompletionStream
 from .text_assembler import Piece, TextAssembler
 
@@ -26,11 +27,17 @@ class AnswerStreams:
     ----------
     answers
         The stream of each choice, and the assembler of its text.
+    loop
+        The event loop that gets the pieces.
     """
 
-    def __init__(self, answers: Sequence[tuple[CompletionStream, TextAssembler]]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[tuple[CompletionStream, TextAssembler]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.streams = [stream for stream, _ in answers]
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._is_closed = False
         for index, (stream, assembler) in enumerate(answers):
@@ -76,6 +83,8 @@ class AnswerStreams:
                     return
             self._put((index, assembler.end(stream.finish_reason or "stop")))
         except Exception as error:
+            if isinstance(error, GrammarError) and error.field is None:
+                error.field = getattr(stream.request.constraint, "param", None)
             self._put((index, error))
 
     def _put(self, event: Event) -> None:
