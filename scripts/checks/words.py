@@ -26,6 +26,8 @@ REFUSED = {
     "turned": "transposed, rotated or alternating",
     "wishes": "constraints or hints",
 }
+OVERRIDES = frozenset({"connection_made"})
+"""Methods that other libraries name and call."""
 DEFAULTS = ("vksched", "benchmarks", "scripts", "examples", "tests")
 PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 BEGINNINGS = {"Returns": "Return", "Yields": "Yield", "Whether": "Return True if"}
@@ -60,7 +62,7 @@ def problems(source: str) -> Iterator[str]:
     for line, name in identifiers(tree):
         for part in PART.findall(name):
             remedy = REFUSED.get(part.lower())
-            if remedy is not None and name not in seen:
+            if remedy is not None and name not in seen | OVERRIDES:
                 seen.add(name)
                 yield f"{line}: {name}: expected a name without {part!r}; try {remedy}"
     for line, text in docstrings(tree):

@@ -1,5 +1,4 @@
 // Which keys of a KV cache an example has: their number, and the slot of the cache that holds them. ARE_NEW: the keys are new ones, of no slot.
-// No branches: llvmpipe (Mesa 22) does not end loops with barriers behind one that returns early.
 
 uint kv_len_at(uint batch) { return KV_LEN_AT + batch / heads * kv_len_stride; }
 

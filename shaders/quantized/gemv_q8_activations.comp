@@ -59,7 +59,7 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
             const vec2 all = vec2(told.y + told.z, 0.0);
 #endif
             for (uint j = 0u; j < 4u; ++j) {
-                sums[i][j] += told.x * dot(sums_of(low[j], more[j], left_low, left_more), scale[j]) + dot(all, shift[j]);
+                sums[i][j] = plus_run(sums[i][j], sums_of(low[j], more[j], left_low, left_more), scale[j], told.x, all, shift[j]);
             }
         }
     }

@@ -1,5 +1,6 @@
 // A product of few rows by quantized weights, as a group of a GPU computes it: an invocation has ROWS x 4 results over a slice of the
-// runs of k. The shader defines ROWS, and LEFT(i, q), four values of row i of a in the run `number`.
+// runs of k. The shader defines ROWS, and LEFT(i, q), four values of row i of a in the run `number`. Results of a row have the same bits for
+// each ROWS: sums are in one order, and multiply-adds are fma.
 const uint VEC4S_PER_GROUP = gl_WorkGroupSize.y;
 const uint SLICES = gl_WorkGroupSize.x;
 shared vec4 slices[VEC4S_PER_GROUP * SLICES];
@@ -9,8 +10,10 @@ float plus_dot(float sum, vec4 x, vec4 y) { return fma(x.w, y.w, fma(x.z, y.z, f
 
 #ifdef SUMS
 #define ADD_TO_ALL(i, left) all[i] += left.x + left.y + (left.z + left.w);
+#define PLUS_SHIFT(i, j, part) sums[i][j] = fma(all[i], shift_of_codes(scales[j]).part, sums[i][j]);
 #else
 #define ADD_TO_ALL(i, left)
+#define PLUS_SHIFT(i, j, part)
 #endif
 // Written out, as Mesa leaves a loop over so much a loop, and takes codes apart by numbers that it does not know then.
 #define ADD_FOUR(q) { \
@@ -24,7 +27,8 @@ float plus_dot(float sum, vec4 x, vec4 y) { return fma(x.w, y.w, fma(x.z, y.z, f
 #define FINISH_PART(part) \
     for (uint i = 0u; i < ROWS; ++i) { \
         for (uint j = 0u; j < 4u; ++j) { \
-            sums[i][j] += parts[i][j] * scales[j].scale.part + all[i] * shift_of_codes(scales[j]).part; \
+            sums[i][j] = fma(parts[i][j], scales[j].scale.part, sums[i][j]); \
+            PLUS_SHIFT(i, j, part) \
         } \
         parts[i] = vec4(0.0); \
         all[i] = 0.0; \

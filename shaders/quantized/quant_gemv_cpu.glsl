@@ -33,6 +33,8 @@ VIEWS(1, b)
 
 #if ROWS == 1
 #define EACH_ROW(F, q) F(0, q)
+#elif ROWS == 2
+#define EACH_ROW(F, q) F(0, q) F(1, q)
 #else
 #define EACH_ROW(F, q) F(0, q) F(1, q) F(2, q) F(3, q)
 #endif

@@ -2,7 +2,8 @@
 // result[m, n] = sum over k of x[m, k] * w[n, k] for few rows m, of up to three weights w of few bits (quant_block.glsl) whose columns stand
 // beside each other. x is a, or with NORMED
 // a / sqrt(mean of a^2 over the row + eps) * scale, scale: (k). The first `rotated` columns get a rotary embedding, as rotary.glsl says.
-// One workgroup computes some columns of one row, of one weight or of both, as quant_gemv.glsl says; with INT8 as merged_dot_q8.glsl says.
+// With STACKED the results of weights follow each other.
+// One workgroup computes some columns of ROWS rows, of one weight or of both, as quant_gemv.glsl says; with INT8 as merged_dot_q8.glsl says.
 // For GPUs.
 // Source: Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
@@ -15,10 +16,11 @@ layout(constant_id = 3) const uint NORMED = 0;
 layout(constant_id = 4) const uint GATE = 0;
 layout(constant_id = 5) const uint WEIGHTS = 1;
 layout(constant_id = 6) const uint RUNS = 1; // of a row of a, with INT8
-layout(constant_id = 7) const uint INTERLEAVED = 0;
+layout(constant_id = 7) const uint ROWS = 1;
+layout(constant_id = 8) const uint STACKED = 0; // results of weights are matrices, one after another
+layout(constant_id = 9) const uint INTERLEAVED = 0;
 #define ROTARY
 const uint SILU = 1u, GELU = 2u; // 3: GELU by tanh
-const uint ROWS = 1u;
 #include "load_words.glsl"
 #include "quant_formats.glsl"
 

@@ -1,6 +1,6 @@
-// A row times quantized weights: buffers, sums over k, epilogue. A team of SPLITS subgroups computes ROWS rows of weights, lanes along k:
-// a lane reads a run of 32 codes of each row, SPLITS * gl_SubgroupSize runs apart. Of two weights with a GATE, half of the rows are of the
-// first and half of the second.
+// BATCH rows of x times quantized weights: buffers, sums over k, epilogue. A team of SPLITS subgroups computes ROWS rows of weights, lanes along
+// k: a lane reads a run of 32 codes of each row, SPLITS * gl_SubgroupSize runs apart. Of two weights with a GATE, half of the rows are of the
+// first and half of the second. With ROTARY, columns of heads stand in the order of their pairs, which are within a team.
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint ROWS = 2;
@@ -9,46 +9,25 @@ layout(constant_id = 5) const uint MAX_RUNS = 64; // in shared memory
 layout(constant_id = 6) const uint NORMED = 0;
 layout(constant_id = 7) const uint GATE = 0;
 layout(constant_id = 8) const uint WEIGHTS = 1;
-layout(constant_id = 9) const uint BIASED = 0;
-layout(constant_id = 10) const uint SUBGROUPS = 16; // of a workgroup
+layout(constant_id = 9) const uint SUBGROUPS = 16; // of a workgroup
+layout(constant_id = 10) const uint BATCH = 1;
+layout(constant_id = 11) const uint STACKED = 0; // results of weights are matrices, one after another
 const uint MOST_ROWS = 4u;
 const uint SILU = 1u, GELU = 2u; // 3: GELU by tanh
-#include "load_words.glsl"
-#include "quant_formats.glsl"
 
-layout(set = 0, binding = 0) readonly buffer A { vec4 a[]; };
-layout(set = 0, binding = 1) readonly buffer Scale { vec4 scale[]; };
-layout(set = 0, binding = 2) readonly buffer B { LOAD_OF_B b[]; };
-layout(set = 0, binding = 3) readonly buffer Second { LOAD_OF_B second[]; };
-layout(set = 0, binding = 4) readonly buffer Third { LOAD_OF_B third[]; };
-layout(set = 0, binding = 5) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 6) writeonly buffer Result { float result[]; };
-layout(set = 0, binding = 7) readonly buffer Residual { uint residual[]; } residual_buffer;
-VIEWS(2, b)
-VIEWS(3, second)
-VIEWS(4, third)
-layout(push_constant) uniform Push {
-    uint a_offset;
-    uint scale_offset;
-    uint b_offset;
-    uint second_offset;
-    uint third_offset;
-    uint bias_offset;
-    uint result_offset;
-    uint residual_offset;
-    uint n;
-    uint k;
-    uint ends[2]; // the columns where the first and the second weight end, without a gate
-    uint b_column; // words of a row of a weight
-    float eps;
-};
 #include "norm_range.glsl"
 #include "epilogue.glsl"
 #include "quant_runs.glsl"
+const uint COLUMNS = GATE == 0u ? ROWS : ROWS / 2u; // of a team
+const uint SUMS_OF_TEAM = ROWS * BATCH;
+float sums[SUMS_OF_TEAM]; // of row r of weights and row i of x: sums[r * BATCH + i]
+shared float sums_of[SUBGROUPS * SUMS_OF_TEAM];
 #include "quant_row_fp16.glsl"
-
-const uint COLUMNS = GATE == 0u ? ROWS : ROWS / 2u; // results of a team
-shared float sums_of[SUBGROUPS * ROWS];
+#ifdef ROTARY
+#include "rotary_pairs.glsl"
+#else
+uint column_of(uint slot) { return slot; }
+#endif
 
 float activation(float x) { return GATE == SILU ? x * sigmoid(x) : GATE == GELU ? gelu_erf(x) : gelu_tanh(x); }
 
@@ -58,13 +37,15 @@ struct Rows {
     uint starts[MOST_ROWS];
 };
 
-Rows rows_from(uint column) {
+uint weight_of(uint slot) { return GATE != 0u || WEIGHTS == 1u || slot < ends[0] ? 0u : WEIGHTS == 2u || slot < ends[1] ? 1u : 2u; }
+uint begin_of(uint weight) { return weight == 0u ? 0u : ends[weight - 1u]; }
+
+Rows rows_from(uint slot) {
     Rows rows;
-    rows.weight = GATE != 0u || WEIGHTS == 1u || column < ends[0] ? 0u : WEIGHTS == 2u || column < ends[1] ? 1u : 2u;
-    const uint begin = rows.weight == 0u ? 0u : ends[rows.weight - 1u];
+    rows.weight = weight_of(slot);
     const uint offset = rows.weight == 0u ? b_offset : rows.weight == 1u ? second_offset : third_offset;
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        const uint own = min(column + r % COLUMNS, n - 1u) - begin;
+        const uint own = column_of(min(slot + r % COLUMNS, n - 1u)) - begin_of(rows.weight);
         rows.starts[r] = (GATE != 0u && r >= COLUMNS ? second_offset : offset) + own * b_column;
     }
     return rows;
@@ -85,49 +66,75 @@ void load_rows(Rows rows, uint run, out Run loaded[MOST_ROWS]) {
     }
 }
 
-// The value of column `own` of a team. back: what sums are multiplied by.
-float result_of(float sums[MOST_ROWS], uint own, float back) {
-    float value = sums[0], up = sums[COLUMNS % ROWS];
-    [[unroll]] for (uint r = 1u; r < COLUMNS; ++r) {
-        value = own == r ? sums[r] : value;
-        if (GATE != 0u) up = own == r ? sums[(COLUMNS + r) % ROWS] : up;
-    }
-    value *= back;
-    return GATE == 0u ? value : activation(value) * (up * back);
+// The sum of row r of weights of the team whose first subgroup this is, by row `row` of x.
+float sum_of(uint r, uint row) {
+    const uint at = gl_SubgroupID * SUMS_OF_TEAM + r * BATCH + row;
+    float sum = sums_of[at];
+    if (SPLITS > 1u) [[dont_unroll]] for (uint split = 1u; split < SPLITS; ++split) sum += sums_of[at + split * SUMS_OF_TEAM];
+    return sum;
 }
 
-void store_column(uint column, float value) {
+// factor: of sums.
+void store_column(uint slot, uint r, uint row, float factor) {
+    const uint column = column_of(slot), to_row = gl_WorkGroupID.y * BATCH + row;
+    float value = sum_of(r, row) * factor;
+    if (GATE != 0u) value = activation(value) * (sum_of(COLUMNS + r, row) * factor);
+#ifdef ROTARY
+    value = rotate_pair(value, sum_of(r ^ 1u, row) * factor, to_row, slot);
+#else
     if (BIASED != 0u) value += bias[bias_offset + column];
-    const uint at = result_offset + column;
-    result[at] = epilogue(vec4(value), uvec4(at)).x;
+#endif
+    uint at = to_row * n + column;
+    if (STACKED != 0u && WEIGHTS > 1u) {
+        const uint weight = weight_of(slot), begin = begin_of(weight), end = weight + 1u == WEIGHTS ? n : ends[weight];
+        at = begin * m + to_row * (end - begin) + column - begin;
+    }
+    at += result_offset;
+    if (slot < n && (BATCH == 1u || to_row < m)) result[at] = epilogue(vec4(value), uvec4(at)).x;
 }
 
 void main() {
+    const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     const uint team = gl_SubgroupID / SPLITS, split = gl_SubgroupID % SPLITS;
-    const uint column = (gl_WorkGroupID.x * (SUBGROUPS / SPLITS) + team) * COLUMNS;
+    const uint slot = (gl_WorkGroupID.x * (SUBGROUPS / SPLITS) + team) * COLUMNS;
     const uint runs = k / RUN, step = SPLITS * gl_SubgroupSize;
-    const Rows rows = rows_from(column);
-    const uint first = split * gl_SubgroupSize + gl_SubgroupInvocationID;
+    const uint staged = (MAX_RUNS + step - 1u) / step * step; // runs at a time
+    const uint first = split * gl_SubgroupSize + gl_SubgroupInvocationID, in_tile = first % 8u;
+    const Rows rows = rows_from(slot);
     Run next[MOST_ROWS]; // words are read a round before, at first while x is staged
     load_rows(rows, min(first, runs - 1u), next);
-    const float back = stage_row();
-    float sums[MOST_ROWS] = float[](0.0, 0.0, 0.0, 0.0);
-    const uint number = first % 8u;
-    [[dont_unroll]] for (uint run = first; run < runs; run += step) {
-        const Run own[MOST_ROWS] = next;
-        load_rows(rows, min(run + step, runs - 1u), next);
-        add_run(own, run, number, sums);
-    }
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r] = subgroupAdd(sums[r]);
-    if (SPLITS > 1u) {
-        if (subgroupElect()) [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums_of[gl_SubgroupID * ROWS + r] = sums[r];
-        barrier();
-        if (split == 0u) {
-            for (uint other = 1u; other < SPLITS; ++other) {
-                [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r] += sums_of[(gl_SubgroupID + other) * ROWS + r];
-            }
+    [[unroll]] for (uint s = 0u; s < SUMS_OF_TEAM; ++s) sums[s] = 0.0;
+    by = 1.0;
+    rate = 1.0;
+    power = 1.0;
+    float back;
+    fill_numbers();
+    [[dont_unroll]] for (uint begin = 0u; begin < runs; begin += staged) {
+        uint pass = begin == 0u ? MEASURE : STAGE;
+        [[dont_unroll]] while (true) {
+            if (begin > 0u || pass == MEASURE_AGAIN) barrier(); // what was there before has been read
+            go_over_rows(lane, pass, begin);
+            if (pass == STAGE) break;
+            pass = pass_after(pass);
+            if (pass == STAGE) back = finish_measuring();
+        }
+        const uint end = min(begin + staged, runs);
+        [[dont_unroll]] for (uint run = begin + first; run < end; run += step) {
+            const Run own[MOST_ROWS] = next;
+            load_rows(rows, min(run + step, runs - 1u), next);
+            add_run(own, in_tile, run - begin);
         }
     }
-    const uint own = gl_SubgroupInvocationID; // a lane stores a column
-    if (split == 0u && own < COLUMNS && column + own < n) store_column(column + own, result_of(sums, own, back));
+    [[unroll]] for (uint s = 0u; s < SUMS_OF_TEAM; ++s) sums[s] = subgroupAdd(sums[s]);
+    if (subgroupElect()) [[unroll]] for (uint s = 0u; s < SUMS_OF_TEAM; ++s) sums_of[gl_SubgroupID * SUMS_OF_TEAM + s] = sums[s];
+    if (SPLITS > 1u) barrier();
+    else subgroupBarrier();
+    if (split != 0u) return;
+    const uint results = COLUMNS * BATCH;
+    for (uint first = 0u; first < results; first += gl_SubgroupSize) { // a lane stores a result
+        const uint own = first + gl_SubgroupInvocationID, row = min(own / COLUMNS, BATCH - 1u);
+        const float factor = of_row(back, row);
+        if (own < results) store_column(slot + own % COLUMNS, own % COLUMNS, row, factor);
+        if (results <= 8u) break; // the smallest subgroup
+    }
 }

@@ -1,7 +1,9 @@
-// A row of x in shared memory as float16, in the order of codes (quant_runs.glsl), times a power of two that brings its largest magnitude to
-// 2^14 or more: values beyond float16's range stay finite. And the sums of each run that are subtracted from products by codes.
+// BATCH rows of x in shared memory as float16, in the order of codes (quant_runs.glsl), MAX_RUNS runs at a time. Each is multiplied by a power
+// of two that brings its largest magnitude to 2^14 or more: values beyond float16's range stay finite. And the sums of each run that are
+// subtracted from products by codes. A row goes through the same operations in the same order for each BATCH and ROWS, so that its results
+// have the same bits: sums are `precise` or fma, and the invocations of a workgroup do not depend on either.
 const uint PAIRS = 4u;
-shared uvec4 x_pairs[PAIRS * MAX_RUNS];
+shared uvec4 x_pairs[BATCH * PAIRS * MAX_RUNS];
 #ifdef SHIFTS
 #define SUM vec2 // of x by what pairs have beside codes; of x
 #define SUM_OF(stored, plain) vec2(stored, plain)
@@ -10,119 +12,156 @@ shared uvec4 x_pairs[PAIRS * MAX_RUNS];
 #define SUM_OF(stored, plain) (stored)
 #endif
 #ifdef SUMS
-shared SUM x_sums[PARTS * MAX_RUNS];
+shared SUM x_sums[BATCH * PARTS * MAX_RUNS];
 #endif
 const uint LARGEST = 14u;
-shared uvec2 measured[SUBGROUPS];
+const uint TINY = 1u << 23; // 2^-126
+shared uvec2 measured[BATCH * SUBGROUPS];
 
-// Of the row: the sum of squares, and the word of the largest magnitude.
-float squares;
+// Of row gl_SubgroupInvocationID % BATCH: the word of the largest magnitude; what a is multiplied by first; the factor of the norm; the power of
+// two behind the norm's scale.
 uint largest;
+float by, rate, power;
 
-void reduce_row() {
-    squares = subgroupAdd(squares);
-    largest = subgroupMax(largest);
-    barrier(); // what was there before has been read
-    if (subgroupElect()) measured[gl_SubgroupID] = uvec2(floatBitsToUint(squares), largest);
+float of_row(float value, uint row) { return BATCH == 1u ? value : subgroupShuffle(value, row); }
+bool any_row(bool mine) { return BATCH == 1u ? mine : subgroupMax(uint(mine)) != 0u; }
+
+const float LEAST_BY = 8.271806125530277e-25, MOST_BY = 18446744073709551616.0; // 2^-80, 2^64
+const uint MEASURE = 0u, MEASURE_AGAIN = 1u, STAGE = 2u; // passes over rows
+
+#ifdef FLOATS
+void stage_pairs(vec4 first, vec4 second, uint i, uint place) {
+    x_pairs[i * BATCH * MAX_RUNS + place] = uvec4(packed(first.xy), packed(first.zw), packed(second.xy), packed(second.zw));
+}
+#else
+// Four pairs of a run: i of the four lanes that have one each.
+void stage_pairs(vec4 first, vec4 second, uint i, uint place) {
+    const vec4 places = places_of(i), inverse = inverse_places_of(i);
+    uvec4 pairs;
+    vec2 stored = vec2(0.0), plain = vec2(0.0);
+    [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+        pairs[c] = packed(vec2(first[c], second[c]) * inverse[c]);
+        const vec2 rounded = halves(pairs[c] ^ n >> 31); // Mesa 25 adds values before they are rounded, where it sees the rounding
+        stored += rounded;
+#if LOW == 2
+        plain = fma(rounded, vec2(places[c]), plain);
+#endif
+    }
+    x_pairs[i * BATCH * MAX_RUNS + place] = pairs;
+#ifdef SUMS
+#if LOW != 2
+    plain = stored * places.x; // one place for all
+#endif
+    stored *= 1024.0;
+#ifndef SHIFTS
+    stored = fma(vec2(float(ZERO)), plain, stored);
+#endif
+#if PARTS == 1
+    float all = stored.x + stored.y, all_plain = plain.x + plain.y;
+#define LAST_PART(x)
+#else
+    vec2 all = stored, all_plain = plain;
+#define LAST_PART(x) x
+#endif
+    all += subgroupShuffleXor(all, 1u);
+    all += subgroupShuffleXor(all, 2u);
+#ifdef SHIFTS
+    all_plain += subgroupShuffleXor(all_plain, 1u);
+    all_plain += subgroupShuffleXor(all_plain, 2u);
+#endif
+    if (i == 0u) {
+#if PARTS == 1
+        x_sums[place] = SUM_OF(all, all_plain);
+#else
+        x_sums[place] = SUM_OF(all.x, all_plain.x);
+        x_sums[BATCH * MAX_RUNS + place] = SUM_OF(all.y, all_plain.y);
+#endif
+    }
+#endif
+}
+#endif
+
+vec4 masked(vec4 x, uint mask) { return uintBitsToFloat(floatBitsToUint(x) & mask); }
+float plus_square(float sum, vec4 x) { return fma(x.w, x.w, fma(x.z, x.z, fma(x.y, x.y, fma(x.x, x.x, sum)))); }
+
+// One pass: measures whole rows, or stages MAX_RUNS runs from `begin` on. All passes are one loop, so that the code is short.
+void go_over_rows(uint lane, uint pass, uint begin) {
+    const uint units = PAIRS * (pass == STAGE ? min(k / RUN - begin, MAX_RUNS) : k / RUN);
+    [[dont_unroll]] for (uint row = 0u; row < BATCH; ++row) {
+        const uint at_row = BATCH == 1u ? gl_WorkGroupID.y : min(gl_WorkGroupID.y * BATCH + row, m - 1u);
+        const uint before = (a_offset + at_row * k) / 4u;
+        const float own_by = of_row(by, row), own_power = of_row(power, row);
+        const uint mask = floatBitsToUint(own_power) == TINY ? 0xc6ffffffu : 0xffffffffu; // of infinities, that makes 2^14
+        float squares = 0.0;
+        uint own_largest = 0u;
+        [[dont_unroll]] for (uint unit = lane; unit < units; unit += gl_WorkGroupSize.x) {
+            const uint run = unit / PAIRS, i = unit % PAIRS;
+            const uvec2 at = 8u * (begin + run) + uvec2(FIRST_OF(i), SECOND_OF(i));
+            vec4 first = times(a[before + at.x], own_by), second = times(a[before + at.y], own_by);
+            if (NORMED != 0u) {
+                squares = plus_square(plus_square(squares, first), second);
+                first *= scale[scale_offset / 4u + at.x];
+                second *= scale[scale_offset / 4u + at.y];
+            }
+            if (pass == STAGE) {
+                stage_pairs(masked(times(first, own_power), mask), masked(times(second, own_power), mask), i, row * MAX_RUNS + run);
+            } else {
+                own_largest = max(own_largest, max(largest_word(first), largest_word(second)));
+            }
+        }
+        if (pass != STAGE) {
+            squares = subgroupAdd(squares);
+            own_largest = subgroupMax(own_largest);
+            if (subgroupElect()) measured[row * SUBGROUPS + gl_SubgroupID] = uvec2(floatBitsToUint(squares), own_largest);
+        }
+        if (BATCH == 1u) break; // no loop at all
+    }
     barrier();
-    squares = 0.0;
+}
+
+// What follows from a pass that measured: the next one. Rows whose squares or scaled values left the range of float32 are measured again, times
+// a power of two near 1 / their root mean square, as far as that is known.
+uint pass_after(uint pass) {
+    const uint first = gl_SubgroupInvocationID % BATCH * SUBGROUPS;
+    float squares = 0.0;
     largest = 0u;
-    for (uint i = 0u; i < SUBGROUPS; ++i) {
-        const uvec2 other = measured[i];
+    [[dont_unroll]] for (uint i = 0u; i < SUBGROUPS; ++i) {
+        const uvec2 other = measured[first + i];
         squares += uintBitsToFloat(other.x);
         largest = max(largest, other.y);
     }
-}
-
-float by; // what a is multiplied by first
-vec4 left_of(uint i) {
-    const vec4 own = times(a[a_offset / 4u + i], by);
-    return NORMED == 0u ? own : own * scale[scale_offset / 4u + i];
-}
-
-// Measures the row; returns what it is multiplied by after all, apart from a power of two.
-float measure_row(uint lane) {
-    by = 1.0;
-    float rate = 1.0;
-    for (uint pass = 0u; pass < 3u; ++pass) { // again where squares left their range: first a alone, to find a power of two for it
-        squares = 0.0;
-        largest = 0u;
-        for (uint i = lane; i < k / 4u; i += gl_WorkGroupSize.x) {
-            const vec4 own = times(a[a_offset / 4u + i], by);
-            if (NORMED != 0u) squares += dot(own, own);
-            largest = max(largest, largest_word(pass == 1u ? own : left_of(i)));
+    if (NORMED != 0u) {
+        rate = rate_of(squares / float(k), times(times(eps, by), by));
+        const bool lost = is_lost(rate) || largest == 0x7f800000u;
+        if (pass == MEASURE && any_row(lost)) {
+            if (lost) by = uintBitsToFloat(floatBitsToUint(clamp(rate, LEAST_BY, MOST_BY)) & 0x7f800000u);
+            return MEASURE_AGAIN;
         }
-        reduce_row();
-        if (NORMED == 0u) break;
-        const float variance = squares / float(k);
-        if (pass == 1u) by = power_for(largest, eps);
-        else rate = pass == 0u ? rate_of(variance, eps) : scale_of(variance, eps, by);
-        if (pass == 0u && !is_lost(rate) && largest != 0x7f800000u) break;
     }
-    return rate;
+    return STAGE;
 }
 
-// Returns the factor of sums of products. Of a row with infinities these are infinite by the sign of the weight there, or NaN.
-float stage_row() {
-    fill_numbers();
-    const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
-    const float rate = measure_row(lane);
+// The factor of sums of products; of a row with infinities, products are infinite by the sign of the weight there, or NaN.
+float finish_measuring() {
     const bool finite = largest < 0x7f800000u;
-    const uint biased = finite ? uint(clamp(int(LARGEST + 254u) - int(largest >> 23), 1, 253)) : 1u;
-    const float power = uintBitsToFloat(biased << 23);
+    const uint biased = finite ? uint(min(int(LARGEST + 254u) - int(largest >> 23), 253)) << 23 : TINY;
+    power = uintBitsToFloat(biased);
     if (!finite) by = power; // twice: what is finite beside infinities is 0
-    const float most = float(2u << LARGEST);
-    for (uint unit = lane; unit < k / 8u; unit += gl_WorkGroupSize.x) {
-        const uint run = unit / PAIRS, i = unit % PAIRS;
-        const vec4 first = clamp(left_of(8u * run + FIRST_OF(i)) * power, -most, most);
-        const vec4 second = clamp(left_of(8u * run + SECOND_OF(i)) * power, -most, most);
-#ifdef FLOATS
-        x_pairs[i * MAX_RUNS + run] = uvec4(packed(first.xy), packed(first.zw), packed(second.xy), packed(second.zw));
-#else
-        const vec4 place = places_of(i), inverse = inverse_places_of(i);
-        uvec4 pairs;
-        vec2 stored = vec2(0.0), plain = vec2(0.0);
-        [[unroll]] for (uint c = 0u; c < 4u; ++c) {
-            pairs[c] = packed(vec2(first[c], second[c]) * inverse[c]);
-            const vec2 rounded = halves(pairs[c] ^ n >> 31); // Mesa 25 adds values before they are rounded, where it sees the rounding
-            stored += rounded;
-            plain += rounded * place[c];
-        }
-        x_pairs[i * MAX_RUNS + run] = pairs;
-#ifdef SUMS
-        stored *= 1024.0;
-#ifndef SHIFTS
-        stored += float(ZERO) * plain;
-#endif
-        stored += subgroupShuffleXor(stored, 1u); // of the four pairs of a run
-        stored += subgroupShuffleXor(stored, 2u);
-#ifdef SHIFTS
-        plain += subgroupShuffleXor(plain, 1u);
-        plain += subgroupShuffleXor(plain, 2u);
-#endif
-        if (i == 0u) {
-#if PARTS == 1
-            x_sums[run] = SUM_OF(stored.x + stored.y, plain.x + plain.y);
-#else
-            x_sums[run] = SUM_OF(stored.x, plain.x);
-            x_sums[MAX_RUNS + run] = SUM_OF(stored.y, plain.y);
-#endif
-        }
-#endif
-#endif
-    }
-    barrier();
-    const uint inverse = finite ? 254u - biased << 23 : largest;
-    return uintBitsToFloat(inverse) * rate;
+    return uintBitsToFloat(finite ? (254u << 23) - biased : largest) * rate;
 }
 
+// sum + scale * (products less what codes have beside them) (+ shift * the sum of x).
+float finished(float sum, float products, SUM own, float scale, float shift) {
 #ifdef SHIFTS
-#define FINISHED(part, products, own) scales.scale.part * ((products) - (own).x) + scales.shift.part * (own).y
+    precise const float exact = products - own.x;
+    return fma(shift, own.y, fma(scale, exact, sum));
 #elif defined(SUMS)
-#define FINISHED(part, products, own) scales.scale.part * ((products) - (own))
+    precise const float exact = products - own;
+    return fma(scale, exact, sum);
 #else
-#define FINISHED(part, products, own) scales.scale.part * (products)
+    return fma(scale, products, sum);
 #endif
+}
 
 #ifdef DOT2
 // sum + x.x * y.x + x.y * y.y, in float32.
@@ -130,29 +169,45 @@ spirv_instruction(extensions = ["SPV_VALVE_mixed_float_dot_product"], capabiliti
 float dot2(f16vec2 x, f16vec2 y, float sum);
 #endif
 
-// Adds the products of a run of each row of weights to sums. number: of the run in its tile.
-void add_run(Run own[MOST_ROWS], uint run, uint number, inout float sums[MOST_ROWS]) {
-    vec2 parts[MOST_ROWS] = vec2[](vec2(0.0), vec2(0.0), vec2(0.0), vec2(0.0));
-    uvec4 next = x_pairs[run]; // read a step before
-    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+// Adds the products of a run of each row of weights by that of each row of x to sums. in_tile: the run's place among eight; number: that among
+// those that are staged.
+void add_run(Run own[MOST_ROWS], uint in_tile, uint number) {
+    vec2 parts[ROWS * BATCH];
+    [[unroll]] for (uint s = 0u; s < ROWS * BATCH; ++s) parts[s] = vec2(0.0);
+    uvec4 next = x_pairs[number]; // read a step before
+    [[unroll]] for (uint i = 0u; i < PAIRS * BATCH; ++i) {
+        const uint pair = i / BATCH, row = i % BATCH;
         const uvec4 x = next;
-        if (i + 1u < PAIRS) next = x_pairs[(i + 1u) * MAX_RUNS + run];
+        if (i + 1u < PAIRS * BATCH) next = x_pairs[(i + 1u) * MAX_RUNS + number];
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
 #ifdef DOT2
-                parts[r].x = dot2(unpackFloat2x16(word_of_pair(own[r], i, c)), unpackFloat2x16(x[c]), parts[r].x);
+                parts[r * BATCH + row].x = dot2(unpackFloat2x16(word_of_pair(own[r], pair, c)), unpackFloat2x16(x[c]), parts[r * BATCH + row].x);
 #else
-                parts[r] = fma(PAIR_OF(own[r], i, c), halves(x[c]), parts[r]);
+                parts[r * BATCH + row] = fma(PAIR_OF(own[r], pair, c), halves(x[c]), parts[r * BATCH + row]);
 #endif
             }
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        const Scales scales = scales_of(own[r], number);
-#if PARTS == 2
-        sums[r] += FINISHED(x, parts[r].x, x_sums[run]) + (FINISHED(y, parts[r].y, x_sums[MAX_RUNS + run]));
+        const Scales scales = scales_of(own[r], in_tile);
+        [[unroll]] for (uint row = 0u; row < BATCH; ++row) {
+            const vec2 part = parts[r * BATCH + row];
+            const uint at = row * MAX_RUNS + number;
+#ifdef SUMS
+#define SUM_AT(i) x_sums[i]
 #else
-        sums[r] += FINISHED(x, parts[r].x + parts[r].y, x_sums[run]);
+#define SUM_AT(i) SUM(0.0)
 #endif
+            float sum = sums[r * BATCH + row];
+#if PARTS == 2
+            sum = finished(sum, part.x, SUM_AT(at), scales.scale.x, scales.shift.x);
+            sum = finished(sum, part.y, SUM_AT(BATCH * MAX_RUNS + at), scales.scale.y, scales.shift.y);
+#else
+            precise const float both = part.x + part.y;
+            sum = finished(sum, both, SUM_AT(at), scales.scale.x, scales.shift.x);
+#endif
+            sums[r * BATCH + row] = sum;
+        }
     }
 }

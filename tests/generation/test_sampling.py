@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -304,3 +305,17 @@ def test_bounds_find_the_nucleus_of_all_exponentials(
     # one token may be on either side, as the sums are in float32 there
     assert abs(len(found) - len(expected)) <= max(1, len(expected) // 10_000)
     assert set(found.tolist()) <= set(order[: len(found)].tolist())
+
+
+def test_a_token_does_not_convert_the_bias_again() -> None:
+    class Pairs(tuple):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            raise AssertionError("the pairs are read for each token")
+
+    sampling = Sampling(temperature=0, logit_bias={3: 5.0, 1: -np.inf})
+    object.__setattr__(sampling, "logit_bias", Pairs(sampling.logit_bias))
+    assert sampling.choose(np.array([0, 9, 2, 1], np.float32)) == 3
+    same = Sampling(temperature=0, logit_bias={1: -np.inf, 3: 5.0})
+    again = pickle.loads(pickle.dumps(same))
+    assert again == same and hash(again) == hash(same)
+    assert again.choose(np.array([0, 9, 2, 1], np.float32)) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from vksched.common.errors import ShapeError, StateLost
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.lowering import native_kernels
 
 pytestmark = pytest.mark.one_set
 
 TINY = Tiny(layers=2, vocabulary=61)
+HALF = replace(TINY, kind="F16")
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 TEXTS = {
     slot: [int(t) for t in np.random.default_rng(slot).integers(0, 61, count)]
@@ -32,7 +35,7 @@ TEXTS = {
 
 @pytest.fixture
 def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]]:
-    weights = write(TINY, tmp_path / "tiny.gguf", np.random.default_rng(5))
+    weights = write(HALF, tmp_path / "tiny.gguf", np.random.default_rng(5))
     model = vs.load(tmp_path / "tiny.gguf")
     assert isinstance(model, LanguageModel)
     return model, weights
@@ -42,13 +45,13 @@ def model_and_weights(tmp_path: Path) -> tuple[LanguageModel, dict[str, NDArray]
 def steps(
     scheds: Scheds, model_and_weights: tuple[LanguageModel, dict[str, NDArray]]
 ) -> Iterator[SlotSteps]:
-    made = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
-    yield made
-    made.close()
+    slot_steps = SlotSteps(scheds[0], model_and_weights[0], 64, 3)
+    yield slot_steps
+    slot_steps.close()
 
 
 def wanted(model_and_weights: tuple[LanguageModel, dict[str, NDArray]], text: list[int]) -> NDArray:
-    return logits_of(TINY, model_and_weights[1], np.array(text))
+    return logits_of(HALF, model_and_weights[1], np.array(text))
 
 
 def test_prompts_and_answers_of_several_slots(
@@ -111,6 +114,24 @@ def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:
     assert [steps._row_plan(n) for n in (1, 2, 3)] == [(1,), (1, 1), (4,)]
     steps._seconds = {1: 1.0, 2: 1.5, 4: 3.5}
     assert sorted(steps._row_plan(3)) == [1, 2]
+
+
+def test_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -> None:
+    for kind, rows in (("F32", (1,)), ("F16", (1, 2, 4)), ("Q8_0", (1, 2, 4))):
+        write(replace(TINY, kind=kind), tmp_path / kind, np.random.default_rng(5))
+        model = vs.load(tmp_path / kind)
+        assert isinstance(model, LanguageModel)
+        with vs.Scheduler(["cpu"]) as sched:
+            steps = SlotSteps(sched, model, 64, 3)
+            assert steps.row_counts == (rows if native_kernels.has_programs() else (1,))
+            texts = list(TEXTS.items())
+            for slot, text in texts:
+                steps.prefill(slot, text[:-1], 0)
+            last = [(slot, text[-1], len(text) - 1) for slot, text in texts]
+            alone = [steps.decode([s], [t], [at])[0] for s, t, at in last]
+            together = steps.decode(*map(list, zip(*last, strict=True)))
+            np.testing.assert_array_equal(together, alone)
+            steps.close()
 
 
 def test_a_lost_device_empties_the_slots(

@@ -15,8 +15,8 @@ import vksched as vs
 from vksched.ir.attrs import AttrValue
 from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import epilogue_attrs
+from vksched.ops.quantized.gemv_rows import DOT, WITH_DOT
 from vksched.ops.quantized.gguf_formats import FORMATS
-from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check, lowering_of
 from vksched.testing.op_cases.linalg.merged_linear import merged
@@ -54,15 +54,16 @@ def case_of(
     )  # type: ignore[arg-type]
 
 
-def variant_of(case: OpSample, limits: Limits) -> str:
-    """Return the variant by integer dot products, which there is once."""
-    (found,) = [name for name in case.variants(limits) if name in DOT]
+def dots_of(case: OpSample, limits: Limits) -> list[str]:
+    """Return the variants by integer dot products: several rows have them where one row does."""
+    found = [name for name in case.variants(limits) if name in DOT]
+    assert found and len(found) <= case.inputs[0].shape[0]
     return found
 
 
 @pytest.mark.parametrize("name", WITH_DOT)
 def test_dot_products_are_those_of_numpy(runner: Runner, name: str) -> None:
-    own = runner.device.limits
+    own = replace(runner.device.limits, integer_dot_fast=True)
     ends = epilogue_attrs(2, (("silu", (0,), ()), ("mul", (2, 1), ())), ())
     few = 1 if FORMATS[name].step == 256 else 9  # rows that end within a tile
     for case in (
@@ -72,22 +73,24 @@ def test_dot_products_are_those_of_numpy(runner: Runner, name: str) -> None:
         case_of(name, 8, few, 36, ends, floats(36, seed=2), floats(8, 36, seed=3)),
     ):
         for limits in (own, replace(own, max_groups=(3, 2, 1)), DOTS):
-            lowering = lowering_of(case, limits, variant_of(case, limits))
-            shaders = [dispatch.shader for dispatch in lowering.dispatches]
-            assert shaders == ["quantize_activations", f"gemv_q8_activations_{name.lower()}"]
-            check(case, runner.run_lowered(case, lowering), case.expected(), runner.device.name)
+            for variant in dots_of(case, limits):
+                lowering = lowering_of(case, limits, variant)
+                shaders = [dispatch.shader for dispatch in lowering.dispatches]
+                assert shaders == ["quantize_activations", f"gemv_q8_activations_{name.lower()}"]
+                check(case, runner.run_lowered(case, lowering), case.expected(), variant)
 
 
 def test_what_is_not_finite_is_not_hidden(runner: Runner) -> None:
-    own = runner.device.limits
+    own = replace(runner.device.limits, integer_dot_fast=True)
     case = case_of("q4_K", 5, 2, 36, {})
     x = case.inputs[0].copy()
     x[0, 7], x[1, 300], x[2], x[3, :32] = np.nan, -np.inf, 0, 1e-38
     wild = replace(case, inputs=(x, *case.inputs[1:]))
-    got = runner.run_lowered(wild, lowering_of(wild, own, variant_of(wild, own)))
-    assert np.isnan(got[:2]).all() and not got[2].any()
     stored = wild.expected()[3:]
-    np.testing.assert_allclose(got[3:], stored, atol=1e-2 * np.abs(stored).max())
+    for variant in dots_of(wild, own):
+        got = runner.run_lowered(wild, lowering_of(wild, own, variant))
+        assert np.isnan(got[:2]).all() and not got[2].any()
+        np.testing.assert_allclose(got[3:], stored, atol=1e-2 * np.abs(stored).max())
 
 
 def test_they_come_first_where_they_are_fast() -> None:

@@ -268,7 +268,9 @@ def test_stacked_products_are_those_of_each_weight() -> None:
     each = [x @ unpacked("q4_K", words, 256).T for words in weights]
     expected = np.concatenate([product.ravel() for product in each])
     np.testing.assert_allclose(stacked(case).expected(), expected, rtol=1e-5, atol=1e-5)
-    assert not any(variants_of(MERGED, stacked(case).call(CARD)))
+    assert variants_of(MERGED, stacked(case).call(CARD)) == ("gemv",)
+    several = merged("q4_K", (12,), 256, (32, 16), False)
+    assert not any(variants_of(MERGED, stacked(several).call(CARD)))
     with pytest.raises(ShapeError, match="no gate"):
         stacked(merged("q4_K", (5,), 256, (32, 32), False, "silu")).call(CARD)
 

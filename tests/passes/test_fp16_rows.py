@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gguf_models import Tiny, logits_of, write
 from test_fuse_linears import COOPMAT_GPU, K, values, weight
+from test_fuse_rope import GPU, prompt
 
 import vksched as vs
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray
@@ -105,12 +106,12 @@ def test_rows_with_other_readers_stay_float32() -> None:
     assert fp16_nodes(graph_of(vs.exp(residual))) == [], "the residual is added in float32"
 
 
-def results_of(graph: Graph, x: NDArray) -> list[NDArray]:
-    """The outputs by numpy."""
+def results_of(graph: Graph, x: NDArray, start: int = 0) -> list[NDArray]:
+    """The outputs by numpy; start: the position of a prompt."""
     found = dict(graph.arrays())
     for node in graph.nodes:
         if node.op == "input":
-            found[node.id] = x
+            found[node.id] = x if node.type.shape else np.asarray(start, np.int32)
         elif node.id not in found:
             found[node.id] = evaluate_node(graph, node.id, tuple(found[i] for i in node.inputs))
     return [found[i] for _, i in graph.outputs]
@@ -126,6 +127,21 @@ def test_results_have_the_bits_of_float32_rows(scale: float) -> None:
     (got,), (wanted,) = results_of(graph, x), results_of(before, x)
     np.testing.assert_array_equal(got, wanted)
     assert np.isfinite(got).all() == (scale == 0.01)
+
+
+def test_heads_of_a_prompt_are_products_of_float16_rows() -> None:
+    """Products that rotate their results (fuse_rope.py) convert rows to float16, too."""
+    x = vs.input("x", (1, ROWS, 256))
+    normed = vs.rms_norm(x, values(256))
+    graph = graph_of(*prompt(x=normed).values(), limits=GPU)
+    assert fp16_nodes(graph) == ["rms_norm"]
+    assert [node.op for node in graph.ops].count("merged_linear_rope") == 1
+    rows = values(1, ROWS, 256, seed=4)
+    before = keep_rows_in_float32(graph)
+    assert not fp16_nodes(before)
+    both = zip(results_of(graph, rows, 3), results_of(before, rows, 3), strict=True)
+    for got, wanted in both:
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_an_overflow_is_found_where_it_is_written_or_read() -> None:

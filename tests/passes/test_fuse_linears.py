@@ -23,6 +23,7 @@ from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import RewriteConstraints, fuse_linears, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.runtime.vulkan import device_probe
+from vksched.testing.numeric_gradient import evaluate
 from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import TunedVariants
@@ -74,6 +75,16 @@ def test_products_of_one_row_are_one_with_their_norm() -> None:
     graph = graph_of(*both())
     (built,) = (node for node in graph.nodes if node.op == "merged_linear")
     assert built.type.shape == (1, 1, 48) and built.attrs["normed"]
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_products_of_few_rows_are_matrices_one_after_another(rows: int) -> None:
+    normed = vs.rms_norm(vs.input("rows", (rows, 1, K)), values(K))
+    assert ops_of(*both(normed)) == ["merged_linear", "exp", "exp"], "no slice is a copy"
+    (built,) = (node for node in graph_of(*both(normed)).nodes if node.op == "merged_linear")
+    assert built.type.shape == (rows * 48,) and built.attrs["normed"] and built.attrs["stacked"]
+    gate, up = (vs.linear(normed, weight(32, seed)) for seed in range(2))
+    assert ops_of(vs.exp(vs.silu(gate) * up)) == ["merged_linear", "exp"]
 
 
 def test_a_product_alone_is_one_with_its_norm() -> None:
@@ -147,8 +158,8 @@ def test_a_measured_variant_does_not_change_the_graph() -> None:
 
 
 def test_what_stays_apart() -> None:
-    rows = vs.rms_norm(vs.input("rows", (2, K)), values(K))
-    assert "merged_linear" not in ops_of(*both(rows))  # of two rows
+    rows = vs.rms_norm(vs.input("rows", (9, K)), values(K))
+    assert "merged_linear" not in ops_of(*both(rows))  # of nine rows
     assert "merged_linear" not in ops_of(*both(), limits=replace(GPU, storage_buffers=6))
     assert "merged_linear" not in ops_of(*both(), limits=replace(GPU, software=True))
     assert "merged_linear" not in ops_of(vs.exp(vs.linear(NORMED, weight(24))))
@@ -192,6 +203,28 @@ def test_products_rotate_their_results() -> None:
     graph = graph_of(rotated(64, 32, 96), limits=ROPE)
     (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
     assert one.attrs["heads"] == 3 and one.attrs["head_size"] == 32 and one.attrs["normed"]
+
+
+def rotated_rows(rows: int) -> list[vs.Tensor]:
+    """Products of a token of each of several sequences, at positions of their own."""
+    place = vs.input("places", (rows, 1), "int32")
+    cos, sin = (vs.gather(vs.weight(values(8, 16, seed=s)), place) for s in range(2))
+    normed = vs.rms_norm(vs.input("rows", (rows, 1, K)), values(K))
+    parts = [vs.reshape(vs.linear(normed, weight(n, n)), (rows, n // 32, 1, 32)) for n in (64, 32)]
+    return [vs.exp(vs.rotary_embedding(part, cos, sin, rotary_dim=32)) for part in parts]
+
+
+def test_products_of_several_sequences_rotate_their_results() -> None:
+    graph = graph_of(*rotated_rows(4), limits=ROPE)
+    (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
+    assert one.attrs["stacked"] and one.type.shape == (4 * 96,)
+    assert "rotary_embedding" not in ops_of(*rotated_rows(4), limits=ROPE)
+    apart = ops_of(*rotated_rows(4), limits=GPU)  # rows of both are not beside each other
+    assert apart.count("rotary_embedding") == 2 and "merged_linear" in apart
+    inputs = {"rows": values(4, 1, K, seed=5), "places": np.array([[3], [0], [7], [1]], np.int32)}
+    plain = evaluate(vs.build_graph(rotated_rows(4))[0], inputs)
+    for (name, expected), got in zip(plain.items(), evaluate(graph, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_products_that_others_read_do_not_rotate_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,6 @@ GPU = Limits(
     coopmat_checked=True,
 )
 K, ROWS, SIZE = 256, 100, 32
-X = vs.input("x", (1, ROWS, K))
 START = vs.input("start", (), "int32")
 
 
@@ -37,19 +37,25 @@ def values(*shape: int, seed: int = 0) -> NDArray:
 
 
 def prompt(
-    rotated: int = 2, dims: int = SIZE, apart: bool = False, read: bool = False
+    rotated: int = 2,
+    dims: int = SIZE,
+    apart: bool = False,
+    read: bool = False,
+    rows: int = ROWS,
+    x: vs.Tensor | None = None,
 ) -> dict[str, vs.Tensor]:
     """Heads of three products, the first `rotated` of them with rotary embedding.
 
     apart: each has tables of its own. read: something else reads the heads before they rotate.
     """
-    places = START + vs.arange(ROWS)
+    x = vs.input("x", (1, rows, K)) if x is None else x
+    places = START + vs.arange(rows)
     built = {}
-    stored = [vs.weight(values(ROWS + 8, dims // 2, seed=seed)) for seed in range(6)]
+    stored = [vs.weight(values(rows + 8, dims // 2, seed=seed)) for seed in range(6)]
     for number, count in enumerate((4, 2, 2)):
         n = count * SIZE
         w = vs.dequantize(vs.weight(words("q4_K", n, K, number)), "q4_K", K)
-        y = vs.transpose(vs.reshape(vs.linear(X, w), (1, ROWS, count, SIZE)), (0, 2, 1, 3))
+        y = vs.transpose(vs.reshape(vs.linear(x, w), (1, rows, count, SIZE)), (0, 2, 1, 3))
         if read:
             built[f"read{number}"] = vs.tanh(y)
         if number < rotated:
@@ -60,9 +66,7 @@ def prompt(
     return built
 
 
-def graph_of(
-    outputs: Mapping[str, vs.Tensor], limits: Limits = GPU, **constraints: frozenset[str]
-) -> Graph:
+def graph_of(outputs: Mapping[str, vs.Tensor], limits: Limits = GPU, **constraints: Any) -> Graph:
     graph, _ = vs.build_graph(outputs)
     graph = set_precision(graph, {node.id: "mixed" for node in graph.nodes})
     return optimize(graph, RewriteConstraints(limits=limits, **constraints))
@@ -77,7 +81,19 @@ def test_the_product_of_a_prompt_rotates_its_heads() -> None:
     ops = ops_of(graph)
     assert not {"transpose", "rotary_embedding", "merged_linear"} & {*ops}
     (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
-    assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["stacked"]
+    assert one.attrs["heads"] == 6 and one.attrs["head_size"] == SIZE and one.attrs["by_heads"]
+
+
+def test_heads_of_one_device_are_rotated() -> None:
+    """Layers on several devices have a pin each; nodes that passes create have none."""
+    outputs = prompt()
+    built, _ = vs.build_graph(outputs)
+    pins = {node.name: "gpu:0" for node in built.nodes}
+    placed = graph_of(outputs, pinned_devices=pins)
+    assert "merged_linear_rope" in ops_of(placed)
+    assert not {"transpose", "rotary_embedding"} & {*ops_of(placed)}
+    apart = graph_of(outputs, pinned_devices={**pins, "rotated1": "gpu:1"})
+    assert "merged_linear_rope" not in ops_of(apart)
 
 
 @pytest.mark.parametrize("rotated", [1, 2, 3])
@@ -122,6 +138,15 @@ def test_others_keep_their_transposes(outputs: dict[str, vs.Tensor]) -> None:
 def test_devices_without_cooperative_matrices_keep_theirs() -> None:
     for limits in (replace(GPU, matrices=()), replace(GPU, software=True)):
         assert "merged_linear_rope" not in ops_of(graph_of(prompt(), limits))
+
+
+@pytest.mark.parametrize("rows", [2, 8, 9, 15])
+def test_prompts_of_few_rows_keep_theirs(rows: int) -> None:
+    """GEMV kernels multiply up to eight rows; those of less than a matrix stay apart."""
+    graph = graph_of(prompt(rows=rows))
+    ops = ops_of(graph)
+    assert "merged_linear_rope" not in ops and ops.count("transpose") == 3
+    assert ("merged_linear" in ops) == (rows <= 8)
 
 
 def test_observed_values_stay() -> None:

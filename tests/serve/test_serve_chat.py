@@ -88,6 +88,12 @@ def test_log_probabilities_of_tokens(client: Client, model: LanguageModel) -> No
     assert all(entry["top_logprobs"] == [] for entry in plain)
 
 
+@pytest.mark.parametrize("name", ["self", "value", "raise_exception", "range", "a b"])
+def test_variables_of_templates_may_have_any_name(client: Client, name: str) -> None:
+    body = chat(chat_template_kwargs={name: 1})
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
 def test_templates_and_tokens(client: Client) -> None:
     text = client.post("/apply-template", json={"messages": chat("hé")["messages"]}).json()
     assert text == {"prompt": "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\n"}
@@ -97,7 +103,10 @@ def test_templates_and_tokens(client: Client) -> None:
     assert client.post("/tokenize", json=body).json()["tokens"] == [
         {"id": 260, "piece": "<|im_end|>"}
     ]
-    plain = client.post("/tokenize", json={"content": "<|im_end|>"}).json()["tokens"]
+    special = client.post("/tokenize", json={"content": "<|im_end|>", "add_special": None}).json()
+    assert special["tokens"] == [260]
+    body = {"content": "<|im_end|>", "parse_special": False}
+    plain = client.post("/tokenize", json=body).json()["tokens"]
     assert len(plain) > 1
     pieces = client.post("/tokenize", json={"content": "é", "with_pieces": True}).json()["tokens"]
     assert [piece["piece"] for piece in pieces] == [[0xC3], [0xA9]]

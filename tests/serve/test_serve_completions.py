@@ -145,6 +145,52 @@ def test_stop_strings_end_an_answer(
         assert parts[-1]["finish_reason"] == reason
 
 
+def test_tokens_of_a_stop_string_are_counted(model: LanguageModel) -> None:
+    with Served(model, "hello world") as client:
+        answer = complete(client, "a", max_tokens=50, stop="lo w", logprobs=0)
+        (choice,) = answer["choices"]
+        assert choice["text"] == "hel"
+        tokens = model.tokenizer.encode("hello world")
+        written = next(n for n in range(99) if "lo w" in model.tokenizer.decode(tokens[:n]))
+        assert answer["usage"]["completion_tokens"] == written
+        assert len(choice["logprobs"]["tokens"]) < written
+
+
+def test_prompts_have_control_tokens(client: Client, served: Served) -> None:
+    messages = [{"role": "user", "content": "hey"}]
+    prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    body = {"messages": messages, "max_tokens": 1}
+    chat = client.post("/v1/chat/completions", json=body).json()["usage"]
+    assert (
+        complete(client, prompt, max_tokens=1)["usage"]["prompt_tokens"] == (chat["prompt_tokens"])
+    )
+    assert chat["prompt_tokens"] == len(served.service.encoder.encode(messages))
+    bos = served.service.tokenizer.role("bos")
+    if bos is not None:
+        name = served.service.tokenizer.vocabulary.tokens[bos]
+        once = complete(client, f"{name}{prompt}", max_tokens=1)["usage"]["prompt_tokens"]
+        assert once == chat["prompt_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_fields_of_llama_server_are_honoured(client: Client, path: str) -> None:
+    def ask(**more: Any) -> Any:
+        messages = [{"role": "user", "content": "a"}]
+        body = {"prompt": "a"} if path == "/v1/completions" else {"messages": messages}
+        response = client.post(path, json={**body, "seed": 1, **more})
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        answer["text"] = (answer["choices"][0].get("text") or
+                          answer["choices"][0].get("message", {}).get("content"))  # fmt: skip
+        return answer
+
+    assert ask(n_predict=3, ignore_eos=True)["usage"]["completion_tokens"] == 3
+    filled = ask(n_predict=-1, ignore_eos=True)
+    assert filled["choices"][0]["finish_reason"] == "length"
+    assert filled["usage"]["completion_tokens"] > 100
+    assert ask(json_schema={"enum": [12, 34]}, max_tokens=9)["text"] in ("12", "34")
+
+
 def test_characters_of_several_tokens_arrive_whole(model: LanguageModel) -> None:
     with Served(model, "é🎉x") as client:
         body = {"prompt": "a", "max_tokens": 50, "logprobs": 0, **GREEDY}

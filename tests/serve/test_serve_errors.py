@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,9 @@ pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from served import NAME, Client, Served, chat, error_of, tiny_model
 
+from vksched.serve.endpoints import texts
+from vksched.serve.event_stream import event_response
+from vksched.serve.limits import ServerLimits
 from vksched.serve.schemas.unsupported import NEUTRAL
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -47,6 +53,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("response_format", {"type": "json_schema"}, "response_format"),
     ("response_format", {"type": "json_object", "schema": {"type": "strin"}}, "response_format"),
     ("grammar", 'root ::= "a', "grammar"),
+    ("json_schema", {"type": "strin"}, "json_schema"),
+    ("n_predict", -2, "n_predict"),
+    ("typ_p", 0.5, "typ_p"),
+    ("regex", "a+", "regex"),
+    ("ebnf", "a", "ebnf"),
+    ("include_stop_str_in_output", True, "include_stop_str_in_output"),
+    ("skip_special_tokens", False, "skip_special_tokens"),
+    ("enable_thinking", False, "enable_thinking"),
+    ("thinking", {"type": "disabled"}, "thinking"),
     ("grammar", "", "grammar"),
     ("grammar", 'start: "a" b', "grammar"),
     ("model", "another", "model"),
@@ -197,3 +212,28 @@ def test_what_this_model_cannot_do(client: Client) -> None:
     response = client.post("/v1/completions", json={"prompt": "a", "model": "gpt"})
     assert response.status_code == 404
     assert error_of(response)["code"] == "model_not_found" and NAME in response.text
+
+
+def test_work_that_takes_too_long_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "_tokenized", lambda *_: time.sleep(1))
+    limits = ServerLimits(work_timeout_s=0.2)
+    with Served(tiny_model(tmp_path), "hi", limits=limits) as client:
+        response = client.post("/tokenize", json={"content": "a"})
+        assert response.status_code == 503 and error_of(response)["code"] == "timeout"
+        assert int(response.headers["retry-after"]) >= 1
+
+
+def test_a_stream_that_cannot_be_encoded_ends_with_an_error() -> None:
+    async def chunks() -> AsyncIterator[dict[str, Any]]:
+        yield {"a": 1}
+        yield {"a": "\ud83d"}
+
+    async def sent() -> list[bytes]:
+        response = event_response(chunks(), ServerLimits())
+        return [bytes(part) async for part in response.body_iterator]  # type: ignore[arg-type]
+
+    first, last = asyncio.run(sent())
+    assert first == b'data: {"a":1}\n\n'
+    assert json.loads(last.removeprefix(b"data: "))["error"]["type"] == "server_error"

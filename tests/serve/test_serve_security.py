@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,15 @@ import pytest
 pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
-from served import Client, Served, chat, error_of, tiny_model
+from served import Client, Served, chat, error_of, running, tiny_model, wait_until
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from vksched.common.errors import VkschedError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.serve.api_keys import ApiKeys, read_api_keys
 from vksched.serve.application import ROUTES
+from vksched.serve.endpoints.status import PAGE
 from vksched.serve.limits import ServerLimits
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
@@ -121,6 +126,60 @@ def test_other_sites_need_permission(locked: Client) -> None:
     assert locked.request("OPTIONS", "/v1/chat/completions", headers=asked).status_code == 200
 
 
+def test_cors_allows_the_headers_of_clients(locked: Client) -> None:
+    asked = {
+        "Origin": ORIGIN,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
+    }
+    answer = locked.request("OPTIONS", "/v1/chat/completions", headers=asked)
+    assert answer.status_code == 200, answer.text
+    assert "x-stainless-lang" in answer.headers["access-control-allow-headers"]
+    answer = locked.get("/v1/models", headers={**bearer(KEYS[0]), "Origin": ORIGIN})
+    assert "Retry-After" in answer.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "status"),
+    [
+        ("https://llm.example", "llm.example", 200),  # behind a proxy that ends TLS
+        ("https://LLM.example:443", "llm.example", 200),
+        ("https://llm.example", "llm.example:443", 200),
+        ("http://llm.example:8080", "llm.example:8080", 200),
+        ("https://llm.example:8443", "llm.example", 403),
+        ("https://llm.example", "llm.example:8080", 403),
+        ("https://evil.example", "llm.example", 403),
+        ("https://llm.example.evil.example", "llm.example", 403),
+        ("https://", "", 403),
+        ("null", "null", 403),
+    ],
+)
+def test_own_pages_have_the_name_and_port_of_the_host(
+    model: LanguageModel, origin: str, host: str, status: int
+) -> None:
+    with Served(model, "hi") as client:
+        headers = {"Origin": origin, "Host": host}
+        assert client.get("/health", headers=headers).status_code == status
+
+
+def test_a_mounted_application_has_the_same_public_paths(model: LanguageModel) -> None:
+    served = Served(model, "hi", api_keys=KEYS)
+    outer = Starlette(routes=[Mount("/llm", app=served.app)])
+    with running(outer) as port:
+        client = Client(port)
+        for path in ("/llm/", "/llm/health"):
+            assert client.get(path).status_code == 200
+        assert client.get("/llm/v1/models").status_code == 401
+        assert client.get("/llm/v1/models", headers=bearer(KEYS[0])).status_code == 200
+    served.app.close()
+    assert not served.engine._loop.thread.is_alive()
+
+
+def test_the_page_uses_the_paths_next_to_it() -> None:
+    text = PAGE.read_text("utf-8")
+    assert "v1/chat/completions" in text and not re.search(r"""["'`]/[a-z]""", text)
+
+
 def test_cors_is_off_by_default(model: LanguageModel) -> None:
     with Served(model, "hi") as client:
         response = client.get("/health", headers={"Origin": ORIGIN})
@@ -148,11 +207,30 @@ def test_bodies_have_a_limit(model: LanguageModel) -> None:
         assert client.post("/v1/completions", content=parts).status_code == 413
 
 
+def test_a_client_that_sends_a_large_body_reads_the_error(model: LanguageModel) -> None:
+    with Served(model, "hi", limits=ServerLimits(body_bytes=1 << 20)) as client:
+        for _ in range(5):
+            response = client.post("/v1/completions", content=b"x" * (20 << 20))
+            assert response.status_code == 413 and response.headers["connection"] == "close"
+            parts = (b"x" * (1 << 20) for _ in range(20))
+            assert client.post("/v1/completions", content=parts).status_code == 413
+
+
+def test_too_many_connections_are_refused_as_an_error_object(model: LanguageModel) -> None:
+    with Served(model, "hi", limits=ServerLimits(connections=2)) as client:
+        place = ("127.0.0.1", client.port)
+        with socket.create_connection(place), socket.create_connection(place):
+            answer = client.get("/health")
+            assert answer.status_code == 503 and error_of(answer)["code"] == "overloaded"
+            assert answer.headers["retry-after"] and answer.headers["connection"] == "close"
+        wait_until(lambda: client.get("/health").status_code == 200)
+
+
 def test_templates_have_a_time_limit(tmp_path: Path) -> None:
     slow = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
     model = tiny_model(tmp_path, slow)
     with Served(model, "hi", limits=ServerLimits(work_timeout_s=0.2)) as client:
         response = client.post("/v1/chat/completions", json=chat())
-        assert response.status_code in (400, 500)
+        assert response.status_code in (400, 500, 503)
         assert error_of(response)["code"] == "timeout" or "template" in response.text
         assert client.get("/health").status_code == 200

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from prometheus_client.parser import text_string_to_metric_families
-from served import NAME, Served, chat, tiny_model
+from served import NAME, Client, Served, chat, error_of, running, tiny_model
+from test_executor import null_devices
 
+import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return tiny_model(tmp_path_factory.mktemp("serve"))
+
+
+def test_a_model_is_found_by_its_name(model: LanguageModel) -> None:
+    served = Served(model, "hi")
+    served.service.names = ("org/tiny:Q4_0", "tiny")
+    with served as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert [client.get(f"/v1/models/{each['id']}").json() for each in listed] == listed
+        assert client.get("/v1/models/org%2Ftiny:Q4_0").json() == listed[0]
+        missing = client.get("/v1/models/org/other")
+        assert missing.status_code == 404 and error_of(missing)["code"] == "model_not_found"
 
 
 def test_models_and_health(model: LanguageModel) -> None:
@@ -28,13 +43,30 @@ def test_models_and_health(model: LanguageModel) -> None:
         assert client.get("/devices").json() == []
 
 
-def test_health_is_degraded_after_a_loss_and_answers_go_on(model: LanguageModel) -> None:
+def test_health_is_degraded_while_a_device_is_failed(model: LanguageModel) -> None:
+    device = vs.FaultInjectionDevice(null_devices(1)[1][0], at=None, times=1)
+    with warnings.catch_warnings(), vs.Scheduler([device]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        with running(vs.serve.app(model, sched, ctx=128, slots=2)) as port:
+            client = Client(port)
+            assert client.post("/v1/chat/completions", json=chat()).status_code == 200
+            assert client.get("/health").json() == {"status": "ok"}
+            device.at = 0
+            answer = client.post("/v1/chat/completions", json=chat()).json()
+            assert answer["usage"]["completion_tokens"]
+            degraded = {"status": "degraded", "failed_devices": [device.name]}
+            assert client.get("/health").json() == degraded
+
+
+def test_health_is_ok_after_an_overflow_emptied_the_cache(model: LanguageModel) -> None:
+    """A lost cache is no failed device: answers of all requests go on."""
     served = Served(model, "hello")
     served.steps.lost_at = {2}
     with served as client:
         answer = client.post("/v1/chat/completions", json=chat()).json()
         assert answer["choices"][0]["message"]["content"]
-        assert client.get("/health").json()["status"] == "degraded"
+        assert served.engine.counters().cache_losses == 1
+        assert client.get("/health").json() == {"status": "ok"}
 
 
 def test_metrics_have_the_names_of_other_servers(model: LanguageModel) -> None:

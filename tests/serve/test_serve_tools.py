@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("uvicorn", reason="the server needs the extra 'serve'")
@@ -19,6 +22,9 @@ from vksched.generation.conversation.messages import normalize_tools
 from vksched.generation.tool_calls.call_formats import FORMATS
 from vksched.importers.gguf.model import LanguageModel
 from vksched.serve.api_error import ApiError
+from vksched.serve.constraints import GrammarCompiler
+from vksched.serve.message_deltas import Delta, MessageParser
+from vksched.serve.reasoning_constraint import ReasoningConstraint, ReasoningEnd
 from vksched.serve.tool_grammar import JSON_FORMATS, tool_constraint
 
 LENGTH = 1000
@@ -180,3 +186,87 @@ def test_reasoning_is_a_field_of_its_own(tmp_path: Path) -> None:
         deltas = [e["choices"][0]["delta"] for e in events_of(c, PATH, chat(max_tokens=60))]
         assert "".join(d.get("reasoning_content", "") for d in deltas) == "hm"
         assert "".join(d.get("content", "") for d in deltas) == "yes"
+
+
+def test_arguments_are_escaped_where_utf_8_has_no_form(model: LanguageModel) -> None:
+    answer = '<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>'
+    with Served(model, answer, length=LENGTH) as c:
+        (call,) = ask(c)["message"]["tool_calls"]
+        assert call["function"]["arguments"] == '{"a": "\\ud83d"}'
+        events = events_of(c, PATH, chat(max_tokens=300, tools=TOOLS))
+        assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_answers_are_parsed_outside_of_the_event_loop(
+    two_calls: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    parse = MessageParser.add
+
+    def recorded(self: MessageParser, text: str) -> list[Delta]:
+        threads.add(threading.current_thread().name)
+        return parse(self, text)
+
+    monkeypatch.setattr(MessageParser, "add", recorded)
+    ask(two_calls)
+    assert threads == {"vksched-answer"}
+
+
+OPENED = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}{# </think> #}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_begins_after_the_reasoning_of_the_prompt(tmp_path: Path, stream: bool) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": [1, 2]}}}
+    with Served(tiny_model(tmp_path, OPENED), "</th is { hm</think>\n\n2x") as client:
+        body = chat(max_tokens=60, response_format=schema)
+        if stream:
+            deltas = [e["choices"][0]["delta"] for e in events_of(client, PATH, body)]
+            message = {key: "".join(d.get(key) or "" for d in deltas)
+                       for key in ("content", "reasoning_content")}  # fmt: skip
+        else:
+            message = client.post(PATH, json=body).json()["choices"][0]["message"]
+        assert message["reasoning_content"] == "</th is { hm"
+        assert json.loads(message["content"]) in (1, 2)
+
+
+def test_required_calls_begin_after_the_reasoning_of_the_prompt(tmp_path: Path) -> None:
+    with Served(tiny_model(tmp_path, OPENED), "hm</think>hey", length=LENGTH) as client:
+        choice = ask(client, tool_choice="required", parallel_tool_calls=False)
+        message = choice["message"]
+        assert choice["finish_reason"] == "tool_calls", choice
+        assert message["reasoning_content"] == "hm"
+        assert message["tool_calls"][0]["function"]["name"] in ("add", "now")
+
+
+def test_reasoning_allows_all_tokens_but_those_that_end_the_answer(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, OPENED)
+    with closing(GrammarCompiler(model.tokenizer, model.hyper.vocabulary)) as compiler:
+        inner = compiler.from_schema({"const": 1}, "json_schema")
+    end = ReasoningEnd(model.tokenizer, "</think>", model.hyper.vocabulary)
+    constraint = ReasoningConstraint(inner, end)
+    assert constraint.copy().param == "json_schema"
+    ends = set(model.tokenizer.ends)
+    for token in model.tokenizer.encode("<</think"):
+        assert set(np.flatnonzero(~constraint.mask())) == ends
+        constraint.accept(token)
+    assert not constraint.is_finished
+    (last,) = model.tokenizer.encode(">")
+    other = constraint.copy()
+    constraint.accept(last)
+    assert [model.tokenizer.decode([t]) for t in np.flatnonzero(constraint.mask())] == ["1"]
+    assert set(np.flatnonzero(~other.mask())) == ends
+
+
+def test_a_token_with_the_end_of_the_marker_has_nothing_after_it() -> None:
+    class Pieces:
+        names = (b"</think>", b">", b">\n\n", b">{", b"x</think>{", b"</think", b"<eos>")
+        size, ends = len(names), frozenset({6})
+
+        def bytes_of(self, token: int, *, special: bool = False) -> bytes:
+            return self.names[token]
+
+    end = ReasoningEnd(Pieces(), "</think>", 9)  # type: ignore[arg-type]
+    assert end.mask_after(b"").tolist() == [1, 1, 1, 1, 0, 1, 0, 0, 0]
+    assert end.mask_after(b"</think").tolist() == [1, 1, 1, 0, 0, 1, 0, 0, 0]
+    assert end.begun_by(b"a <</thi") == b"</thi" and end.begun_by(b"<a") == b""

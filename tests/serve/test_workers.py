@@ -66,7 +66,8 @@ def test_a_long_call_is_an_error_of_its_caller_and_a_long_queue_is_none(gate: Ga
         assert queue.value.headers()["Retry-After"] == "1"
         with pytest.raises(ApiError) as late:
             await first
-        assert (late.value.status, late.value.code) == (400, "timeout")
+        assert (late.value.status, late.value.code) == (503, "timeout")
+        assert late.value.headers()["Retry-After"] == "1"
         gate.may_end.set()
         assert await workers.call(str, 5) == "5"
         assert gate.calls == 1  # the second call never begins

@@ -22,11 +22,16 @@ class InlineEngine:
         return self.stream(CompletionRequest(tuple(prompt), max_tokens, **fields))
 
     def stream(self, request: CompletionRequest) -> TokenStream:
-        return TokenStream(self.core.submit(request), self, self.core.step)
+        return TokenStream(self.core.submit(request), self, self.step)
+
+    def step(self) -> bool:
+        """Run a step."""
+        self.core.wake.clear()
+        return self.core.step()
 
     def run(self) -> int:
         """Run all steps; return their number."""
         count = 0
-        while self.core.step():
+        while self.step():
             count += 1
         return count

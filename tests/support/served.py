@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,10 +42,10 @@ NAME = "tiny"
 dump = json.dumps
 
 
-def tiny_model(folder: Path, template: str = TEMPLATE) -> LanguageModel:
+def tiny_model(folder: Path, template: str = TEMPLATE, kind: str = "F32") -> LanguageModel:
     """Write and load a model with a token per byte."""
     more = {**byte_pair(), "tokenizer.chat_template": template}
-    write(TINY, folder / "tiny.gguf", np.random.default_rng(0), more)
+    write(replace(TINY, kind=kind), folder / "tiny.gguf", np.random.default_rng(0), more)
     model = vs.load(folder / "tiny.gguf")
     assert isinstance(model, LanguageModel)
     return model

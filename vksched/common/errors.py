@@ -97,6 +97,10 @@ class QueueFull(VkschedError):
         self.retry_after_s = retry_after_s
 
 
+class EngineError(VkschedError):
+    """A step of an inference engine failed unexpectedly; `__cause__` is the error."""
+
+
 class NotPicklable(VkschedError, TypeError):
     """An object that belongs to one process was pickled or copied."""
 

@@ -342,6 +342,15 @@ class CompiledSteps:
         keys = (name for name in self.cache.states if name.endswith(".keys"))
         return dict(Counter(map(plan.device_of, keys)))
 
+    @property
+    def has_float_products_on_cpu(self) -> bool:
+        """True if a CPU computes products of float32 matrices, once a step is compiled."""
+        plan = next(iter(self.runs.values())).plan
+        return any(
+            node.op == "matmul" and plan.topology.devices[placed.device].kind != "vulkan"
+            for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
+        )
+
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""
         if self.placement:

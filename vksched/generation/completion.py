@@ -113,8 +113,14 @@ class CompletionStream(Iterator[TokenOutput], Protocol):
         complete once the first token is there or the stream has ended.
         """
 
-    def close(self) -> None:
-        """Cancel the request. The engine frees its slot before its next step."""
+    def close(self, reason: str = "closed") -> None:
+        """Cancel the request. The engine frees its slot before its next step.
+
+        Parameters
+        ----------
+        reason
+            The finish reason: "stop" if the answer is complete, as after a stop string.
+        """
 
 
 class InferenceEngine(Protocol):

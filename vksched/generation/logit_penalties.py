@@ -9,6 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from reprlib import repr as shortened
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,12 @@ class Bias(tuple[tuple[int, float], ...]):
     """
 
     @cached_property
-    def ids(self) -> list[int]:
-        """The tokens."""
-        return [token for token, _ in self]
+    def ids(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The tokens, int64."""
+        return np.array([token for token, _ in self], np.int64)
 
     @cached_property
-    def values(self) -> Floats:
+    def values(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The value of each token, float64."""
         return np.array([value for _, value in self], np.float64)
 
@@ -54,7 +55,7 @@ def checked_bias(bias: object) -> Bias:
             raise _wrong_bias(bias)
         token, value = pair
         is_whole = hasattr(token, "__index__") and not isinstance(token, bool)
-        if not is_whole or token < 0:
+        if not is_whole or not 0 <= token < 1 << 63:
             raise SamplingError(
                 f"[sampling] expected token ids in logit_bias, got {shortened(token)}"
             )
@@ -84,7 +85,7 @@ def _wrong_bias(bias: object) -> SamplingError:
 def add_bias(scores: Floats, bias: Bias) -> None:
     """Add the bias of tokens to their scores."""
     ids = bias.ids
-    _check_tokens(ids, len(scores), "in logit_bias ")
+    _check_tokens(ids[[0, -1]].tolist(), len(scores), "in logit_bias ")
     values = scores[ids].astype(np.float64) + bias.values
     bounded = _bounded(scores, values)
     bounded[values == -np.inf] = -np.inf

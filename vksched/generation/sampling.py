@@ -12,8 +12,8 @@ a device failure does not change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    _bias: Bias = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -82,7 +83,9 @@ class Sampling:
                 )
             if name in ("top_k", "repeat_last_n", "seed") and not hasattr(value, "__index__"):
                 raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
-        object.__setattr__(self, "logit_bias", checked_bias(self.logit_bias))
+        bias = checked_bias(self.logit_bias)
+        object.__setattr__(self, "logit_bias", bias)
+        object.__setattr__(self, "_bias", bias)
 
     def choose(
         self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = (), *, prompt_tokens: int = 0
@@ -159,10 +162,6 @@ class Sampling:
             generated = tokens[prompt_tokens:]
             subtract_counts(scores, generated, self.presence_penalty, self.frequency_penalty)
         return scores
-
-    @property
-    def _bias(self) -> Bias:
-        return cast("Bias", self.logit_bias)
 
 
 def _uniform(seed: int, place: int) -> float:

@@ -64,6 +64,8 @@ class SlotSteps:
         self._rows: CacheRows | None = None
         self._seconds: dict[int, float] = {}
         """The measured times of decode graphs, by their rows."""
+        self._row_counts: tuple[int, ...] = ()
+        """The numbers of rows of decode graphs; none until a step is compiled."""
         self._is_empty = True
         """True if no slot holds tokens."""
         self._is_cache_checked = False
@@ -93,10 +95,19 @@ class SlotSteps:
     def row_counts(self) -> tuple[int, ...]:
         """The numbers of rows of decode graphs, ascending: those that the slots can fill.
 
-        Without native loops there are only graphs of one row: numpy's matrix products of several
-        rows differ from those of one in their last bits.
+        Without native loops, or with float32 matrices on a CPU, there are only graphs of one row:
+        the BLAS library's products of several rows differ from those of one in their last bits.
+        The first call may compile a step, because its plan shows the devices.
         """
-        if not native_kernels.has_programs():
+        if not self._row_counts:
+            self._row_counts = self._retry_if_empty(self._find_row_counts)
+        return self._row_counts
+
+    def _find_row_counts(self) -> tuple[int, ...]:
+        if not self.steps.runs:
+            self.steps.decide()
+            self.steps.run(StepSize(1, 1))
+        if not native_kernels.has_programs() or self.steps.has_float_products_on_cpu:
             return ROW_COUNTS[:1]
         most = next((rows for rows in ROW_COUNTS if rows >= self._slots), ROW_COUNTS[-1])
         return tuple(rows for rows in ROW_COUNTS if rows <= most)
@@ -315,6 +326,7 @@ class SlotSteps:
             self._rows = None
         self.steps.forget()
         self._seconds.clear()
+        self._row_counts = ()
         self._is_empty = True
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ class Dispatch:
     subgroup: int = 0
 
 
+Count = int | tuple[int, ...]
+"""A number of elements in use, or the values of an operand that holds one for each example."""
 EPILOGUE = "epilogue"
 """Attribute of a matmul or convolution with the fused epilogue: epilogue.py."""
 
@@ -259,7 +261,7 @@ class Op:
     """True if the op reads or writes memory that outlives the run, and computes nothing."""
     roundable_operands: tuple[int, ...] = ()
     """Operands of the contraction, which a `precision` permits devices to round."""
-    typical_counts: Callable[[tuple[TensorType, ...], Attrs], Mapping[int, tuple[int, ...]]] = (
+    typical_counts: Callable[[tuple[TensorType, ...], Attrs], Mapping[int, tuple[Count, ...]]] = (
         lambda inputs, attrs: {}
     )
     """By operand that holds a number of elements in use: the number that `work` assumes, with which

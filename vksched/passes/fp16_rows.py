@@ -30,11 +30,11 @@ from .constraints import RewriteConstraints
 from .fuse_linears import is_by_coopmats, is_on_cpu
 
 NORMS = ("rms_norm", "layer_norm")
-MERGED = "merged_linear"
+MERGED, ROPE = "merged_linear", "merged_linear_rope"
 WRITERS = (*NORMS, MERGED)
 CASTS = ("cast", "bitcast")
 """Views whose type is not that of their operand."""
-READERS = ("quantized_linear", MERGED)
+READERS = ("quantized_linear", MERGED, ROPE)
 
 
 def store_rows_as_fp16(graph: Graph, constraints: RewriteConstraints) -> Graph:

@@ -5,15 +5,16 @@
     v = linear(norm(x), Wv)
 
     silu(linear(x, Wg)) * linear(x, Wu)         is    merged_linear(x, Wg, Wu) {gate: silu}
-    q, k, v of many rows, in float16            are   slices of one merged_linear {stacked}
+    q, k, v of several rows                     are   slices of one merged_linear {stacked}
     rotary(q), rotary(k), of one matmul         is    merged_linear_rope, or, if another op reads
                                                       q or k, slices of one rotary(q and k)
 
 A GPU spends time to start each dispatch, and idles at each barrier. When decoding one token, this
-takes longer than the arithmetic. A single-row matmul can recompute the norm before it in each
-workgroup. So GPUs merge single-row matmuls with quantized weights. A norm with other readers is not
-merged. Matmuls of many rows are merged, without their norm, if the static choice multiplies them
-with cooperative matrices (quant_gemm.py). Complexity: O(nodes). Examples:
+takes longer than the arithmetic. A matmul of few rows can recompute the norm before it in each
+workgroup. So GPUs merge matmuls of up to eight rows with quantized weights, all numbers of rows
+alike, so that a sequence has the same results in each batch (gemv_rows.py). A norm with other
+readers is not merged. Matmuls of many rows are merged, without their norm, if the static choice
+multiplies them with cooperative matrices (quant_gemm.py). Complexity: O(nodes). Examples:
 tests/passes/test_fuse_linears.py.
 """
 
@@ -29,6 +30,7 @@ from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
 from ..ir.op import Call
 from ..ir.precision import precision_attrs
+from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.linalg.split_k import without_split
 from ..ops.lowering.lower import variants_of
 from ..ops.quantized.merged_linear import (
@@ -53,8 +55,8 @@ from .rewrite import Rewriter, Rule, rewrite
 
 
 def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph:
-    """Fuse sibling matmuls of a single-row activation (Q/K/V, gate/up), with their norm and
-    activation, into one op.
+    """Fuse sibling matmuls of an activation (Q/K/V, gate/up), with their norm and activation, into
+    one op.
     """
     if not is_supported(constraints.limits):
         return graph
@@ -63,6 +65,7 @@ def fuse_sibling_linears(graph: Graph, constraints: RewriteConstraints) -> Graph
     if not runs:
         return graph
     rotary = [finder.with_rope(run) for run in _rotary_runs(graph, runs, constraints)]
+    rotary = [run for run in rotary if run.is_whole(graph)]
     parts = _rule(graph, (*runs, *rotary))
     return rewrite(graph, dict.fromkeys(("quantized_linear", "mul", ROTARY), (parts,)), constraints)
 
@@ -141,6 +144,10 @@ class _RotaryRun(_Run):
     of: _LinearRun | None = None
     is_done: bool = False
     """The run `of` rotates its results, so these nodes are their operands."""
+
+    def is_whole(self, graph: Graph) -> bool:
+        """Return True if one op rotates all: the results are within one row, or rotated already."""
+        return self.is_done or graph.nodes[self.members[0]].type.shape[0] == 1
 
     def make(self, r: Rewriter, graph: Graph) -> int:
         assert self.of is not None
@@ -236,7 +243,7 @@ class _Finder:
         if (
             fits
             and has_rope_kernel(size, dims, interleaved)
-            and all(self._nodes[i].type.shape == (1, dims // 2) for i in tables)
+            and all(self._nodes[i].type.size == first.type.shape[0] * dims // 2 for i in tables)
             and len({self._pinned_device(self._nodes[i]) for i in (*run.members, first.id)}) == 1
             and all(
                 self._graph.view_base(node.inputs[0]) == value
@@ -272,7 +279,7 @@ class _Finder:
         options |= precision_attrs(first.attrs)
         words = (product.inputs[1] for product in products)
         ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
-        if len(members) > 1 and not _is_single(first):
+        if len(members) > 1 and _rows(first) > 1:
             options["stacked"], axis = True, 0
         return _LinearRun(ids, axis, inputs=(*inputs, *words), attrs=Attrs(options))
 
@@ -297,7 +304,7 @@ class _Finder:
             and self._multiplies_as_asked(node)
             and node.name not in self._constraints.observed
             and not is_on_cpu(node, self._constraints)
-            and (_is_single(node) or self._is_by_coopmats(node))
+            and (_rows(node) <= MAX_GEMV_ROWS or self._is_by_coopmats(node))
         )
 
     def _multiplies_as_asked(self, node: Node) -> bool:
@@ -315,7 +322,7 @@ class _Finder:
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""
         x = self._nodes[product.inputs[0]]
-        if not _is_single(product):
+        if _rows(product) > MAX_GEMV_ROWS:
             return None
         if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
             return None
@@ -344,9 +351,8 @@ class _Finder:
         return None
 
 
-def _is_single(product: Node) -> bool:
-    """Return True if a matmul has a single row."""
-    return math.prod(product.type.shape[:-1]) == 1
+def _rows(product: Node) -> int:
+    return math.prod(product.type.shape[:-1])
 
 
 def _rotary_runs(
@@ -355,7 +361,11 @@ def _rotary_runs(
     """Yield adjacent matmul outputs that get the same rotary embedding on the same device. Their
     merged output has the same memory layout.
     """
-    merged = (run for run in products if len(run.members) > 1 and not is_stacked(run.attrs))
+    merged = (
+        run
+        for run in products
+        if len(run.members) > 1 and _rows(graph.nodes[run.members[0]]) <= MAX_GEMV_ROWS
+    )
     runs = {i: run for run in merged for i in run.members}
     alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.nodes:
@@ -363,7 +373,7 @@ def _rotary_runs(
             continue
         root, shape = graph.view_base(node.inputs[0]), node.type.shape
         whole = root in runs and graph.nodes[root].type.size == node.type.size
-        if whole and shape[0] == shape[2] == 1:
+        if whole and shape[2] == 1:
             pinned_device = constraints.pinned_devices.get(node.name)
             alike[runs[root], node.inputs[1:], node.attrs, shape[3], pinned_device].append(node)
     for nodes in alike.values():

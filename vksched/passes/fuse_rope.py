@@ -4,13 +4,14 @@ them.
     qkv = merged_linear(x, Wq, Wk, Wv) {stacked}
     rotary(transpose(q)), rotary(transpose(k)), transpose(v)
 
-    is slices of merged_linear_rope(x, Wq, Wk, Wv, cos, sin) {stacked}
+    is slices of merged_linear_rope(x, Wq, Wk, Wv, cos, sin) {by_heads}
 
 The transposes make matrices (rows, head_size) of heads. The product rotates and stores its results
 in this order, so that three transposes and two rotary embeddings, and two barriers, are saved in
 each layer. If the last of them are cast, as k and v for a KV cache of float16, one cast does for
-all. Single rows have no transposes; fuse_linears.py lets their products rotate. Complexity:
-O(nodes). Examples: tests/passes/test_fuse_rope.py.
+all. Rows of one token each have no transposes; fuse_linears.py lets their products rotate. Up to
+eight rows of a prompt keep theirs: cooperative matrices do not multiply them. Complexity: O(nodes).
+Examples: tests/passes/test_fuse_rope.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from itertools import accumulate
 from ..ir.attrs import Attrs
 from ..ir.graph import Graph, Node
 from ..ir.op import EPILOGUE
+from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..ops.quantized.merged_linear import NAME as MERGED
 from ..ops.quantized.merged_linear import is_stacked
 from ..ops.quantized.merged_linear_rope import NAME as ROPE
@@ -95,6 +97,7 @@ class _Heads:
         attrs = {name: value for name, value in own.items() if name != "gate"} | {
             "heads": sum(each.type.shape[1] for each in rotated),
             "head_size": first.type.shape[3],
+            "by_heads": True,
             **first.attrs,
         }
         return r.emit(ROPE, (*map(r.of, self.product.inputs), *tables), Attrs(attrs))
@@ -107,10 +110,13 @@ def _match(
     constraints: RewriteConstraints,
 ) -> _Heads | None:
     """Return the heads of a product, or None if other nodes read its results otherwise."""
-    pin = constraints.pinned_devices.get(product.name)
+    created = (MERGED, "slice")
+    """Nodes of fuse_linears.py, which have the pin of their weights and none of their own."""
+    pinned = constraints.pinned_devices
+    pin = pinned.get(graph.nodes[product.inputs[-1]].name)
 
     def is_inner(node: Node) -> bool:
-        here = constraints.pinned_devices.get(node.name) == pin
+        here = node.op in created or pinned.get(node.name) == pin
         return here and node.name not in constraints.observed
 
     parts = sorted(readers[product.id], key=lambda node: _begin(node))
@@ -119,6 +125,8 @@ def _match(
         return None
     ends = []
     rows = math.prod(graph.nodes[product.inputs[0]].type.shape[:-1])
+    if rows <= MAX_GEMV_ROWS:
+        return None
     for part, weight in zip(parts, weights, strict=True):
         words = rows * graph.nodes[weight].type.shape[0]
         chain = _chain(graph, readers, part)

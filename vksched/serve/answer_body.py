@@ -9,8 +9,14 @@ from typing import Any
 
 from ..generation.completion import CompletionStream, TokenLogprobs, TokenOutput
 from .model_service import ModelService
+from .text_assembler import Piece
 
-FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length", "closed": "stop"}
+FINISH_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "context": "length",
+    "tool_calls": "tool_calls",
+}
 """OpenAI's finish reason by that of the engine."""
 
 
@@ -38,9 +44,9 @@ class UsageCounter:
         self._choices = choices
         self._completion_tokens = 0
 
-    def add(self, outputs: Sequence[TokenOutput]) -> None:
-        """Count generated tokens."""
-        self._completion_tokens += len(outputs)
+    def add(self, piece: Piece) -> None:
+        """Count the generated tokens of a piece."""
+        self._completion_tokens += len(piece.outputs) + piece.stop_tokens
 
     def body(self, streams: Sequence[CompletionStream]) -> dict[str, Any]:
         """Return the usage. streams: those of all choices, by prompt."""

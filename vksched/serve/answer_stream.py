@@ -1,6 +1,6 @@
 """AnswerStreams: the answers of one HTTP request, from the engine to the event loop.
 
-    engine --tokens--> thread of a stream: text, stop strings --pieces--> queue of the event loop
+    engine --tokens--> thread of a stream: text, calls --pieces--> queue of the event loop
 
 Each answer has a thread, because reading a token waits for the engine. Closing the streams, as it
 happens when the client leaves, cancels the requests in the engine.
@@ -12,33 +12,44 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from ..common.errors import GrammarError
-from ..generation.completion import CompletionStream
-from .text_assembler import Piece, TextAssembler
+from ..generation.completion import CompletionStream, TokenOutput
+from .api_error import ApiError
+from .text_assembler import Piece
 
-Event = tuple[int, Piece | BaseException]
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+Assembled = TypeVar("Assembled", bound=Piece, covariant=True)
 
 
-class AnswerStreams:
+class Assembler(Protocol[Assembled]):
+    """The interface of assemblers of answers."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the answer has ended before its last token."""
+
+    def add(self, output: TokenOutput) -> Assembled | None:
+        """Append a token; return the piece that is decided now, if there is one."""
+
+    def end(self, reason: str) -> Assembled:
+        """Return the last piece."""
+
+
+class AnswerStreams(Generic[AnyPiece]):
     """The answers to one HTTP request, which are generated at the same time.
 
     Parameters
     ----------
     answers
-        The stream of each choice, and the assembler of its text.
-    loop
-        The event loop that gets the pieces.
+        The stream of each choice, and its assembler.
     """
 
-    def __init__(
-        self,
-        answers: Sequence[tuple[CompletionStream, TextAssembler]],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, answers: Sequence[tuple[CompletionStream, Assembler[AnyPiece]]]) -> None:
         self.streams = [stream for stream, _ in answers]
-        self._loop = loop
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[tuple[int, AnyPiece | BaseException]] = asyncio.Queue()
         self._is_closed = False
         for index, (stream, assembler) in enumerate(answers):
             threading.Thread(
@@ -48,7 +59,7 @@ class AnswerStreams:
                 daemon=True,
             ).start()
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def pieces(self) -> AsyncIterator[tuple[int, AnyPiece]]:
         """Yield the pieces of all choices, each with the index of its choice; raise the error of
         the first choice that fails. All requests are cancelled if the iteration ends early.
         """
@@ -69,25 +80,31 @@ class AnswerStreams:
         for stream in self.streams:
             stream.close()
 
-    def end(self, index: int) -> None:
-        """End one answer early; its last piece follows."""
-        self.streams[index].close()
-
-    def _pump(self, index: int, stream: CompletionStream, assembler: TextAssembler) -> None:
+    def _pump(self, index: int, stream: CompletionStream, assembler: Assembler[AnyPiece]) -> None:
         try:
             for output in stream:
-                if (piece := assembler.add(output)) is not None:
+                piece = assembler.add(output)
+                if assembler.is_stopped:
+                    stream.close("stop")  # before its last piece, which closes all streams
+                if piece is not None:
                     self._put((index, piece))
                 if assembler.is_stopped:
-                    stream.close()
                     return
-            self._put((index, assembler.end(stream.finish_reason or "stop")))
+            if stream.finish_reason == "closed":  # by the engine, or for a client that left
+                raise ApiError(
+                    "[serve] expected an engine that runs until the answer ends, got a closed one; "
+                    "try the request again",
+                    status=503,
+                    code="server_closed",
+                    retry_after_s=5,
+                )
+            self._put((index, assembler.end(stream.finish_reason)))
         except Exception as error:
             if isinstance(error, GrammarError) and error.field is None:
                 error.field = getattr(stream.request.constraint, "param", None)
             self._put((index, error))
 
-    def _put(self, event: Event) -> None:
+    def _put(self, event: tuple[int, AnyPiece | BaseException]) -> None:
         if not self._is_closed:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self._events.put_nowait, event)

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from ..common.errors import (
     DeviceError,
+    EngineError,
     GrammarError,
     MessageError,
     ModelFormatError,
@@ -101,6 +102,6 @@ def api_error_of(error: BaseException) -> ApiError:
         return ApiError(str(error), "messages")
     if isinstance(error, (ShapeError, SamplingError)):
         return ApiError(str(error))
-    if isinstance(error, VkschedError):
+    if isinstance(error, VkschedError) and not isinstance(error, EngineError):
         return ApiError(str(error), status=500)
     return ApiError("[serve] an internal error; the server's log has its text", status=500)

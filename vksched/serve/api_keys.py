@@ -86,7 +86,7 @@ class KeyMiddleware:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC or not self._keys:
+        if scope["type"] != "http" or route_path(scope) in PUBLIC or not self._keys:
             await self._app(scope, receive, send)
             return
         values = [value for name, value in scope["headers"] if name == HEADER]
@@ -103,6 +103,13 @@ class KeyMiddleware:
             return
         scope.setdefault("state", {})["cache_key"] = name
         await self._app(scope, receive, send)
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path of a request below the path at which the application is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    is_below = bool(root) and path.startswith(f"{root}/")
+    return path[len(root) :] if is_below else path
 
 
 def _digest(key: bytes) -> bytes:

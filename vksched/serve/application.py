@@ -30,6 +30,7 @@ from .metrics import ServerMetrics
 from .model_service import ModelService
 from .request_guard import RequestGuard
 from .server_state import ServerState
+from .unread_body import discard_body
 
 if TYPE_CHECKING:
     from ..common.dtypes import Progress
@@ -43,6 +44,7 @@ ROUTES = {
     "/slots": ("GET", status.slots),
     "/devices": ("GET", status.devices),
     "/v1/models": ("GET", status.models),
+    "/v1/models/{name:path}": ("GET", status.model),
     "/v1/chat/completions": ("POST", chat_completions.chat_completions),
     "/v1/completions": ("POST", text_completions.completions),
     "/v1/embeddings": ("POST", embeddings.embeddings),
@@ -51,6 +53,17 @@ ROUTES = {
     "/detokenize": ("POST", texts.detokenize),
     "/apply-template": ("POST", texts.apply_template),
 }
+
+
+class ServingApplication(Starlette):
+    """An ASGI application that serves a model."""
+
+    def close(self) -> None:
+        """Cancel all requests, and free the KV cache and the threads. The application does this at
+        the end of its lifespan; an application that mounts it does not run that lifespan.
+        """
+        state: ServerState = self.state.server
+        state.close()
 
 
 def serve_model(
@@ -62,7 +75,7 @@ def serve_model(
     cors_origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
     limits: ServerLimits | None = None,
-) -> Starlette:
+) -> ServingApplication:
     """Return an ASGI application that serves a model with its own engine and embedder.
 
     Parameters
@@ -103,10 +116,11 @@ def serve_model(
             CORSMiddleware,
             allow_origins=list(cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
         )
         middleware.insert(0, cors)
-    application = Starlette(
+    application = ServingApplication(
         routes=[Route(path, call, methods=[method]) for path, (method, call) in ROUTES.items()],
         middleware=middleware,
         exception_handlers={
@@ -137,7 +151,7 @@ def app(
     limits: ServerLimits | None = None,
     progress: Progress | None = None,
     prepare: bool = False,
-) -> Starlette:
+) -> ServingApplication:
     """Return an ASGI application that serves a model with OpenAI's API.
 
     The application owns the engine, and closes it at the end of its lifespan.
@@ -210,10 +224,14 @@ async def _no_route(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         message = f"[serve] expected another method for {request.url.path}, got {request.method}"
     else:
-        message = f"[serve] expected one of {', '.join(ROUTES)}, got {request.url.path[:100]!r}"
+        known = ", ".join(ROUTES).replace(":path", "")
+        message = f"[serve] expected one of {known}, got {request.url.path[:100]!r}"
     refused = ApiError(message, status=error.status_code, code="unknown_url")
     return refused.response(error.headers or {})
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return log_error(error).response()
+    refused = log_error(error)
+    if refused.status == 413:
+        await discard_body(request)
+    return refused.response()

@@ -10,10 +10,11 @@ from typing import Any
 from ..generation.conversation.messages import normalize_tools
 from ..generation.tool_calls.call_formats import HARMONY, CallFormat, call_format_of, reasoning_of
 from .api_error import ApiError
-from .generation_job import Compile, GenerationJob, grammar_of
+from .generation_job import Compile, GenerationJob, grammar_of, max_tokens_of
 from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
+from .reasoning_constraint import ReasoningConstraint, ReasoningEnd
 from .schemas.chat import ChatRequest, NamedChoice
 from .tool_grammar import tool_constraint
 
@@ -58,11 +59,15 @@ def chat_job(
     )
     service.check_size(rendered.text, "messages")
     prompt = service.encoder.encode_rendered(rendered)
+    grammar = chat_grammar(body, tools, call_format, service)
+    if grammar is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
+        end = ReasoningEnd(service.tokenizer, marker, service.vocabulary)
+        grammar = partial(_after_reasoning, grammar, end)
     generation = GenerationJob(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
-        grammar=chat_grammar(body, tools, call_format, service),
-        max_tokens=max_tokens_of(body),
+        grammar=grammar,
+        max_tokens=max_tokens_of(body, None),
         logprobs=body.alternatives(),
         prompt_logprobs=None,
         cache_key=cache_key,
@@ -134,15 +139,9 @@ def chat_grammar(
     return partial(tool_constraint, tools, call_format, service, several)
 
 
-def max_tokens_of(body: ChatRequest) -> int | None:
-    """Return the maximum number of tokens of an answer; None fills the context."""
-    old, new = body.max_tokens, body.max_completion_tokens
-    if old is not None and new is not None and old != new:
-        raise ApiError(
-            f"[max_tokens] expected the same value as max_completion_tokens, got {old} and {new}",
-            "max_tokens",
-        )
-    return old if new is None else new
+def _after_reasoning(grammar: Compile, end: ReasoningEnd) -> ReasoningConstraint:
+    """Compile the grammar of the text after the reasoning."""
+    return ReasoningConstraint(grammar(), end)
 
 
 def template_variables(body: ChatRequest, service: ModelService) -> dict[str, Any]:

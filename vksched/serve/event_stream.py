@@ -36,14 +36,18 @@ def event_response(
     )
 
 
-async def _events(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:
+async def _events(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
-            yield ServerSentEvent(to_json(chunk), sep="\n")
+            yield _event(to_json(chunk))
     except Exception as error:
-        yield ServerSentEvent(to_json(log_error(error).body()), sep="\n")
+        yield _event(to_json(log_error(error).body()))
         return
-    yield ServerSentEvent(DONE, sep="\n")
+    yield _event(DONE)
+
+
+def _event(data: str) -> bytes:
+    return ServerSentEvent(data, sep="\n").encode()
 
 
 def to_json(value: object) -> str:

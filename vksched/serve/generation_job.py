@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..generation.completion import CompletionRequest
+from ..generation.completion import CompletionRequest, CompletionStream
 from ..generation.stop_matcher import StopMatcher
-from .answer_stream import AnswerStreams
 from .api_error import ApiError
-from .constraints import GrammarConstraint
 from .limits import ServerLimits
 from .model_service import ModelService
+from .reasoning_constraint import AnswerConstraint
 from .sampling_of import MASK, sampling_of, seed_of
 from .schemas.sampling_fields import SamplingFields
 from .server_state import ServerState
 from .text_assembler import TextAssembler
 
-Compile = Callable[[], GrammarConstraint]
+Answer = tuple[CompletionStream, TextAssembler]
+Compile = Callable[[], AnswerConstraint]
 
 
 @dataclass(frozen=True)
@@ -55,16 +54,12 @@ class GenerationJob:
                 "n",
             )
 
-    def start(
-        self,
-        service: ModelService,
-        constraint: GrammarConstraint | None,
-        loop: asyncio.AbstractEventLoop,
-    ) -> AnswerStreams:
-        """Submit all requests; cancel them all if one is refused.
+    def start(self, service: ModelService, constraint: AnswerConstraint | None) -> list[Answer]:
+        """Submit all requests, and return the stream and the assembler of each answer; cancel them
+        all if one is refused.
 
         The choice with index i of a prompt uses the seed `seed` + i. Building the requests may take
-        a second, so that a thread calls this. loop: the event loop that gets the answers.
+        a second, so that a thread calls this.
         """
         requests = self._requests(service, constraint)
         stops = StopMatcher(self.body.stops())
@@ -82,14 +77,14 @@ class GenerationJob:
             for stream in streams:
                 stream.close()
             raise
-        return AnswerStreams(list(zip(streams, assemblers, strict=True)), loop)
+        return list(zip(streams, assemblers, strict=True))
 
     def _before(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the tokens that the text of an answer continues."""
         return request.prompt if self.continues else ()
 
     def _requests(
-        self, service: ModelService, constraint: GrammarConstraint | None
+        self, service: ModelService, constraint: AnswerConstraint | None
     ) -> list[CompletionRequest]:
         seed, length = seed_of(self.body), service.engine.length
         sampling = sampling_of(self.body, service.vocabulary, seed)
@@ -110,8 +105,8 @@ class GenerationJob:
         return requests
 
 
-async def start_job(job: GenerationJob, state: ServerState) -> AnswerStreams:
-    """Compile the grammar of a job, and submit its requests.
+async def start_job(job: GenerationJob, state: ServerState) -> list[Answer]:
+    """Compile the grammar of a job, and submit its requests; see `GenerationJob.start`.
 
     Raises
     ------
@@ -121,29 +116,59 @@ async def start_job(job: GenerationJob, state: ServerState) -> AnswerStreams:
     constraint = None
     if job.grammar is not None:
         constraint = await state.grammar_workers.call(job.grammar)
-    loop = asyncio.get_running_loop()
-    return await state.answer_workers.call(
-        job.start, state.service, constraint, loop, dropped=AnswerStreams.close
-    )
+    return await state.answer_workers.call(job.start, state.service, constraint, dropped=_close)
+
+
+def _close(answers: Sequence[Answer]) -> None:
+    for stream, _ in answers:
+        stream.close()
 
 
 def grammar_of(body: SamplingFields, service: ModelService) -> Compile | None:
-    """Return the function that compiles `response_format` or `grammar`; None without them.
+    """Return the function that compiles `response_format`, `json_schema` or `grammar`; None without
+    them.
 
     Raises
     ------
     ApiError
-        Both are present.
+        Several are present.
     """
     form = body.response_format
-    if form is not None and form.type != "text":
-        if body.grammar is not None:
-            raise ApiError(
-                "[grammar] expected either grammar or response_format, got both", "grammar"
-            )
+    values = {
+        "response_format": None if form is None or form.type == "text" else form,
+        "json_schema": body.json_schema,
+        "grammar": body.grammar,
+    }
+    names = [name for name, value in values.items() if value is not None]
+    if len(names) > 1:
+        raise ApiError(f"[{names[1]}] expected either {' or '.join(names)}, got both", names[1])
+    if body.grammar is not None:
+        return partial(service.grammars.from_text, body.grammar, "grammar")
+    if body.json_schema is not None:
+        return partial(service.grammars.from_schema, body.json_schema, "json_schema")
+    if names and form is not None:
         wanted = form.wanted_schema()
         schema = {"type": "object"} if wanted is None else wanted
         return partial(service.grammars.from_schema, schema, "response_format")
-    if body.grammar is not None:
-        return partial(service.grammars.from_text, body.grammar, "grammar")
     return None
+
+
+def max_tokens_of(body: SamplingFields, default: int | None) -> int | None:
+    """Return the maximum number of tokens of an answer; None fills the context. default: the number
+    without any of `max_tokens`, `max_completion_tokens` and llama-server's `n_predict`.
+
+    Raises
+    ------
+    ApiError
+        They have different values.
+    """
+    fields = ("max_tokens", "max_completion_tokens", "n_predict")
+    found = {name: value for name in fields if (value := getattr(body, name, None)) is not None}
+    if len(set(found.values())) > 1:
+        raise ApiError(
+            f"[max_tokens] expected the same value in {' and '.join(found)}, got "
+            f"{' and '.join(map(str, found.values()))}",
+            "max_tokens",
+        )
+    most = next(iter(found.values()), default)
+    return None if most == -1 else most

@@ -7,10 +7,11 @@ import socket
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..common.errors import VkschedError
+from .api_error import ApiError
 from .limits import ServerLimits
 
 KEEP_ALIVE_S = 30
@@ -25,7 +26,7 @@ def uvicorn_config(
         app,
         host=host,
         port=port,
-        http=_protocol(limits.header_timeout_s),
+        http=_protocol(limits.header_timeout_s, limits.connections),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -34,21 +35,35 @@ def uvicorn_config(
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=limits.header_bytes,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
         **options,
     )
 
 
-def _protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a time limit for the headers of each request."""
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request on a connection that exceeds their maximum number."""
+    refused = ApiError(
+        "[serve] expected fewer open connections; try again later",
+        status=503,
+        code="overloaded",
+        retry_after_s=1,
+    )
+    await refused.response({"Connection": "close"})(scope, receive, send)
+
+
+def _protocol(header_timeout_s: float, connections: int) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a time limit for the headers of each request, and a maximum
+    number of connections.
+    """
 
     class TimedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if len(self.connections) > connections:
+                self.app = _refuse
             self._start_timer()
 
         def data_received(self, data: bytes) -> None:

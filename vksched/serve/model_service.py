@@ -102,12 +102,17 @@ class ModelService:
             )
 
     def prompt_of(self, prompt: str | Sequence[int], param: str) -> list[int]:
-        """Return the tokens of a text prompt, with the special token that texts begin with; check
-        tokens.
+        """Return the tokens of a text prompt; check tokens.
+
+        Names of control tokens in the text are parsed, as in the output of a chat template. The
+        special token that texts begin with is added unless the text begins with its name.
         """
         if isinstance(prompt, str):
             self.check_size(prompt, param)
-            tokens = self.tokenizer.encode(prompt, bos=True)
+            bos = self.tokenizer.role("bos")
+            names = self.tokenizer.vocabulary.tokens
+            begun = bos is not None and prompt.startswith(names[bos])
+            tokens = self.tokenizer.encode(prompt, special=True, bos=not begun)
         else:
             tokens = list(prompt)
             if tokens and max(tokens) >= self.vocabulary:

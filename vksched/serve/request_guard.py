@@ -66,7 +66,7 @@ class RequestGuard:
             )
         if origin is None or "*" in self._origins or origin in self._origins:
             return None
-        if origin.lower() == f"{scope.get('scheme', 'http')}://{host}".lower():
+        if _is_own(origin.lower(), host.lower()):
             return None
         return ApiError(
             f"[serve] expected a request of this server's own page, got one of {origin[:100]!r}; "
@@ -74,6 +74,17 @@ class RequestGuard:
             status=403,
             code="unknown_origin",
         )
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Return True if an origin has the name and port of the header Host. The schemes differ behind
+    a proxy that ends TLS.
+    """
+    scheme, _, place = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme)
+    if default is None or not host:
+        return False
+    return place.removesuffix(default) == host.removesuffix(default)
 
 
 def _name_of(host: str) -> str:

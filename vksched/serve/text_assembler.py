@@ -18,12 +18,13 @@ from ..importers.gguf.tokenizer.tokenizer import StreamDecoder, Tokenizer
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A piece of an answer: its text, and the tokens that it consists of. finish_reason: "" unless
-    the piece is the last one.
+    the piece is the last one. stop_tokens: the number of tokens of the stop string.
     """
 
     text: str
     outputs: tuple[TokenOutput, ...] = ()
     finish_reason: str = ""
+    stop_tokens: int = 0
 
 
 class TextAssembler:
@@ -85,4 +86,4 @@ class TextAssembler:
         outputs = []
         while self._waiting and self._waiting[0][1] < self._emitted:
             outputs.append(self._waiting.popleft()[0])
-        return Piece(text, tuple(outputs), reason)
+        return Piece(text, tuple(outputs), reason, len(self._waiting) if reason else 0)

@@ -86,8 +86,10 @@ class Workers:
             call.leave()
             raise ApiError(
                 f"[serve] expected the prompt, template and grammar to be read within "
-                f"{self._limit_s:g} s; try shorter ones",
+                f"{self._limit_s:g} s; try shorter ones, or again later",
+                status=503,
                 code="timeout",
+                retry_after_s=self._limit_s,
             ) from None
         except asyncio.CancelledError:
             call.leave()

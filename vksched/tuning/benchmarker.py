@@ -316,7 +316,7 @@ def numbers_of(op: Op, call: Call, position: int) -> NDArray:
     rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
     count = max(1, min(BLOCK, math.prod(type_.shape)))
     if position in counts:
-        block = np.full(count, counts[position][0], dtype)
+        block = np.resize(np.array(counts[position][0], dtype), count)
     elif position in get_op(op.name).indices:
         block = np.zeros(count, dtype)
     elif type_.dtype in (FLOAT16, FLOAT32, FLOAT64):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, NDArray
 from ..common.errors import DeviceError, DeviceTimeout
-from ..ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, Call, Op
+from ..ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, Call, Count, Op
 from ..ops.lowering.lower import Lowering, lower
 from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
@@ -203,9 +203,9 @@ class CallBench:
                 block = rng.integers(0, bound, BLOCK_WORDS).astype(np.uint32)
             self._spread(block, buffer, self._words(index))
 
-    def _fill_count(self, operand: int, count: int) -> None:
+    def _fill_count(self, operand: int, count: Count) -> None:
         """Fill an operand with a number of elements in use."""
-        block = np.full(BLOCK_WORDS, count, np.uint32)
+        block = np.resize(np.array(count, np.uint32), BLOCK_WORDS)
         self._spread(block, self._inputs[operand], self._words(operand))
 
     def _fill_scratch(self) -> None:

@@ -43,6 +43,14 @@ def test_a_longer_prompt_has_the_same_full_chunks() -> None:
     assert short[:2] == long[:2]
 
 
+def test_chunks_with_all_logits_are_small() -> None:
+    """Running answers wait for the log-probabilities of a chunk, too."""
+    chunks = chunk_grid(0, 300, 4096, (1, 8, 32, 128, 512), all_logits=True)
+    assert [c.count for c in chunks] == [32] * 9 + [8, 4]
+    assert all(c.all_logits for c in chunks)
+    assert [c.count for c in chunk_grid(0, 100, 4096, (128,), all_logits=True)] == [100]
+
+
 def test_chunks_above_the_grid_are_full() -> None:
     sizes = (1, 8, 32, 128, 512, 2048)
     assert [c.count for c in chunk_grid(0, 4000, 4096, sizes)] == [512] * 7 + [128] * 3 + [32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from inline_engine import InlineEngine
+from monitored import wait_until
 from simulated_steps import SimulatedSteps
 
 import vksched as vs
 from vksched.common.errors import SamplingError
+from vksched.generation.batching import engine_core
+from vksched.generation.batching.batching_engine import BatchingEngine
+from vksched.generation.batching.next_token import MASK_WAIT_S
+from vksched.generation.completion import CompletionRequest
 from vksched.generation.sampling import Sampling
 
 VOCABULARY = 50
@@ -144,6 +150,51 @@ def test_others_go_on_while_a_mask_is_late() -> None:
         assert late._state.events.empty()
         constraint.released.set()
         assert [output.token % 2 for output in late] == [0, 1, 0, 1]
+
+
+@pytest.fixture
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_core, "MASK_POLL_S", 60.0)
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_the_first_mask_ends_the_wait() -> None:
+    """All requests wait for masks, and only one of the masks comes."""
+
+    class Late(Alternation):
+        def mask(self) -> Any:
+            time.sleep(2 * MASK_WAIT_S)
+            return super().mask()
+
+    engine = BatchingEngine(SimulatedSteps())
+    with blocked() as constraint:
+        blocked_stream = engine.submit(CompletionRequest((1, 2), 4, constraint=constraint))
+        began_s = time.monotonic()
+        late = engine.submit(CompletionRequest((1, 2), 4, constraint=Late()))
+        assert len(list(late)) == 4
+        assert time.monotonic() - began_s < 30  # a poll takes 60 s
+        blocked_stream.close()
+    engine.close()
+
+
+@pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("event", ("submit", "close", "call"))
+def test_requests_closes_and_calls_end_the_wait_for_a_mask(event: str) -> None:
+    engine = BatchingEngine(SimulatedSteps(slots=2))
+    with blocked() as constraint:
+        late = engine.submit(CompletionRequest((1, 2), 4, constraint=constraint))
+        wait_until(lambda: engine.counters().prompt_tokens == 2)
+        time.sleep(0.05)  # the engine waits for the mask
+        began_s = time.monotonic()
+        if event == "submit":
+            assert len(list(engine.submit(CompletionRequest((1,), 3)))) == 3
+        elif event == "close":
+            late.close()
+            wait_until(lambda: engine.counters().running == 0)
+        else:
+            assert engine.call(lambda: 5) == 5
+        assert time.monotonic() - began_s < 15  # a poll takes 60 s
+    engine.close()
 
 
 def test_a_late_mask_does_not_change_the_answer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from lone_answers import lone_answer, rounded, streamed_answer
 from simulated_steps import SimulatedSteps
 
 import vksched as vs
-from vksched.common.errors import SamplingError
-from vksched.generation.completion import CompletionRequest
+from vksched.common.errors import EngineError, SamplingError
+from vksched.generation.batching import engine_core
+from vksched.generation.completion import CompletionRequest, TokenLogprobs
+from vksched.generation.logprobs import token_logprobs
 from vksched.generation.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -93,6 +96,26 @@ def test_cheap_chunks_share_a_pause() -> None:
     assert len(list(long)) == 1
     order = names(engine)[begin:]
     assert order[:8] == ["prefill"] * 3 + ["decode", "prefill", "prefill", "decode", "prefill"]
+
+
+def test_log_probabilities_of_a_prompt_count_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of 8 tokens takes 0.08 s, and its log-probabilities 0.08 s more."""
+    engine = InlineEngine(max_pause_s=0.2)
+
+    def slow(*arguments: Any) -> TokenLogprobs:
+        engine.steps.clock.now_s += 0.01
+        return token_logprobs(*arguments)
+
+    monkeypatch.setattr(engine_core, "token_logprobs", slow)
+    assert len(list(engine.submit(range(9), 1, prompt_logprobs=0))) == 1
+    assert len(list(engine.submit(range(8), 1))) == 1  # faster: it has another cost
+    assert engine.core.counters().prefill_s == pytest.approx(0.09 + 0.08 + 0.08)
+    short, long = engine.submit([1], 20), engine.submit(range(9, 49), 1, prompt_logprobs=0)
+    begin = len(engine.steps.log)
+    assert len(list(short)) == 20
+    assert len(list(long)) == 1
+    order = names(engine)[begin:]
+    assert order[:6] == ["prefill", "prefill", "decode", "prefill", "decode", "prefill"]
 
 
 def test_requests_begin_in_the_order_of_their_arrival() -> None:
@@ -236,10 +259,31 @@ def test_an_error_of_a_decode_step_ends_its_requests() -> None:
     streams = [engine.submit([1], 5), engine.submit([2], 5)]
     for stream in streams:
         next(stream)
-        with pytest.raises(vs.VkschedError, match="got RuntimeError: broken; try the request"):
+        with pytest.raises(
+            EngineError, match="got RuntimeError: broken; try the request"
+        ) as caught:
             next(stream)
+        assert isinstance(caught.value.__cause__, RuntimeError)
     assert len(list(engine.submit([2], 3))) == 3
     assert engine.core.counters().finished == {"error": 2, "length": 1}
+
+
+def test_an_error_of_a_device_keeps_its_class() -> None:
+    def fail(number: int) -> None:
+        if number == 2:
+            error = vs.OutOfMemory("[simulated] full")
+            error.device = "vulkan:0"
+            raise error
+
+    engine = InlineEngine(SimulatedSteps(before_call=fail))
+    streams, errors = [engine.submit([1], 5), engine.submit([2], 5)], []
+    for stream in streams:
+        next(stream)
+        with pytest.raises(vs.OutOfMemory, match=r"^\[simulated\] full$") as caught:
+            next(stream)
+        assert caught.value.device == "vulkan:0"
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]  # each thread adds its own traceback
 
 
 def test_the_state_of_slots() -> None:
@@ -276,7 +320,7 @@ def test_counters() -> None:
     assert counters.prefill_s == pytest.approx(0.27)
     assert counters.decode_s == pytest.approx(0.02 * counters.decode_steps)
     assert counters.decode_rows == 6
-    assert not counters.is_degraded
+    assert counters.cache_losses == 0
     found = [name for name, _ in durations]
     expected = {"queue": 3, "time_to_first_token": 3, "time_between_tokens": 6, "request": 3}
     assert {name: found.count(name) for name in found} == expected

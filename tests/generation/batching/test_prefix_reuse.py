@@ -160,6 +160,16 @@ def test_logprobs_of_a_prompt_need_all_its_logits() -> None:
     check(engine.submit([*SYSTEM, 30]), 24)
 
 
+def test_chunks_with_all_logits_do_not_move_to_the_host() -> None:
+    """No request has these chunks again: logprobs of prompts read no prefixes."""
+    engine = InlineEngine(SimulatedSteps(slots=1), cache_ram=2 * 24 * 8)
+    check(engine.submit([*SYSTEM, 30], 2), 0)
+    for first in (1, 2, 3):
+        check(engine.submit([first, *SYSTEM], 2, prompt_logprobs=0), 0)
+    assert calls(engine, "read_rows") == [(0, 24)]
+    check(engine.submit([*SYSTEM, 31], 2), 24)
+
+
 def test_a_cancelled_prompt_leaves_its_chunks() -> None:
     engine = InlineEngine()
     stream = engine.submit([*SYSTEM, 30])

@@ -73,6 +73,8 @@ def test_arguments_become_dicts(arguments: object, value: object) -> None:
         ({"role": "assistant", "tool_calls": [1]}, "tool_calls[0]", "expected an object"),
         ({"role": "assistant", "tool_calls": [{}]}, "tool_calls[0].function", "with 'name'"),
         ({"role": "assistant", "tool_calls": [{"type": "x"}]}, "tool_calls[0].type", "'function'"),
+        (call_with('{"x": NaN}'), "tool_calls[0].function.arguments", "a finite number, got NaN"),
+        (call_with('{"x": 1e999}'), "tool_calls[0].function.arguments", "a finite number, got 1e9"),
         (call_with("{"), "tool_calls[0].function.arguments", "expected a JSON object as text"),
         (call_with("[1]"), "tool_calls[0].function.arguments", "expected a JSON object"),
         (call_with("[" * 100_000), "tool_calls[0].function.arguments", "expected a JSON object"),

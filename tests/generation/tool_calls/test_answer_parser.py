@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -245,3 +246,88 @@ def test_text_is_emitted_as_it_arrives() -> None:
 def test_ids_of_calls_are_those_that_mistrals_templates_take() -> None:
     ids = {new_call_id() for _ in range(100)}
     assert len(ids) == 100 and all(len(each) == 9 and each.isalnum() for each in ids)
+
+
+@pytest.mark.parametrize(
+    ("family", "answer", "expected"),
+    [
+        ("hermes", '<tool_call>{"name": "time", "arguments": {"a": "\\ud83d"}}</tool_call>',
+         [ToolCall("time", '{"a": "\\ud83d"}')]),
+        ("hermes", '<tool_call>{"name": "\\ud83d"}</tool_call>',
+         [C('<tool_call>{"name": "\\ud83d"}</tool_call>')]),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {"a": NaN}}</tool_call>',
+         [C('<tool_call>{"name": "time", "arguments": {"a": NaN}}</tool_call>')]),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {"a": 1e999}}</tool_call>',
+         [C('<tool_call>{"name": "time", "arguments": {"a": 1e999}}</tool_call>')]),
+        ("glm 4", "<tool_call>weather<arg_key>days</arg_key><arg_value>1e999</arg_value>"
+         "<arg_key>hours</arg_key><arg_value>NaN</arg_value></tool_call>",
+         [weather(days="1e999", hours="NaN")]),
+        ("llama 3", "<|python_tag|>weather.call(city={1})",
+         [C("<|python_tag|>weather.call(city={1})")]),
+        ("llama 3", "<|python_tag|>weather.call(city=1e999)",
+         [C("<|python_tag|>weather.call(city=1e999)")]),
+        ("llama 3", "<|python_tag|>weather.call(**{})", [C("<|python_tag|>weather.call(**{})")]),
+    ],
+)  # fmt: skip
+def test_arguments_are_json_that_can_be_encoded(
+    family: str, answer: str, expected: list[AnswerPart]
+) -> None:
+    parts = parts_of(answer_parser(TEMPLATES[family], TOOLS), [answer])
+    assert parts == expected
+    for part in parts:
+        if isinstance(part, ToolCall):
+            part.arguments.encode()
+            json.loads(part.arguments, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("family", "answer", "expected"),
+    [
+        ("hermes", f"<tool_call>no call</tool_call> <tool_call>{CALL_1}</tool_call>",
+         [C("<tool_call>no call</tool_call>"), PARIS]),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {"a": "\\\\\\"</tool_call>"}}'
+         "</tool_call>", [ToolCall("time", '{"a": "\\\\\\"</tool_call>"}')]),
+        ("qwen 3 coder", "<function=weather><parameter=city></function></parameter></function>",
+         [weather(city="</function>")]),
+        ("qwen 3 coder", "<tool_call><function=weather><parameter=city></tool_call></parameter>"
+         "</function></tool_call>", [weather(city="</tool_call>")]),
+        ("glm 4", "<tool_call>weather<arg_key>city</arg_key><arg_value></tool_call></arg_value>"
+         "</tool_call>", [weather(city="</tool_call>")]),
+        ("functionary 3.1", '<function=weather>{"city": "</function>"}</function>',
+         [weather(city="</function>")]),
+    ],
+)  # fmt: skip
+def test_markers_in_values_are_text(family: str, answer: str, expected: list[AnswerPart]) -> None:
+    check_all_cuts(TEMPLATES[family], answer, expected)
+
+
+REPEATED = {
+    "glm 4": ("<tool_call>f", "<arg_key></arg_key><arg_value>", ""),
+    "qwen 3 coder": ("<function=a>", "<parameter=a>", "</function>"),
+    "qwen 3 coder, functions": ("<tool_call>", "<function=a>", "</tool_call>"),
+    "functionary 3.1": ("<function=a>", "[1]</function>", ""),
+    "hermes": ('<tool_call>{"name": "f", "arguments": {"a": "', "</tool_call>", '"}}</tool_call>'),
+    "hermes, escapes": ('<tool_call>"', "\\" * 99 + "</tool_call>", ""),
+    "hermes, lists": ("<tool_call>", "[]", "</tool_call>"),
+    "deepseek": ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name", " ", "x<｜tool▁calls▁end｜>"),
+    "deepseek, name": ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "a", "<｜tool▁calls▁end｜>"),
+    "kimi k2": ("<|tool_calls_section_begin|><|tool_call_begin|>a", ":1", "!"),
+    "mistral": ("[TOOL_CALLS]", "a ", "!"),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_parsing_takes_linear_time(case: str) -> None:
+    begin, repeated, end = REPEATED[case]
+
+    def seconds(count: int) -> float:
+        answer = begin + repeated * count + end
+        start = time.process_time()
+        parts = parts_of(answer_parser(TEMPLATES[case.partition(",")[0]], TOOLS), [answer])
+        assert parts
+        return time.process_time() - start
+
+    short, long = 40_000 // len(repeated), 320_000 // len(repeated)
+    fastest = min(seconds(short) for _ in range(3))
+    # 8 times the text: 8 times the time, not 64 times
+    assert any(seconds(long) < 0.02 + 24 * fastest for _ in range(3))

@@ -70,27 +70,23 @@ def merged_linear_rope(case: OpSample) -> NDArray:
     attrs = {**case.attrs, "gate": ""}
     built = merged_linear(replace(case, inputs=tuple(own), attrs=attrs)).astype(np.float64)
     size, dims = int(attrs["head_size"]), int(attrs["rotary_dim"])
-    turns, count = cos.astype(np.float64) + 1j * sin, len(cos)
-    if attrs.get("stacked"):
-        built = _by_heads(built, [len(words) for words in own[1:]], count, size)
-    flat = built.reshape(-1)
-    for head, row in np.ndindex(int(attrs["heads"]), count):
-        x = flat[(head * count + row) * size :][:dims]
+    turns, rows = cos.astype(np.float64) + 1j * sin, len(cos)
+    sizes = [len(words) for words in own[1 + bool(attrs["normed"]) :]]
+    ends = [rows * sum(sizes[:count]) for count in range(1, len(sizes))]
+    parts = np.split(built, ends) if attrs.get("stacked") else [built]
+    products = [part.reshape(rows, -1) for part in parts]
+    heads = [
+        product[:, i : i + size] for product in products for i in range(0, product.shape[1], size)
+    ]
+    for head, row in np.ndindex(int(attrs["heads"]), rows):
+        x = heads[head][row, :dims]
         pairs = x.reshape(-1, 2).T if attrs["interleaved"] else x.reshape(2, -1)
-        rotated = (pairs[0] + 1j * pairs[1]) * turns[row]
+        rotated = (pairs[0] + 1j * pairs[1]) * turns[row].reshape(-1)
         both = np.stack([rotated.real, rotated.imag], -1 if attrs["interleaved"] else 0)
         x[:] = both.reshape(-1)
+    if attrs.get("by_heads"):
+        built = np.concatenate([head.reshape(-1) for head in heads])
     return built.astype(np.float32)
-
-
-def _by_heads(built: NDArray, sizes: list[int], rows: int, size: int) -> NDArray:
-    """The matrices of heads, one after another, of products that are matrices one after another."""
-    heads, at = [], 0
-    for columns in sizes:
-        product = built[at : at + rows * columns].reshape(rows, columns)
-        heads += [product[:, i : i + size].reshape(-1) for i in range(0, columns, size)]
-        at += rows * columns
-    return np.concatenate(heads)
 
 
 ORACLES: dict[str, Oracle] = {

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ..step_runner import StepRunner
+from .chunk_grid import Chunk
 from .prefix_cache import PrefixCache
 from .request_queue import RequestQueue
 from .request_state import RequestState
 from .slot import Slot
-from .step_costs import StepCosts
+from .step_costs import Kind, StepCosts
 
 Running = tuple[Slot, RequestState]
 
@@ -94,15 +95,16 @@ class BatchScheduler:
             self._pause_s = 0.0  # no answer waits for a token
         if not self._pause_s:
             return first
-        seconds = self.costs.seconds("prefill", first[1].chunks[-1].count)
+        chunk = first[1].chunks[-1]
+        seconds = self.costs.seconds(_kind(chunk), chunk.count)
         fits = seconds is not None and self._pause_s + seconds <= self._max_pause_s
         return first if fits else None
 
-    def end_chunk(self, state: RequestState, tokens: int, seconds: float) -> None:
-        """Note that a chunk has run."""
-        self.costs.observe("prefill", tokens, seconds)
+    def end_chunk(self, state: RequestState, seconds: float) -> None:
+        """Note that the next chunk of a request has run."""
+        chunk = state.chunks.pop()
+        self.costs.observe(_kind(chunk), chunk.count, seconds)
         self._pause_s += seconds
-        state.chunks.pop()
         if not state.chunks:
             self._remove(state)
 
@@ -134,3 +136,7 @@ class BatchScheduler:
             if each[1] is state:
                 self._prefilling.remove(each)
                 return
+
+
+def _kind(chunk: Chunk) -> Kind:
+    return "prompt logprobs" if chunk.all_logits else "prefill"

@@ -77,18 +77,12 @@ class BatchingEngine(ProcessBound):
         """The maximum number of tokens of a prompt and its answer together."""
         return self._core.runner.length
 
-    @property
-    def is_degraded(self) -> bool:
-        """True if the KV cache was lost since the engine began, as with a device that failed."""
-        return self.counters().is_degraded
-
     def submit(self, request: CompletionRequest) -> TokenStream:
         """Queue a request; see `InferenceEngine.submit`."""
         self._owner.require("an inference engine")
         with self._loop.lock:
             self._loop.check_open()
             state = self._core.submit(request)
-        self._loop.wake.set()
         return TokenStream(state, self)
 
     def counters(self) -> EngineCounters:
@@ -110,7 +104,7 @@ class BatchingEngine(ProcessBound):
         with self._loop.lock:
             self._loop.check_open()
             self._loop.calls.put((future, function))
-        self._loop.wake.set()
+        self._core.wake.set()
         return future.result()
 
     def close(self) -> None:
@@ -133,7 +127,7 @@ class _EngineLoop:
     def __init__(self, core: EngineCore) -> None:
         self.lock = threading.Lock()
         """Held while something is handed to the thread, and while the loop is stopped."""
-        self.wake = threading.Event()
+        self.wake = core.wake
         self.calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self.thread = threading.Thread(
             target=self._work, args=(core,), name="vksched-engine", daemon=True

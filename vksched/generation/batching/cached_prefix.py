@@ -32,9 +32,13 @@ class CachedPrefix:
 
     def tokens_in_full_chunks(self, size: int) -> int:
         """Return the number of tokens in the first chunks of at least a size, which longer prompts
-        have, too.
+        have, too. Chunks with the logits of all tokens are of requests that reuse no prefixes.
         """
-        return sum(chunk.count for chunk in takewhile(lambda c: c.count >= size, self.chunks))
+
+        def is_shared(chunk: Chunk) -> bool:
+            return chunk.count >= size and not chunk.all_logits
+
+        return sum(chunk.count for chunk in takewhile(is_shared, self.chunks))
 
     def clear(self) -> None:
         self.tokens.clear()

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 
 GRID = 128
 """The size of chunks on whose ends prompts of different lengths share prefixes."""
+MAX_LOGPROBS = 32
+"""The size of chunks with the logits of all tokens: the log-softmax of a large vocabulary takes
+milliseconds per token.
+"""
 MAX_CHUNK = 512
 """The maximum size of a chunk: running answers wait for it."""
 
@@ -40,7 +44,8 @@ def chunk_grid(
     """Return the chunks of a prompt of `end` tokens from token `start`.
 
     A chunk has the largest size of which at least half is text and all rows fit into the cache;
-    above GRID, all of it is text. The smallest size is used if none fits.
+    above GRID, all of it is text. The smallest size is used if none fits, and sizes of at most
+    MAX_LOGPROBS for logits of all tokens.
 
     Parameters
     ----------
@@ -50,6 +55,8 @@ def chunk_grid(
         The sizes of chunks that have a graph, ascending.
     """
     chunks = []
+    if all_logits:
+        sizes = [size for size in sizes if size <= MAX_LOGPROBS] or sizes[:1]
     while start < end:
         rest, room = end - start, length - start
         fitting = [size for size in sizes if size <= min(_max_size(rest), room)]

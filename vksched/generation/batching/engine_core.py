@@ -12,11 +12,11 @@ Examples: tests/generation/batching/test_engine_core.py.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 
-from ...common.errors import GrammarError, StateLost, VkschedError
+from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..logprobs import token_logprobs
 from ..step_runner import Logits, StepRunner
@@ -53,6 +53,12 @@ class EngineCore:
         A function that gets durations; see `Observer`.
     clock
         A monotonic clock in seconds.
+
+    Attributes
+    ----------
+    wake
+        Set by new requests, cancellations and token masks. A step that only waits for masks ends
+        then. Clear it before `step`, and before all that the step must see.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class EngineCore:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
+        self.wake = threading.Event()
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
         self._metrics = EngineMetrics(observer)
@@ -79,8 +86,9 @@ class EngineCore:
     def submit(self, request: CompletionRequest) -> RequestState:
         """Queue a request; see `InferenceEngine.submit`."""
         check_request(request, self.runner.length, self.runner.vocabulary)
-        state = RequestState(request, self._ends, self._clock())
+        state = RequestState(request, self._ends, self._clock(), self.wake.set)
         self._scheduler.push(state, self._metrics.mean_answer_tokens)
+        self.wake.set()
         return state
 
     def counters(self) -> EngineCounters:
@@ -116,8 +124,8 @@ class EngineCore:
 
     def _step(self) -> bool:
         for slot, state in self._scheduler.running:
-            if state.is_closed:
-                self._finish(slot, state, "closed")
+            if state.close_reason:
+                self._finish(slot, state, state.close_reason)
             elif state.logits is not None:
                 self._sample_masked(slot, state, state.logits)
         self._admit()
@@ -128,7 +136,7 @@ class EngineCore:
         elif rows:
             self._decode(rows)
         elif running:
-            wait([state.mask for _, state in running if state.mask], MASK_POLL_S)
+            self.wake.wait(MASK_POLL_S)
         return bool(running)
 
     def _admit(self) -> None:
@@ -170,12 +178,12 @@ class EngineCore:
         ids = state.text[chunk.start : chunk.end]
         start_s = self._clock()
         logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
-        seconds = self._clock() - start_s
-        self._scheduler.end_chunk(state, chunk.count, seconds)
-        self._metrics.prefilled(chunk.count, seconds)
-        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
         if chunk.all_logits:
             self._append_prompt_logprobs(state, chunk.start, logits)
+        seconds = self._clock() - start_s
+        self._scheduler.end_chunk(state, seconds)
+        self._metrics.prefilled(chunk.count, seconds)
+        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
         last: Logits = logits[-1] if chunk.all_logits else logits
         return last
 
@@ -278,10 +286,16 @@ class EngineCore:
 
 
 def _failure(error: BaseException) -> VkschedError:
-    """Return an error for one of several requests that ended for the same reason."""
-    failure = VkschedError(
-        f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try the "
-        "request again"
-    )
+    """Return an error for one of several requests that ended for the same reason: a copy of an
+    error of vksched, because each request raises its own, or an EngineError.
+    """
+    if isinstance(error, VkschedError):
+        failure = type(error).__new__(type(error), *error.args)
+        vars(failure).update(vars(error))
+    else:
+        failure = EngineError(
+            f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try "
+            "the request again"
+        )
     failure.__cause__ = error
     return failure

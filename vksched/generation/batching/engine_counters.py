@@ -47,8 +47,3 @@ class EngineCounters:
     decode_steps: int
     decode_rows: int
     cache_losses: int
-
-    @property
-    def is_degraded(self) -> bool:
-        """Return True if the KV cache was lost since the engine began."""
-        return self.cache_losses > 0

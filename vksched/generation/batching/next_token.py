@@ -16,7 +16,7 @@ from .request_state import RequestState
 MASK_WAIT_S = 0.005
 """The time for which a step waits for a mask; other requests go on if it takes longer."""
 MASK_POLL_S = 0.05
-"""The time between two looks at closed streams while all requests wait for masks."""
+"""The time between two looks at the clock while all requests wait for masks."""
 
 
 def is_mask_ready(state: RequestState) -> bool:

@@ -60,9 +60,9 @@ class RequestQueue:
         with self._lock:
             while self._waiting:
                 state = self._waiting.popleft()
-                if not state.is_closed:
+                if not state.close_reason:
                     return state
-                state.end("closed")
+                state.end(state.close_reason)
         return None
 
     def pop_all(self) -> list[RequestState]:
@@ -72,6 +72,6 @@ class RequestQueue:
         return states
 
     def _drop_closed(self) -> None:
-        for state in [s for s in self._waiting if s.is_closed]:
+        for state in [s for s in self._waiting if s.close_reason]:
             self._waiting.remove(state)
-            state.end("closed")
+            state.end(state.close_reason)

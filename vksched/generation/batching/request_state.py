@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -24,17 +25,25 @@ class RequestState:
     """A request, its tokens and its events.
 
     It holds no reference to its stream, because dropping the stream cancels the request. The
-    engine's thread owns everything except `is_closed` and `events`.
+    engine's thread owns everything except `close_reason` and `events`. wake: called when the
+    engine has something to do for the request.
     """
 
-    def __init__(self, request: CompletionRequest, ends: frozenset[int], now_s: float) -> None:
+    def __init__(
+        self,
+        request: CompletionRequest,
+        ends: frozenset[int],
+        now_s: float,
+        wake: Callable[[], None],
+    ) -> None:
         self.request = request
+        self.wake = wake
         self.ends = ends if request.ends is None else request.ends
         self.text = list(map(int, request.prompt))
         """The prompt and the generated tokens: the record from which a lost cache is restored."""
         self.events: SimpleQueue[TokenOutput | EndOfStream] = SimpleQueue()
-        self.is_closed = False
-        """True if the consumer cancelled the request."""
+        self.close_reason = ""
+        """The reason why the consumer cancelled the request, or ""."""
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.chunks: list[Chunk] = []
@@ -53,6 +62,10 @@ class RequestState:
     def generated(self) -> int:
         """The number of generated tokens."""
         return len(self.text) - len(self.request.prompt)
+
+    def close(self, reason: str) -> None:
+        """Cancel the request, unless it is cancelled."""
+        self.close_reason = self.close_reason or reason
 
     @property
     def can_decode(self) -> bool:
@@ -74,6 +87,7 @@ class RequestState:
         """Start to compute the mask of the token after `token`."""
         if self.constraint is not None:
             self.mask, self.mask_s = self.constraint.next_mask(token), now_s
+            self.mask.add_done_callback(lambda _: self.wake())
 
     def end(self, reason: str, error: BaseException | None = None) -> None:
         """End the stream."""

@@ -62,12 +62,13 @@ class TokenStream(Iterator[TokenOutput]):
             raise event.error
         raise StopIteration
 
-    def close(self) -> None:
+    def close(self, reason: str = "closed") -> None:
         """Cancel the request. The engine frees its slot before its next step."""
-        self._state.is_closed = True
+        self._state.close(reason)
+        self._state.wake()
         if not self._finish_reason:
-            self._finish_reason = "closed"
-            self._state.events.put(EndOfStream("closed"))  # wakes a thread that waits for a token
+            self._finish_reason = reason
+            self._state.events.put(EndOfStream(reason))  # wakes a thread that waits for a token
 
     def __del__(self) -> None:
-        self._state.is_closed = True
+        self._state.close("closed")  # the garbage collector must not wait for the lock of `wake`

@@ -9,11 +9,11 @@ Chat templates expect the forms on the right. Other keys of a message stay uncha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as shortened
 
 from ...common.errors import MessageError, close_text
+from ..tool_calls.strict_json import DECODER
 
 Message = dict[str, object]
 
@@ -146,7 +146,7 @@ def _arguments(arguments: object, field: str) -> Message:
         return {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = DECODER.decode(arguments)
         except (ValueError, RecursionError) as error:
             raise MessageError(
                 field, f"expected a JSON object as text, got {shortened(arguments)}: {error}"

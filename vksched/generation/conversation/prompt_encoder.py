@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from ...common.errors import DTypeError
-from ..tool_calls.answer_parser import Parser, answer_parser
+from ..tool_calls.answer_parser import Parser, answer_parser, open_reasoning
 from .control_shield import ControlShield
 from .conversation_renderer import ConversationRenderer
 from .messages import normalize_tools
@@ -154,9 +154,17 @@ class PromptEncoder:
         Its input is the text of the answer with `special=True` of the decoder, as the markers of
         some models are control tokens.
         """
-        end = self._tokenizer.decode(prompt[-_PROMPT_END:], special=True)
         source = self._model.chat_template.source
-        return answer_parser(source, normalize_tools(tools), prompt_end=end)
+        return answer_parser(source, normalize_tools(tools), prompt_end=self._end_of(prompt))
+
+    def open_reasoning(self, prompt: Sequence[int]) -> str | None:
+        """Return the marker that ends the reasoning which the tokens of a conversation have begun;
+        None if they have not.
+        """
+        return open_reasoning(self._model.chat_template.source, self._end_of(prompt))
+
+    def _end_of(self, prompt: Sequence[int]) -> str:
+        return self._tokenizer.decode(prompt[-_PROMPT_END:], special=True)
 
     def _checked_tokens(self, prompt: object) -> list[int]:
         if isinstance(prompt, np.ndarray) and prompt.ndim == 1:

@@ -23,6 +23,7 @@ from .call_bodies import Calls, Schemas
 from .call_formats import HARMONY, SECTIONS, CallFormat, call_format_of, reasoning_of
 from .harmony_parser import HarmonyParser
 from .section_parser import SectionParser
+from .text_scanner import QuoteScanner
 
 
 class Parser(Protocol):
@@ -57,8 +58,16 @@ def answer_parser(
         return HarmonyParser(has_tools=bool(tools))
     if calls is not None and calls.name == SECTIONS and tools:
         return SectionParser(in_section=prompt_end.rstrip().endswith(">>>"))
-    is_open = reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
+    is_open = open_reasoning(template, prompt_end) is not None
     return AnswerParser(calls if tools else None, reasoning, _schemas(tools), in_reasoning=is_open)
+
+
+def open_reasoning(template: str, prompt_end: str) -> str | None:
+    """Return the marker that ends the reasoning which a prompt has begun; None if it has not."""
+    calls, reasoning = call_format_of(template), reasoning_of(template)
+    if reasoning is None or calls is not None and calls.name == HARMONY:
+        return None
+    return reasoning[1] if prompt_end.rstrip().endswith(reasoning[0]) else None
 
 
 def _schemas(tools: Sequence[Mapping[str, object]] | None) -> Schemas:
@@ -123,6 +132,7 @@ class AnswerParser:
         self._thought = _Text(ReasoningDelta, strips=True)
         self._opener = ""  # of a call; "{" for an answer that may be JSON
         self._body = ""
+        self._quotes: QuoteScanner | None = None  # of a call
         self._begun = False
         self._add = self._add_reasoning if in_reasoning else self._add_content
         self._matcher = self._matcher_of_content()
@@ -183,7 +193,9 @@ class AnswerParser:
             self._add, self._matcher = self._add_content, self._matcher_of_content()
 
     def _begin_call(self, opener: str, body: str) -> None:
+        assert self._calls is not None
         self._opener, self._body, self._add = opener, body, self._add_call
+        self._quotes = QuoteScanner(*self._calls.quotes)
         self._matcher = self._matcher_of_call()
 
     def _matcher_of_call(self) -> StopMatcher:
@@ -196,19 +208,19 @@ class AnswerParser:
             yield from self._finished_call(marker, is_last=False)
 
     def _finished_call(self, marker: str, *, is_last: bool) -> Iterator[AnswerPart]:
-        """Yield the calls of a body; without any, the body goes on to the next marker, which may
-        be in a text of the call, and is content at the end of the answer.
+        """Yield the calls of a body, which is content if it has none. A marker inside of a quoted
+        text is a part of the body.
         """
-        assert self._calls is not None
-        keeps = self._calls.keeps_markers
-        calls = self._parsed(self._body + (marker if keeps else ""))
-        if calls is None and not is_last:
+        assert self._calls is not None and self._quotes is not None
+        if not is_last and self._quotes.ends_inside(self._body):
             self._body += marker
             self._matcher = self._matcher_of_call()
             return
+        keeps = self._calls.keeps_markers
+        calls = self._parsed(self._body + (marker if keeps else ""))
         if calls is None:
             opener = "" if keeps or self._opener == "{" else self._opener
-            yield from self._content.add(opener + self._body)
+            yield from self._content.add(opener + self._body + marker)
         else:
             yield from calls
             yield from self._content.end(keeps_spaces=False)

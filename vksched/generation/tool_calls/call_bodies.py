@@ -12,22 +12,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from .answer_parts import ToolCall
+from .strict_json import DECODER
+from .text_scanner import TextScanner
 
 Schemas = Mapping[str, Mapping[str, object]]
 """The JSON schema of the parameters, by name of the tool."""
 Calls = list[ToolCall] | None
 
-_NAME = r"[\w.\-/:]+"
-_FUNCTION = re.compile(rf"<function=({_NAME})>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
-_GLM = re.compile(rf"\s*({_NAME})\s*(.*)", re.DOTALL)
-_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
-_DEEPSEEK = re.compile(
-    rf"\s*(?:function<｜tool▁sep｜>)?({_NAME})(?:<｜tool▁sep｜>|\s)\s*(?:```json)?(.*?)(?:```)?\s*",
-    re.DOTALL,
-)
-_KIMI = re.compile(rf"\s*(?:functions\.)?({_NAME}?)(?::\d+)?\s*")
-_MISTRAL = re.compile(rf"\s*({_NAME})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(.*)", re.DOTALL)
+_NAME = re.compile(r"[\w.\-/:]+")
+_KIMI = re.compile(r"(?:functions\.)?([\w.\-/:]+?)(?::\d+)?")
+_MISTRAL = re.compile(r"\s*([\w.\-/:]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(.*)", re.DOTALL)
+_SEPARATOR = "<｜tool▁sep｜>"
 
 
 def parse_json(text: str, _: Schemas) -> Calls:
@@ -44,38 +39,98 @@ def parse_json(text: str, _: Schemas) -> Calls:
 
 def parse_xml(text: str, schemas: Schemas) -> Calls:
     """Parse <function=name><parameter=key>value</parameter></function>."""
-    found: list[ToolCall] = []
-    for match in _FUNCTION.finditer(text):
-        name, body = match.groups()
-        values = {
-            key.strip(): _typed(_trimmed(value), schemas.get(name), key.strip())
-            for key, value in _PARAMETER.findall(body)
-        }
+    found: list[ToolCall | None] = []
+    scanner = TextScanner(text.strip())
+    while not scanner.is_at_end:
+        name = _function_name(scanner)
+        values = None if name is None else _parameters(scanner, schemas.get(name))
+        if name is None or values is None:
+            return None
         found.append(_call(name, values))
-    return None if _FUNCTION.sub("", text).strip() else found or None
+        scanner.skip_spaces()
+    return _complete(found)
+
+
+def _function_name(scanner: TextScanner) -> str | None:
+    """Return the name of <function=name>; None if there is none."""
+    match = _NAME.match(scanner.text, scanner.at) if scanner.take("<function=") else None
+    if match is None:
+        return None
+    scanner.at = match.end()
+    return match[0] if scanner.take(">") else None
+
+
+def _parameters(
+    scanner: TextScanner, schema: Mapping[str, object] | None
+) -> dict[str, object] | None:
+    """Return the parameters before </function>; None if one is not complete."""
+    values: dict[str, object] = {}
+    scanner.skip_spaces()
+    while not scanner.take("</function>"):
+        key = scanner.take_until(">") if scanner.take("<parameter=") else None
+        value = None if key is None else scanner.take_until("</parameter>")
+        if key is None or value is None:
+            return None
+        values[key.strip()] = _typed(_trimmed(value), schema, key.strip())
+        scanner.skip_spaces()
+    return values
 
 
 def parse_named_json(text: str, _: Schemas) -> Calls:
     """Parse <function=name>{...}</function>."""
-    calls = [_json_call(*match.groups()) for match in _FUNCTION.finditer(text)]
-    return None if _FUNCTION.sub("", text).strip() else _complete(calls)
+    found: list[ToolCall | None] = []
+    scanner = TextScanner(text.strip())
+    while not scanner.is_at_end:
+        name = _function_name(scanner)
+        if name is None:
+            return None
+        scanner.skip_spaces()
+        arguments: object = {}
+        if not scanner.take("</function>"):
+            arguments = _next_json(scanner)
+            scanner.skip_spaces()
+            if not scanner.take("</function>"):
+                return None
+        found.append(_call(name, arguments))
+        scanner.skip_spaces()
+    return _complete(found)
 
 
 def parse_glm(text: str, schemas: Schemas) -> Calls:
     """Parse name<arg_key>key</arg_key><arg_value>value</arg_value>."""
-    match = _GLM.fullmatch(text)
-    if match is None or _GLM_ARGUMENT.sub("", match[2]).strip():
+    scanner = TextScanner(text.strip())
+    match = _NAME.match(scanner.text)
+    if match is None:
         return None
-    name, pairs = match[1], _GLM_ARGUMENT.findall(match[2])
-    values = {key: _typed(value, schemas.get(name), key) for key, value in pairs}
-    return [_call(name, values)]
+    scanner.at = match.end()
+    scanner.skip_spaces()
+    values: dict[str, object] = {}
+    while not scanner.is_at_end:
+        key = scanner.take_until("</arg_key>") if scanner.take("<arg_key>") else None
+        scanner.skip_spaces()
+        value = scanner.take_until("</arg_value>") if scanner.take("<arg_value>") else None
+        if key is None or value is None:
+            return None
+        values[key] = _typed(value, schemas.get(match[0]), key)
+        scanner.skip_spaces()
+    return _complete([_call(match[0], values)])
 
 
 def parse_deepseek(text: str, _: Schemas) -> Calls:
     """Parse calls between <｜tool▁call▁begin｜> and <｜tool▁call▁end｜>, with JSON arguments."""
     parts = _between(text, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
-    matches = [_DEEPSEEK.fullmatch(part) for part in parts]
-    return _complete([match and _json_call(match[1], match[2]) for match in matches])
+    return _complete([_deepseek_call(part) for part in parts])
+
+
+def _deepseek_call(text: str) -> ToolCall | None:
+    """Return the call of a text: name, separator or space, JSON that may be in a code fence."""
+    text = text.strip().removeprefix(f"function{_SEPARATOR}")
+    match = _NAME.match(text)
+    rest = text[match.end() :] if match else ""
+    if match is None or not (rest.startswith(_SEPARATOR) or rest[:1].isspace()):
+        return None
+    fenced = rest.removeprefix(_SEPARATOR).strip().removeprefix("```json")
+    return _json_call(match[0], fenced.removesuffix("```"))
 
 
 def parse_kimi(text: str, _: Schemas) -> Calls:
@@ -83,7 +138,7 @@ def parse_kimi(text: str, _: Schemas) -> Calls:
     found: list[ToolCall | None] = []
     for part in _between(text, "<|tool_call_begin|>", "<|tool_call_end|>"):
         head, _sep, arguments = part.partition("<|tool_call_argument_begin|>")
-        match = _KIMI.fullmatch(head)
+        match = _KIMI.fullmatch(head.strip())
         found.append(match and _json_call(match[1], arguments))
     return _complete(found)
 
@@ -106,17 +161,17 @@ def parse_python_tag(text: str, schemas: Schemas) -> Calls:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             owner = node.func.value
             if node.func.attr == "call" and isinstance(owner, ast.Name):
-                pairs = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords}
-                return [_call(owner.id, pairs)]
+                pairs = {each.arg: ast.literal_eval(each.value) for each in node.keywords}
+                return _complete([_call(owner.id, pairs)])
     if "code_interpreter" in schemas:
-        return [_call("code_interpreter", {"code": text.strip()})]
+        return _complete([_call("code_interpreter", {"code": text.strip()})])
     return None
 
 
 def parse_named_sections(text: str, _: Schemas) -> Calls:
     """Parse name, newline, JSON arguments."""
     name, _newline, arguments = text.partition("\n")
-    is_name = re.fullmatch(_NAME, name.strip()) is not None
+    is_name = _NAME.fullmatch(name.strip()) is not None
     return _complete([_json_call(name.strip(), arguments)]) if is_name else None
 
 
@@ -130,20 +185,27 @@ def _between(text: str, begin: str, end: str) -> list[str]:
     return [part.partition(end)[0] for part in text.split(begin)[1:]]
 
 
+def _next_json(scanner: TextScanner) -> object:
+    """Return the JSON value at a place, and move past it; None if there is none."""
+    try:
+        value, scanner.at = DECODER.raw_decode(scanner.text, scanner.at)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
 def _json_values(text: str) -> Iterator[object]:
     """Yield JSON values that are separated by spaces, commas or semicolons; stop with None at
     anything else.
     """
-    decoder, at = json.JSONDecoder(), 0
-    while rest := text[at:].lstrip(" \t\r\n,;"):
-        at = len(text) - len(rest)
-        try:
-            value, length = decoder.raw_decode(rest)
-        except (ValueError, RecursionError):
-            yield None
+    scanner = TextScanner(text)
+    scanner.skip_separators()
+    while not scanner.is_at_end:
+        start = scanner.at
+        yield _next_json(scanner)
+        if scanner.at == start:
             return
-        yield value
-        at += length
+        scanner.skip_separators()
 
 
 def _call_of(value: object) -> ToolCall | None:
@@ -154,23 +216,41 @@ def _call_of(value: object) -> ToolCall | None:
     name = inner.get("name", value.get("tool_name", function))
     arguments = inner.get("arguments", inner.get("parameters", {}))
     if isinstance(arguments, str):
-        return _json_call(name, arguments) if isinstance(name, str) else None
-    if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
-        return None
+        return _json_call(name, arguments)
     return _call(name, arguments)
 
 
-def _json_call(name: str, arguments: str) -> ToolCall | None:
+def _json_call(name: object, arguments: str) -> ToolCall | None:
     """Return a call whose arguments are JSON text; None if they are no JSON object."""
     try:
-        value = json.loads(arguments) if arguments.strip() else {}
+        value = DECODER.decode(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return None
-    return _call(name, value) if name and isinstance(value, dict) else None
+    return _call(name, value)
 
 
-def _call(name: str, arguments: Mapping[str, object]) -> ToolCall:
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+def _call(name: object, arguments: object) -> ToolCall | None:
+    """Return a call; None if the name is no text, or the arguments are no JSON object."""
+    if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
+        return None
+    if not _is_unicode(name) or not all(isinstance(key, str) for key in arguments):
+        return None
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        if not _is_unicode(text):
+            text = json.dumps(arguments, allow_nan=False)  # \ud83d as an escape
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return ToolCall(name, text)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return True if a text can be encoded: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _trimmed(value: str) -> str:
@@ -186,5 +266,5 @@ def _typed(value: str, schema: Mapping[str, object] | None, key: str) -> object:
     if kinds == "string" or isinstance(kinds, list) and "string" in kinds:
         return value
     with suppress(ValueError, RecursionError):
-        return json.loads(value)
+        return DECODER.decode(value)
     return value

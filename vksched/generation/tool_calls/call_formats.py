@@ -31,6 +31,8 @@ class CallFormat:
         The parsed text includes the markers.
     is_bare
         An answer that is JSON has calls without markers.
+    quotes
+        The texts around a value, in which a marker is text.
     """
 
     name: str
@@ -39,6 +41,7 @@ class CallFormat:
     parse: Callable[[str, Schemas], Calls]
     keeps_markers: bool = False
     is_bare: bool = False
+    quotes: tuple[str, str] = ('"', '"')
 
 
 HARMONY = "gpt-oss"
@@ -61,13 +64,20 @@ FORMATS = (
         (("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
         call_bodies.parse_deepseek,
     ),
-    CallFormat("glm 4", ("<tool_call>", "<arg_key>"), _TOOL_CALL, call_bodies.parse_glm),
+    CallFormat(
+        "glm 4",
+        ("<tool_call>", "<arg_key>"),
+        _TOOL_CALL,
+        call_bodies.parse_glm,
+        quotes=("<arg_value>", "</arg_value>"),
+    ),
     CallFormat(
         "qwen 3 coder",
         ("<function=", "<parameter="),
         (*_TOOL_CALL, *_FUNCTION),
         call_bodies.parse_xml,
         keeps_markers=True,
+        quotes=("<parameter=", "</parameter>"),
     ),
     CallFormat("hermes", ("<tool_call>",), _TOOL_CALL, call_bodies.parse_json),
     CallFormat(

@@ -45,7 +45,7 @@ from ...ir.attr_domains import Int, Optional
 from ...ir.attrs import Attrs
 from ...ir.cpu_kernel import CpuKernel, Piece
 from ...ir.native_program import Loop, NativeProgram
-from ...ir.op import Op, Work, register
+from ...ir.op import Count, Op, Work, register
 from ...ir.vjp import no_gradient
 from .attention import ATTENTION, infer_attention
 from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, masked_keys, to_weights
@@ -136,10 +136,16 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(moved))
 
 
-def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, tuple[int, ...]]:
-    """Return the number of keys in use: half of the cache, and the whole cache."""
-    keys = by_heads(inputs, attrs)[1].shape[2]
-    return {3: (keys // 2, keys)}
+def _typical_counts(inputs: tuple[TensorType, ...], attrs: Attrs) -> dict[int, tuple[Count, ...]]:
+    """Return the number of keys in use: half of the cache, and the whole cache; with slots each
+    example has its own.
+    """
+    keys, (slots, *_) = by_heads(inputs, attrs)[1].shape[2], inputs[1].shape
+    if inputs[3].rank < 2:
+        return {3: (keys // 2, keys)}
+    examples = range(inputs[3].shape[0])
+    pairs = (((n, i % max(1, slots)) for i in examples) for n in (keys // 2, keys))
+    return {3: tuple(tuple(chain.from_iterable(each)) for each in pairs)}
 
 
 # -- numpy -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ A precision applies to the normalized rows. At int8 they are quantized to 8 bits
 does this once, in shared memory, for all of its columns, and multiplies by integer dot products. At
 mixed it converts them to float16 (gemv_mixed.py).
 
+A workgroup multiplies up to eight rows, whose results do not depend on their number (gemv_rows.py).
 Many rows are multiplied with cooperative matrices (quant_gemm.py). With `stacked`, the products are
 contiguous matrices, one after another, so that a slice of the result is a product without a copy.
 The pass vksched/passes/fuse_linears.py creates this op; it is not part of the public API. Examples:
@@ -20,7 +21,8 @@ tests/passes/test_fuse_linears.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -35,9 +37,19 @@ from ...ir.precision import PRECISION, PRECISIONS, as_factor, precision_of, roun
 from ...ir.vjp import no_gradient
 from ...topology.limits import Limits
 from ..elementwise.epilogue import with_epilogue
+from ..linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..lowering.fp16_result import stores_fp16, with_fp16_result
 from ..lowering.strides import LOOP_STEPS
 from . import gemv_mixed
+from .gemv_rows import (
+    GEMV_LOCAL,
+    UNPACK_FLOPS,
+    WITH_DOT,
+    in_one_family,
+    rows_at_a_time,
+    rows_of,
+    with_one_row,
+)
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_gemm import (
@@ -49,7 +61,8 @@ from .quant_gemm import (
     with_quant_gemm,
 )
 from .quant_layout import RUN, check_words
-from .quantized_linear import GEMV_LOCAL, NATIVE_PIECE, WITH_DOT, row_products
+from .quantized_linear import NATIVE_PIECE, row_products
+from .rotated_columns import Rope
 
 NAME, NORM = "merged_linear", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -60,12 +73,14 @@ COLUMNS = 4 * GEMV_LOCAL[1]
 MERGED_BUFFERS = 7
 """Buffers that the kernel binds: x, a scale, three weights, the result and a residual."""
 LANES = math.prod(GEMV_LOCAL)
+MAX_MERGED_ROWS = 4
+"""Maximum rows of a workgroup in float32 or int8, by registers."""
 
 
 def has_int8_kernel(limits: Limits, format: str, k: int) -> bool:
     """Return True if workgroups quantize rows of k values, with fast integer dot products."""
-    shared_bytes = k // RUN * (32 + 4 + 8) + LANES * (16 + 4 + 4)
-    return limits.integer_dot_fast and format in WITH_DOT and shared_bytes <= limits.shared_bytes
+    fits = _int8_bytes(k, 1) <= limits.shared_bytes
+    return limits.integer_dot_fast and format in WITH_DOT and fits
 
 
 def is_stacked(attrs: Attrs) -> bool:
@@ -98,8 +113,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if stores_fp16(attrs) and not gate:
         raise ShapeError(f"[{NAME}] expected a gate with a result of float16, got {attrs}")
     if is_stacked(attrs):
-        if gate or normed:
-            raise ShapeError(f"[{NAME}] expected no gate and no norm with stacked, got {attrs}")
+        if gate:
+            raise ShapeError(f"[{NAME}] expected no gate with stacked, got {attrs}")
         return TensorType((math.prod(x.shape[:-1]) * sum(sizes),), FLOAT32)
     return TensorType((*x.shape[:-1], sizes[0] if gate else sum(sizes)), FLOAT32)
 
@@ -123,20 +138,25 @@ def _split_inputs(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, t
     return x, tuple(rest)
 
 
-def _merge(products: list[NDArray], attrs: Attrs) -> NDArray:
-    """Concatenate the products, or multiply the second one by the activation of the first."""
+def merge(parts: list[NDArray], attrs: Attrs) -> NDArray:
+    """Concatenate products, or multiply the second one by the activation of the first."""
     gate = attrs.as_str("gate")
     if is_stacked(attrs):
-        return np.concatenate([each.ravel() for each in products])
+        return np.concatenate([each.ravel() for each in parts])
     if not gate:
-        return np.concatenate(products, axis=-1)
-    return np.asarray(get_op(gate).reference((products[0],), Attrs()) * products[1])
+        return np.concatenate(parts, axis=-1)
+    return np.asarray(get_op(gate).reference((parts[0],), Attrs()) * parts[1])
+
+
+def products(inputs: tuple[NDArray, ...], attrs: Attrs) -> list[NDArray]:
+    """Return the product by each weight."""
+    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
+    values = (unpacked(name, words, rows.shape[-1]).T for words in weights)
+    return [np.matmul(rows, each.astype(rows.dtype)) for each in values]
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
-    values = (unpacked(name, words, rows.shape[-1]).T for words in weights)
-    return _merge([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
+    return merge(products(inputs, attrs), attrs)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
@@ -162,20 +182,28 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         begin += n
 
 
-def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Compute the op with native loops that read quantized weights directly for few rows."""
+def cpu_products(inputs: tuple[NDArray, ...], attrs: Attrs) -> list[NDArray]:
+    """Return the product by each weight, (rows, columns), by native loops that read quantized
+    weights directly for few rows.
+    """
     (rows, weights), name = _split_inputs(inputs, attrs), str(attrs["format"])
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
-    products = [np.empty((len(flat), len(words)), np.float32) for words in weights]
-    for words, part in zip(weights, products, strict=True):
+    parts = [np.empty((len(flat), len(words)), np.float32) for words in weights]
+    for words, part in zip(weights, parts, strict=True):
         row_products(name, flat, words, None, part)
-    out[...] = _merge(products, attrs).reshape(out.shape)
+    return parts
+
+
+def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    out[...] = merge(cpu_products(inputs, attrs), attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
     products = output.size * (2 if attrs.as_str("gate") else 1)
-    return Work(2.0 * inputs[0].shape[-1] * products, float(moved))
+    k, first = inputs[0].shape[-1], 1 + attrs.as_bool("normed")
+    unpacked = k * sum(words.shape[0] for words in inputs[first:])
+    return Work(2.0 * k * products + UNPACK_FLOPS * unpacked, float(moved))
 
 
 GEMV = "gemv"
@@ -184,83 +212,111 @@ GEMV = "gemv"
 
 def _product(call: Call) -> gemv_mixed.Product:
     """Return the product of a call."""
+    return product_of(call, GATES[call.attrs.as_str("gate")])
+
+
+def product_of(call: Call, gate: int = 0, rope: Rope | None = None) -> gemv_mixed.Product:
+    """Return the product of a call; a rotary embedding has its tables as the last two operands."""
+    normed, tables = call.attrs.as_bool("normed"), 2 if rope else 0
     return gemv_mixed.Product(
-        weights=_weights(call),
-        scale=1 if call.attrs.as_bool("normed") else None,
-        gate=GATES[call.attrs.as_str("gate")],
+        weights=tuple(range(1 + normed, len(call.inputs) - tables)),
+        scale=1 if normed else None,
+        gate=gate,
         eps=call.attrs.as_float("eps"),
+        stacked=is_stacked(call.attrs),
+        rope=rope,
     )
 
 
-def _weights(call: Call) -> tuple[int, ...]:
-    return tuple(range(1 + call.attrs.as_bool("normed"), len(call.inputs)))
+def few_rows_variants(
+    op: str,
+    call: Call,
+    product: gemv_mixed.Product,
+    variants: Callable[[Call], tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Return the variants of a call with up to MAX_GEMV_ROWS rows, whose rows have the same bits
+    for each number of rows. variants: those of another call of the op.
+    """
+    names = (*gemv_mixed.variants(call, product), GEMV)
+    if rows_of(call) == 1:
+        return names
+    plain = {name: value for name, value in call.attrs.items() if name != "stacked"}
+    one_row = with_one_row(replace(call, attrs=Attrs(plain)), product.size(call))
+    return in_one_family(op, names, one_row, variants)
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    if not is_stacked(call.attrs) and (mixed := gemv_mixed.variants(call, _product(call))):
-        return (*mixed, GEMV)
-    if call.attrs.as_bool("normed") or not call.output.size:
+    if not call.output.size:
         return (GEMV,)
-    sizes = tuple(call.inputs[i].shape[0] for i in _weights(call))
+    product = _product(call)
+    if rows_of(call) <= MAX_GEMV_ROWS:
+        return few_rows_variants(NAME, call, product, _variants)
+    if call.attrs.as_bool("normed"):
+        return (GEMV,)
+    sizes = tuple(call.inputs[i].shape[0] for i in product.weights)
     plain = () if is_stacked(call.attrs) else (GEMV,)
-    return with_quant_gemm(call, plain, sizes, bool(call.attrs.as_str("gate")))
+    return with_quant_gemm(call, plain, sizes, bool(product.gate))
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
+    product = _product(call)
     if call.variant in gemv_mixed.VARIANTS:
-        return (gemv_mixed.dispatch(call, _product(call)),)
-    stacked = is_stacked(call.attrs)
+        return (gemv_mixed.dispatch(call, product),)
     if quant_gemm_tile(call):
-        gate = GATES[call.attrs.as_str("gate")]
-        return quant_gemm(call, _weights(call), gate=gate, stacked=stacked)
-    if stacked:
+        return quant_gemm(call, product.weights, gate=product.gate, stacked=product.stacked)
+    if product.stacked and rows_of(call) > MAX_GEMV_ROWS:
         raise UnsupportedOp("stacked products need cooperative matrices of float16")
-    return lower_merged(call, GATES[call.attrs.as_str("gate")])
+    return lower_merged(call, product)
 
 
-def lower_merged(
-    call: Call,
-    gate: int,
-    rope: tuple[tuple[str, int], ...] = (),
-    constants: tuple[tuple[str, int], ...] = (),
-) -> tuple[Dispatch, ...]:
-    """Return the dispatches of merged products.
+def _int8_bytes(k: int, rows: int) -> int:
+    """Return the bytes of shared memory of a workgroup that quantizes so many rows."""
+    return rows * (k // RUN) * (32 + 4 + 8) + LANES * (16 + 4 + 4)
 
-    Parameters
-    ----------
-    rope, constants
-        Push fields and constants of a rotary embedding, whose tables are the last two operands.
-    """
-    limits, normed = call.limits, call.attrs.as_bool("normed")
-    k, n = call.inputs[0].shape[-1], call.output.shape[-1]
-    tables = 2 if rope else 0
-    if limits.storage_buffers < MERGED_BUFFERS + tables:
+
+def _rows_at_a_time(call: Call, int8: bool) -> int:
+    """Return the rows of a workgroup."""
+    rows, limits = rows_of(call), call.limits
+    count = min(rows_at_a_time(rows, str(call.attrs["format"]), limits), MAX_MERGED_ROWS)
+    while int8 and count > 1 and _int8_bytes(call.inputs[0].shape[-1], count) > limits.shared_bytes:
+        count //= 2
+    return count
+
+
+def lower_merged(call: Call, product: gemv_mixed.Product) -> tuple[Dispatch, ...]:
+    """Return the dispatches of merged products of few rows in float32 or in int8."""
+    limits, normed, rope = call.limits, product.scale is not None, product.rope
+    k, n, tables = call.inputs[0].shape[-1], product.size(call), rope.tables if rope else ()
+    buffers = MERGED_BUFFERS + len(tables)
+    if limits.storage_buffers < buffers:
         raise UnsupportedOp(
-            f"merged weights need a kernel with {MERGED_BUFFERS + tables} buffers, the device "
-            f"allows {limits.storage_buffers}"
+            f"merged weights need a kernel with {buffers} buffers, the device allows "
+            f"{limits.storage_buffers}"
         )
     if limits.software and k > LOOP_STEPS * RUN:
         raise UnsupportedOp(f"rows of {k} values are too long for a CPU driver")
     if not call.output.size:
         return ()
-    first, last = 1 + normed, len(call.inputs) - 1 - tables
-    weights = tuple(min(first + i, last) for i in range(MAX_WEIGHTS))
+    own = product.weights
+    weights = tuple(own[min(i, len(own) - 1)] for i in range(MAX_WEIGHTS))
     ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MAX_WEIGHTS - 1]))
-    kind, m = format_of(call.attrs["format"]), math.prod(call.output.shape[:-1])
+    kind, m = format_of(call.attrs["format"]), rows_of(call)
+    int8 = quantizes_x(call.attrs) and has_int8_kernel(limits, kind.name, k)
+    rows = _rows_at_a_time(call, int8)
     push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
         *(("m", m), ("n", n), ("k", k), ("ends", ends)),
-        *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps")), *rope),
+        *(("b_column", kind.row_words(k)), ("eps", product.eps), *(rope.push if rope else ())),
     )
     fixed: tuple[tuple[str, int], ...] = (
         *(("LOCAL_X", GEMV_LOCAL[0]), ("LOCAL_Y", GEMV_LOCAL[1]), ("NORMED", int(normed))),
-        *(("GATE", gate), ("WEIGHTS", last - first + 1)),
-        *constants,
+        *(("GATE", product.gate), ("WEIGHTS", len(own)), ("ROWS", rows)),
+        *(("STACKED", int(product.stacked and m > 1)), *(rope.constants if rope else ())),
     )
     shader = "quant_gemv_merged_rope" if rope else "quant_gemv_merged"
-    if quantizes_x(call.attrs) and has_int8_kernel(limits, kind.name, k):
+    if int8:
         shader, fixed = f"{shader}_int8", (*fixed, ("RUNS", k // RUN))
-    groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
-    operands = (0, int(normed), *weights, *range(last + 1, last + 1 + tables), OUTPUT)
+    groups = min(n // COLUMNS, limits.max_groups[0]), min(-(-m // rows), limits.max_groups[1]), 1
+    operands = (0, int(normed), *weights, *tables, OUTPUT)
     return (Dispatch(f"{shader}_{kind.name.lower()}", operands, groups, push, fixed),)
 
 

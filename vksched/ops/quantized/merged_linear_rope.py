@@ -1,14 +1,17 @@
 """Fused QKV projection with rotary embedding: merged linear layers whose first heads are rotated.
 
     x --RMS norm--> rows --Wq, Wk, Wv--> [ rotated q | rotated k | v ]
-    many rows -------------Wq, Wk, Wv--> rotated heads of q, of k, heads of v {stacked}
+    many rows -------------Wq, Wk, Wv--> rotated heads of q, of k, heads of v {by_heads}
 
 The kernel rotates its results before it stores them (shaders/include/rotary.glsl), so a decode step
 has no dispatch and no barrier for the rotary embedding. Each workgroup computes both halves of the
-pairs of its columns. With `stacked`, for devices with cooperative matrices (quant_gemm.py), the
-result is the matrices (rows, head_size) of all heads, one after another, as attention reads them: a
-prompt then has no transposes either. The passes vksched/passes/fuse_linears.py and fuse_rope.py
-create this op; it is not part of the public API. Examples: tests/passes/test_fuse_linears.py.
+pairs of its columns. The pass vksched/passes/fuse_linears.py creates this op for few rows, of one
+token each.
+
+With `by_heads`, for devices with cooperative matrices (quant_gemm.py), the result is the matrices
+(rows, head_size) of all heads, one after another, as attention reads them: a prompt then has no
+transposes either. The pass vksched/passes/fuse_rope.py creates it for many rows. This op is not
+part of the public API. Examples: tests/passes/test_fuse_linears.py, tests/passes/test_fuse_rope.py.
 """
 
 from __future__ import annotations
@@ -27,16 +30,30 @@ from ...ir.cpu_kernel import CpuKernel
 from ...ir.op import Call, Dispatch, Kernel, Op, Work, get_op, register
 from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
+from ..linalg.matmul_kernels import MAX_GEMV_ROWS
+from . import gemv_mixed
 from .gguf_formats import FORMAT
 from .merged_linear import (
     MAX_WEIGHTS,
     MERGED_BUFFERS,
+    cpu_products,
+    few_rows_variants,
     is_stacked,
     lower_merged,
+    merge,
     merged_shaders,
+    product_of,
+    products,
 )
 from .merged_linear import NAME as MERGED
-from .quant_gemm import QUANT_GEMM_SHADERS, Rope, quant_gemm, quant_gemm_tile, with_quant_gemm
+from .quant_gemm import (
+    QUANT_GEMM_SHADERS,
+    quant_gemm,
+    quant_gemm_takes_fp16,
+    quant_gemm_tile,
+    with_quant_gemm,
+)
+from .rotated_columns import Rope
 
 NAME, ROTARY = "merged_linear_rope", "rotary_embedding"
 ROPE_BUFFERS = MERGED_BUFFERS + 2
@@ -52,11 +69,16 @@ def has_rope_kernel(head_size: int, rotary_dim: int, interleaved: bool) -> bool:
     return fits and (interleaved or pairs % PAIR_STEP == 0)
 
 
+def _is_by_heads(attrs: Attrs) -> bool:
+    """Return True if the result is the matrices of all heads."""
+    return bool(attrs.get("by_heads"))
+
+
 @lru_cache(maxsize=4096)
 def _parted(attrs: Attrs) -> tuple[Attrs, Attrs]:
     """Return the attributes of the merged products, and of the rotary embedding."""
-    names = ("format", "normed", "eps", "stacked", PRECISION)
-    own = {name: attrs[name] for name in names if name in attrs}
+    shared = "format", "normed", "eps", "stacked", PRECISION
+    own = {name: attrs[name] for name in shared if name in attrs}
     rope = {name: attrs[name] for name in ("interleaved", "rotary_dim")}
     return Attrs({**own, "gate": ""}), Attrs(rope)
 
@@ -68,13 +90,17 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     result = get_op(MERGED).infer(tuple(own), _parted(attrs)[0])
     if any(t.dtype != FLOAT32 for t in (cos, sin)):
         raise DTypeError(f"[{NAME}] expected cos and sin of float32, got {cos} and {sin}")
-    rows = math.prod(inputs[0].shape[:-1])
-    if rows != 1 and not is_stacked(attrs):
-        raise ShapeError(f"[{NAME}] expected one row, got {inputs[0].shape}; try stacked")
-    if any(t.shape != (rows, rotary_dim // 2) for t in (cos, sin)):
+    rows, pairs = math.prod(own[0].shape[:-1]), rotary_dim // 2
+    if _is_by_heads(attrs) and not is_stacked(attrs):
+        raise ShapeError(f"[{NAME}] expected stacked with by_heads, got {attrs}")
+    if not (_is_by_heads(attrs) or 0 < rows <= MAX_GEMV_ROWS):
         raise ShapeError(
-            f"[{NAME}] expected cos and sin of shape {(rows, rotary_dim // 2)}, got {cos.shape} "
-            f"and {sin.shape}"
+            f"[{NAME}] expected 1 to {MAX_GEMV_ROWS} rows, got {inputs[0].shape}; try by_heads"
+        )
+    if any(t.shape not in ((rows, pairs), (rows, 1, pairs)) for t in (cos, sin)):
+        raise ShapeError(
+            f"[{NAME}] expected cos and sin of shape {(rows, pairs)}, got {cos.shape} and "
+            f"{sin.shape}"
         )
     if not has_rope_kernel(size, rotary_dim, attrs.as_bool("interleaved")):
         raise ShapeError(
@@ -85,7 +111,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if rotated > sum(sizes):
         raise ShapeError(f"[{NAME}] expected at most {sum(sizes)} rotated columns, got {rotated}")
     ends = accumulate(sizes)
-    if any(end % size for end in ends if is_stacked(attrs) or end < rotated):
+    if any(end % size for end in ends if _is_by_heads(attrs) or end < rotated):
         raise ShapeError(
             f"[{NAME}] expected rotated heads of {size} values within one weight each, got weights "
             f"of {' and '.join(map(str, sizes))} rows; try separate products"
@@ -93,73 +119,81 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return result
 
 
-def _rotate(result: NDArray, cos: NDArray, sin: NDArray, attrs: Attrs) -> None:
-    """Rotate the first heads of a result in place."""
-    heads, size, rows = attrs.as_int("heads"), attrs.as_int("head_size"), len(cos)
-    flat = result.reshape(-1)[: heads * rows * size]
-    x = np.array(flat).reshape(1, heads, rows, size)
-    flat[:] = get_op(ROTARY).reference((x, cos, sin), _parted(attrs)[1]).reshape(-1)
+def _rotated(parts: list[NDArray], cos: NDArray, sin: NDArray, attrs: Attrs) -> list[NDArray]:
+    """Return products by each weight with their first heads rotated."""
+    size, rest, out = attrs.as_int("head_size"), attrs.as_int("heads"), []
+    rope = _parted(attrs)[1]
+    tables = [table.reshape(-1, 1, table.shape[-1]) for table in (cos, sin)]
+    for part in parts:
+        part = np.array(part)
+        heads = min(rest, part.shape[-1] // size)
+        own = part.reshape(-1, part.shape[-1])[:, : heads * size]
+        x = own.reshape(len(own), heads, 1, size)
+        own[...] = get_op(ROTARY).reference((x, *tables), rope).reshape(own.shape)
+        rest -= heads
+        out.append(part)
+    return out
 
 
-def _by_heads(inputs: tuple[NDArray, ...], attrs: Attrs, result: NDArray) -> NDArray:
-    """Return the matrices of all heads of stacked products."""
-    rows, size = math.prod(inputs[0].shape[:-1]), attrs.as_int("head_size")
-    weights = inputs[1 + attrs.as_bool("normed") : -2]
-    ends = [*accumulate(rows * len(words) for words in weights)][:-1]
-    parts = (part.reshape(rows, -1, size).swapaxes(0, 1) for part in np.split(result, ends))
-    return np.concatenate([part.reshape(-1) for part in parts])
+def _result(parts: list[NDArray], cos: NDArray, sin: NDArray, attrs: Attrs) -> NDArray:
+    """Return the result of products by each weight."""
+    parts = _rotated(parts, cos, sin, attrs)
+    if _is_by_heads(attrs):
+        size = attrs.as_int("head_size")
+        heads = (part.reshape(len(cos), part.shape[-1] // size, size) for part in parts)
+        parts = [each.swapaxes(0, 1) for each in heads]
+    return merge(parts, _parted(attrs)[0])
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     *own, cos, sin = inputs
-    result = np.array(get_op(MERGED).reference(tuple(own), _parted(attrs)[0]))
-    if is_stacked(attrs):
-        result = _by_heads(inputs, attrs, result)
-    _rotate(result, cos, sin, attrs)
-    return result
+    return _result(products(tuple(own), _parted(attrs)[0]), cos, sin, attrs)
 
 
 def _cpu(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     *own, cos, sin = inputs
-    merged = get_op(MERGED).cpu
-    assert merged is not None
-    result = np.empty(out.shape, np.float32)
-    merged.compute(tuple(own), _parted(attrs)[0], result)
-    if is_stacked(attrs):
-        result = _by_heads(inputs, attrs, result)
-    _rotate(result, cos, sin, attrs)
-    out[...] = result
+    parts = cpu_products(tuple(own), _parted(attrs)[0])
+    out[...] = _result(parts, cos, sin, attrs).reshape(out.shape)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return get_op(MERGED).work(inputs[:-2], output, _parted(attrs)[0])
 
 
-def _weights(call: Call) -> tuple[int, ...]:
-    return tuple(range(1 + call.attrs.as_bool("normed"), len(call.inputs) - 2))
+def _product(call: Call) -> gemv_mixed.Product:
+    """Return the product of a call."""
+    size, count = call.attrs.as_int("head_size"), len(call.inputs)
+    rope = Rope(
+        tables=(count - 2, count - 1),
+        columns=call.attrs.as_int("heads") * size,
+        head_size=size,
+        pairs=call.attrs.as_int("rotary_dim") // 2,
+        interleaved=call.attrs.as_bool("interleaved"),
+    )
+    return product_of(call, rope=rope)
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    if not is_stacked(call.attrs) or not call.output.size:
+    if not call.output.size:
         return ()
-    sizes = tuple(call.inputs[i].shape[0] for i in _weights(call))
+    product = _product(call)
+    if not _is_by_heads(call.attrs):
+        return few_rows_variants(NAME, call, product, _variants)
+    sizes = tuple(call.inputs[i].shape[0] for i in product.weights)
     return with_quant_gemm(call, (), sizes, splits=False)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    size, pairs = call.attrs.as_int("head_size"), call.attrs.as_int("rotary_dim") // 2
-    rotated = call.attrs.as_int("heads") * size
+    product = _product(call)
     if not call.output.size:
         return ()
-    if is_stacked(call.attrs):
+    if _is_by_heads(call.attrs):
         if not quant_gemm_tile(call):
-            raise UnsupportedOp("stacked products need cooperative matrices of float16")
-        cos = len(call.inputs) - 2
-        own = Rope(cos, cos + 1, rotated, size, pairs, call.attrs.as_bool("interleaved"))
-        return quant_gemm(call, _weights(call), stacked=True, rope=own)
-    rope = ("rotated", rotated), ("head_size", size), ("rotary_pairs", pairs)
-    constants = (("INTERLEAVED", int(call.attrs.as_bool("interleaved"))),)
-    return lower_merged(call, 0, rope, constants)
+            raise UnsupportedOp("heads as matrices need cooperative matrices of float16")
+        return quant_gemm(call, product.weights, stacked=True, rope=product.rope)
+    if call.variant in gemv_mixed.VARIANTS:
+        return (gemv_mixed.dispatch(call, product),)
+    return lower_merged(call, product)
 
 
 register(
@@ -168,9 +202,14 @@ register(
         _infer,
         _reference,
         Kernel(
-            (*merged_shaders("quant_gemv_merged_rope"), *QUANT_GEMM_SHADERS),
+            (
+                *merged_shaders("quant_gemv_merged_rope"),
+                *gemv_mixed.ROPE_SHADERS,
+                *QUANT_GEMM_SHADERS,
+            ),
             _lower,
             variants=_variants,
+            takes_fp16=quant_gemm_takes_fp16,
         ),
         attrs={
             "format": FORMAT,
@@ -180,11 +219,13 @@ register(
             "head_size": Int(1),
             "rotary_dim": Int(2),
             "interleaved": Flag(),
-            PRECISION: Optional(OneOf(PRECISIONS)),
             "stacked": Optional(Flag()),
+            "by_heads": Optional(Flag()),
+            PRECISION: Optional(OneOf(PRECISIONS)),
         },
         operands=(4, 4 + MAX_WEIGHTS),
         work=_work,
+        float32_result=True,
         cpu=CpuKernel(_cpu),
     )
 )

@@ -31,8 +31,8 @@ from ..linalg.matmul_kernels import (
 )
 from ..lowering.strides import DISPATCH_FLOPS, LOOP_STEPS, spread
 from .dequantize import dequantize_rows
-from .gemv_rows import several_rows
-from .quantized_linear import GEMV, ROWS, has_rows, quant_gemv
+from .gemv_rows import GEMV, ROWS, has_rows, rows_at_a_time
+from .quantized_linear import quant_gemv
 
 PLAN, PICKED, PRODUCTS, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and dequantized weights."""
@@ -125,8 +125,9 @@ def packed_variants(call: Call) -> tuple[str, ...]:
     unpacked = [DEQUANTIZE + name for name in wide]
     gemv: list[str] = []
     if not limits.software or has_rows(call):
-        on_gpu = {name: GEMV[name] for name in ("gemv 1", several_rows(call))}
-        own = ROWS if limits.software else on_gpu
+        several = 4 if limits.software else rows_at_a_time(4, str(call.attrs["format"]), limits)
+        family = ROWS if limits.software else GEMV
+        own = {name: rows for name, rows in family.items() if rows in (1, several)}
         gemv = [
             name
             for name, height in own.items()

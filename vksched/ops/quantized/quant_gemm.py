@@ -50,6 +50,7 @@ from ..linalg.split_k import (
 from ..lowering.strides import DISPATCH_FLOPS
 from .gguf_formats import FORMATS, format_of
 from .quant_layout import RUN
+from .rotated_columns import Rope
 
 MAX_WEIGHTS = 3
 """Maximum weights of one dispatch."""
@@ -161,30 +162,6 @@ class QuantGemmTile:
             and self.shared_bytes <= limits.shared_bytes
             and limits.storage_buffers >= BUFFERS
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """A rotary embedding of the results.
-
-    Attributes
-    ----------
-    cos, sin
-        Operands, (rows, pairs).
-    rotated
-        Number of rotated columns of all weights, which come first.
-    head_size, pairs
-        Columns of a head, and pairs of them that are rotated.
-    interleaved
-        If true, the values of a pair are neighbours.
-    """
-
-    cos: int
-    sin: int
-    rotated: int
-    head_size: int
-    pairs: int
-    interleaved: bool
 
 
 @lru_cache(maxsize=64)
@@ -368,7 +345,8 @@ def quant_gemm(
     if parts > 1:
         operands = (*operands[:4], 0, SCRATCH)
     if rope:
-        operands = (*operands[:4], rope.cos, OUTPUT, rope.sin)
+        cos, sin = rope.tables
+        operands = (*operands[:4], cos, OUTPUT, sin)
     is_fp16 = call.inputs[0].dtype == FLOAT16, call.output.dtype == FLOAT16
     constants = (
         *(*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate)),
@@ -429,7 +407,7 @@ def _rope_push(
         return ("rotations", none), ("head_size", 0), ("head_step", 0), ("rotary_pairs", 0)
     ends = accumulate(sizes)
     rotations = tuple(
-        min(max(0, rope.rotated - end + size), size) for size, end in zip(sizes, ends, strict=True)
+        min(max(0, rope.columns - end + size), size) for size, end in zip(sizes, ends, strict=True)
     )
     return (
         *(("rotations", rotations), ("head_size", rope.head_size)),

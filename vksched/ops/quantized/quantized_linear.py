@@ -34,32 +34,34 @@ from ..linalg.matmul_kernels import (
 from ..linalg.matmul_shaders import SHADERS
 from ..linalg.operands import product_attrs
 from ..lowering import native_kernels
-from ..lowering.strides import LOOP_STEPS
 from ..lowering.variants import COOPMAT
-from ..lowering.vec4 import both_readings, has_subgroup_kernels, launch_run, reading
+from ..lowering.vec4 import both_readings, reading
 from . import gemv_mixed
 from . import quant_gemm as gemm
 from . import quant_gemm_tiled as tiled
 from .dequantize import DEQUANTIZE_SHADERS, dequantize, dequantize_rows
-from .gemv_rows import several_rows
+from .gemv_rows import (
+    DOT,
+    GEMV,
+    GEMV_LOCAL,
+    ROWS,
+    UNPACK_FLOPS,
+    WITH_DOT,
+    has_rows,
+    in_one_family,
+    members,
+    q8_row_words,
+    quantize_activations,
+    rows_at_a_time,
+    rows_of,
+    with_one_row,
+)
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
-from .quant_layout import RUN, check_words
+from .quant_layout import check_words
 
-GEMV = {"gemv 1": 1, "gemv 2": 2, "gemv 4": 4}
-"""Variants for GPUs: rows of a workgroup."""
-GEMV_LOCAL = (32, 4)
-"""Invocations of a workgroup: along k, and along vec4s of columns."""
-ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
-"""Variants for CPU drivers: rows of a subgroup."""
 MAX_ROWS, USUAL_ROWS = 32, 16
 """Maximum rows for which the GEMV variants are tried, and are the first guess."""
-DOT = {"gemv 1 dot": 1, "gemv 4 dot": 4}
-"""GEMV variants with integer dot products, for 8-bit activations on devices that support them."""
-WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
-"""Formats with integer dot product kernels."""
-Q8_RUN_WORDS = 12
-"""Words of a quantized run of x: values, the scale, sums of both halves, and padding."""
 DEQUANTIZE = "dequantize"
 """The variant that dequantizes into scratch memory for an ordinary product, for many rows. The name
 of the product's variant follows, e.g. "dequantize vec4 64x64"; without one, the best guess is used.
@@ -193,16 +195,24 @@ def _q8_program(inputs: tuple[TensorType, ...], attrs: Attrs) -> NativeProgram |
 
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
-    return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
-
-
-def _rows(call: Call) -> int:
-    return math.prod(call.output.shape[:-1])
+    k, n = inputs[0].shape[-1], output.shape[-1]
+    return Work(2.0 * k * output.size + UNPACK_FLOPS * k * n, float(moved))
 
 
 def _variants(call: Call) -> tuple[str, ...]:
+    """Return the variants: for few rows those whose rows have the same bits (gemv_rows.py)."""
     if not call.output.size:
         return ()
+    if rows_of(call) > MAX_GEMV_ROWS:
+        return _all_variants(call)
+    names = tuple(n for n in _all_variants(call) if not n.startswith(DEQUANTIZE)) or (DEQUANTIZE,)
+    if rows_of(call) == 1:
+        return names
+    one_row = with_one_row(call, call.output.shape[-1])
+    return in_one_family("quantized_linear", names, one_row, _variants)
+
+
+def _all_variants(call: Call) -> tuple[str, ...]:
     plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
     direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
     tiles = tiled.variants(call)
@@ -210,18 +220,19 @@ def _variants(call: Call) -> tuple[str, ...]:
     own = gemm.with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
         return own
-    dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
-    return (dot, *own) if call.limits.integer_dot_fast else (*own, dot)
+    most = rows_at_a_time(rows_of(call), str(call.attrs["format"]), call.limits)
+    dot = members(DOT, most)
+    return (*dot, *own) if call.limits.integer_dot_fast else (*own, *dot)
 
 
 def _supports_integer_dot(call: Call) -> bool:
     """Return True if a call of few rows has a kernel with integer dot products."""
     has_kernel = quantizes_x(call.attrs) and call.attrs["format"] in WITH_DOT
-    return has_kernel and _rows(call) <= MAX_GEMV_ROWS
+    return has_kernel and rows_of(call) <= MAX_GEMV_ROWS
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
-    m, limits = _rows(call), call.limits
+    m, limits = rows_of(call), call.limits
     if m > (MAX_ROWS if limits.software else MAX_GEMV_ROWS):
         if limits.software and not limits.matrices:
             # assumed without a query, which each start of a model would make for each product
@@ -231,28 +242,21 @@ def _float_variants(call: Call) -> tuple[str, ...]:
             return tuple(f"{DEQUANTIZE} {name}" for name in names)
         return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return *gemv_mixed.variants(call), "gemv 1" if m == 1 else several_rows(call), DEQUANTIZE
+        most = rows_at_a_time(m, str(call.attrs["format"]), limits)
+        return *gemv_mixed.variants(call), *members(GEMV, most), DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (DEQUANTIZE,)
-    rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
-    return (rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, rows)
+    rows = members(ROWS, m)
+    return (*rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, rows[0])
 
 
 def _product_call(call: Call) -> Call:
     """Return a call with 16-bit weights as an ordinary product."""
-    m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
+    m, n, k = rows_of(call), call.output.shape[-1], call.inputs[0].shape[-1]
     bias = (TensorType((n,)),) * (len(call.inputs) - 2)
     operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
     attrs = Attrs({**product_attrs(call, False, True), "format": call.attrs["format"]})
     return Call(operands, TensorType((m, n)), attrs, call.limits, call.variant)
-
-
-def has_rows(call: Call) -> bool:
-    """Return True if a CPU driver supports the subgroup kernels for a call."""
-    n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
-    across = -(-n // (4 * limits.subgroup_size))
-    fits = k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
-    return fits and has_subgroup_kernels(limits, (4, 8))
 
 
 def _step(call: Call) -> int:
@@ -265,7 +269,7 @@ def _step(call: Call) -> int:
 
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
-        return (_rows(call) * _q8_row_words(call),)
+        return (rows_of(call) * q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
         return gemm.quant_gemm_scratch(call)
     return (_step(call) * call.inputs[0].shape[-1],)
@@ -285,28 +289,15 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT
-    row = _q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
-    gemv = quant_gemv(call, _rows(call), 1, (row, 0), row)
+    row = q8_row_words(call) if quantizes else call.inputs[0].shape[-1]
+    gemv = quant_gemv(call, rows_of(call), 1, (row, 0), row)
     gemv = replace(
         gemv,
         operands=(SCRATCH if quantizes else 0, 1, 2 if bias else 0, OUTPUT),
         push=(*gemv.push, ("has_bias", BIAS_PER_COLUMN * bias)),
         barrier=quantizes,
     )
-    return (_quantize_activations(call), gemv) if quantizes else (gemv,)
-
-
-def _q8_row_words(call: Call) -> int:
-    """Return the words of a row of x that is quantized for a device."""
-    return call.inputs[0].shape[-1] // RUN * Q8_RUN_WORDS
-
-
-def _quantize_activations(call: Call) -> Dispatch:
-    """Return the dispatch that quantizes x, in the order of the values in the weight's words."""
-    runs = call.inputs[0].size // RUN
-    groups, constants = launch_run(runs, call.limits)
-    push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
-    return Dispatch("quantize_activations", (0, SCRATCH), groups, push, constants)
+    return (quantize_activations(call), gemv) if quantizes else (gemv,)
 
 
 def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
@@ -342,7 +333,7 @@ def quant_gemv(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row
 
 def _part(call: Call, count: int) -> Call:
     """Return the product by `count` dequantized rows of the weight."""
-    m, k = _rows(call), call.inputs[0].shape[-1]
+    m, k = rows_of(call), call.inputs[0].shape[-1]
     bias = (TensorType((count,)),) * (len(call.inputs) - 2)
     attrs = product_attrs(call, False, True)
     operands = TensorType((m, k)), TensorType((count, k)), *bias
@@ -379,7 +370,9 @@ LINEAR_SHADERS = (
     *gemv_mixed.SHADERS,
     *gemm.QUANT_GEMM_SHADERS,
     *tiled.TILED_SHADERS,
-    *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
+    *both_readings(
+        f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in ROWS.values() for name in FORMATS
+    ),
 )
 
 register(

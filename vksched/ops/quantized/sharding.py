@@ -53,13 +53,16 @@ def _quantized_linear(call: Sharded) -> Iterable[Factor]:
 
 @sharding("merged_linear")
 def _merged_linear(call: Sharded) -> Iterable[Factor]:
+    if merged_linear.is_stacked(call.attrs):
+        return
     for axis in range(call.inputs[0].rank - 1):
         whole = (REPLICATE,) * (len(call.inputs) - 1)
         yield Factor((axis, *whole), axis, call.inputs[0].shape[axis])
 
 
 no_sharding(
-    "has one row or heads as matrices, which share the rotary embedding", "merged_linear_rope"
+    "takes few rows, or has heads as matrices, which share the rotary embedding",
+    "merged_linear_rope",
 )
 
 

@@ -14,10 +14,10 @@ from ..answer_stream import AnswerStreams
 from ..chat_job import ChatJob, chat_job
 from ..event_stream import event_response, json_response, to_json, while_connected
 from ..generation_job import start_job
+from ..message_assembler import MessageAssembler, MessagePiece
 from ..message_deltas import Delta, joined
 from ..schemas.chat import ChatRequest
 from ..server_state import ServerState, body_of, cache_key_of, state_of
-from ..text_assembler import Piece
 
 
 async def chat_completions(request: Request) -> Response:
@@ -28,7 +28,13 @@ async def chat_completions(request: Request) -> Response:
     job = await state.workers.call(
         chat_job, body, state.service, cache_key_of(request), state.limits
     )
-    streams = await start_job(job.generation, state)
+    answers = await start_job(job.generation, state)
+    streams = AnswerStreams(
+        [
+            (stream, MessageAssembler(assembler, parser))
+            for (stream, assembler), parser in zip(answers, job.parsers, strict=True)
+        ]
+    )
     answer = _ChatAnswer(body, job, state, streams)
     if body.stream:
         return event_response(answer.chunks(), state.limits)
@@ -39,25 +45,29 @@ class _ChatAnswer:
     """The answer of a chat completion, whole or in chunks."""
 
     def __init__(
-        self, body: ChatRequest, job: ChatJob, state: ServerState, streams: AnswerStreams
+        self,
+        body: ChatRequest,
+        job: ChatJob,
+        state: ServerState,
+        streams: AnswerStreams[MessagePiece],
     ) -> None:
         self._body = body
         self._service = state.service
         self._workers = state.answer_workers
         self._streams = streams
-        self._parsers = job.parsers
-        self._usage = UsageCounter(job.generation.prompts, job.generation.choices)
+        self._choices = job.generation.choices
+        self._usage = UsageCounter(job.generation.prompts, self._choices)
 
     async def whole(self) -> str:
         """Return the body as JSON once all choices have ended."""
-        deltas: list[list[Delta]] = [[] for _ in self._parsers]
-        outputs: list[list[TokenOutput]] = [[] for _ in self._parsers]
-        reasons = [""] * len(self._parsers)
+        deltas: list[list[Delta]] = [[] for _ in range(self._choices)]
+        outputs: list[list[TokenOutput]] = [[] for _ in range(self._choices)]
+        reasons = [""] * self._choices
         async for index, piece in self._streams.pieces():
-            deltas[index] += self._parse(index, piece)
+            deltas[index] += piece.deltas
             outputs[index] += piece.outputs
             reasons[index] = piece.finish_reason
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
         return await self._workers.call(self._whole_body, deltas, outputs, reasons)
 
     def _whole_body(
@@ -69,9 +79,9 @@ class _ChatAnswer:
                 "index": index,
                 "message": joined(deltas[index]),
                 "logprobs": self._logprobs(outputs[index]),
-                "finish_reason": self._reason(index, reasons[index]),
+                "finish_reason": FINISH_REASONS[reasons[index]],
             }
-            for index in range(len(self._parsers))
+            for index in range(self._choices)
         ]
         return to_json(header.body(choices, usage=self._usage.body(self._streams.streams)))
 
@@ -83,37 +93,22 @@ class _ChatAnswer:
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         begun: set[int] = set()
         async for index, piece in self._streams.pieces():
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
             if index not in begun:
                 begun.add(index)
                 role = {"role": "assistant", "content": ""}
                 yield header.body([_chunk(index, role)], **more)
             logprobs = self._logprobs(piece.outputs)
-            for delta in self._parse(index, piece):
+            for delta in piece.deltas:
                 yield header.body([_chunk(index, delta.body(), logprobs)], **more)
                 logprobs = None
             if logprobs and logprobs["content"]:  # tokens without visible text
                 yield header.body([_chunk(index, {}, logprobs)], **more)
             if piece.finish_reason:
-                reason = self._reason(index, piece.finish_reason)
+                reason = FINISH_REASONS[piece.finish_reason]
                 yield header.body([_chunk(index, {}, None, reason)], **more)
         if with_usage:
             yield header.body([], usage=self._usage.body(self._streams.streams))
-
-    def _parse(self, index: int, piece: Piece) -> list[Delta]:
-        """Return the changes of a message that a piece makes."""
-        parser = self._parsers[index]
-        deltas = parser.add(piece.text) if piece.text else []
-        if piece.finish_reason:
-            return [*deltas, *parser.end()]
-        if parser.is_complete:
-            self._streams.end(index)
-        return deltas
-
-    def _reason(self, index: int, reason: str) -> str:
-        if self._parsers[index].calls and reason in ("stop", "closed"):
-            return "tool_calls"
-        return FINISH_REASONS[reason]
 
     def _logprobs(self, outputs: Sequence[TokenOutput]) -> dict[str, Any] | None:
         if not self._body.logprobs:

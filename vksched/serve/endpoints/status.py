@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ..metrics import CONTENT_TYPE
+from ..model_service import ModelService
 from ..server_state import state_of
 
 PAGE = Path(__file__).parents[1] / "page" / "chat.html"
@@ -22,19 +23,28 @@ POLICY = (
 async def models(request: Request) -> Response:
     """Answer /v1/models."""
     service = state_of(request).service
-    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "vksched"}
-    if service.can_generate:
-        about["max_model_len"] = service.engine.length
-    data = [{"id": name, **about} for name in service.names]
+    data = [_about(name, service) for name in service.names]
     return JSONResponse({"object": "list", "data": data})
 
 
+async def model(request: Request) -> Response:
+    """Answer /v1/models/NAME; a name may contain slashes."""
+    service, name = state_of(request).service, request.path_params["name"]
+    service.check_name(name)
+    return JSONResponse(_about(name, service))
+
+
+def _about(name: str, service: ModelService) -> dict[str, Any]:
+    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "vksched"}
+    if service.can_generate:
+        about["max_model_len"] = service.engine.length
+    return {"id": name, **about}
+
+
 async def health(request: Request) -> Response:
-    """Answer /health: "degraded" after a device was lost, with answers going on elsewhere."""
-    state = state_of(request)
-    failed = state.activity.failed_devices
-    counters = state.service.engine.counters() if state.service.can_generate else None
-    if failed or (counters is not None and counters.is_degraded):
+    """Answer /health: "degraded" while a device is failed, with answers going on elsewhere."""
+    failed = state_of(request).activity.failed_devices
+    if failed:
         return JSONResponse({"status": "degraded", "failed_devices": sorted(failed)})
     return JSONResponse({"status": "ok"})
 

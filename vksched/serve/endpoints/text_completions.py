@@ -14,7 +14,7 @@ from ..answer_body import FINISH_REASONS, AnswerHeader, TextLogprobs, UsageCount
 from ..answer_stream import AnswerStreams
 from ..api_error import ApiError
 from ..event_stream import event_response, json_response, to_json, while_connected
-from ..generation_job import GenerationJob, grammar_of, start_job
+from ..generation_job import GenerationJob, grammar_of, max_tokens_of, start_job
 from ..model_service import ModelService
 from ..schemas.text import CompletionBody
 from ..server_state import ServerState, body_of, cache_key_of, state_of
@@ -38,7 +38,8 @@ async def completions(request: Request) -> Response:
             "prompt" if len(prompts) > 1 else "n",
         )
     job = await state.workers.call(_job, body, service, cache_key_of(request))
-    answer = _TextAnswer(body, job, state, await start_job(job, state))
+    streams = AnswerStreams(await start_job(job, state))
+    answer = _TextAnswer(body, job, state, streams)
     if body.stream:
         return event_response(answer.chunks(), state.limits)
     return json_response(await while_connected(request, answer.whole()))
@@ -49,7 +50,7 @@ def _job(body: CompletionBody, service: ModelService, cache_key: str) -> Generat
         body=body,
         prompts=[service.prompt_of(prompt, "prompt") for prompt in body.prompts()],
         grammar=grammar_of(body, service),
-        max_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=max_tokens_of(body, DEFAULT_TOKENS),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         cache_key=cache_key,
@@ -77,7 +78,7 @@ class _TextAnswer:
         body: CompletionBody,
         job: GenerationJob,
         state: ServerState,
-        streams: AnswerStreams,
+        streams: AnswerStreams[Piece],
     ) -> None:
         service = state.service
         self._body = body
@@ -99,7 +100,7 @@ class _TextAnswer:
             choice.text += piece.text
             choice.outputs += piece.outputs
             choice.finish_reason = piece.finish_reason
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
         return await self._workers.call(self._whole_body)
 
     def _whole_body(self) -> str:
@@ -116,7 +117,7 @@ class _TextAnswer:
         with_usage = bool(options and options.include_usage)
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         async for index, piece in self._streams.pieces():
-            self._usage.add(piece.outputs)
+            self._usage.add(piece)
             if self._body.echo and not self._choices[index].is_echoed:
                 part = await self._workers.call(self._part, index, piece)
             else:

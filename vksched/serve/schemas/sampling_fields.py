@@ -84,6 +84,7 @@ class SamplingFields(Body):
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
     stop: StopText | StopTexts | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -99,6 +100,7 @@ class SamplingFields(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    json_schema: dict[str, Any] | bool | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
     ignore_eos: bool | None = None
 

@@ -49,9 +49,9 @@ class TokenizeRequest(Body):
     """The request of /tokenize."""
 
     content: str
-    add_special: bool = False
-    parse_special: bool = False
-    with_pieces: bool = False
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class DetokenizeRequest(Body):

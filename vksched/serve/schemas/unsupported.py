@@ -24,29 +24,68 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "lora": ([],),
+    "min_keep": (0,),
     "mirostat": (0,),
     "n_discard": (0,),
+    "n_probs": (0,),
+    "post_sampling_probs": (False,),
+    "reasoning_budget": (-1,),
+    "reasoning_format": ("auto", "deepseek"),
     "samplers": (),
+    "t_max_predict_ms": (-1, 0),
+    "thinking_budget_tokens": (-1,),
+    "thinking_forced_open": (False,),
     "top_n_sigma": (-1, 0),
+    "typ_p": (1,),
     "typical_p": (1,),
     "xtc_probability": (0,),
     # vLLM
+    "add_special_tokens": (),
     "allowed_token_ids": (),
     "bad_words": ([],),
+    "chat_template": (),
     "continue_final_message": (False,),
+    "documents": ([],),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": (),
     "min_tokens": (0,),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
     "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
+    # SGLang and others
+    "ebnf": (),
+    "enable_thinking": (),
+    "no_stop_trim": (False,),
+    "regex": (),
+    "separate_reasoning": (True,),
+    "stop_regex": ([],),
+    "thinking": (),
+    "thinking_budget": (),
+    "tfs_z": (1,),
+    "top_a": (0,),
 }
 """The values of each field that leave the answer as it is; null is one of all of them."""
+INSTEAD = {
+    "ebnf": "grammar",
+    "enable_thinking": "chat_template_kwargs",
+    "guided_grammar": "grammar",
+    "guided_json": "response_format",
+    "regex": "grammar",
+    "guided_regex": "grammar",
+    "structured_outputs": "response_format or grammar",
+    "thinking": "chat_template_kwargs",
+}
+"""The fields that do what unsupported ones would do."""
 
 
 def refuse_unsupported(value: Mapping[str, Any]) -> None:
@@ -55,7 +94,7 @@ def refuse_unsupported(value: Mapping[str, Any]) -> None:
         if value[name] is not None and value[name] not in NEUTRAL[name]:
             raise ApiError(
                 f"[{name}] expected a request without this field, which this server does not "
-                "support; try without it",
+                f"support; try {INSTEAD.get(name, 'without it')}",
                 name,
                 code="unsupported_parameter",
             )

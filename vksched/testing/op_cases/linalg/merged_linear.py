@@ -58,7 +58,7 @@ def _followed(case: OpSample, op: str, residual: NDArray | None = None) -> OpSam
 
 
 def _stacked(case: OpSample) -> OpSample:
-    """Return a case whose products follow each other, for devices with cooperative matrices."""
+    """Return a case whose products follow each other."""
     attrs = dict(case.attrs) | {"stacked": True}
     return OpSample(case.op, case.inputs, attrs, f"{case.name} stacked")
 
@@ -94,6 +94,7 @@ CASES: list[OpSample] = [
     _followed(merged("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
     _followed(merged("q4_K", (1,), 256, (16,), False), "silu"),
     _as_fp16(merged("q4_K", (2,), 256, (16, 16), False, "gelu")),
+    *(_stacked(merged("q4_K", (rows, 1), 512, THREE, rows > 2)) for rows in (2, 3, 8)),
 ]
 ROUNDED = [
     with_precision(case, MIXED)
@@ -106,6 +107,8 @@ ROUNDED = [
         _of_fp16(_stacked(merged("q5_K", (40,), 256, THREE, False))),
         _as_fp16(merged("q8_0", (40,), 256, (32,) * 2, False, "silu")),
         _of_fp16(_as_fp16(merged("q4_K", (2, 20), 512, (48,) * 2, False, "gelu_tanh"))),
+        _stacked(merged("q4_K", (3, 1), 512, THREE)),
+        merged("q8_0", (8, 1), 512, (80,) * 2, True, "silu"),
     )
 ]
 """Samples whose rows may be rounded."""

@@ -31,8 +31,11 @@ def rope(
 ) -> OpSample:
     """Return merged products, whose first `heads` heads are rotated."""
     case = merged(name, lead, k or FORMATS[name].step, sizes, normed)
-    angles = floats(math.prod(lead), rotary_dim // 2, seed=7)
+    rows = math.prod(lead)
+    angles = floats(rows, rotary_dim // 2, seed=7)
     attrs = {key: value for key, value in case.attrs.items() if key != "gate"}
+    if rows > 1:
+        attrs["stacked"] = True
     attrs |= {"heads": heads, "head_size": head_size}
     attrs |= {"rotary_dim": rotary_dim, "interleaved": interleaved}
     what = f"{case.name} {heads} heads of {head_size}, {rotary_dim} {'in' * interleaved}"
@@ -58,7 +61,14 @@ def by_heads(
     case = rope(
         name, sizes, heads, head_size, rotary_dim, interleaved, lead=lead, k=k, normed=False
     )
-    return replace(case, attrs={**case.attrs, "stacked": True}, name=f"{case.name} stacked")
+    attrs = {**case.attrs, "stacked": True, "by_heads": True}
+    return replace(case, attrs=attrs, name=f"{case.name} by heads")
+
+
+def _of_fp16(case: OpSample) -> OpSample:
+    """Return a case whose rows are stored as float16."""
+    x, *others = case.inputs
+    return replace(case, inputs=(x.astype(np.float16), *others), name=f"{case.name} of float16")
 
 
 def _with(case: OpSample, **attrs: int) -> OpSample:
@@ -77,13 +87,21 @@ CASES: list[OpSample] = [
     rope("q8_0", (64, 48, 16), 2, 32, 32, False),
     rope("q8_0", (96, 16), 2, 32, 32, False),
     rope("q6_K", (256, 256, 256), 2, 256, 64, False, k=1536),
+    *(rope("q4_K", (64, 32, 32), 3, 32, 32, way, lead=(3, 1)) for way in BOTH),
+    rope("q8_0", (96, 48), 6, 24, 16, False, lead=(8, 1), normed=False),
+    rope("q4_K", (64, 32), 2, 32, 32, False, lead=(2,)),
     by_heads("q4_K", (64, 32, 32), 3, 32, 32, True),
     by_heads("q8_0", (48, 16), 4, 16, 8, False, rows=5),
 ]
 
 ROUNDED = [
-    *(with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way), MIXED) for way in BOTH),
+    *(
+        with_precision(rope("q4_K", (64, 32, 32), 3, 32, 32, way, lead=(rows, 1)), MIXED)
+        for way in BOTH
+        for rows in (1, 3)
+    ),
     with_precision(by_heads("q4_K", (64, 32, 32), 3, 32, 32, False, k=512), MIXED),
+    with_precision(_of_fp16(by_heads("q8_0", (64, 32), 3, 32, 16, True)), MIXED),
 ]
 """Samples whose rows may be rounded."""
 _CASE = rope("q4_K", (64, 32), 3, 32, 32, False)
@@ -98,12 +116,17 @@ ERRORS = [
         lambda: rope("q4_K", (64,), 2, 32, 12, False).result_type(), ShapeError, "whole vec4s"
     ),
     ErrorSample(
-        lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(2,)).result_type(),
+        lambda: rope("q4_K", (64,), 2, 32, 32, False, lead=(9,)).result_type(),
         ShapeError,
-        "one row.*try stacked",
+        "1 to 8 rows.*try by_heads",
     ),
     ErrorSample(
         lambda: by_heads("q4_K", (64, 48), 2, 32, 32, True).result_type(), ShapeError, "64 and 48"
+    ),
+    ErrorSample(
+        lambda: _with(by_heads("q4_K", (64,), 2, 32, 32, True), stacked=False).result_type(),
+        ShapeError,
+        "expected stacked",
     ),
     ErrorSample(
         lambda: replace(
