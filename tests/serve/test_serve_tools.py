@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -240,9 +241,11 @@ def test_required_calls_begin_after_the_reasoning_of_the_prompt(tmp_path: Path) 
 
 def test_reasoning_allows_all_tokens_but_those_that_end_the_answer(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, OPENED)
-    inner = GrammarCompiler(model.tokenizer, model.hyper.vocabulary).from_schema({"const": 1}, "")
+    with closing(GrammarCompiler(model.tokenizer, model.hyper.vocabulary)) as compiler:
+        inner = compiler.from_schema({"const": 1}, "json_schema")
     end = ReasoningEnd(model.tokenizer, "</think>", model.hyper.vocabulary)
     constraint = ReasoningConstraint(inner, end)
+    assert constraint.copy().param == "json_schema"
     ends = set(model.tokenizer.ends)
     for token in model.tokenizer.encode("<</think"):
         assert set(np.flatnonzero(~constraint.mask())) == ends

@@ -69,6 +69,20 @@ class MessageError(VkschedError, ValueError):
         self.field = field
 
 
+class GrammarError(VkschedError, ValueError):
+    """A grammar or schema is invalid, or exceeds a limit before or during the answer.
+
+    Attributes
+    ----------
+    field
+        The field of the request that has the grammar; None if it is not known.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class QueueFull(VkschedError):
     """An inference engine's queue of requests is full.
 

@@ -6,7 +6,7 @@ texts -> tokens -> sorted by length -> batches of up to 8 -> vectors, in the ord
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -140,13 +140,19 @@ class Embedder(ProcessBound):
         """
         tokens = [self._fitting(list(text), False) for text in texts]
         out = np.empty((len(tokens), self.width), np.float32)
-        by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at]))
-        for length, alike in groupby(by_length, lambda at: self._bucket(len(tokens[at]))):
+        for batch in self.batches(tokens):
+            length = self._bucket(max(len(tokens[at]) for at in batch))
+            out[batch] = self._vectors([tokens[at] for at in batch], length)
+        return out
+
+    def batches(self, texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Yield the indices of tokenized texts that `embed_tokens` computes at the same time."""
+        by_length = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        for _, alike in groupby(by_length, lambda at: self._bucket(len(texts[at]))):
             rest = list(alike)
             while rest:
                 batch, rest = rest[:BATCH_SIZE], rest[BATCH_SIZE:]
-                out[batch] = self._vectors([tokens[at] for at in batch], length)
-        return out
+                yield batch
 
     def _fitting(self, tokens: list[int], truncate: bool) -> list[int]:
         if truncate and len(tokens) > self.ctx:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from reprlib import repr as shortened
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,24 @@ from .token_filters import Floats
 
 MAX_BIAS = 100.0
 
-Bias = tuple[tuple[int, float], ...]
-"""Pairs of a token and the value that is added to its logit, in ascending order of tokens."""
+
+class Bias(tuple[tuple[int, float], ...]):
+    """Pairs of a token and the value that is added to its logit, in ascending order of tokens. It
+    was checked, and has its arrays, so that many answers can share it.
+    """
+
+    @cached_property
+    def ids(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The tokens, int64."""
+        return np.array([token for token, _ in self], np.int64)
+
+    @cached_property
+    def values(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The value of each token, float64."""
+        return np.array([value for _, value in self], np.float64)
+
+    def __getnewargs__(self) -> tuple[object, ...]:
+        return (tuple(self),)
 
 
 def checked_bias(bias: object) -> Bias:
@@ -29,6 +46,8 @@ def checked_bias(bias: object) -> Bias:
     SamplingError
         It is no mapping of token ids to numbers from -100 to 100, or -inf.
     """
+    if isinstance(bias, Bias):
+        return bias
     pairs: Iterable[object] = bias.items() if isinstance(bias, Mapping) else _pairs(bias)
     found: dict[int, float] = {}
     for pair in pairs:
@@ -36,7 +55,7 @@ def checked_bias(bias: object) -> Bias:
             raise _wrong_bias(bias)
         token, value = pair
         is_whole = hasattr(token, "__index__") and not isinstance(token, bool)
-        if not is_whole or token < 0:
+        if not is_whole or not 0 <= token < 1 << 63:
             raise SamplingError(
                 f"[sampling] expected token ids in logit_bias, got {shortened(token)}"
             )
@@ -47,7 +66,7 @@ def checked_bias(bias: object) -> Bias:
                 f"logit_bias, got {shortened(value)} for token {token}"
             )
         found[operator.index(token)] = float(value)
-    return tuple(sorted(found.items()))
+    return Bias(sorted(found.items()))
 
 
 def _pairs(bias: object) -> Iterable[object]:
@@ -63,30 +82,7 @@ def _wrong_bias(bias: object) -> SamplingError:
     )
 
 
-class BiasArrays(NamedTuple):
-    """A logit bias as arrays: the tokens in ascending order, and the values."""
-
-    ids: np.ndarray[Any, np.dtype[np.int64]]
-    values: np.ndarray[Any, np.dtype[np.float64]]
-
-
-def bias_arrays(bias: Bias) -> BiasArrays:
-    """Return a logit bias as arrays.
-
-    Raises
-    ------
-    SamplingError
-        A token id has more than 63 bits.
-    """
-    if bias and bias[-1][0] > np.iinfo(np.int64).max:
-        raise SamplingError(f"[sampling] expected token ids in logit_bias, got {bias[-1][0]}")
-    return BiasArrays(
-        np.array([token for token, _ in bias], np.int64),
-        np.array([value for _, value in bias], np.float64),
-    )
-
-
-def add_bias(scores: Floats, bias: BiasArrays) -> None:
+def add_bias(scores: Floats, bias: Bias) -> None:
     """Add the bias of tokens to their scores."""
     ids = bias.ids
     _check_tokens(ids[[0, -1]].tolist(), len(scores), "in logit_bias ")

@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import SamplingError
-from .logit_penalties import (
-    BiasArrays,
-    add_bias,
-    bias_arrays,
-    checked_bias,
-    divide_repeats,
-    subtract_counts,
-)
+from .logit_penalties import Bias, add_bias, checked_bias, divide_repeats, subtract_counts
 from .token_filters import Floats, Ids, largest, nucleus
 
 
@@ -69,7 +62,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    _bias: BiasArrays = field(init=False, repr=False, compare=False)
+    _bias: Bias = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -92,7 +85,7 @@ class Sampling:
                 raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
         bias = checked_bias(self.logit_bias)
         object.__setattr__(self, "logit_bias", bias)
-        object.__setattr__(self, "_bias", bias_arrays(bias))
+        object.__setattr__(self, "_bias", bias)
 
     def choose(
         self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = (), *, prompt_tokens: int = 0

@@ -79,6 +79,12 @@ class StopMatcher:
         self.rest = ""
         """The text of the last piece after the stop string."""
 
+    def copy(self) -> StopMatcher:
+        """Return a matcher of the same stop strings for another text; they share the automaton."""
+        matcher = StopMatcher()
+        matcher._root = matcher._state = self._root
+        return matcher
+
     def add(self, piece: str) -> str:
         """Return the text that can be emitted after a piece; "" after a stop string was found."""
         if self.found is not None:

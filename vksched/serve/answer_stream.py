@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from ..common.errors import GrammarError
 from ..generation.completion import CompletionStream, TokenOutput
 from .api_error import ApiError
 from .text_assembler import Piece
@@ -99,6 +100,8 @@ class AnswerStreams(Generic[AnyPiece]):
                 )
             self._put((index, assembler.end(stream.finish_reason)))
         except Exception as error:
+            if isinstance(error, GrammarError) and error.field is None:
+                error.field = getattr(stream.request.constraint, "param", None)
             self._put((index, error))
 
     def _put(self, event: tuple[int, AnyPiece | BaseException]) -> None:

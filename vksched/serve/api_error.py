@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from ..common.errors import (
     DeviceError,
     EngineError,
+    GrammarError,
     MessageError,
     ModelFormatError,
     QueueFull,
@@ -95,7 +96,7 @@ def api_error_of(error: BaseException) -> ApiError:
         )
     if isinstance(error, DeviceError):
         return ApiError(str(error), status=503, code="device_error", retry_after_s=5)
-    if isinstance(error, MessageError):
+    if isinstance(error, (MessageError, GrammarError)):
         return ApiError(str(error), error.field)
     if isinstance(error, ModelFormatError):  # the chat template refuses the messages
         return ApiError(str(error), "messages")

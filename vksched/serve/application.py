@@ -25,7 +25,7 @@ from .build_engine import build_embedder, build_engine, generates_text
 from .device_activity import DeviceActivityReader, ObservedScheduler
 from .endpoints import chat_completions, embeddings, status, text_completions, texts
 from .error_log import log_error
-from .limits import ServerLimits, Workers
+from .limits import ServerLimits
 from .metrics import ServerMetrics
 from .model_service import ModelService
 from .request_guard import RequestGuard
@@ -53,7 +53,6 @@ ROUTES = {
     "/detokenize": ("POST", texts.detokenize),
     "/apply-template": ("POST", texts.apply_template),
 }
-THREADS = 4
 
 
 class ServingApplication(Starlette):
@@ -92,8 +91,6 @@ def serve_model(
     state = ServerState(
         service=service,
         limits=bounds,
-        workers=Workers(THREADS, bounds.work_timeout_s),
-        embedding_worker=Workers(1, None),
         metrics=metrics,
         activity=DeviceActivityReader(scheduler),
     )

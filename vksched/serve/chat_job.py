@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..generation.conversation.messages import normalize_tools
 from ..generation.tool_calls.call_formats import HARMONY, CallFormat, call_format_of, reasoning_of
 from .api_error import ApiError
-from .constraints import GrammarConstraint
-from .generation_job import GenerationJob, constraint_of, max_tokens_of
+from .generation_job import Compile, GenerationJob, grammar_of, max_tokens_of
 from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
-from .reasoning_constraint import AnswerConstraint, ReasoningConstraint, ReasoningEnd
+from .reasoning_constraint import ReasoningConstraint, ReasoningEnd
 from .schemas.chat import ChatRequest, NamedChoice
 from .tool_grammar import tool_constraint
 
@@ -23,10 +23,10 @@ Tools = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class ChatJob:
-    """The requests of a chat request. parser: returns a parser for one answer."""
+    """The requests of a chat request. parsers: one for each answer."""
 
     generation: GenerationJob
-    parser: Callable[[], MessageParser]
+    parsers: Sequence[MessageParser]
 
 
 def chat_job(
@@ -40,7 +40,7 @@ def chat_job(
         A field has a wrong value, or cannot be honoured; `param` names it.
     """
     service.engine  # noqa: B018 - an error now if the model generates no text
-    for at, message in enumerate(body.messages):
+    for at, message in enumerate(body.messages):  # an early error, before the template is rendered
         if isinstance(content := message.get("content"), str):
             service.check_size(content, f"messages[{at}].content")
     source = service.model.chat_template.source
@@ -51,20 +51,22 @@ def chat_job(
             "is unknown; try a model of another family",
             "tools",
         )
-    prompt = service.encoder.encode_conversation(
+    rendered = service.encoder.render_conversation(
         body.messages,
         tools=tools,
         add_generation_prompt=body.add_generation_prompt is not False,
         variables=template_variables(body, service),
     )
-    constraint: AnswerConstraint | None = chat_constraint(body, tools, call_format, service)
-    if constraint is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
+    service.check_size(rendered.text, "messages")
+    prompt = service.encoder.encode_rendered(rendered)
+    grammar = chat_grammar(body, tools, call_format, service)
+    if grammar is not None and (marker := service.encoder.open_reasoning(prompt)) is not None:
         end = ReasoningEnd(service.tokenizer, marker, service.vocabulary)
-        constraint = ReasoningConstraint(constraint, end)
+        grammar = partial(_after_reasoning, grammar, end)
     generation = GenerationJob(
         body=body,
         prompts=[service.fitting(prompt, "messages")],
-        constraint=constraint,
+        grammar=grammar,
         max_tokens=max_tokens_of(body, None),
         logprobs=body.alternatives(),
         prompt_logprobs=None,
@@ -76,9 +78,11 @@ def chat_job(
     )
     generation.check(limits)
     most = 1 if body.parallel_tool_calls is False else None
-    return ChatJob(
-        generation, lambda: MessageParser(service.encoder.answer_parser(prompt, tools), most)
-    )
+    parsers = [
+        MessageParser(service.encoder.answer_parser(prompt, tools), most)
+        for _ in range(generation.choices)
+    ]
+    return ChatJob(generation, parsers)
 
 
 def tools_of(body: ChatRequest) -> Tools | None:
@@ -99,21 +103,22 @@ def tools_of(body: ChatRequest) -> Tools | None:
     return tools  # type: ignore[no-any-return]
 
 
-def chat_constraint(
+def chat_grammar(
     body: ChatRequest, tools: Tools | None, call_format: CallFormat | None, service: ModelService
-) -> GrammarConstraint | None:
-    """Return the constraint of `tool_choice`, `response_format` or `grammar`; None without them.
+) -> Compile | None:
+    """Return the function that compiles `tool_choice`, `response_format` or `grammar`; None without
+    them.
 
     Raises
     ------
     ApiError
         The named tool does not exist, or the constraint cannot be enforced.
     """
-    constraint = constraint_of(body, service)
+    grammar = grammar_of(body, service)
     choice = body.tool_choice
     if tools is None or call_format is None:
-        return constraint
-    if constraint is not None:
+        return grammar
+    if grammar is not None:
         raise ApiError(
             "[tools] expected no tools with a schema or grammar, which calls cannot follow, got "
             "both; try tool_choice 'none'",
@@ -131,7 +136,12 @@ def chat_constraint(
                 "tool_choice.function.name",
             )
     several = body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice)
-    return tool_constraint(tools, call_format, service, several)
+    return partial(tool_constraint, tools, call_format, service, several)
+
+
+def _after_reasoning(grammar: Compile, end: ReasoningEnd) -> ReasoningConstraint:
+    """Compile the grammar of the text after the reasoning."""
+    return ReasoningConstraint(grammar(), end)
 
 
 def template_variables(body: ChatRequest, service: ModelService) -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """Structured output: JSON schemas and grammars as token masks, by llguidance.
 
-    schema or grammar --compile--> matcher --deep_copy--> one per answer --mask--> tokens allowed
+    schema or grammar --child process: form, limits--> llguidance's form
+      --compile--> matcher --deep_copy--> one per answer --mask--> tokens allowed
+
+Some short grammars take forever to compile, and a thread cannot be interrupted. A child process
+therefore compiles each grammar first.
 
 A schema with a keyword that llguidance does not implement is an error: the answer would not follow
 it otherwise. Sizes and steps of grammars are bounded by llguidance's limits.
@@ -11,14 +15,16 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import llguidance
 import numpy as np
-from llguidance.gbnf_to_lark import any_to_lark
 
-from ..common.errors import VkschedError
+from ..common.errors import GrammarError
 from .api_error import ApiError
+from .grammar_process import GrammarProcess, GrammarTokens, grammar_message
 
 if TYPE_CHECKING:
     from ..importers.gguf.tokenizer.tokenizer import Tokenizer
@@ -28,6 +34,8 @@ MAX_CHARACTERS = 1 << 18
 """The maximum length of a schema or grammar."""
 SPECIAL = b"\xff"
 """The byte that marks control tokens for llguidance; no text has it."""
+SECONDS = 3.0
+"""The default time limit of one grammar."""
 CACHED = 32
 """The number of compiled grammars that are cached."""
 OPTIONS: llguidance.JsonCompileOptions = {  # type: ignore[name-defined]
@@ -40,9 +48,18 @@ OPTIONS: llguidance.JsonCompileOptions = {  # type: ignore[name-defined]
 
 
 class GrammarConstraint:
-    """The state of a grammar in one answer; it implements `TokenConstraint`."""
+    """The state of a grammar in one answer; it implements `TokenConstraint`. param: the field of
+    the request that has the grammar.
+    """
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: int, ends: frozenset[int]):
+    def __init__(
+        self,
+        matcher: llguidance.LLMatcher,
+        vocabulary: int,
+        ends: frozenset[int],
+        param: str | None = None,
+    ) -> None:
+        self.param = param
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._ends = ends
@@ -63,7 +80,9 @@ class GrammarConstraint:
 
     def copy(self) -> GrammarConstraint:
         """Return a constraint of another answer in the same state."""
-        return GrammarConstraint(self._matcher.deep_copy(), self._vocabulary, self._ends)
+        return GrammarConstraint(
+            self._matcher.deep_copy(), self._vocabulary, self._ends, self.param
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -73,9 +92,10 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise VkschedError(
-                f"[grammar] expected a grammar within the limits of a step, got "
-                f"{self._matcher.get_error()[:200]}; try a simpler grammar"
+            raise GrammarError(
+                f"[{self.param or 'grammar'}] expected a grammar within the limits of a step, got "
+                f"{grammar_message(self._matcher.get_error())}; try a simpler grammar",
+                self.param,
             )
 
 
@@ -89,22 +109,33 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self.seconds = SECONDS
+        """The time limit of one grammar."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
-        self._tokens: llguidance.LLTokenizer | None = None
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._tokens: tuple[llguidance.LLTokenizer, GrammarTokens] | None = None
+        self._compiled: OrderedDict[tuple[str, str], llguidance.LLMatcher] = OrderedDict()
+        self._processes: list[GrammarProcess] = []
+        self._idle: list[GrammarProcess] = []
 
-    def prepare(self) -> llguidance.LLTokenizer:
+    def prepare(self) -> tuple[llguidance.LLTokenizer, GrammarTokens]:
         """Build the trie of the tokens' bytes, which takes a second for a large vocabulary."""
         with self._lock:
             if self._tokens is None:
-                wrapper = llguidance.TokenizerWrapper(
-                    _TokenBytes(self._tokenizer, self._vocabulary)
-                )
+                names = _TokenBytes(self._tokenizer, self._vocabulary)
                 ends = sorted(self._tokenizer.ends) or [0]
-                self._tokens = llguidance.LLTokenizer(wrapper, self._vocabulary, eos_token=ends)
+                wrapper = llguidance.TokenizerWrapper(names)
+                tokens = llguidance.LLTokenizer(wrapper, self._vocabulary, eos_token=ends)
+                small = GrammarTokens(names.tokens, ends, names.bos_token_id, OPTIONS)
+                self._tokens = tokens, small
             return self._tokens
+
+    def close(self) -> None:
+        """Kill the child processes."""
+        with self._lock:
+            for process in self._processes:
+                process.close()
 
     def from_schema(self, schema: dict[str, Any] | bool, param: str) -> GrammarConstraint:
         """Return the constraint of a JSON schema.
@@ -112,12 +143,14 @@ class GrammarCompiler:
         Raises
         ------
         ApiError
-            The schema is invalid, or a keyword of it is not supported; it names `param`.
+            The schema is too long.
+        GrammarError
+            The schema is invalid, a keyword of it is not supported, or it takes too long to
+            compile; it names `param`.
         """
         text = json.dumps(schema)
         _check_length(text, param)
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=OPTIONS)
-        return self.from_grammar(grammar, param, "JSON schema")
+        return self._compile("schema", text, param, "JSON schema")
 
     def from_text(self, text: str, param: str) -> GrammarConstraint:
         """Return the constraint of a grammar in GBNF, or in Lark's syntax with a rule "start".
@@ -125,48 +158,53 @@ class GrammarCompiler:
         Raises
         ------
         ApiError
-            The grammar is invalid; it names `param`.
+            The grammar is too long.
+        GrammarError
+            The grammar is invalid, or takes too long to compile; it names `param`.
         """
         _check_length(text, param)
-        try:
-            lark = any_to_lark(text)
-        except RecursionError:
-            raise ApiError(f"[{param}] expected a grammar that is less deep", param) from None
-        except Exception as error:  # the parser raises this type itself
-            raise ApiError(
-                f"[{param}] expected a grammar in GBNF or Lark syntax, got an error in it: {error}",
-                param,
-            ) from None
-        return self.from_grammar(self.lark(lark), param)
+        return self._compile("text", text, param, "grammar in GBNF or Lark syntax")
 
-    def lark(self, text: str) -> str:
-        """Return a grammar in Lark's syntax in llguidance's own form."""
-        return str(llguidance.LLMatcher.grammar_from_lark(text))
-
-    def from_grammar(self, grammar: str, param: str, what: str = "grammar") -> GrammarConstraint:
-        """Return the constraint of a grammar in llguidance's own form.
-
-        Parameters
-        ----------
-        what
-            The name of the grammar's form, for errors.
+    def from_lark(self, text: str, param: str, what: str) -> GrammarConstraint:
+        """Return the constraint of a grammar in Lark's syntax that the server wrote. what: the name
+        of the form for errors.
         """
-        tokens = self.prepare()
+        return self._compile("lark", text, param, what)
+
+    def _compile(self, kind: str, text: str, param: str, what: str) -> GrammarConstraint:
+        tokens, _ = self.prepare()
         with self._lock:
-            matcher = self._compiled.get(grammar)
+            matcher = self._compiled.get((kind, text))
         if matcher is None:
+            with self._process() as process:
+                grammar = process.compile(kind, text, param, what)
             matcher = llguidance.LLMatcher(tokens, grammar, log_level=0)
             if matcher.is_error():
-                raise ApiError(
+                raise GrammarError(
                     f"[{param}] expected a {what} that can be enforced, got an error in it: "
-                    f"{matcher.get_error()[:500]}",
+                    f"{grammar_message(matcher.get_error())}",
                     param,
                 )
             with self._lock:
-                self._compiled[grammar] = matcher
+                self._compiled[kind, text] = matcher
                 while len(self._compiled) > CACHED:
                     self._compiled.popitem(last=False)
-        return GrammarConstraint(matcher.deep_copy(), self._vocabulary, self._tokenizer.ends)
+        return GrammarConstraint(matcher.deep_copy(), self._vocabulary, self._tokenizer.ends, param)
+
+    @contextmanager
+    def _process(self) -> Iterator[GrammarProcess]:
+        """Yield a child process that no other thread uses."""
+        _, names = self.prepare()
+        with self._lock:
+            if not self._idle:
+                self._idle.append(GrammarProcess(names, self.seconds))
+                self._processes.append(self._idle[-1])
+            process = self._idle.pop()
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._idle.append(process)
 
 
 class _TokenBytes:

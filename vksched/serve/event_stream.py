@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
+from starlette.responses import Response
 
 from .api_error import ApiError
 from .error_log import log_error
@@ -52,6 +53,11 @@ def _event(data: str) -> bytes:
 def to_json(value: object) -> str:
     """Return JSON in one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def json_response(text: str) -> Response:
+    """Return a response whose body is JSON already."""
+    return Response(text, media_type="application/json")
 
 
 async def while_connected(request: Request, work: Awaitable[Result]) -> Result:

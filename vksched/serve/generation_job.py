@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ..generation.completion import CompletionRequest, CompletionStream
+from ..generation.stop_matcher import StopMatcher
 from .api_error import ApiError
-from .constraints import GrammarConstraint
 from .limits import ServerLimits
 from .model_service import ModelService
 from .reasoning_constraint import AnswerConstraint
-from .sampling_of import sampling_of, seed_of
+from .sampling_of import MASK, sampling_of, seed_of
 from .schemas.sampling_fields import SamplingFields
+from .server_state import ServerState
 from .text_assembler import TextAssembler
+
+Answer = tuple[CompletionStream, TextAssembler]
+Compile = Callable[[], AnswerConstraint]
 
 
 @dataclass(frozen=True)
 class GenerationJob:
     """The requests of one HTTP request: each prompt, `n` times.
 
-    prompts: tokens. max_tokens: None generates until the context is full. continues: the answer
-    continues the text of the prompt. cache_key: the name of the client's key. has_markers: the text
-    of answers includes the names of control tokens, which mark parts of it.
+    prompts: tokens. grammar: compiles the constraint of answers. max_tokens: None generates until
+    the context is full. continues: the answer continues the text of the prompt. cache_key: the name
+    of the client's key. has_markers: the text of answers includes the names of control tokens,
+    which mark parts of it.
     """
 
     body: SamplingFields
     prompts: Sequence[Sequence[int]]
-    constraint: AnswerConstraint | None
+    grammar: Compile | None
     max_tokens: int | None
     logprobs: int | None
     prompt_logprobs: int | None
@@ -48,13 +54,21 @@ class GenerationJob:
                 "n",
             )
 
-    def start(self, service: ModelService) -> list[tuple[CompletionStream, TextAssembler]]:
+    def start(self, service: ModelService, constraint: AnswerConstraint | None) -> list[Answer]:
         """Submit all requests, and return the stream and the assembler of each answer; cancel them
         all if one is refused.
 
-        The choice with index i of a prompt uses the seed `seed` + i.
+        The choice with index i of a prompt uses the seed `seed` + i. Building the requests may take
+        a second, so that a thread calls this.
         """
-        requests = self._requests(service)
+        requests = self._requests(service, constraint)
+        stops = StopMatcher(self.body.stops())
+        assemblers = [
+            TextAssembler(
+                service.tokenizer, stops.copy(), self._before(each), special=self.has_markers
+            )
+            for each in requests
+        ]
         streams = []
         try:
             for request in requests:
@@ -63,42 +77,61 @@ class GenerationJob:
             for stream in streams:
                 stream.close()
             raise
-        stops, tokenizer = self.body.stops(), service.tokenizer
-        return [
-            (s, TextAssembler(tokenizer, stops, self._before(r), special=self.has_markers))
-            for s, r in zip(streams, requests, strict=True)
-        ]
+        return list(zip(streams, assemblers, strict=True))
 
     def _before(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the tokens that the text of an answer continues."""
         return request.prompt if self.continues else ()
 
-    def _requests(self, service: ModelService) -> list[CompletionRequest]:
+    def _requests(
+        self, service: ModelService, constraint: AnswerConstraint | None
+    ) -> list[CompletionRequest]:
         seed, length = seed_of(self.body), service.engine.length
+        sampling = sampling_of(self.body, service.vocabulary, seed)
         requests = []
         for prompt in self.prompts:
             for index in range(self.body.n or 1):
                 request = CompletionRequest(
                     prompt=tuple(prompt),
                     max_tokens=length if self.max_tokens is None else self.max_tokens,
-                    sampling=sampling_of(self.body, service.vocabulary, seed + index),
+                    sampling=replace(sampling, seed=(seed + index) & MASK),
                     ends=frozenset() if self.body.ignore_eos else None,
                     logprobs=self.logprobs,
                     prompt_logprobs=self.prompt_logprobs,
-                    constraint=self.constraint and self.constraint.copy(),
+                    constraint=constraint and constraint.copy(),
                     cache_key=self.cache_key,
                 )
                 requests.append(request)
         return requests
 
 
-def constraint_of(body: SamplingFields, service: ModelService) -> GrammarConstraint | None:
-    """Return the constraint of `response_format`, `json_schema` or `grammar`; None without them.
+async def start_job(job: GenerationJob, state: ServerState) -> list[Answer]:
+    """Compile the grammar of a job, and submit its requests; see `GenerationJob.start`.
+
+    Raises
+    ------
+    GrammarError
+        The schema or grammar cannot be enforced.
+    """
+    constraint = None
+    if job.grammar is not None:
+        constraint = await state.grammar_workers.call(job.grammar)
+    return await state.answer_workers.call(job.start, state.service, constraint, dropped=_close)
+
+
+def _close(answers: Sequence[Answer]) -> None:
+    for stream, _ in answers:
+        stream.close()
+
+
+def grammar_of(body: SamplingFields, service: ModelService) -> Compile | None:
+    """Return the function that compiles `response_format`, `json_schema` or `grammar`; None without
+    them.
 
     Raises
     ------
     ApiError
-        Several are present, or the schema or grammar cannot be enforced.
+        Several are present.
     """
     form = body.response_format
     values = {
@@ -110,13 +143,13 @@ def constraint_of(body: SamplingFields, service: ModelService) -> GrammarConstra
     if len(names) > 1:
         raise ApiError(f"[{names[1]}] expected either {' or '.join(names)}, got both", names[1])
     if body.grammar is not None:
-        return service.grammars.from_text(body.grammar, "grammar")
+        return partial(service.grammars.from_text, body.grammar, "grammar")
     if body.json_schema is not None:
-        return service.grammars.from_schema(body.json_schema, "json_schema")
+        return partial(service.grammars.from_schema, body.json_schema, "json_schema")
     if names and form is not None:
         wanted = form.wanted_schema()
         schema = {"type": "object"} if wanted is None else wanted
-        return service.grammars.from_schema(schema, "response_format")
+        return partial(service.grammars.from_schema, schema, "response_format")
     return None
 
 

@@ -71,13 +71,21 @@ class ModelService:
             )
         return self._engine
 
+    @property
+    def context(self) -> int:
+        """The maximum number of tokens of a text."""
+        lengths = [0 if self._engine is None else self._engine.length]
+        lengths += [0 if self.embedder is None else self.embedder.ctx]
+        return max(lengths)
+
     @cached_property
     def vocabulary(self) -> int:
         """The number of tokens that the model has logits for."""
         return self.model.hyper.vocabulary
 
     def close(self) -> None:
-        """Cancel all requests and free the KV cache."""
+        """Cancel all requests, free the KV cache, and end child processes."""
+        self.grammars.close()
         if self._engine is not None:
             self._engine.close()
         if self.embedder is not None:
@@ -100,6 +108,7 @@ class ModelService:
         special token that texts begin with is added unless the text begins with its name.
         """
         if isinstance(prompt, str):
+            self.check_size(prompt, param)
             bos = self.tokenizer.role("bos")
             names = self.tokenizer.vocabulary.tokens
             begun = bos is not None and prompt.startswith(names[bos])
@@ -131,11 +140,12 @@ class ModelService:
         """Raise ApiError if a text has too many bytes to fit into the context, whatever its tokens
         are.
         """
-        most = self.engine.length * self._longest_token
+        length = self.context
+        most = length * self._longest_token
         if len(text) > most:
             raise ApiError(
                 f"[{param}] expected a text of at most {most} characters, which fit into "
-                f"{self.engine.length} tokens, got {len(text)}",
+                f"{length} tokens, got {len(text)}",
                 param,
                 code="context_length_exceeded",
             )

@@ -18,6 +18,10 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 class AnswerConstraint(TokenConstraint, Protocol):
     """A constraint that can be copied for several answers."""
 
+    @property
+    def param(self) -> str | None:
+        """The field of the request that the constraint comes from."""
+
     def copy(self) -> AnswerConstraint:
         """Return a constraint of another answer in the same state."""
 
@@ -102,6 +106,11 @@ class ReasoningConstraint:
         other = ReasoningConstraint(self._inner.copy(), self._end)
         other._begun = self._begun
         return other
+
+    @property
+    def param(self) -> str | None:
+        """The field of the request that the inner constraint comes from."""
+        return self._inner.param
 
     @property
     def is_finished(self) -> bool:

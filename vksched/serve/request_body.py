@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -19,45 +21,77 @@ _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
-async def read_body(request: Request, limits: ServerLimits) -> bytes:
-    """Return the body of a request.
+class BodyBudget:
+    """Bounds the bytes of all bodies that are in memory until they are parsed.
 
-    Raises
-    ------
-    ApiError
-        The body is too large, or arrives too slowly.
+    Parameters
+    ----------
+    most_bytes
+        The maximum of their sum. A body counts with the bytes that have arrived.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.used_bytes = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request, limits: ServerLimits) -> AsyncIterator[bytearray]:
+        """Yield the body of a request, which counts until the end of the context.
+
+        Raises
+        ------
+        ApiError
+            The body is too large, or arrives too slowly, or all bodies together are too large.
+        """
+        data = bytearray()
+        try:
+            await self._receive(request, limits, data)
+            yield data
+        finally:
+            self.used_bytes -= len(data)
+
+    async def _receive(self, request: Request, limits: ServerLimits, data: bytearray) -> None:
+        try:
+            await asyncio.wait_for(
+                self._append_parts(request, limits.body_bytes, data), limits.body_timeout_s
+            )
+        except asyncio.TimeoutError:
+            raise ApiError(
+                f"[serve] expected the body within {limits.body_timeout_s:g} s", status=408
+            ) from None
+        except ClientDisconnect:
+            raise ApiError("[serve] the client left", status=499) from None
+
+    async def _append_parts(self, request: Request, most: int, data: bytearray) -> None:
+        def refuse(size: int) -> ApiError:
+            return ApiError(
+                f"[serve] expected a body of at most {most} bytes, got {size} or more", status=413
+            )
+
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > most:
+            raise refuse(int(length[:20]))
+        async for part in request.stream():
+            if len(data) + len(part) > most:
+                raise refuse(len(data) + len(part))
+            if self.used_bytes + len(part) > self.most_bytes:
+                raise ApiError(
+                    f"[serve] expected at most {self.most_bytes} bytes of all requests that are "
+                    "being read, got more; try again later",
+                    status=503,
+                    code="overloaded",
+                    retry_after_s=1,
+                )
+            data += part
+            self.used_bytes += len(part)
+
+
+def parse_json(data: bytes | bytearray) -> dict[str, Any]:
+    """Return a JSON object. The parser bounds the depth, and takes no NaN or infinity. It caches no
+    strings, which would double its time for many different ones.
     """
     try:
-        return await asyncio.wait_for(_read(request, limits.body_bytes), limits.body_timeout_s)
-    except asyncio.TimeoutError:
-        raise ApiError(
-            f"[serve] expected the body within {limits.body_timeout_s:g} s", status=408
-        ) from None
-    except ClientDisconnect:
-        raise ApiError("[serve] the client left", status=499) from None
-
-
-async def _read(request: Request, most: int) -> bytes:
-    def refuse(size: int) -> ApiError:
-        return ApiError(
-            f"[serve] expected a body of at most {most} bytes, got {size} or more", status=413
-        )
-
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > most:
-        raise refuse(int(length[:20]))
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > most:
-            raise refuse(len(data))
-    return bytes(data)
-
-
-def parse_json(data: bytes) -> dict[str, Any]:
-    """Return a JSON object. The parser bounds the depth, and takes no NaN or infinity."""
-    try:
-        value = from_json(data, allow_inf_nan=False)
+        value = from_json(data, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         text = str(error)
         raise ApiError(f"[serve] expected a body of JSON, got an error in it: {text}") from None
@@ -66,7 +100,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_body(schema: type[Schema], data: bytes) -> Schema:
+def parse_body(schema: type[Schema], data: bytes | bytearray) -> Schema:
     """Return the request in a body.
 
     Raises

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
 
 from .device_activity import DeviceActivityReader
-from .limits import ServerLimits, Workers
+from .limits import ServerLimits
 from .metrics import ServerMetrics
 from .model_service import ModelService
-from .request_body import parse_body, read_body
+from .request_body import BodyBudget, parse_body
+from .workers import Workers
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -21,22 +22,43 @@ Schema = TypeVar("Schema", bound=BaseModel)
 class ServerState:
     """The model, the limits and the threads of an application.
 
-    workers: for templates, tokens and grammars. embedding_worker: one thread that runs the
-    embedder.
+    parsers: for bodies. workers: for templates and tokens. grammar_workers: for schemas and
+    grammars, which may use all of their time limit. answer_workers: for the beginning and the
+    bodies of answers. embedding_worker: one thread that runs the embedder.
     """
 
     service: ModelService
     limits: ServerLimits
-    workers: Workers
-    embedding_worker: Workers
     metrics: ServerMetrics
     activity: DeviceActivityReader
+    parsers: Workers = field(init=False)
+    workers: Workers = field(init=False)
+    grammar_workers: Workers = field(init=False)
+    answer_workers: Workers = field(init=False)
+    embedding_worker: Workers = field(init=False)
+    bodies: BodyBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.parsers = Workers(2, limits.work_timeout_s)
+        self.workers = Workers(4, limits.work_timeout_s)
+        self.grammar_workers = Workers(2, limits.work_timeout_s)
+        self.answer_workers = Workers(2, None, limits.connections)
+        self.embedding_worker = Workers(1, None)
+        self.bodies = BodyBudget(limits.all_bodies_bytes)
+        self.service.grammars.seconds = limits.grammar_timeout_s
 
     def close(self) -> None:
         """Cancel all requests, and end the threads."""
         self.service.close()
-        self.workers.close()
-        self.embedding_worker.close()
+        for workers in (
+            self.parsers,
+            self.workers,
+            self.grammar_workers,
+            self.answer_workers,
+            self.embedding_worker,
+        ):
+            workers.close()
 
 
 def state_of(request: Request) -> ServerState:
@@ -53,5 +75,5 @@ def cache_key_of(request: Request) -> str:
 async def body_of(request: Request, schema: type[Schema]) -> Schema:
     """Return the validated body of a request."""
     state = state_of(request)
-    data = await read_body(request, state.limits)
-    return await state.workers.call(parse_body, schema, data)
+    async with state.bodies.read(request, state.limits) as data:
+        return await state.parsers.call(parse_body, schema, data)

@@ -33,7 +33,7 @@ class TextAssembler:
     Parameters
     ----------
     stops
-        The stop strings; they are not a part of the answer.
+        A matcher of the stop strings, which are not a part of the answer. It belongs to this text.
     before
         The tokens before the answer if it continues a text, which decides on leading spaces.
     special
@@ -43,7 +43,7 @@ class TextAssembler:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        stops: Sequence[str] = (),
+        stops: StopMatcher,
         before: Sequence[int] = (),
         *,
         special: bool = False,
@@ -51,7 +51,7 @@ class TextAssembler:
         self._decoder = StreamDecoder(tokenizer, special=special)
         for token in before:
             self._decoder.add(token)
-        self._matcher = StopMatcher(stops)
+        self._matcher = stops
         self._decoded = self._emitted = 0
         """The numbers of characters until now."""
         self._waiting: deque[tuple[TokenOutput, int]] = deque()

@@ -52,7 +52,9 @@ def tool_constraint(
     Raises
     ------
     ApiError
-        The format is no JSON, or the schema of a tool cannot be enforced.
+        The format is no JSON.
+    GrammarError
+        The schema of a tool cannot be enforced.
     """
     name = call_format.name
     if name not in JSON_FORMATS:
@@ -78,8 +80,7 @@ def tool_constraint(
         f"call: {' '.join(filter(None, parts))}",
         f"json: %json {json.dumps(call)}",
     ]
-    grammar = service.grammars.lark("\n".join(lines))
-    return service.grammars.from_grammar(grammar, "tools", "JSON schema")
+    return service.grammars.from_lark("\n".join(lines), "tools", "JSON schema")
 
 
 def _calls_schema(

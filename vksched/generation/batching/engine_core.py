@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...common.errors import EngineError, StateLost, VkschedError
+from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
 from ..completion import CompletionRequest
 from ..logprobs import token_logprobs
 from ..step_runner import Logits, StepRunner
@@ -230,7 +230,7 @@ class EngineCore:
             state.logits = None
             self._continue(slot, state, logits)
         elif self._clock() - state.mask_s > self._mask_timeout_s:
-            error = VkschedError(
+            error = GrammarError(
                 f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; try "
                 "a simpler grammar or schema"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, TypeGuard
@@ -34,6 +35,17 @@ def is_conversation(prompt: object) -> TypeGuard[Sequence[Mapping[str, object]]]
         and len(prompt) > 0
         and all(isinstance(each, Mapping) for each in prompt)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedConversation:
+    """The text that a chat template returned. mark: the character that prevents that names of
+    control tokens in messages are parsed. has_bos: the text has the token that texts begin with.
+    """
+
+    text: str
+    mark: str
+    has_bos: bool
 
 
 class PromptEncoder:
@@ -90,6 +102,26 @@ class PromptEncoder:
         Only text of the template becomes control tokens. Names of control tokens in messages and
         tools are encoded as text. For the parameters see `ConversationRenderer.render`.
         """
+        return self.encode_rendered(
+            self.render_conversation(
+                messages,
+                tools=tools,
+                tool_choice=tool_choice,
+                add_generation_prompt=add_generation_prompt,
+                variables=variables,
+            )
+        )
+
+    def render_conversation(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: object = None,
+        tool_choice: object = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> RenderedConversation:
+        """Return the text of a conversation for `encode_rendered`."""
         marker = self._shield.marker([messages, tools, variables], self._model.chat_template.source)
         text = self.renderer.render(
             messages,
@@ -101,8 +133,12 @@ class PromptEncoder:
         )
         bos = self._tokenizer.role("bos")
         begun = bos is not None and text.startswith(self._tokenizer.vocabulary.tokens[bos])
+        return RenderedConversation(marker.unescape(text), marker.mark, begun)
+
+    def encode_rendered(self, rendered: RenderedConversation) -> list[int]:
+        """Return the tokens of a rendered conversation."""
         return self._tokenizer.encode(
-            marker.unescape(text), special=True, bos=not begun, mark=marker.mark
+            rendered.text, special=True, bos=not rendered.has_bos, mark=rendered.mark
         )
 
     def answer_parser(self, prompt: Sequence[int], tools: object = None) -> Parser:

@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...generation.completion import TokenOutput
 from ..answer_body import FINISH_REASONS, AnswerHeader, UsageCounter, chat_logprobs
 from ..answer_stream import AnswerStreams
 from ..chat_job import ChatJob, chat_job
-from ..event_stream import event_response, while_connected
-from ..message_assembler import MessageAssembler
+from ..event_stream import event_response, json_response, to_json, while_connected
+from ..generation_job import start_job
+from ..message_assembler import MessageAssembler, MessagePiece
 from ..message_deltas import Delta, joined
-from ..model_service import ModelService
 from ..schemas.chat import ChatRequest
-from ..server_state import body_of, cache_key_of, state_of
+from ..server_state import ServerState, body_of, cache_key_of, state_of
 
 
 async def chat_completions(request: Request) -> Response:
@@ -28,31 +28,38 @@ async def chat_completions(request: Request) -> Response:
     job = await state.workers.call(
         chat_job, body, state.service, cache_key_of(request), state.limits
     )
-    answer = _ChatAnswer(body, job, state.service)
+    answers = await start_job(job.generation, state)
+    streams = AnswerStreams(
+        [
+            (stream, MessageAssembler(assembler, parser))
+            for (stream, assembler), parser in zip(answers, job.parsers, strict=True)
+        ]
+    )
+    answer = _ChatAnswer(body, job, state, streams)
     if body.stream:
         return event_response(answer.chunks(), state.limits)
-    return JSONResponse(await while_connected(request, answer.whole()))
+    return json_response(await while_connected(request, answer.whole()))
 
 
 class _ChatAnswer:
     """The answer of a chat completion, whole or in chunks."""
 
-    def __init__(self, body: ChatRequest, job: ChatJob, service: ModelService) -> None:
+    def __init__(
+        self,
+        body: ChatRequest,
+        job: ChatJob,
+        state: ServerState,
+        streams: AnswerStreams[MessagePiece],
+    ) -> None:
         self._body = body
-        self._service = service
+        self._service = state.service
+        self._workers = state.answer_workers
+        self._streams = streams
         self._choices = job.generation.choices
-        parsers = [job.parser() for _ in range(self._choices)]
-        answers = job.generation.start(service)
-        self._streams = AnswerStreams(
-            [
-                (stream, MessageAssembler(assembler, parser))
-                for (stream, assembler), parser in zip(answers, parsers, strict=True)
-            ]
-        )
-        self._usage = UsageCounter(job.generation.prompts, job.generation.choices)
+        self._usage = UsageCounter(job.generation.prompts, self._choices)
 
-    async def whole(self) -> dict[str, Any]:
-        """Return the body once all choices have ended."""
+    async def whole(self) -> str:
+        """Return the body as JSON once all choices have ended."""
         deltas: list[list[Delta]] = [[] for _ in range(self._choices)]
         outputs: list[list[TokenOutput]] = [[] for _ in range(self._choices)]
         reasons = [""] * self._choices
@@ -61,6 +68,11 @@ class _ChatAnswer:
             outputs[index] += piece.outputs
             reasons[index] = piece.finish_reason
             self._usage.add(piece)
+        return await self._workers.call(self._whole_body, deltas, outputs, reasons)
+
+    def _whole_body(
+        self, deltas: list[list[Delta]], outputs: list[list[TokenOutput]], reasons: list[str]
+    ) -> str:
         header = AnswerHeader("chat.completion", "chatcmpl", self._service.name)
         choices = [
             {
@@ -71,7 +83,7 @@ class _ChatAnswer:
             }
             for index in range(self._choices)
         ]
-        return header.body(choices, usage=self._usage.body(self._streams.streams))
+        return to_json(header.body(choices, usage=self._usage.body(self._streams.streams)))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""

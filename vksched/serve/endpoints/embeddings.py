@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...common.dtypes import NDArray
 from ...generation.embedder import Embedder
 from ..api_error import ApiError
-from ..event_stream import while_connected
+from ..event_stream import json_response, to_json, while_connected
 from ..schemas.text import EmbeddingRequest, RerankRequest, listed
-from ..server_state import body_of, state_of
+from ..server_state import ServerState, body_of, state_of
 
 MAX_TEXTS = 2048
 
@@ -33,19 +35,38 @@ async def embeddings(request: Request) -> Response:
         )
     if len(texts) > MAX_TEXTS:
         raise ApiError(f"[input] expected at most {MAX_TEXTS} texts, got {len(texts)}", "input")
-    tokens = await state.workers.call(_tokens, embedder, texts)
-    vectors = await while_connected(
-        request, state.embedding_worker.call(embedder.embed_tokens, tokens)
+    tokens = await state.workers.call(_tokens, state, embedder, texts)
+    vectors = await while_connected(request, _vectors(state, embedder, tokens))
+    return json_response(
+        await state.answer_workers.call(_body, body, state.service.name, tokens, vectors)
     )
+
+
+async def _vectors(
+    state: ServerState, embedder: Embedder, tokens: Sequence[Sequence[int]]
+) -> NDArray:
+    """Return the vectors of texts. Each batch is a call of its own, so that requests take turns,
+    and a client that leaves ends its work.
+    """
+    vectors = np.empty((len(tokens), embedder.width), np.float32)
+    for batch in embedder.batches(tokens):
+        vectors[batch] = await state.embedding_worker.call(
+            embedder.embed_tokens, [tokens[at] for at in batch]
+        )
+    return vectors
+
+
+def _body(
+    body: EmbeddingRequest, name: str, tokens: Sequence[Sequence[int]], vectors: NDArray
+) -> str:
+    """Return the answer as JSON."""
     count = sum(map(len, tokens))
     data = [
         {"object": "embedding", "index": index, "embedding": _encoded(row, body.encoding_format)}
         for index, row in enumerate(vectors)
     ]
     usage = {"prompt_tokens": count, "total_tokens": count}
-    return JSONResponse(
-        {"object": "list", "data": data, "model": state.service.name, "usage": usage}
-    )
+    return to_json({"object": "list", "data": data, "model": name, "usage": usage})
 
 
 async def rerank(request: Request) -> Response:
@@ -70,10 +91,15 @@ def _embedder(embedder: Embedder | None, name: str) -> Embedder:
     return embedder
 
 
-def _tokens(embedder: Embedder, texts: list[str] | list[list[int]]) -> list[list[int]]:
+def _tokens(
+    state: ServerState, embedder: Embedder, texts: list[str] | list[list[int]]
+) -> list[list[int]]:
     """Return the tokens of texts; raise ApiError for one without tokens, or with too many."""
-    out = []
+    out: list[list[int]] = []
+    left = state.limits.embedding_tokens
     for text in texts:
+        if isinstance(text, str):
+            state.service.check_size(text, "input")
         tokens = embedder.encode(text) if isinstance(text, str) else text
         if not 0 < len(tokens) <= embedder.ctx:
             raise ApiError(
@@ -87,6 +113,13 @@ def _tokens(embedder: Embedder, texts: list[str] | list[list[int]]) -> list[list
                 "input",
             )
         out.append(tokens)
+        left -= len(tokens)
+        if left < 0:
+            raise ApiError(
+                f"[input] expected texts of at most {state.limits.embedding_tokens} tokens "
+                "together, got more; try several requests",
+                "input",
+            )
     return out
 
 

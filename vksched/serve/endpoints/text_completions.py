@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ...generation.completion import TokenLogprobs, TokenOutput
 from ..answer_body import FINISH_REASONS, AnswerHeader, TextLogprobs, UsageCounter
 from ..answer_stream import AnswerStreams
 from ..api_error import ApiError
-from ..event_stream import event_response, while_connected
-from ..generation_job import GenerationJob, constraint_of, max_tokens_of
+from ..event_stream import event_response, json_response, to_json, while_connected
+from ..generation_job import GenerationJob, grammar_of, max_tokens_of, start_job
 from ..model_service import ModelService
 from ..schemas.text import CompletionBody
-from ..server_state import body_of, cache_key_of, state_of
+from ..server_state import ServerState, body_of, cache_key_of, state_of
 from ..text_assembler import Piece
 
 DEFAULT_TOKENS = 16
@@ -38,22 +38,18 @@ async def completions(request: Request) -> Response:
             "prompt" if len(prompts) > 1 else "n",
         )
     job = await state.workers.call(_job, body, service, cache_key_of(request))
-    answer = _TextAnswer(body, job, service, AnswerStreams(job.start(service)))
+    streams = AnswerStreams(await start_job(job, state))
+    answer = _TextAnswer(body, job, state, streams)
     if body.stream:
         return event_response(answer.chunks(), state.limits)
-    return JSONResponse(await while_connected(request, answer.whole()))
+    return json_response(await while_connected(request, answer.whole()))
 
 
 def _job(body: CompletionBody, service: ModelService, cache_key: str) -> GenerationJob:
-    prompts = []
-    for prompt in body.prompts():
-        if isinstance(prompt, str):
-            service.check_size(prompt, "prompt")
-        prompts.append(service.prompt_of(prompt, "prompt"))
     return GenerationJob(
         body=body,
-        prompts=prompts,
-        constraint=constraint_of(body, service),
+        prompts=[service.prompt_of(prompt, "prompt") for prompt in body.prompts()],
+        grammar=grammar_of(body, service),
         max_tokens=max_tokens_of(body, DEFAULT_TOKENS),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
@@ -81,11 +77,13 @@ class _TextAnswer:
         self,
         body: CompletionBody,
         job: GenerationJob,
-        service: ModelService,
+        state: ServerState,
         streams: AnswerStreams[Piece],
     ) -> None:
+        service = state.service
         self._body = body
         self._service = service
+        self._workers = state.answer_workers
         self._streams = streams
         n = body.n or 1
         self._choices = [
@@ -95,19 +93,23 @@ class _TextAnswer:
         self._header = AnswerHeader("text_completion", "cmpl", service.name)
         self._usage = UsageCounter(job.prompts, n)
 
-    async def whole(self) -> dict[str, Any]:
-        """Return the body once all choices have ended."""
+    async def whole(self) -> str:
+        """Return the body as JSON once all choices have ended."""
         async for index, piece in self._streams.pieces():
             choice = self._choices[index]
             choice.text += piece.text
             choice.outputs += piece.outputs
             choice.finish_reason = piece.finish_reason
             self._usage.add(piece)
+        return await self._workers.call(self._whole_body)
+
+    def _whole_body(self) -> str:
         choices = [
             self._part(index, Piece(each.text, tuple(each.outputs), each.finish_reason))
             for index, each in enumerate(self._choices)
         ]
-        return self._header.body(choices, usage=self._usage.body(self._streams.streams))
+        usage = self._usage.body(self._streams.streams)
+        return to_json(self._header.body(choices, usage=usage))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the chunks of a stream."""
@@ -116,7 +118,11 @@ class _TextAnswer:
         more: dict[str, Any] = {"usage": None} if with_usage else {}
         async for index, piece in self._streams.pieces():
             self._usage.add(piece)
-            yield self._header.body([self._part(index, piece)], **more)
+            if self._body.echo and not self._choices[index].is_echoed:
+                part = await self._workers.call(self._part, index, piece)
+            else:
+                part = self._part(index, piece)
+            yield self._header.body([part], **more)
         if with_usage:
             yield self._header.body([], usage=self._usage.body(self._streams.streams))
 

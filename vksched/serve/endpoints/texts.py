@@ -36,6 +36,7 @@ async def apply_template(request: Request) -> Response:
 
 
 def _tokenized(body: TokenizeRequest, service: ModelService) -> list[Any]:
+    service.check_size(body.content, "content")
     tokens = service.tokenizer.encode(
         body.content, special=body.parse_special is not False, bos=bool(body.add_special)
     )

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from reprlib import repr as shortened
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
+from ..api_error import ApiError
 from .unsupported import refuse_unsupported
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
 MAX_STOPS = 16
+StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
 MAX_BIASES = 10_000
 MAX_ALTERNATIVES = 20
+MAX_BIAS = 100
+
+
+def _checked_bias(value: object) -> object:
+    """Return a logit bias. The first wrong value is the error: one error for each of many values
+    would take seconds.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object of tokens and numbers, got {shortened(value)}")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"expected at most {MAX_BIASES} tokens, got {len(value)}")
+    for token, bias in value.items():
+        is_number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
+        if not (is_number and -MAX_BIAS <= bias <= MAX_BIAS):
+            param = f"logit_bias.{token[:40]}"
+            raise ApiError(
+                f"[{param}] expected numbers from -{MAX_BIAS} to {MAX_BIAS}, got {shortened(bias)}",
+                param,
+            )
+    return value
 
 
 class Body(BaseModel):
@@ -63,7 +85,7 @@ class SamplingFields(Body):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     n_predict: Annotated[int, Field(ge=-1)] | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopText | StopTexts | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
@@ -74,7 +96,7 @@ class SamplingFields(Body):
     repeat_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     repeat_last_n: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[str, float], PlainValidator(_checked_bias)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None

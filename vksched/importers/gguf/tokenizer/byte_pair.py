@@ -28,6 +28,10 @@ def _letters() -> dict[str, int]:
 
 
 LETTERS = _letters()
+LONG = 1 << 14
+"""The number of characters from which a text is encoded as a batch, for which the library releases
+the interpreter lock.
+"""
 
 
 def find_pre(fields: Fields, model: str) -> PreTokenizer:
@@ -73,7 +77,10 @@ class BytePair:
         return bytes(LETTERS[each] for each in text) if known else text.encode("utf-8", "replace")
 
     def _run(self, text: str) -> list[int]:
-        return list(self._library.encode(text, add_special_tokens=False).ids)
+        if len(text) < LONG:
+            return list(self._library.encode(text, add_special_tokens=False).ids)
+        (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
 
 
 def _pairs(lines: list[str]) -> list[tuple[str, str]] | None:

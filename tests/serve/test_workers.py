@@ -1,0 +1,128 @@
+"""`Workers`: limits of calls and of their queue, callers that leave, and the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
+
+from vksched.serve.api_error import ApiError
+from vksched.serve.workers import Workers
+
+
+class Gate:
+    """A function that blocks until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.calls = 0
+
+    def __call__(self, result: str) -> str:
+        self.calls += 1
+        self.begun.set()
+        self.may_end.wait(20)
+        return result
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.may_end.set()
+
+
+async def reached(event: threading.Event) -> None:
+    while not event.is_set():
+        await asyncio.sleep(0.001)
+
+
+def test_results_and_errors_are_those_of_the_function() -> None:
+    async def run() -> None:
+        workers = Workers(2, 20)
+        assert await asyncio.gather(*(workers.call(pow, 2, n) for n in range(5))) == [
+            *(1, 2, 4, 8, 16)
+        ]
+        with pytest.raises(ZeroDivisionError):
+            await workers.call(divmod, 1, 0)
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_call_is_an_error_of_its_caller_and_a_long_queue_is_none(gate: Gate) -> None:
+    async def run() -> None:
+        workers = Workers(1, 0.1)
+        first = asyncio.ensure_future(workers.call(gate, "first"))
+        await reached(gate.begun)
+        with pytest.raises(ApiError) as queue:
+            await workers.call(gate, "second")
+        assert (queue.value.status, queue.value.code) == (503, "overloaded")
+        assert queue.value.headers()["Retry-After"] == "1"
+        with pytest.raises(ApiError) as late:
+            await first
+        assert (late.value.status, late.value.code) == (503, "timeout")
+        assert late.value.headers()["Retry-After"] == "1"
+        gate.may_end.set()
+        assert await workers.call(str, 5) == "5"
+        assert gate.calls == 1  # the second call never begins
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_a_result_that_nobody_waits_for_is_dropped(gate: Gate) -> None:
+    async def run() -> None:
+        workers = Workers(1, None)
+        dropped: list[str] = []
+        first = asyncio.ensure_future(workers.call(gate, "first", dropped=dropped.append))
+        second = asyncio.ensure_future(workers.call(gate, "second", dropped=dropped.append))
+        await reached(gate.begun)
+        first.cancel()
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        gate.may_end.set()
+        assert await workers.call(gate, "third", dropped=dropped.append) == "third"
+        assert dropped == ["first"] and gate.calls == 2
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_waiting_calls_are_bounded(gate: Gate) -> None:
+    async def run() -> None:
+        workers = Workers(1, None, waiting=1)
+        calls = [asyncio.ensure_future(workers.call(gate, "")) for _ in range(2)]
+        await reached(gate.begun)
+        with pytest.raises(ApiError, match="too many requests"):
+            await workers.call(gate, "")
+        gate.may_end.set()
+        await asyncio.gather(*calls)
+        assert await workers.call(str, 5) == "5"
+        workers.close()
+
+    asyncio.run(run())
+
+
+def test_the_process_ends_although_a_call_goes_on() -> None:
+    program = """
+import asyncio, threading
+from vksched.serve.workers import Workers
+
+async def run():
+    workers = Workers(1, 0.1)
+    try:
+        await workers.call(threading.Event().wait)
+    except Exception as error:
+        print(error.code)
+    workers.close()
+
+asyncio.run(run())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.stdout.split() == [b"timeout"] and done.returncode == 0

@@ -1,0 +1,201 @@
+"""Workers: a few threads for work that must not block the event loop.
+
+    event loop --call(encode, text)--> queue --> thread --result, or ApiError after a limit--> loop
+
+The time limit of a call begins when a thread begins it. The time in the queue has a limit, too.
+Calls whose caller has gone before they begin are skipped. The threads are daemons, so that the
+process can exit although a call goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from .api_error import ApiError
+
+Result = TypeVar("Result")
+
+
+class Workers:
+    """Threads that call functions, each call with a time limit.
+
+    A thread cannot be interrupted: one that exceeds the limit goes on, and its result is dropped.
+    The number of waiting calls is bounded, so they cannot accumulate.
+
+    Parameters
+    ----------
+    threads
+        The number of threads.
+    limit_s
+        The time limit of a call, and of its time in the queue; None sets none.
+    waiting
+        The maximum number of calls in the queue.
+    """
+
+    def __init__(self, threads: int, limit_s: float | None, waiting: int = 64) -> None:
+        self._limit_s = limit_s
+        self._most = threads + waiting
+        self._threads = threads
+        self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        self._waiting = 0
+        """The number of calls that have not ended; only the event loop changes it."""
+        self._lock = threading.Lock()
+        self._started = 0
+        self._is_closed = False
+
+    async def call(
+        self,
+        function: Callable[..., Result],
+        *args: object,
+        dropped: Callable[[Result], object] | None = None,
+    ) -> Result:
+        """Return the result of a function, called in a thread.
+
+        Parameters
+        ----------
+        dropped
+            Called with the result in the thread if nobody waits for it any more.
+
+        Raises
+        ------
+        ApiError
+            A limit is exceeded, or too many calls wait.
+        """
+        if self._waiting >= self._most or self._is_closed:
+            raise _overloaded()
+        self._waiting += 1
+        call = _Call(self, function, args, dropped)
+        self._calls.put(call)  # type: ignore[arg-type]
+        self._start_thread()
+        try:
+            await asyncio.wait_for(asyncio.shield(call.begun), self._limit_s)
+        except asyncio.TimeoutError:
+            if call.cancel():
+                raise _overloaded() from None
+        except BaseException:
+            call.leave()
+            raise
+        try:
+            return await asyncio.wait_for(asyncio.shield(call.ended), self._limit_s)
+        except asyncio.TimeoutError:
+            call.leave()
+            raise ApiError(
+                f"[serve] expected the prompt, template and grammar to be read within "
+                f"{self._limit_s:g} s; try shorter ones, or again later",
+                status=503,
+                code="timeout",
+                retry_after_s=self._limit_s,
+            ) from None
+        except asyncio.CancelledError:
+            call.leave()
+            raise
+
+    def end_call(self) -> None:
+        """Count a call that has ended."""
+        self._waiting -= 1
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._started < self._threads:
+                self._started += 1
+                threading.Thread(target=self._run, name="vksched-serve", daemon=True).start()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.run()
+            del call
+
+    def close(self) -> None:
+        """End the threads once their calls have ended; calls in the queue are dropped."""
+        self._is_closed = True
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+
+class _Call(Generic[Result]):
+    """A call of a function. begun, ended: futures of the event loop."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        function: Callable[..., Result],
+        args: tuple[object, ...],
+        dropped: Callable[[Result], object] | None,
+    ) -> None:
+        self._workers = workers
+        self._function, self._args, self._dropped = function, args, dropped
+        self._loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[Result] = self._loop.create_future()
+        self._lock = threading.Lock()
+        self._has_begun = self._is_left = self._has_ended = False
+
+    def cancel(self) -> bool:
+        """Return True if the call has not begun, and never will."""
+        with self._lock:
+            self._is_left = not self._has_begun
+            return self._is_left
+
+    def leave(self) -> None:
+        """Drop the result."""
+        with self._lock:
+            self._is_left = True
+            if self._has_ended:
+                self._drop_result()
+
+    def run(self) -> None:
+        """Call the function, unless nobody waits for it."""
+        with self._lock:
+            self._has_begun = not self._is_left
+        if not self._has_begun:
+            self._post(self._workers.end_call)
+            return
+        self._post(_set, self.begun, None)
+        result, error = None, None
+        try:
+            result = self._function(*self._args)
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._has_ended, self._result, self._failed = True, result, error is not None
+            if self._is_left:
+                self._drop_result()
+        if error is None:
+            self._post(_set, self.ended, result)
+        else:
+            self._post(_fail, self.ended, error)
+        self._post(self._workers.end_call)
+
+    def _drop_result(self) -> None:
+        if self._dropped is not None and not self._failed:
+            self._dropped(self._result)  # type: ignore[arg-type]
+            self._dropped = None
+
+    def _post(self, function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _set(future: asyncio.Future[object], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[object], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # its caller may have gone
+
+
+def _overloaded() -> ApiError:
+    return ApiError(
+        "[serve] too many requests are being read; try again later",
+        status=503,
+        code="overloaded",
+        retry_after_s=1,
+    )
