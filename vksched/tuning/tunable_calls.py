@@ -139,6 +139,16 @@ def typical_graph() -> Graph:
         gated: dict[str, AttrValue] = {"format": name, "normed": True, "gate": "silu"}
         gated |= {"eps": 1e-5, PRECISION: MIXED}
         outputs.append(apply("merged_linear", (some(1, 2048), some(2048), *pair), gated))
+        qkv = [some(n, format_of(name).row_words(2048), dtype=UINT32) for n in (2048, 256, 256)]
+        heads: dict[str, AttrValue] = {"heads": 36, "head_size": 64, "rotary_dim": 64}
+        heads |= {"interleaved": True, PRECISION: MIXED, "format": name, "eps": 1e-5}
+        tables = some(1, 32), some(1, 32)
+        one = some(1, 2048), some(2048), *qkv, *tables
+        outputs.append(apply("merged_linear_rope", one, {**heads, "normed": True}))
+        tables = some(512, 32), some(512, 32)
+        many = some(512, 2048), *qkv, *tables
+        by_heads = {"normed": False, "stacked": True, "by_heads": True}
+        outputs.append(apply("merged_linear_rope", many, {**heads, **by_heads}))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
         for name, word in (("f16", MIXED), ("bf16", BRAIN)):
             words = some(n, format_of(name).row_words(k), dtype=UINT32)
