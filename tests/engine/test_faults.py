@@ -480,13 +480,13 @@ def test_the_smaller_plan_is_not_retained_for_a_later_program() -> None:
     with vs.Scheduler(wrapped(simulated(1), d0=fault)) as sched:
         with pytest.warns(vs.VkschedWarning, match="null:0.*what is free now and one copy"):
             run = sched.compile(y)
-        keep = sched._preparing.keep
+        serializer = sched._preparing.serializer
         plan = run.plan
         assert "copies: 1 on each device" in plan.explain()
-        assert keep(plan, Request(plan.graph, (), {})) is None
+        assert serializer(plan, Request(plan.graph, (), {}))() is None
         run.close()
         again = sched.compile(y)
-        assert keep(again.plan, Request(again.plan.graph, (), {})) is not None
+        assert serializer(again.plan, Request(again.plan.graph, (), {}))() is not None
 
 
 def test_the_smaller_plan_is_built_for_what_is_free_then() -> None:

@@ -12,7 +12,7 @@ from test_gguf_golden import CLOSE, build_golden
 from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
-from vksched.generation import generator
+from vksched.generation import compiled_steps
 from vksched.generation.generator import Generator
 from vksched.generation.layer_placement.forecast import Forecaster
 from vksched.generation.layer_placement.layer_costs import USED_SHARE
@@ -75,7 +75,7 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert memory[0].peak_bytes <= specs[0].memory_bytes
         got = run(ids=golden.ids[None, :8].astype(np.int32), start=0, count=8)
         np.testing.assert_allclose(got[0], golden.wanted[7], **CLOSE)
-        monkeypatch.setattr(generator, "place_layers", lambda *about: found)
+        monkeypatch.setattr(compiled_steps, "place_layers", lambda *about: found)
         read = Generator(sched, model, 32)
         read.prefill([int(token) for token in golden.ids[:8]])
         assert read.layers == {"null:0": len(experts) - 2} and read.away == 1

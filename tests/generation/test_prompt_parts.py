@@ -11,7 +11,8 @@ from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation import generator
+from vksched.generation import compiled_steps
+from vksched.generation.compiled_steps import CompiledSteps, StepSize
 from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import partition_layers
 from vksched.importers.gguf.model import LanguageModel
@@ -54,16 +55,16 @@ def test_one_card_reads_long_texts_in_wide_steps(
 ) -> None:
     model, weights = build_model(tmp_path)
     steps: list[tuple[int, int]] = []
-    compiled = Generator._compiled
+    compiled = CompiledSteps._compiled
 
-    def note(self: Generator, size: int) -> object:
-        steps.append((size, self._parts.get(size, 1)))
+    def note(self: CompiledSteps, size: StepSize) -> object:
+        steps.append((size.tokens, self._parts_of(size)))
         return compiled(self, size)
 
-    monkeypatch.setattr(generator, "SIZES", (1, 8))
-    monkeypatch.setattr(generator, "WIDE", 32)
-    monkeypatch.setattr(Generator, "_compiled", note)
-    monkeypatch.setattr(Generator, "_has_a_card", lambda self: card)
+    monkeypatch.setattr(compiled_steps, "SIZES", (1, 8))
+    monkeypatch.setattr(compiled_steps, "WIDE", 32)
+    monkeypatch.setattr(CompiledSteps, "_compiled", note)
+    monkeypatch.setattr(CompiledSteps, "_has_a_card", lambda self: card)
     text = [int(token) for token in np.random.default_rng(1).integers(0, 61, 60)]
     with vs.Scheduler(["cpu"]) as sched:
         got = Generator(sched, model, 64).prefill(text)
@@ -78,7 +79,7 @@ def test_what_is_a_card(tmp_path: Path) -> None:
     for name in ("cpu", *vulkan_names()):
         with vs.Scheduler([name]) as sched:
             hardware = name != "cpu" and not sched.topology.devices[0].limits.software
-            assert Generator(sched, model, 64)._has_a_card() == hardware
+            assert Generator(sched, model, 64).steps._has_a_card() == hardware
 
 
 def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:
@@ -128,18 +129,8 @@ def test_two_devices_read_a_long_prompt_1_8_times_as_fast(tmp_path: Path) -> Non
     assert prompt_s(model, 2, 1) == pytest.approx(whole_s, rel=0.05), "one part flows nowhere"
 
 
-class Counted(Generator):
-    """Notes the steps that it runs."""
-
-    sizes: list[int]
-
-    def _run(self, size: int) -> vs.CompiledGraph:
-        self.sizes.append(size)
-        return super()._run(size)
-
-
 def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "SIZES", (1, 8))
+    monkeypatch.setattr(compiled_steps, "SIZES", (1, 8))
     monkeypatch.setattr(partition_layers, "WRITTEN", 1)  # prompts count for more
     tiny = small(layers=3)
     model, weights = build_model(tmp_path, tiny)
@@ -147,11 +138,17 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
 
     def check(devices: list[vs.SimulatedDevice], *sizes: int) -> None:
         with vs.Scheduler(list(devices)) as sched:
-            read = Counted(sched, model, 160)
-            read.sizes = []
+            read, sizes_run = Generator(sched, model, 160), list[int]()
+            run = read.steps.run
+
+            def counted(size: StepSize) -> object:
+                sizes_run.append(size.tokens)
+                return run(size)
+
+            monkeypatch.setattr(read.steps, "run", counted)
             wanted = logits_of(tiny, weights, np.array(text))[-1]
             np.testing.assert_allclose(read.prefill(text), wanted, rtol=1e-3, atol=1e-3)
-            assert read.sizes == list(sizes)
+            assert sizes_run == list(sizes)
 
     check(cards(2, 64)[1], 128, 8, 8, 8)
     text = text[:123]
