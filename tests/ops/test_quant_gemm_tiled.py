@@ -61,7 +61,7 @@ def by(call: Call, variant: str) -> tuple[Dispatch, ...]:
         ({}, [TALL, LARGE, SMALL, *FP16_SUMS]),
         ({"mixed_dot": True}, [TALL, LARGE, SMALL, *DOTS, *FP16_SUMS]),
         ({"shared_bytes": 16384}, [LARGE, SMALL, *FP16_SUMS]),
-        ({"max_invocations": 128}, [LARGE, SMALL, FP16_SUMS[1]]),
+        ({"max_invocations": 128}, [LARGE, SMALL]),
         ({"registers": 128}, [SMALL, FP16_SUMS[1]]),
         ({"storage_buffers": 4}, []),
         ({"float16": False}, []),

@@ -81,7 +81,7 @@ class TiledQuantGemm:
 _SHADERS = {"": "quant_gemm_{}", "dot": "quant_gemm_dot2_{}", "fp16acc": "quant_gemm_{}_fp16acc"}
 _TILES = {(64, 64): (8, 4), (128, 64): (8, 8), (256, 64): (8, 8)}
 """Rows and columns of an invocation, by the tile of its workgroup."""
-_FP16_SUMS_TILES = {(64, 64): (8, 4), (128, 64): (8, 4)}
+_FP16_SUMS_TILES = {(64, 64): (4, 4), (128, 64): (4, 4)}
 """The same with float16 sums in addition to those of float32."""
 _FEW_REGISTERS_TILES = {(64, 64): (4, 4)}
 """The same on Intel's GPUs."""
