@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
 """The bytes per element of a KV cache; without a choice, those of the largest type count."""
 CACHE_FRACTION = 0.5
-"""The fraction of the memory beside the weights that slots may use."""
+"""The fraction of the memory left by the weights that slots may use."""
 
 
 def generates_text(model: LanguageModel) -> bool:
@@ -68,7 +68,7 @@ def auto_slots(
 ) -> int:
     """Return the number of slots by the memory of the GPUs together, or of the CPU without any.
 
-    The memory beside the weights is shared with the work buffers of steps.
+    Slots share the memory left by the weights with the work buffers of steps.
     """
     hyper = model.hyper
     per_token = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
