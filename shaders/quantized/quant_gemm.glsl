@@ -1,6 +1,6 @@
 // The kernel of quant_gemm.comp. Steps of TILE_K are loaded while the one before is multiplied. Rows and columns of an invocation are
 // apart, so that neighbouring invocations read neighbouring lines of shared memory, which start in different banks.
-layout(local_size_x = 256, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint TILE_M = 64;
 layout(constant_id = 4) const uint TILE_N = 64;

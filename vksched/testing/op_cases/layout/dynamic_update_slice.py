@@ -33,13 +33,18 @@ def write(
 
 
 def in_slots(
-    data: NDArray, many: int, starts: tuple[int, ...], slots: tuple[int, ...], axis: int
+    data: NDArray,
+    many: int,
+    starts: tuple[int, ...],
+    slots: tuple[int, ...],
+    axis: int,
+    name: str = "",
 ) -> OpSample:
     """Return a write of `many` rows of each example, into slots of the data."""
     case = write(data, many, 0, axis)
     rows = np.resize(case.inputs[1], (len(slots), *case.inputs[1].shape[1:]))
     where = np.stack([np.asarray(each, np.int32) for each in (starts, slots)], axis=1)
-    name = f"{data.dtype} {starts} {axis} in slots {slots}"
+    name = f"{data.dtype} {starts} {axis} in slots {slots} {name}".strip()
     return replace(case, inputs=(data, rows, where), name=name)
 
 
@@ -122,10 +127,10 @@ CASES += [
         )
     ),
     *(
-        change(in_slots(floats(*shape).astype(dtype), many, starts, slots, axis))
-        for dtype, change in (
-            *((np.float32, lambda case: case), (np.float16, lambda case: case)),
-            *((np.float16, _rounded), (np.float16, _beyond)),
+        change(in_slots(floats(*shape).astype(dtype), many, starts, slots, axis, name))
+        for dtype, change, name in (
+            *((np.float32, lambda case: case, ""), (np.float16, lambda case: case, "")),
+            *((np.float16, _rounded, "rounded"), (np.float16, _beyond, "beyond")),
         )
         for shape, many, starts, slots, axis in (
             ((5, 2, 70, 64), 1, (33, 0), (4, 1), 2),

@@ -244,7 +244,7 @@ ERRORS = [
     ErrorSample(
         lambda: _build(((2,), "int32"), slots=input("slots", (2,))), DTypeError, "int32 or int64"
     ),
-    ErrorSample(lambda: _build(chunk=0), DTypeError, "chunk"),
+    ErrorSample(lambda: _build(chunk=0), ShapeError, "1 or more as chunk"),
     ErrorSample(
         lambda: ops.attention(*(input(name, _Q) for name in "qkv"), chunk=4),
         ShapeError,
