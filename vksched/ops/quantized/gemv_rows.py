@@ -80,7 +80,8 @@ def family_of(variant: str) -> str:
 def in_one_family(
     op: str, names: tuple[str, ...], one_row: Call, variants: Callable[[Call], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the variants of a call of few rows that are of the family of one row.
+    """Return the variants of a call of few rows that are of the family of one row, or all of them
+    if none is.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def in_one_family(
         The same call with one row; `variants` returns its variants.
     """
     family = family_of(choose(op, variants, one_row).variant)
-    return tuple(name for name in names if family_of(name) == family)
+    return tuple(name for name in names if family_of(name) == family) or names
 
 
 def with_one_row(call: Call, columns: int) -> Call:

@@ -244,10 +244,9 @@ def _float_variants(call: Call) -> tuple[str, ...]:
     if not limits.software:
         most = rows_at_a_time(m, str(call.attrs["format"]), limits)
         return *gemv_mixed.variants(call), *members(GEMV, most), DEQUANTIZE
-    if not has_rows(call) or m > limits.max_groups[0]:
-        return (DEQUANTIZE,)
-    rows = members(ROWS, m)
-    return (*rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, rows[0])
+    rows = members(ROWS, m) if has_rows(call) else ()
+    rows = tuple(name for name in rows if -(-m // ROWS[name]) <= limits.max_groups[0])
+    return (*rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, *rows[:1])
 
 
 def _product_call(call: Call) -> Call:
