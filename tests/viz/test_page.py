@@ -214,7 +214,7 @@ def test_spans_are_reached_and_reported_by_keys_alone(page: Page) -> None:
     assert first >= 0 and not page.run(IDLE)
     page.press("ArrowRight", shift=True)
     assert selected(page) == first + 1
-    text = text_of(page, "said")
+    text = text_of(page, "status")
     assert "split on gpu" in text and "measured" in text and "predicted" in text
     page.press("ArrowDown", shift=True)
     row = page.run("vksched.tracks[vksched.span.track[vksched.view.selected]].row")
@@ -409,7 +409,7 @@ def test_texts_are_large_enough(page: Page) -> None:
 def test_a_plan_that_has_not_run(browser: Chromium, tmp_path: Path) -> None:
     plan_timeline(sample_plan(), LANES).save(tmp_path / "plan.html")
     page = browser.open(tmp_path / "plan.html")
-    assert "nothing has run" in text_of(page, "told")
+    assert "nothing has run" in text_of(page, "summary")
     number = find(page, "split", 2, "predicted")
     page.click(*place(page, number))
     assert "layer6: explained" in text_of(page, "panel")
@@ -504,7 +504,7 @@ def test_copies_next_to_work_are_drawn_and_reported(browser: Chromium, tmp_path:
     number = find(page, "transfer_queue", 2, "transfer_queue")
     page.move(*place(page, number))
     tip = text_of(page, "tip")
-    for part in ("copies in of split 2", "aside on gpu:1", "measured", "210 ms", "2.0 MiB"):
+    for part in ("copies in of split 2", "transfer_queue on gpu:1", "measured", "210 ms", "2.0 MiB"):
         assert part in tip
     assert page.complaints == []
     page.close()

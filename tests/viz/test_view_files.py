@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,13 +17,20 @@ from vksched.viz.timeline.build import plan_timeline
 from vksched.viz.timeline.html_export import as_page
 from vksched.viz.timeline.page_data import as_script, page_data
 from vksched.viz.timeline.timeline import Timeline
-from vksched.viz.timeline.timeline_types import Lane, NodeView, PlanView, SplitView
+from vksched.viz.timeline.timeline_types import ROWS, Lane, NodeView, PlanView, SplitView
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def unfold(column: object, count: int) -> list[int]:
     return column if isinstance(column, list) else [column] * count  # type: ignore[list-item]
+
+
+def test_the_page_has_a_height_for_every_row() -> None:
+    script = (resources.files("vksched.viz.timeline") / "page" / "canvas.js").read_text("utf-8")
+    heights = re.search(r"const HIGH = \{(.*?)\}", script, re.DOTALL)
+    assert heights is not None
+    assert set(re.findall(r'"?([a-z][a-z_ ]*)"?: \d', heights[1])) == set(ROWS)
 
 
 def test_the_columns_of_the_page_say_what_the_timeline_says() -> None:

@@ -3,7 +3,7 @@
 const stage = document.getElementById("view");
 const map = document.getElementById("map");
 const GUTTER = 190, AXIS = 28, LANE_GAP = 14, COUNTER = 40;
-const HIGH = { run: 20, host: 22, mark: 20, work: 28, aside: 20, predicted: 20,
+const HIGH = { run: 20, host: 22, mark: 20, work: 28, transfer_queue: 20, predicted: 20,
   "transfer_queue predicted": 20, ops: 20 };
 const LEAST_S = SPAN_S * 1e-9;
 const view = { from: 0, to: -1, top: 0, width: 0, height: 0, selected: -1, hover: -1,

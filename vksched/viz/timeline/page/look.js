@@ -25,7 +25,7 @@ function coloursOf(lane) {
 }
 
 const STYLES = {
-  split: "plain", op: "plain", run: "open", step: "plain", copy: "stripes", aside: "stripes",
+  split: "plain", op: "plain", run: "open", step: "plain", copy: "stripes", transfer_queue: "stripes",
   wait: "dots", submit: "plain",
 };
 

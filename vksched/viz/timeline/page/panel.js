@@ -2,7 +2,7 @@
 
 const panel = document.getElementById("panel");
 const tip = document.getElementById("tip");
-const said = document.getElementById("said");
+const status = document.getElementById("status");
 const MOST_NODES = 100, MOST_LINKS = 12;
 
 function element(name, text = "", more = {}) {
@@ -38,13 +38,13 @@ function hideTip() {
 function select(number, how = "") {
   view.selected = number;
   if (number < 0) {
-    said.textContent = "nothing is selected";
+    status.textContent = "nothing is selected";
     closePanel();
     hideTip();
     return changed();
   }
   const { name, pairs } = facts(number);
-  said.textContent = [name, ...pairs.map((pair) => pair.join(" "))].join(", ");
+  status.textContent = [name, ...pairs.map((pair) => pair.join(" "))].join(", ");
   if (!panel.hidden || how === "mouse") openPanel();
   if (how === "mouse") return changed();
   reveal(number, how === "close");
