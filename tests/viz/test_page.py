@@ -504,7 +504,13 @@ def test_copies_next_to_work_are_drawn_and_reported(browser: Chromium, tmp_path:
     number = find(page, "transfer_queue", 2, "transfer_queue")
     page.move(*place(page, number))
     tip = text_of(page, "tip")
-    for part in ("copies in of split 2", "transfer_queue on gpu:1", "measured", "210 ms", "2.0 MiB"):
+    for part in (
+        "copies in of split 2",
+        "transfer_queue on gpu:1",
+        "measured",
+        "210 ms",
+        "2.0 MiB",
+    ):
         assert part in tip
     assert page.complaints == []
     page.close()
