@@ -20,6 +20,9 @@ const uint SILU = 1u, GELU = 2u; // 3: GELU by tanh
 #include "quant_runs.glsl"
 const uint COLUMNS = GATE == 0u ? ROWS : ROWS / 2u; // of a team
 const uint SUMS_OF_TEAM = ROWS * BATCH;
+// The words of a run are loaded a round before, the first ones while x is staged. With more sums a round has instructions enough for other
+// subgroups to hide the latency, and a second run of each row takes registers and copies.
+const bool PREFETCH = SUMS_OF_TEAM <= 8u;
 float sums[SUMS_OF_TEAM]; // of row r of weights and row i of x: sums[r * BATCH + i]
 shared float sums_of[SUBGROUPS * SUMS_OF_TEAM];
 #include "quant_row_fp16.glsl"
@@ -51,12 +54,12 @@ Rows rows_from(uint slot) {
     return rows;
 }
 
-#define LOAD_ROWS(WEIGHT_OF_ROW) [[unroll]] for (uint r = 0u; r < ROWS; ++r) { loaded[r] = load_run_##WEIGHT_OF_ROW(rows.starts[r], run); }
+#define LOAD_ROWS(WEIGHT_OF_ROW) [[unroll]] for (uint r = 0u; r < ROWS; ++r) { loaded[r] = load_run_##WEIGHT_OF_ROW(rows.starts[r], tile, in_tile); }
 
-void load_rows(Rows rows, uint run, out Run loaded[MOST_ROWS]) {
+void load_rows(Rows rows, uint tile, uint in_tile, out Run loaded[MOST_ROWS]) {
     if (GATE != 0u) {
-        [[unroll]] for (uint r = 0u; r < COLUMNS; ++r) loaded[r] = load_run_b(rows.starts[r], run);
-        [[unroll]] for (uint r = COLUMNS; r < ROWS; ++r) loaded[r] = load_run_second(rows.starts[r], run);
+        [[unroll]] for (uint r = 0u; r < COLUMNS; ++r) loaded[r] = load_run_b(rows.starts[r], tile, in_tile);
+        [[unroll]] for (uint r = COLUMNS; r < ROWS; ++r) loaded[r] = load_run_second(rows.starts[r], tile, in_tile);
     } else if (WEIGHTS > 1u && rows.weight == 1u) {
         LOAD_ROWS(second)
     } else if (WEIGHTS > 2u && rows.weight == 2u) {
@@ -99,10 +102,12 @@ void main() {
     const uint slot = (gl_WorkGroupID.x * (SUBGROUPS / SPLITS) + team) * COLUMNS;
     const uint runs = k / RUN, step = SPLITS * gl_SubgroupSize;
     const uint staged = (MAX_RUNS + step - 1u) / step * step; // runs at a time
-    const uint first = split * gl_SubgroupSize + gl_SubgroupInvocationID, in_tile = first % 8u;
+    const uint first = split * gl_SubgroupSize + gl_SubgroupInvocationID;
+    const uint in_tile = min(first, runs - 1u) % 8u; // the same for all runs of a lane
+    const uint last_tile = (runs - 1u - in_tile) / 8u;
     const Rows rows = rows_from(slot);
-    Run next[MOST_ROWS]; // words are read a round before, at first while x is staged
-    load_rows(rows, min(first, runs - 1u), next);
+    Run next[MOST_ROWS];
+    if (PREFETCH) load_rows(rows, min(first / 8u, last_tile), in_tile, next);
     [[unroll]] for (uint s = 0u; s < SUMS_OF_TEAM; ++s) sums[s] = 0.0;
     by = 1.0;
     rate = 1.0;
@@ -118,11 +123,14 @@ void main() {
             pass = pass_after(pass);
             if (pass == STAGE) back = finish_measuring();
         }
-        const uint end = min(begin + staged, runs);
-        [[dont_unroll]] for (uint run = begin + first; run < end; run += step) {
+        const uint end = min(staged, runs - begin);
+        uint tile = (begin + first) / 8u;
+        [[dont_unroll]] for (uint run = first; run < end; run += step) {
+            if (!PREFETCH) load_rows(rows, tile, in_tile, next);
             const Run own[MOST_ROWS] = next;
-            load_rows(rows, min(run + step, runs - 1u), next);
-            add_run(own, in_tile, run - begin);
+            tile += step / 8u;
+            if (PREFETCH) load_rows(rows, min(tile, last_tile), in_tile, next);
+            add_run(own, in_tile, run);
         }
     }
     [[unroll]] for (uint s = 0u; s < SUMS_OF_TEAM; ++s) sums[s] = subgroupAdd(sums[s]);

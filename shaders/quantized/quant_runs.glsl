@@ -64,9 +64,9 @@ uint units_before(uint tile) { return tile * TILE_UNITS; }
 #define LOAD_LOW(BUFFER) [[unroll]] for (uint i = 0u; i < LOW / 4u; ++i) { \
         loaded.low[i] = BUFFER[at + (FRONT + 8 * HIGH) / 4 + LOW / 4 * number + i]; }
 #endif
-// load_run_b, ...: the words of run `run` of a row of a weight that starts at a word.
-#define DEFINE_LOAD(BUFFER) Run load_run_##BUFFER(uint row, uint run) { \
-        const uint start = row / 4u, tile = run / 8u, number = run % 8u, at = start + units_before(tile); \
+// load_run_b, ...: the words of run `number` of a tile of a row of a weight that starts at a word.
+#define DEFINE_LOAD(BUFFER) Run load_run_##BUFFER(uint row, uint tile, uint number) { \
+        const uint start = row / 4u, at = start + units_before(tile); \
         Run loaded; \
         LOAD_TAIL(BUFFER) LOAD_HEAD(BUFFER) LOAD_HIGH(BUFFER) LOAD_LOW(BUFFER) \
         return loaded; }
