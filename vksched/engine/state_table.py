@@ -6,9 +6,10 @@ their recovery after a device failure.
                               v
                   last backup on the host, or lost: StateLost until it is written
 
-Runs that use states execute one at a time, across all graphs. A state may be sharded, each piece on
-its own device; a read returns the whole. The first graph that uses a state determines its location
-until no graph uses it. Examples: tests/engine/test_states.py, tests/engine/test_config_run.py.
+Runs that share a state execute one at a time, across all graphs; others overlap (state_locks.py).
+A state may be sharded, each piece on its own device; a read returns the whole. The first graph that
+uses a state determines its location until no graph uses it. Examples: tests/engine/test_states.py,
+tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from ..ir.tensor import Tensor, convert
 from ..ops.creation.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device
+from .state_locks import StateLocks
 
 Key = Tensor | StatePiece
 """A whole state, or a piece of a sharded one."""
@@ -44,9 +47,10 @@ class StateTable:
 
     def __init__(self, devices: Callable[[], Sequence[Device]]) -> None:
         self._devices = devices
-        self._turn = threading.RLock()
-        """Held by the run that uses states, or during a read or write."""
-        self._running = False
+        self._in_use = StateLocks()
+        """The states of runs, and of a read or write."""
+        self._states_of: WeakKeyDictionary[Graph, frozenset[Tensor]] = WeakKeyDictionary()
+        """The states of graphs that ran."""
         self._lock = threading.RLock()
         """Guards the following fields; never held during a run."""
         self._copies: dict[Key, NDArray] = {}
@@ -65,18 +69,18 @@ class StateTable:
         failed.
         """
         self._require_state("read", state)
-        with self._turn, self._lock:
+        with self._in_use.hold(frozenset({state})), self._lock:
             return self._whole(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Set the value of a state, even of a lost one."""
         self._require_state("write", state)
         array = self._checked(state, value)
-        with self._turn, self._lock:
-            if self._running:
-                raise PlanError(
-                    f"[write] cannot write state {state.name!r} from an observer of a running graph"
-                )
+        if self._in_use.is_holder:
+            raise PlanError(
+                f"[write] cannot write state {state.name!r} from an observer of a running graph"
+            )
+        with self._in_use.hold(frozenset({state})), self._lock:
             keys = self._keys(state)
             homes = [self._home(key) for key in keys]
             if any(homes):
@@ -120,21 +124,22 @@ class StateTable:
 
     @contextmanager
     def running(self, graph: Graph) -> Iterator[None]:
-        """Hold the states during a run of a graph, after other runs with states; raise StateLost if
-        a value is lost.
+        """Hold the states of a graph during its run, after other runs with one of them; raise
+        StateLost if a value is lost.
         """
-        with self._turn:
-            if self._running:
-                raise PlanError("[run] an observer of a stateful run must not start another one")
+        if self._in_use.is_holder:
+            raise PlanError("[run] an observer of a stateful run must not start another one")
+        states = self._states_of.get(graph)
+        if states is None:
+            keys = (_key(graph, node_id) for node_id in graph.states.values())
+            states = frozenset(map(_whole_state, keys))
+            self._states_of[graph] = states
+        with self._in_use.hold(states):
             with self._lock:
                 if self._lost:
                     for node_id in dict.fromkeys(graph.states.values()):
                         self._value(_key(graph, node_id))
-            self._running = True
-            try:
-                yield
-            finally:
-                self._running = False
+            yield
 
     def place(self, plan: Plan, devices: Sequence[Device]) -> None:
         """Place the states of a plan on their devices, and add it to their users. Raise StateLost
@@ -244,7 +249,7 @@ class StateTable:
             )
         found = self._copies.get(key)
         if found is None:
-            initial = (key.state if isinstance(key, StatePiece) else key).data
+            initial = _whole_state(key).data
             assert initial is not None, key
             found = _part(key, initial)
         return found
@@ -268,7 +273,7 @@ class StateTable:
         """
         required: dict[Tensor, tuple[StatePiece, ...]] = {}
         for key in _states(plan):
-            whole = key.state if isinstance(key, StatePiece) else key
+            whole = _whole_state(key)
             more = (key,) if isinstance(key, StatePiece) else ()
             required[whole] = (*required.get(whole, ()), *more)
         for state, found in required.items():
@@ -348,6 +353,10 @@ def _key(graph: Graph, node_id: int) -> Key:
     key = graph.keys[node_id]
     assert isinstance(key, (Tensor, StatePiece))
     return key
+
+
+def _whole_state(key: Key) -> Tensor:
+    return key.state if isinstance(key, StatePiece) else key
 
 
 def _named(key: Key) -> str:
