@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,12 @@ pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from prometheus_client.parser import text_string_to_metric_families
-from served import NAME, Client, Served, chat, error_of, running, tiny_model
+from served import NAME, Client, Served, chat, error_of, running, tiny_model, wait_until
 from test_executor import null_devices
 
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
+from vksched.serve.device_recovery import DeviceRecovery
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,75 @@ def test_health_is_degraded_while_a_device_is_failed(model: LanguageModel) -> No
             assert answer["usage"]["completion_tokens"]
             degraded = {"status": "degraded", "failed_devices": [device.name]}
             assert client.get("/health").json() == degraded
+
+
+def test_a_failed_device_is_used_again(model: LanguageModel) -> None:
+    device = vs.FaultInjectionDevice(null_devices(1)[1][0], at=None)
+    with warnings.catch_warnings(), vs.Scheduler([device]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        application = vs.serve.app(model, sched, ctx=128, slots=2, restore_after_s=0.1)
+        with running(application) as port:
+            client = Client(port)
+
+            def answer(text: str) -> list[Any]:
+                body = chat(text, logprobs=True, top_logprobs=2)
+                response = client.post("/v1/chat/completions", json=body)
+                return response.json()["choices"][0]["logprobs"]["content"]
+
+            first = answer("hi")
+            for _ in range(2):
+                lost = sched.devices[0]
+                assert isinstance(lost, vs.FaultInjectionDevice)
+                lost.at = 0
+                assert [each["token"] for each in answer("hi")] == [each["token"] for each in first]
+                assert lost.failed
+                wait_until(lambda: client.get("/health").json() == {"status": "ok"})
+                assert answer("hi") == first
+                back = sched.devices[0]
+                assert isinstance(back, vs.FaultInjectionDevice)
+                assert back is not lost and back.calls["submit"]  # it computes again
+
+
+class FlakyScheduler:
+    """A scheduler with a device that is restored when `works` is set."""
+
+    def __init__(self) -> None:
+        self.failed_devices = {"gpu:0": "lost", "node1/gpu:0": "lost"}
+        self.works = False
+        self.attempts: list[float] = []
+        self.now_s = 0.0
+
+    def restore_device(self, name: str) -> None:
+        self.attempts.append(self.now_s)
+        if not self.works:
+            raise vs.DeviceError("[open] it is not there")
+        del self.failed_devices[name]
+
+
+def test_a_device_is_restored_less_and_less_often() -> None:
+    scheduler = FlakyScheduler()
+    recovery = DeviceRecovery(scheduler, 10)
+
+    def follow(seconds: int) -> None:
+        for _ in range(seconds):
+            recovery.step(scheduler.now_s)
+            scheduler.now_s += 1
+
+    follow(200)
+    assert scheduler.attempts == [10, 31, 72, 153]
+    scheduler.works = True
+    follow(115)
+    assert scheduler.attempts[4:] == [314]
+    assert set(scheduler.failed_devices) == {"node1/gpu:0"}  # hosts return by themselves
+    follow(100)
+    scheduler.failed_devices["gpu:0"] = "lost"
+    follow(400)
+    assert scheduler.attempts[5:] == [735]  # 320 s after it failed again
+    follow(700)
+    scheduler.failed_devices["gpu:0"] = "lost"
+    start = scheduler.now_s
+    follow(20)
+    assert scheduler.attempts[6:] == [start + 10]
 
 
 def test_health_is_ok_after_an_overflow_emptied_the_cache(model: LanguageModel) -> None:

@@ -63,7 +63,7 @@ class Quarantine:
         """Raise if replanning is disabled and a device has failed."""
         for name, reason in list(self.reasons.items()) if self.on_device_failure == "raise" else ():
             host = host_of(name)
-            remedy = f"try sched.restore_device({host!r})" if host else "make a new Scheduler"
+            remedy = f"try sched.restore_device({host or name!r})"
             error = DeviceError(
                 f"[fault] {name} failed earlier: {reason}; {remedy}, or try "
                 'on_device_failure="retry"'

@@ -1,25 +1,26 @@
-"""Membership: handles hosts that return, for all graphs of a scheduler.
+"""Membership: handles devices and hosts that return, for all graphs of a scheduler.
 
-    a run: HostLost --faults.py--> all its devices in quarantine --> next generation without them
-    reached by all hosts --restore_device--> out of quarantine --> each graph plans again at its run
+    a run: DeviceLost, HostLost --faults.py--> quarantine --> next generation without the devices
+    reopened, or reached by all hosts --restore_device--> each graph plans again at its next run
 
-Examples: tests/cluster/test_schedulers.py.
+Examples: tests/engine/test_restore_device.py, tests/cluster/test_schedulers.py.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakMethod
 
 from ..common.errors import DeviceError
+from ..runtime.device import Device, Reopens
 from ..topology.host_names import DRIVER, host_of
 from .graph_registry import GraphRegistry
 from .plan_builder import PlanBuilder
 
 
 class Membership:
-    """The devices of other hosts that one scheduler uses."""
+    """The devices that one scheduler uses, and may use again after a failure."""
 
     def __init__(self, preparing: PlanBuilder, graphs: GraphRegistry) -> None:
         self._preparing = preparing
@@ -31,39 +32,69 @@ class Membership:
             self._hosts.watch(_weakly(self.restore_device), preparing.quarantine.unreached)
 
     def restore_device(self, name: str) -> None:
-        """Use a device, or all devices of a host, again.
+        """Use a failed device, or all devices of a host, again.
 
         Raises
         ------
         DeviceError
-            There is no such host or device, or it cannot be reached.
+            There is no such host or device, or it cannot be reached or opened.
         """
         opened, host = self._preparing.opened, host_of(name) or name
-        known = [device.name for device in opened.devices if host_of(device.name) != DRIVER]
+        local = [each for each in opened.devices if host_of(each.name) == DRIVER]
+        own = {each.name: each for each in local if isinstance(each, Reopens)}
+        known = [each.name for each in opened.devices if each not in local]
         names = [each for each in known if name in (each, host_of(each))]
-        if self._hosts is None or not names:
-            raise DeviceError(
-                f"[restore_device] expected one of {', '.join(known) or 'no device of a cluster'}, "
-                f"or a host of theirs, got {name!r}; try a new Scheduler for devices of this host"
-            )
         with self._lock:
-            there = {device.name: device for device in self._hosts.rejoin(host)}
-            for each in opened.devices:
-                new = there.get(each.name)
-                if new is not None and new is not each:
-                    self._preparing.states.mark_lost(each.name)
-                    opened.replace(new)
-                    self._preparing.specs[new.name] = new.spec
-            back = [known for known in names if known in there]
-            if not back:
+            if name in own:
+                self._reopen(name)
+            elif self._hosts is not None and names:
+                self._rejoin(host, names)
+            else:
+                expected = ", ".join([*known, *own]) or "no device of a cluster"
                 raise DeviceError(
-                    f"[restore_device] expected {', '.join(names)} on {host}, which returned with "
-                    f"{', '.join(there) or 'no device'}; try a new Scheduler"
+                    f"[restore_device] expected one of {expected}, or a host of theirs, got "
+                    f"{name!r}; try a new Scheduler for other devices"
                 )
-            for returned in back:
-                self._preparing.states.recover(returned)
-            self._preparing.quarantine.restore_device(back)
-            self._graphs.reconsider()
+
+    def _reopen(self, name: str) -> None:
+        """Open a device of this host again, unless it is in use."""
+        if name not in self._preparing.quarantine.reasons:
+            return
+        device = next(each for each in self._preparing.opened.devices if each.name == name)
+        assert isinstance(device, Reopens)
+        self._preparing.states.mark_lost(name)
+        device.close()
+        self._replace(device.reopen())
+        self._return([name])
+
+    def _rejoin(self, host: str, names: Sequence[str]) -> None:
+        """Use devices of another host again. names: those that are expected."""
+        assert self._hosts is not None
+        there = {device.name: device for device in self._hosts.rejoin(host)}
+        for each in list(self._preparing.opened.devices):
+            new = there.get(each.name)
+            if new is not None and new is not each:
+                self._preparing.states.mark_lost(each.name)
+                self._replace(new)
+        back = [name for name in names if name in there]
+        if not back:
+            raise DeviceError(
+                f"[restore_device] expected {', '.join(names)} on {host}, which returned with "
+                f"{', '.join(there) or 'no device'}; try a new Scheduler"
+            )
+        self._return(back)
+
+    def _replace(self, new: Device) -> None:
+        """Use a device object instead of the closed one with its name."""
+        self._preparing.opened.replace(new)
+        self._preparing.specs[new.name] = new.spec
+
+    def _return(self, names: Sequence[str]) -> None:
+        """Let the next plans use devices."""
+        for name in names:
+            self._preparing.states.recover(name)
+        self._preparing.quarantine.restore_device(names)
+        self._graphs.reconsider()
 
 
 def _weakly(method: Callable[[str], None]) -> Callable[[str], None]:

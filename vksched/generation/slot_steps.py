@@ -134,7 +134,7 @@ class SlotSteps:
         return self._retry_if_empty(lambda: self._prefill(slot, list(ids), start, all_logits))
 
     def _prefill(self, slot: int, ids: list[int], start: int, all_logits: bool) -> Logits:
-        self.steps.decide()
+        self._decide()
         out: list[NDArray] = []
         done, end = 0, start + len(ids)
         while done < len(ids):
@@ -172,7 +172,7 @@ class SlotSteps:
         return self._retry_if_empty(lambda: self._decode(slots, ids, starts))
 
     def _decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
-        self.steps.decide()
+        self._decide()
         out: list[NDArray] = []
         done = 0
         for rows in self._row_plan(len(slots)):
@@ -188,6 +188,20 @@ class SlotSteps:
         result = out[0] if len(out) == 1 else np.concatenate(out)
         self._check_finite(result)
         return result
+
+    def _decide(self) -> None:
+        """Decide the placement of layers, unless it is decided.
+
+        Raises
+        ------
+        StateLost
+            A device failed or returned since: layers are placed again.
+        """
+        steps = self.steps
+        failed = set(steps.scheduler.failed_devices)
+        if steps.user_placement is None and steps.sizes and failed != steps.without:
+            raise StateLost("[slots] a device failed or returned; layers are placed again")
+        steps.decide()
 
     def _row_plan(self, count: int) -> tuple[int, ...]:
         """Return the rows of the graphs that decode a token of `count` slots: the combination with

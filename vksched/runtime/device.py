@@ -162,6 +162,16 @@ class Device(Protocol):
         """Free the device; safe to call twice."""
 
 
+@runtime_checkable
+class Reopens(Protocol):
+    """A device that can be opened again after a failure."""
+
+    def reopen(self) -> Device:
+        """Open the closed device again, without its weights and states; raise DeviceError if that
+        fails.
+        """
+
+
 class BackgroundTask(Protocol):
     """A background thread that prepares weights before a plan needs them."""
 

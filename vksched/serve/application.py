@@ -23,6 +23,7 @@ from .api_error import ApiError
 from .api_keys import ApiKeys, KeyMiddleware
 from .build_engine import build_embedder, build_engine, generates_text
 from .device_activity import DeviceActivityReader, ObservedScheduler
+from .device_recovery import DeviceRecovery
 from .endpoints import chat_completions, embeddings, status, text_completions, texts
 from .error_log import log_error
 from .limits import ServerLimits
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
     from ..scheduler.scheduler import Scheduler
 
+RESTORE_AFTER_S = 10.0
 ROUTES = {
     "/": ("GET", status.page),
     "/health": ("GET", status.health),
@@ -75,6 +77,7 @@ def serve_model(
     cors_origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
     limits: ServerLimits | None = None,
+    restore_after_s: float = RESTORE_AFTER_S,
 ) -> ServingApplication:
     """Return an ASGI application that serves a model with its own engine and embedder.
 
@@ -83,8 +86,8 @@ def serve_model(
     metrics
         The metrics, whose `observe` is the observer of the engine.
     scheduler
-        The scheduler whose devices are shown; None shows none.
-    api_keys, cors_origins, hosts, limits
+        The scheduler whose devices are shown and restored; None shows none.
+    api_keys, cors_origins, hosts, limits, restore_after_s
         See `app`.
     """
     bounds = limits or ServerLimits()
@@ -96,6 +99,9 @@ def serve_model(
     )
     if service.can_generate:
         metrics.follow(service.engine)
+    if scheduler is not None:
+        state.recovery = DeviceRecovery(scheduler, restore_after_s)
+        state.recovery.start()
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
@@ -149,6 +155,7 @@ def app(
     cors_origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
     limits: ServerLimits | None = None,
+    restore_after_s: float = RESTORE_AFTER_S,
     progress: Progress | None = None,
     prepare: bool = False,
 ) -> ServingApplication:
@@ -182,6 +189,9 @@ def app(
         The names in the header Host that are accepted; none accepts all.
     limits
         The bounds of requests.
+    restore_after_s
+        The time after which a failed device is opened again, in seconds; it doubles with each
+        further failure.
     prepare
         Compile all steps now, instead of at the first requests.
 
@@ -216,6 +226,7 @@ def app(
         cors_origins=cors_origins,
         hosts=hosts,
         limits=limits,
+        restore_after_s=restore_after_s,
     )
 
 

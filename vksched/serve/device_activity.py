@@ -20,6 +20,9 @@ class ObservedScheduler(Protocol):
     @property
     def failed_devices(self) -> Mapping[str, str]: ...
 
+    def restore_device(self, name: str) -> None:
+        """Use a failed device again."""
+
 
 class DeviceActivityReader:
     """Reads the activity of a scheduler's devices. scheduler: None shows no devices."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from .device_activity import DeviceActivityReader
+from .device_recovery import DeviceRecovery
 from .limits import ServerLimits
 from .metrics import ServerMetrics
 from .model_service import ModelService
@@ -24,7 +25,8 @@ class ServerState:
 
     parsers: for bodies. workers: for templates and tokens. grammar_workers: for schemas and
     grammars, which may use all of their time limit. answer_workers: for the beginning and the
-    bodies of answers. embedding_worker: one thread that runs the embedder.
+    bodies of answers. embedding_worker: one thread that runs the embedder. recovery: restores
+    failed devices; None without a scheduler.
     """
 
     service: ModelService
@@ -37,6 +39,7 @@ class ServerState:
     answer_workers: Workers = field(init=False)
     embedding_worker: Workers = field(init=False)
     bodies: BodyBudget = field(init=False)
+    recovery: DeviceRecovery | None = None
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -50,6 +53,8 @@ class ServerState:
 
     def close(self) -> None:
         """Cancel all requests, and end the threads."""
+        if self.recovery is not None:
+            self.recovery.close()
         self.service.close()
         for workers in (
             self.parsers,

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...plan.types.plan_types import PlanValue, Upload
-from ..device import Device, PreparedPlan, WrappedPreparedPlan
+from ..device import Device, PreparedPlan, Reopens, WrappedPreparedPlan
 from ..state_store import Item, StateStore
 from .device_wrapper import WrappedDevice
 
@@ -89,6 +89,12 @@ class FaultInjectionDevice(WrappedDevice):
     @property
     def states(self) -> StateStore:
         return FaultyStates(self)
+
+    def reopen(self) -> FaultInjectionDevice:
+        """Open the wrapped device again; it has no fault until `at` is set."""
+        if not isinstance(self.device, Reopens):
+            raise DeviceError(f"[reopen] expected a device that can be reopened, got {self.name}")
+        return FaultInjectionDevice(self.device.reopen(), None, self.kind, self.call, self.times)
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None

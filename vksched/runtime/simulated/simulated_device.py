@@ -91,6 +91,9 @@ class SimulatedDevice:
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
+    def reopen(self) -> SimulatedDevice:
+        return SimulatedDevice(self._spec, self.clock, self.link, self.slowdown, self.cores)
+
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> SimulatedPreparedPlan:

@@ -50,6 +50,7 @@ class VulkanDevice:
     """One logical Vulkan device."""
 
     def __init__(self, spec: DeviceSpec, index: int) -> None:
+        self._opened_as = spec, index
         self.context = Context(index, spec.name, spec.limits.copy_queue)
         if not self.context.featured:
             spec = dataclasses.replace(spec, limits=spec.limits.without_features())
@@ -99,6 +100,9 @@ class VulkanDevice:
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> VulkanPreparedPlan:
         return VulkanPreparedPlan(self, plan, index, progress)
+
+    def reopen(self) -> VulkanDevice:
+        return VulkanDevice(*self._opened_as)
 
     def close(self) -> None:
         while self._prefetchers:
