@@ -32,6 +32,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.passes import RewriteConstraints, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.plan.costs import node_cost
+from vksched.plan.costs.fused_writes import fused_dispatch, fused_writes
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.host_names import CPU
 from vksched.topology.limits import Limits
@@ -189,9 +190,13 @@ def count(
     """Return the plan of a step of a model without data, and the number of dispatches by shader."""
     plan = plan_step(model, spec, tokens, precision, kv)
     kernels: Counter[str] = Counter()
-    for node_id in (n for split in plan.splits for n in split.nodes):
-        lowering = node_cost.lower_node(spec, plan.graph, plan.graph.nodes[node_id])
-        kernels.update(d.shader for d in lowering.run(node_id in plan.in_place))
+    for split in plan.splits:
+        groups = fused_writes(plan, split).values()
+        kernels.update(fused_dispatch(plan, split, group).shader for group in groups)
+        fused = {node_id for group in groups for node_id in group}
+        for node_id in (n for n in split.nodes if n not in fused):
+            lowering = node_cost.lower_node(spec, plan.graph, plan.graph.nodes[node_id])
+            kernels.update(d.shader for d in lowering.run(node_id in plan.in_place))
     return plan, kernels
 
 

@@ -182,6 +182,8 @@ def coopmat_pipelines(units: MatrixUnits) -> list[Pipeline]:
         float16=True,
         int8=True,
         registers=units.maker.registers,
+        cores=128,
+        memory_model=True,
         matrices=(
             *(f"float16*float16+{sums} {units.fp16}" for sums in ("float32", "float16")),
             f"int8*int8+int32 {units.int8}",
@@ -225,12 +227,15 @@ def _coopmat_calls() -> Iterator[tuple[str, Call]]:
             types = (TensorType(shape, dtype),) * 2
             yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
 
+    n, k = square
     for name, kind in FORMATS.items():
-        words = TensorType((square[0], kind.row_words(square[1])), UINT32)
         attrs = {"format": name, "precision": "mixed"}
-        for dtype in (FLOAT32, FLOAT16) if name in OF_FP16_ROWS else (FLOAT32,):
-            types = TensorType(square, dtype), words
-            yield "quantized_linear", Call(types, TensorType(square), Attrs(attrs))
+        for steps in (k, 32 * k):  # of long sums also parts
+            words = TensorType((n, kind.row_words(steps)), UINT32)
+            for dtype in (FLOAT32, FLOAT16) if name in OF_FP16_ROWS else (FLOAT32,):
+                types = TensorType((n, steps), dtype), words
+                yield "quantized_linear", Call(types, TensorType(square), Attrs(attrs))
+    words = TensorType((n, kind.row_words(k)), UINT32)
     gated = {"normed": False, "gate": "silu", "eps": 0.0}
     for dtype, stored in ((FLOAT32, {}), (FLOAT16, {"dtype": FLOAT16})):
         types = TensorType(square, dtype), words, words

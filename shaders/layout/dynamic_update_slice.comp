@@ -14,22 +14,8 @@ layout(push_constant) uniform Push {
     uint rows_offset;
     uint start_offset;
     uint result_offset;
-    uint count;
-    uint inner;
-    uint many;
-    uint size;
-    uint shared_slices;
-    uint slots; // 0: slices stay where they are
+#include "dynamic_update_slice_push.glsl"
 };
-#include "slots.glsl"
-
-void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        const uint slice = i / (many * inner);
-        const uint row = uint(start_of(slice)) + i / inner % many; // below 0 it is large
-        const uint target = target_slice(slice);
-        if (row < size && target != NOWHERE)
-            result[result_offset + (target * size + row) * inner + i % inner] = rows[rows_offset + i];
-    }
-}
+uint row_word(uint i) { return rows[rows_offset + i]; }
+void write_word(uint i, uint word) { result[result_offset + i] = word; }
+#include "dynamic_update_slice.glsl"

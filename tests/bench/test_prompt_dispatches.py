@@ -15,7 +15,7 @@ UNITS = {
     "coopmat_checked": True,
     "matrices": ("float16*float16+float32 16x16x16",),
 }
-DISPATCHES, BARRIERS = 449, 246
+DISPATCHES, BARRIERS = 190, 165
 """The most for 512 tokens of the 1.1 B llama in Q4_K, in mixed with a float16 cache."""
 
 

@@ -14,7 +14,7 @@ from conftest import vulkan_names
 from vksched.common.dtypes import FLOAT16, FLOAT32, UINT32, TensorType
 from vksched.common.errors import ShapeError
 from vksched.ir.attrs import Attrs
-from vksched.ir.op import OUTPUT, SCRATCH, Call, Dispatch, get_op
+from vksched.ir.op import COUNTERS, OUTPUT, SCRATCH, Call, Dispatch, get_op
 from vksched.ops.elementwise.epilogue import epilogue_attrs
 from vksched.ops.linalg.split_k import split_name, without_split
 from vksched.ops.lowering.lower import Lowering, choice_of, lower, variants_of
@@ -43,9 +43,10 @@ CARD = Limits(
     float16=True,
     cores=64,
     matrices=("float16*float16+float32 16x16x16",),
+    memory_model=True,
 )
 OF_CPU = {"software": True, "matrices": ("float16*float16+float32 8x8x8",)}
-CHECKED = replace(CARD, coopmat_checked=True)
+CHECKED = replace(CARD, coopmat_checked=True, memory_model_checked=True)
 TALL, LARGE, SMALL = (f"coopmat 16x16x16 {tile}" for tile in ("256x128", "128x128", "64x64"))
 LINEAR, MERGED = get_op("quantized_linear"), get_op("merged_linear")
 
@@ -198,24 +199,35 @@ def test_idle_cores_compute_other_parts_of_k() -> None:
         *(f"{SMALL} split 2", f"{LARGE} split 8", f"{TALL} split 8"),
     ]
     lowering = lower(LINEAR, replace(call, variant=f"{LARGE} split 8"))
-    product, added = lowering.dispatches
-    assert lowering.scratch == (8 * 100 * 300,)
-    assert product.groups == (1, 3, 8) and product.partial and not product.barrier
-    assert product.operands == (0, 1, 1, 1, 0, SCRATCH)
-    push = dict(product.push)
-    assert (push["has_bias"], push["split_runs"], push["split_words"]) == (0, 8, 100 * 300)
-    assert added.barrier and added.operands == (SCRATCH, 2, OUTPUT)
-    assert (dict(added.push)["parts"], dict(added.push)["has_bias"]) == (8, 1)
+    (product,) = lowering.dispatches
+    assert lowering.scratch == (3 * 8 * 128 * 128,) and lowering.counters == 3
+    assert product.shader == "quant_gemm_coopmat_splitk_q4_k" and product.groups == (1, 3, 8)
+    assert product.operands == (0, 1, 1, 1, 2, SCRATCH, COUNTERS, OUTPUT)
+    assert (dict(product.push)["has_bias"], dict(product.push)["split_runs"]) == (1, 8)
     # 35 runs in parts of 5 are 7
     uneven = linear_call(100, 300, 35 * 32, replace(CARD, cores=24), "q8_0")
-    product, added = by(uneven, f"{LARGE} split 8")
-    assert product.groups[2] == dict(added.push)["parts"] == 7
-    for change in ({"cores": 0}, {"cores": 5}, {"max_buffer_bytes": 4 * 100 * 300}):
+    (product,) = by(uneven, f"{LARGE} split 8")
+    assert product.groups[2] == 7 and dict(product.push)["split_runs"] == 5
+    for change in (
+        {"cores": 0},
+        {"cores": 5},
+        {"max_buffer_bytes": 4 * 100 * 300},
+        {"memory_model": False},
+        {"storage_buffers": 8},
+    ):
         limits = replace(CARD, **{"cores": 24, **change})
         names = variants_of(LINEAR, linear_call(100, 300, 2048, limits))
         assert not any(n.startswith(COOPMAT) and "split" in n for n in names), change
     short = linear_call(100, 300, 512, replace(CARD, cores=24))
     assert not any("split" in n for n in variants_of(LINEAR, short) if n.startswith(COOPMAT))
+
+
+def test_parts_of_k_are_guessed_where_the_memory_model_was_checked() -> None:
+    for checked in (True, False):
+        limits = replace(CHECKED, cores=128, memory_model_checked=checked)
+        choice = choice_of(LINEAR, linear_call(512, 256, limits=limits))
+        assert choice.variant == (f"{SMALL} split 4" if checked else SMALL)
+        assert f"{SMALL} split 4" in choice.of
 
 
 def test_merged_weights_have_tiles_of_their_own() -> None:
@@ -414,9 +426,10 @@ def test_parts_of_k_are_added(case: OpSample, runner: Runner) -> None:
             call = replace(case.call(limits), variant=split_name(tile.name, parts))
             kernel = case.declaration.kernel
             assert kernel is not None
-            lowering = Lowering(kernel.lower(call), kernel.scratch(call))
+            lowering = Lowering(kernel.lower(call), kernel.scratch(call), kernel.counters(call))
             got = runner.run_lowered(case, lowering)
             check(case, got, case.expected(), call.variant)
+            assert np.array_equal(got, runner.run_lowered(case, lowering)), "in the order of k"
 
 
 def test_a_group_goes_from_tile_to_tile_of_rows(runner: Runner) -> None:

@@ -41,6 +41,18 @@ from .index import check_index_type
 from .slots import with_slots
 from .strided_copy import WHOLE_COPIES, copy_words
 
+SHADERS = (
+    "dynamic_update_slice",
+    *(f"dynamic_update_slice_fp16{suffix}" for suffix in ("", "_rounded", "_rounded_nan")),
+)
+FUSED_SHADERS = {name: name.replace("slice", "slices") for name in SHADERS}
+"""Kernels that update several states, by those that update one (plan/costs/fused_writes.py)."""
+FUSED_STATES = 11
+"""States of one dispatch of these kernels, as many as 128 bytes of push constants have offsets for.
+"""
+FUSED_BUFFERS = 1 + 2 * FUSED_STATES
+"""Buffers that these kernels bind: the start, and the rows and the memory of each state."""
+
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     data, rows, start = inputs
@@ -184,10 +196,7 @@ register(
         _infer,
         _reference,
         Kernel(
-            (
-                *(*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
-                *("dynamic_update_slice_fp16_rounded", "dynamic_update_slice_fp16_rounded_nan"),
-            ),
+            (*WHOLE_COPIES, *SHADERS, *FUSED_SHADERS.values()),
             _lower,
             as_u32=_words,
             takes_fp16=_fp16,

@@ -55,6 +55,7 @@ from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_gemm import (
     QUANT_GEMM_SHADERS,
     quant_gemm,
+    quant_gemm_counters,
     quant_gemm_scratch,
     quant_gemm_takes_fp16,
     quant_gemm_tile,
@@ -253,9 +254,13 @@ def _variants(call: Call) -> tuple[str, ...]:
         return few_rows_variants(NAME, call, product, _variants)
     if call.attrs.as_bool("normed"):
         return (GEMV,)
-    sizes = tuple(call.inputs[i].shape[0] for i in product.weights)
     plain = () if is_stacked(call.attrs) else (GEMV,)
-    return with_quant_gemm(call, plain, sizes, bool(product.gate))
+    return with_quant_gemm(call, plain, _sizes(call), bool(product.gate))
+
+
+def _sizes(call: Call) -> tuple[int, ...]:
+    """Return the rows of each weight."""
+    return tuple(call.inputs[i].shape[0] for i in _product(call).weights)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -341,9 +346,10 @@ register(
                         *QUANT_GEMM_SHADERS,
                     ),
                     _lower,
-                    quant_gemm_scratch,
+                    lambda call: quant_gemm_scratch(call, _sizes(call)),
                     variants=_variants,
                     takes_fp16=quant_gemm_takes_fp16,
+                    counters=lambda call: quant_gemm_counters(call, _sizes(call)),
                 ),
                 attrs={
                     "format": FORMAT,

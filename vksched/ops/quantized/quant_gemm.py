@@ -7,8 +7,11 @@
 Each workgroup dequantizes the rows of the weight that its tile needs, so that a weight is read once
 per tile of rows, and never stored as floats. One dispatch multiplies by up to three weights, or by
 two whose products are combined by a gated activation. It can also rotate the first heads of its
-results (rotary embedding) and store each head as a matrix. If the tiles are fewer than the cores of
-the device, other workgroups compute other parts of k (split_k.py).
+results (rotary embedding) and store each head as a matrix.
+
+If the tiles are fewer than the cores of the device, other workgroups compute other parts of k. The
+last one of a tile that arrives adds the parts in their order (as attention_decode.py combines its
+parts), so that there is no second dispatch, and no barrier.
 
     tile         128 x 128, 256 x 128, or 64 x 64 for few rows or columns
     subgroup     64 x 64 of it with 32 or 64 lanes, less with fewer lanes
@@ -24,7 +27,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from ...common.dtypes import FLOAT16
-from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
+from ...ir.op import COUNTERS, OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
 from ...ir.precision import allows_half
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
@@ -37,16 +40,7 @@ from ..linalg.coopmat import (
     guessed_shape,
     shapes_of,
 )
-from ..linalg.matmul_kernels import BIAS_PER_COLUMN
-from ..linalg.split_k import (
-    MIN_GAIN,
-    PARTS,
-    SPLIT_K_SHADERS,
-    add_parts,
-    parts_of,
-    split_name,
-    without_split,
-)
+from ..linalg.split_k import MIN_GAIN, PARTS, parts_of, split_name, without_split
 from ..lowering.strides import DISPATCH_FLOPS
 from .gguf_formats import FORMATS, format_of
 from .quant_layout import RUN
@@ -54,8 +48,10 @@ from .rotated_columns import Rope
 
 MAX_WEIGHTS = 3
 """Maximum weights of one dispatch."""
-BUFFERS = 7
-"""Buffers of the kernel: x, the weights, a bias, the result and a residual."""
+BUFFERS, SPLIT_BUFFERS = 7, 9
+"""Buffers of the kernel: x, the weights, a bias, the result and a residual; and with parts of k
+their sums and counters.
+"""
 _LINE_BYTES = 80
 """Bytes of a run of float16 values in shared memory, with the padding between two runs."""
 _SUBGROUP_TILES: dict[int, dict[tuple[int, int], tuple[int, int]]] = {
@@ -79,11 +75,16 @@ _SHARE_OF_PEAK = {(256, 128): 0.9, (128, 128): 0.8, (64, 64): 0.5}
 _USUAL_CORES = 32
 """Assumed number of cores of a GPU whose driver does not report it."""
 _REDUCE_RUNS = 16
-"""Runs that take as long as the dispatch that adds partial sums."""
+"""Estimated time to write and to add partial sums, in the time of runs."""
 _MARGIN = 1.3
-"""Minimum estimated gain of a split over the best tile without, as it costs a barrier."""
+"""Minimum estimated gain of a split over the best tile without."""
 _FIXED_RUNS = 8
 """Estimated time to start and to store a tile, in the time of runs."""
+
+
+def _shader(kind: str, splits: bool, fp16_sums: bool) -> str:
+    way, sums = "_splitk" if splits else "", "_fp16acc" if fp16_sums else ""
+    return f"quant_gemm_coopmat{way}_{kind.lower()}{sums}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,9 @@ class QuantGemmTile:
         name = coopmat_name(self.shape, self.rows, self.columns, self.subgroup)
         return f"{name}{_FP16_ACC}" if self.fp16_sums else name
 
-    def shader(self, kind: str) -> str:
-        """Return the name of the kernel for a format."""
-        return f"quant_gemm_coopmat_{kind.lower()}{'_fp16acc' if self.fp16_sums else ''}"
+    def shader(self, kind: str, splits: bool) -> str:
+        """Return the name of the kernel for a format, and for parts of k."""
+        return _shader(kind, splits, self.fp16_sums)
 
     @property
     def subgroups(self) -> tuple[int, int]:
@@ -205,10 +206,18 @@ def quant_gemm_tile(call: Call) -> QuantGemmTile | None:
     return quant_gemm_tiles(call.limits).get(without_split(call.variant))
 
 
-def quant_gemm_scratch(call: Call) -> tuple[int, ...]:
-    """Return the words of the partial sums of a variant that splits k."""
-    parts = parts_of(call.variant) if quant_gemm_tile(call) else 1
-    return (parts * call.output.size,) if parts > 1 else ()
+def quant_gemm_scratch(call: Call, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the words of the partial sums of a variant that splits k. sizes: rows of each
+    weight.
+    """
+    tile, parts = quant_gemm_tile(call), parts_of(call.variant)
+    return (parts * _tile_words(call, tile, sizes),) if tile and parts > 1 else ()
+
+
+def quant_gemm_counters(call: Call, sizes: tuple[int, ...]) -> int:
+    """Return the number of counters of a variant that splits k: one for each tile."""
+    tile, parts = quant_gemm_tile(call), parts_of(call.variant)
+    return _groups(tile, _rows(call), sizes, False) if tile and parts > 1 else 0
 
 
 def quant_gemm_takes_fp16(call: Call) -> tuple[int, ...]:
@@ -240,14 +249,15 @@ def with_quant_gemm(
     limits, rows, tiles = call.limits, _rows(call), quant_gemm_tiles(call.limits)
     names = _by_estimate(call, sizes, gated, splits)
 
-    def is_guessed(tile: QuantGemmTile) -> bool:
+    def is_guessed(name: str) -> bool:
+        if parts_of(name) > 1 and not limits.memory_model_checked:
+            return False
+        tile = tiles[without_split(name)]
         whole = _groups(tile, rows, sizes, gated) * tile.rows * tile.columns
         checked = (tile.shape, tile.subgroup) == guessed_shape(limits)
         return checked and not tile.fp16_sums and coopmat_pays(limits, rows * sum(sizes), whole)
 
-    return by_guess(
-        plain, names, next((n for n in names if is_guessed(tiles[without_split(n)])), "")
-    )
+    return by_guess(plain, names, next(filter(is_guessed, names), ""))
 
 
 def _by_estimate(
@@ -279,12 +289,14 @@ def _by_estimate(
 
 def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
     """Return the variant that splits k into as many parts as idle cores allow; "" if that would
-    not pay, or if the device does not report its cores.
+    not pay, or if the device does not report its cores or lacks the memory model.
     """
     runs, limits = call.inputs[0].shape[-1] // RUN, call.limits
+    if not limits.memory_model or limits.storage_buffers < SPLIT_BUFFERS:
+        return ""
     groups = _groups(tile, _rows(call), sizes, False)
-    words = limits.max_buffer_bytes // 4 // max(1, call.output.size)
-    fitting = [parts for parts in PARTS if groups * parts <= limits.cores and parts <= words]
+    most = limits.max_buffer_bytes // 4 // max(1, _tile_words(call, tile, sizes))
+    fitting = [parts for parts in PARTS if groups * parts <= limits.cores and parts <= most]
     if not fitting or MIN_GAIN * (runs / fitting[-1] + _REDUCE_RUNS) > runs:
         return ""
     return split_name(tile.name, fitting[-1])
@@ -307,6 +319,11 @@ def _column_tiles(tile: QuantGemmTile, sizes: tuple[int, ...], gated: bool) -> i
 
 def _groups(tile: QuantGemmTile, rows: int, sizes: tuple[int, ...], gated: bool) -> int:
     return -(-rows // tile.rows) * _column_tiles(tile, sizes, gated)
+
+
+def _tile_words(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> int:
+    """Return the words of the sums of all tiles."""
+    return _groups(tile, _rows(call), sizes, False) * tile.rows * tile.columns
 
 
 def quant_gemm(
@@ -343,7 +360,7 @@ def quant_gemm(
     split_runs = -(-runs // parts)
     parts = -(-runs // split_runs)
     if parts > 1:
-        operands = (*operands[:4], 0, SCRATCH)
+        operands = (*operands[:-1], SCRATCH, COUNTERS, OUTPUT)
     if rope:
         cos, sin = rope.tables
         operands = (*operands[:4], cos, OUTPUT, sin)
@@ -368,34 +385,27 @@ def quant_gemm(
             *(("m", count), ("k", k), ("sizes", (*sizes, *(0,) * missing))),
             ("begins", (*(begins if stacked else before), *(0,) * missing)),
             ("strides", (*(sizes if stacked else [columns] * len(sizes)), *(0,) * missing)),
-            *(("b_column", kind.row_words(k)), ("has_bias", int(bias is not None and parts == 1))),
-            *(("split_runs", split_runs), ("split_words", m * columns)),
-            *_rope_push(rope, m, (*sizes, *(0,) * missing)),
+            *(("b_column", kind.row_words(k)), ("has_bias", int(bias is not None))),
+            ("split_runs", split_runs),
+            *(() if parts > 1 else _rope_push(rope, m, (*sizes, *(0,) * missing))),
         )
         tables = row * rope.pairs if rope else 0
         return Dispatch(
-            tile.shader(kind.name),
+            tile.shader(kind.name, parts > 1),
             operands,
             (min(-(-count // tile.rows), limits.max_groups[0]), across, parts),
             push,
             constants,
             shifts=(
                 *(row * k // x_per_word, 0, 0, 0, tables),
+                *((0, 0) if parts > 1 else ()),
                 0 if stacked else row * columns // results_per_word,
                 *((tables,) if rope else ()),
             ),
-            partial=parts > 1,
             subgroup=tile.subgroup,
         )
 
-    products = tuple(tiles_of(row, min(rows, m - row)) for row in range(0, m, rows))
-    if parts == 1:
-        return products
-    bias_of = (OUTPUT, 0, 1) if bias is None else (bias, BIAS_PER_COLUMN, 1)
-    added = add_parts(
-        "quant_gemm", SCRATCH, parts, call.output.size, limits, call.output.shape[-1], bias_of
-    )
-    return (*products, *added)
+    return tuple(tiles_of(row, min(rows, m - row)) for row in range(0, m, rows))
 
 
 def _rope_push(
@@ -415,7 +425,9 @@ def _rope_push(
     )
 
 
-QUANT_GEMM_SHADERS = (
-    *(f"quant_gemm_coopmat_{name.lower()}{end}" for name in FORMATS for end in ("", "_fp16acc")),
-    *SPLIT_K_SHADERS,
+QUANT_GEMM_SHADERS = tuple(
+    _shader(name, splits, fp16_sums)
+    for name in FORMATS
+    for splits in (False, True)
+    for fp16_sums in (False, True)
 )

@@ -270,7 +270,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (rows_of(call) * q8_row_words(call),)
     if not call.variant.startswith(DEQUANTIZE):
-        return gemm.quant_gemm_scratch(call)
+        return gemm.quant_gemm_scratch(call, call.inputs[1].shape[:1])
     return (_step(call) * call.inputs[0].shape[-1],)
 
 
@@ -386,6 +386,7 @@ register(
                 _scratch,
                 variants=_variants,
                 takes_fp16=gemm.quant_gemm_takes_fp16,
+                counters=lambda call: gemm.quant_gemm_counters(call, call.inputs[1].shape[:1]),
             ),
             attrs={"format": FORMAT},
             operands=(2, 3),

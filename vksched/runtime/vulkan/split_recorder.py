@@ -23,8 +23,10 @@ from typing import Protocol
 from ...common.errors import DeviceError
 from ...ir.graph import Graph
 from ...ir.op import COUNTERS, OUTPUT, SCRATCH, STATUS, Dispatch
+from ...ops.layout.dynamic_update_slice import FUSED_STATES
 from ...ops.lowering.lower import Lowering
 from ...plan.costs import node_cost
+from ...plan.costs.fused_writes import fused_dispatch, fused_writes
 from ...plan.types.plan_types import (
     COMPUTE,
     DOWNLOAD,
@@ -216,13 +218,17 @@ class Recorder:
         found: dict[Wanted, None] = {}
         nodes = (n for split in self._splits for n in split.nodes)
         calls = {self._graph.signatures[node_id]: node_id for node_id in nodes}
-        for node_id in calls.values():
-            for dispatch in self._lower(node_id)[0].dispatches:
-                shader = load_shader(dispatch.shader)
-                values = shader.specialize(dict(dispatch.constants))
-                count = len(dispatch.operands)
-                module = shader.module(dispatch.steps)
-                found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
+        groups = ((s, g) for s in self._splits for g in fused_writes(self._plan, s).values())
+        dispatches = (
+            *(each for node_id in calls.values() for each in self._lower(node_id)[0].dispatches),
+            *(fused_dispatch(self._plan, split, group) for split, group in groups),
+        )
+        for dispatch in dispatches:
+            shader = load_shader(dispatch.shader)
+            values = shader.specialize(dict(dispatch.constants))
+            count = len(dispatch.operands)
+            module = shader.module(dispatch.steps)
+            found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
         return tuple(found)
 
     @cached_property
@@ -274,6 +280,8 @@ class Recorder:
             *split.nodes,
             *split.downloads,
         )
+        fused = fused_writes(self._plan, split) if stage == COMPUTE else {}
+        later = {node_id for group in fused.values() for node_id in group[1:]}
         for position in split.stages[stage]:
             item = items[position]
             if position in split.barriers:
@@ -291,7 +299,9 @@ class Recorder:
                 target = _within(slot.download_buffers, item.staging)
                 name = self._graph.nodes[item.node].name
                 commands.copy(self._place(item.node, slot).part(target.words, name), target)
-            else:
+            elif item in fused:
+                self._record_fused(commands, fused[item], slot, split)
+            elif item not in later:
                 self._record_node(commands, item, slot, split)
         if stage == COMPUTE:
             at, status = slot.status_of[split.id], slot.status
@@ -354,7 +364,6 @@ class Recorder:
         split: Split,
     ) -> None:
         node = self._graph.nodes[node_id]
-        shader = load_shader(dispatch.shader)
         places = []
         for operand in dispatch.operands:
             if operand == OUTPUT:
@@ -373,6 +382,24 @@ class Recorder:
                 places.append(_within(slot.activations, scratch).part(words, node.name, at))
             else:
                 places.append(self._place(node.inputs[operand], slot))
+        self._record_at(commands, dispatch, places)
+
+    def _record_fused(
+        self, commands: _Commands, nodes: tuple[int, ...], slot: SlotMemory, split: Split
+    ) -> None:
+        """Record the dispatch that updates several states."""
+        commands.make_room(sum(self._lower(node_id)[1] for node_id in nodes))
+        # states that a dispatch does not update are bound, too
+        padded = (*nodes, *nodes[:1] * (FUSED_STATES - len(nodes)))
+        values = [self._graph.nodes[node_id].inputs for node_id in padded]
+        places = [self._place(values[0][2], slot)]
+        places += [self._place(rows, slot) for _, rows, _ in values]
+        places += [self._place(node_id, slot) for node_id in padded]
+        self._record_at(commands, fused_dispatch(self._plan, split, nodes), places)
+
+    def _record_at(self, commands: _Commands, dispatch: Dispatch, places: Sequence[_Place]) -> None:
+        """Record a dispatch whose operands lie at these places."""
+        shader = load_shader(dispatch.shader)
         shifts = dispatch.shifts or (0,) * len(places)
         offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
         pipeline = self._pipeline(shader, dispatch, [p.buffer for p in places])

@@ -1,0 +1,7 @@
+// Fields of the push block of dynamic_update_slice.glsl, after the offsets.
+    uint count;
+    uint inner;
+    uint many;
+    uint size;
+    uint shared_slices;
+    uint slots; // 0: slices stay where they are

@@ -1,0 +1,24 @@
+// The buffers of kernels that update up to 11 states, and their accessors: one workgroup works on state gl_WorkGroupID.y.
+layout(set = 0, binding = 0) readonly buffer Start { int start[]; };
+layout(set = 0, binding = 1) readonly buffer Rows0 { uint rows0[]; };
+layout(set = 0, binding = 2) readonly buffer Rows1 { uint rows1[]; };
+layout(set = 0, binding = 3) readonly buffer Rows2 { uint rows2[]; };
+layout(set = 0, binding = 4) readonly buffer Rows3 { uint rows3[]; };
+layout(set = 0, binding = 5) readonly buffer Rows4 { uint rows4[]; };
+layout(set = 0, binding = 6) readonly buffer Rows5 { uint rows5[]; };
+layout(set = 0, binding = 7) readonly buffer Rows6 { uint rows6[]; };
+layout(set = 0, binding = 8) readonly buffer Rows7 { uint rows7[]; };
+layout(set = 0, binding = 9) readonly buffer Rows8 { uint rows8[]; };
+layout(set = 0, binding = 10) readonly buffer Rows9 { uint rows9[]; };
+layout(set = 0, binding = 11) readonly buffer Rows10 { uint rows10[]; };
+layout(set = 0, binding = 12) buffer Result0 { uint result0[]; };
+layout(set = 0, binding = 13) buffer Result1 { uint result1[]; };
+layout(set = 0, binding = 14) buffer Result2 { uint result2[]; };
+layout(set = 0, binding = 15) buffer Result3 { uint result3[]; };
+layout(set = 0, binding = 16) buffer Result4 { uint result4[]; };
+layout(set = 0, binding = 17) buffer Result5 { uint result5[]; };
+layout(set = 0, binding = 18) buffer Result6 { uint result6[]; };
+layout(set = 0, binding = 19) buffer Result7 { uint result7[]; };
+layout(set = 0, binding = 20) buffer Result8 { uint result8[]; };
+layout(set = 0, binding = 21) buffer Result9 { uint result9[]; };
+layout(set = 0, binding = 22) buffer Result10 { uint result10[]; };

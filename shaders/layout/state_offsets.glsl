@@ -1,0 +1,24 @@
+// Offsets of the push block of kernels that update up to 11 states: as many as its 128 bytes hold.
+    uint start_offset;
+    uint rows0_offset;
+    uint rows1_offset;
+    uint rows2_offset;
+    uint rows3_offset;
+    uint rows4_offset;
+    uint rows5_offset;
+    uint rows6_offset;
+    uint rows7_offset;
+    uint rows8_offset;
+    uint rows9_offset;
+    uint rows10_offset;
+    uint result0_offset;
+    uint result1_offset;
+    uint result2_offset;
+    uint result3_offset;
+    uint result4_offset;
+    uint result5_offset;
+    uint result6_offset;
+    uint result7_offset;
+    uint result8_offset;
+    uint result9_offset;
+    uint result10_offset;
