@@ -1,7 +1,7 @@
 """StepRunner: the steps of a language model over a KV cache with several slots.
 
 InferenceEngine: which tokens of which requests run next
-    | prefill(slot, chunk), decode(slots, one token each)
+    | prefill(slot, chunk), decode(slots, one token each), verify(slot, tokens)
     v
 StepRunner: compiled graphs of 1, 2, 4 and 8 rows over one cache
 """
@@ -64,6 +64,22 @@ class StepRunner(Protocol):
 
     def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
         """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
+        """
+
+    @property
+    def verify_sizes(self) -> tuple[int, ...]:
+        """The numbers of tokens of verify steps, ascending, from 2; none if their logits differ
+        from those of decode steps.
+        """
+
+    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+        """Append as many tokens as a verify step has to a slot that holds `start` tokens; return
+        the logits after each, (len(ids), vocabulary): those of decode steps, to the bit.
 
         Raises
         ------
