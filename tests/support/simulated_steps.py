@@ -171,6 +171,9 @@ class SimulatedSteps:
         self._begin("prepare")
         self.is_prepared = True
 
+    def prepare_verify(self) -> None:
+        self._begin("prepare_verify")
+
     def close(self) -> None:
         self._begin("close")
         self.is_closed = True

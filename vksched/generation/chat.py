@@ -24,6 +24,7 @@ from .completion import CompletionRequest
 from .conversation.prompt_encoder import Prompt, PromptEncoder, is_conversation
 from .sampling import Sampling
 from .slot_steps import SlotSteps
+from .speculation.speculation import Speculation
 from .stop_matcher import StopMatcher
 from .text_stream import AnswerState, TextStream
 
@@ -66,11 +67,13 @@ class Chat(ProcessBound):
         float16, and "float32" for all others. "fast" also selects "int8" for the layers that the
         CPU runs initially, as llama.cpp does. None selects the scheduler's mode, or "auto" if it
         has none.
+    speculation
+        How tokens are guessed; None guesses none. The text does not depend on it.
 
     Raises
     ------
     ModelFormatError
-        The file has no tokenizer, or an unknown one.
+        The file has no tokenizer, or an unknown one; or the draft model has other tokens.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
     DTypeError
@@ -89,6 +92,7 @@ class Chat(ProcessBound):
         placement: Placements | None = None,
         progress: Progress | None = None,
         precision: str | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.model = model
         self.ctx = context_of(model, ctx)
@@ -100,10 +104,13 @@ class Chat(ProcessBound):
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
                 self._encoder = PromptEncoder(model)
+            drafters = speculation.drafters(model, scheduler, self.ctx, 1) if speculation else ()
         except BaseException:
             self._steps.forget()
             raise
-        self._core = EngineCore(self._steps, self.tokenizer.ends, reuse_decoded=True)
+        self._core = EngineCore(
+            self._steps, self.tokenizer.ends, reuse_decoded=True, drafters=drafters
+        )
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:
@@ -119,6 +126,7 @@ class Chat(ProcessBound):
         tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
             self._steps.prepare_prompt(tokens)
+            self._core.prepare_speculation()
 
     @property
     def layers(self) -> dict[str, int]:
@@ -147,7 +155,7 @@ class Chat(ProcessBound):
         """
         with self._alone():
             self._core.end_all("closed")
-            self._steps.close()
+            self._core.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Names of control tokens in messages are encoded as text;

@@ -21,7 +21,7 @@ import numpy as np
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError, UnsupportedOp
 from .cache_rows import CacheRows
-from .compiled_steps import CompilingScheduler, step_sizes, suitable_size
+from .compiled_steps import CompilingScheduler, StepSize, step_sizes, suitable_size
 from .device_precision import FLOAT16_CACHE
 from .row_times import RowTimes
 from .slot_graphs import SlotGraphs
@@ -211,10 +211,12 @@ class SlotSteps(SlotGraphs):
 
     def _verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
         self._decide()
-        size = self._size(len(ids), all_logits=True)._replace(as_decoded=True)
-        logits: Logits = self._run(size, [slot], [ids], [start])[0]
+        logits: Logits = self._run(self._verify_size(len(ids)), [slot], [ids], [start])[0]
         self._check_finite(logits)
         return logits
+
+    def _verify_size(self, tokens: int) -> StepSize:
+        return self._size(tokens, all_logits=True)._replace(as_decoded=True)
 
     def _check_cache(self, slot: int, token: int, tokens: int) -> None:
         """Do the same if rows of a float16 cache exceed its range; kernels that round the keys of
@@ -259,7 +261,9 @@ class SlotSteps(SlotGraphs):
     # -- life ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Compile all steps and the graphs that move rows; measure decode steps with idle rows."""
+        """Compile all steps but verify steps, and the graphs that move rows; measure decode steps
+        with idle rows.
+        """
         self._retry_if_empty(self._prepare)
 
     def _prepare(self) -> None:
@@ -276,6 +280,11 @@ class SlotSteps(SlotGraphs):
             began = time.perf_counter()
             self._run(size, [], [], [])
             self._times.measure(rows, time.perf_counter() - began)
+
+    def prepare_verify(self) -> None:
+        """Compile the verify graphs."""
+        for tokens in self.verify_sizes:
+            self.steps.run(self._verify_size(tokens))
 
     def prepare_prompt(self, tokens: int | None = None) -> None:
         """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts."""

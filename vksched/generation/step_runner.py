@@ -97,7 +97,10 @@ class StepRunner(Protocol):
         """Write keys and values that `read_rows` returned to a slot."""
 
     def prepare(self) -> None:
-        """Compile all steps."""
+        """Compile all steps but verify steps."""
+
+    def prepare_verify(self) -> None:
+        """Compile the verify steps."""
 
     def close(self) -> None:
         """Free the compiled steps and the KV cache."""

@@ -209,6 +209,10 @@ class EngineCore:
     def prepare(self) -> None:
         """Compile all steps."""
         self.runner.prepare()
+        self.prepare_speculation()
+
+    def prepare_speculation(self) -> None:
+        """Compile what speculation needs."""
         self._speculator.prepare()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...common.errors import VkschedError
-from ...common.user_warning import warn
+from ...common.user_warning import warn, warn_user
 from ..batching.request_state import RequestState
 from ..batching.step_costs import StepCosts
 from ..step_runner import StepRunner
@@ -81,7 +81,16 @@ class Speculator:
         self._compiled.add(offered)  # the first step of a size includes its compilation
 
     def prepare(self) -> None:
-        """Compile what drafters need."""
+        """Compile verify steps and what drafters need; warn if there are no verify steps."""
+        if not self._drafters:
+            return
+        if not self._runner.verify_sizes:
+            warn_user(
+                "[engine] no tokens are guessed: speculation needs a CPU with native loops that "
+                "computes the whole model, without float32 matrices"
+            )
+            return
+        self._runner.prepare_verify()
         for drafter in self._drafters:
             drafter.prepare()
 
