@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .generation.perplexity import PrecisionLoss as PrecisionLoss
     from .generation.perplexity import perplexity as perplexity
     from .generation.sampling import Sampling as Sampling
+    from .generation.speculation.speculation import Speculation as Speculation
     from .importers import load as load
     from .ir.build_graph import build_graph as build_graph
     from .ir.graph import Graph as Graph
@@ -152,6 +153,7 @@ _PUBLIC = {
     "RunReport": "engine.report.run_report",
     "RunStats": "runtime.run_stats",
     "Sampling": "generation.sampling",
+    "Speculation": "generation.speculation.speculation",
     "serve": "serve",
     "Scheduler": "scheduler.scheduler",
     "name_scope": "ir.name_scope",

@@ -18,7 +18,7 @@ import numpy as np
 
 import vksched as vs
 from vksched.bench.language.random_models import write_model
-from vksched.generation.generator import Generator
+from vksched.generation.slot_steps import SlotSteps
 
 KIND = "Q4_K"
 FOLDER = str(Path(vs.__file__).parent)
@@ -83,7 +83,7 @@ def first_token(device: str) -> dict[str, int]:
 
         def generate() -> None:
             with vs.Scheduler([device]) as sched:
-                Generator(sched, vs.load(path), 64).prefill([1, 2, 3])
+                SlotSteps(sched, vs.load(path), 64, 1).prefill(0, [1, 2, 3], 0)
 
         generate()
         return calls_of(generate)

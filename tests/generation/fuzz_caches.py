@@ -41,8 +41,8 @@ from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
 from vksched.engine import graph_document
 from vksched.generation import deferred_step
-from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import layer_cost_cache, place_layers
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
 from vksched.storage import content_hash
@@ -94,7 +94,7 @@ class Caches:
         """Return the scores behind TEXT, by whatever steps are kept."""
         model = vs.load(self.path)
         with vs.Scheduler(["cpu"]) as sched:
-            return np.array(Generator(sched, model, 32).prefill(TEXT))  # type: ignore[arg-type]
+            return np.array(SlotSteps(sched, model, 32, 1).prefill(0, TEXT, 0))  # type: ignore[arg-type]
 
     def layers(self) -> Any:
         model = vs.load(self.path)

@@ -17,7 +17,7 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation import generator
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.kv_cache import KINDS as CACHE_TYPES
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.plan import Plan
@@ -122,12 +122,12 @@ def test_keys_and_values_may_be_retained_as_float16(scheds: Scheds, tmp_path: Pa
 def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
     model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = generator.Generator(sched, model, 64)
-        read.prepare()
+        read = SlotSteps(sched, model, 64, 1)
+        read.prepare_prompt()
         first_runs = dict(read.steps.runs)
         assert len(first_runs) <= 12
         for end in (1, 3, 12, 12, 9):
-            read.prefill(TEXT[:end])
+            read.prefill(0, TEXT[:end], 0)
         assert read.steps.runs == first_runs
 
 
@@ -139,10 +139,10 @@ def test_prepare_for_a_text_compiles_the_steps_that_read_it(
 ) -> None:
     model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = generator.Generator(sched, model, 64)
-        read.prepare(tokens)
+        read = SlotSteps(sched, model, 64, 1)
+        read.prepare_prompt(tokens)
         assert [size.tokens for size in read.steps.runs] == sizes
-        read.prefill([1] * tokens)
+        read.prefill(0, [1] * tokens, 0)
         assert [size.tokens for size in read.steps.runs] == sizes
 
 

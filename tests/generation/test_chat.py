@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ from vksched.common.errors import (
     ShapeError,
     VkschedError,
 )
-from vksched.generation import generator
+from vksched.generation.compiled_steps import StepSize
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import device_handle
@@ -102,32 +104,36 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
                 make(model, precision="int9")
 
 
-class Counted(generator.Generator):
-    """Notes the steps that it runs."""
-
-    sizes: list[int]
-
-    def _size(self, start: int, end: int) -> int:
-        self.sizes.append(super()._size(start, end))
-        return self.sizes[-1]
-
-
-def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path) -> None:
+def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, weights = build_model(tmp_path)
-    with vs.Scheduler(["cpu"]) as sched:
-        read = Counted(sched, model, 52)
-        text = list(np.random.default_rng(3).integers(0, 256, 50))
+    sizes: list[int] = []
+    run = SlotSteps._run
 
-        def check(text: Sequence[int], *sizes: int) -> None:
-            read.sizes = []
-            wanted = logits_of(TINY, weights, np.array(text))[-1]
-            np.testing.assert_allclose(read.prefill(text), wanted, rtol=1e-3, atol=1e-3)
-            assert read.sizes == list(sizes) and read.tokens == list(text)
+    def counted(self: SlotSteps, size: StepSize, *about: Any) -> NDArray:
+        sizes.append(size.tokens)
+        return run(self, size, *about)
+
+    monkeypatch.setattr(SlotSteps, "_run", counted)
+    with vs.Scheduler(["cpu"]) as sched:
+        chat = vs.Chat(sched, model, 52)
+        text = [int(token) for token in np.random.default_rng(3).integers(0, 256, 50)]
+
+        def check(text: list[int], *wanted: int) -> list[int]:
+            sizes.clear()
+            answer = chat.generate(text, 2, GREEDY)
+            list(answer)
+            assert list(answer.tokens) == greedy(weights, text, 2)
+            is_whole = len(answer.tokens) == 2
+            assert sizes == [*wanted, *[1] * (is_whole or answer.finish_reason == "stop")]
+            return text + list(answer.tokens)
 
         check(text[:13], 8, 8)
         check(text[:14], 1)
         check(text[:14], 1)  # the last token is read again for its logits
-        check(text[:33], 32)  # 19 new ones
+        longer = check(text[:33], 32)  # 19 new ones
+        check([*longer, 9], 1, 1)  # the answer, too, but for its last token
         check([*text[:20], 7, 8], 1, 1)  # goes on from where it differs
         check(text, 32)  # 20 + 32 tokens just fit
         check([9, *text[1:49]], 32, 8, 8, 1)  # another 32 do not fit
@@ -155,14 +161,14 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
 
 
 def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, closed, read = threading.Event(), threading.Event(), generator.Generator.prefill
+    reading, closed, read = threading.Event(), threading.Event(), SlotSteps.prefill
 
-    def slow(self: generator.Generator, text: Sequence[int]) -> NDArray:
+    def slow(self: SlotSteps, *about: Any, **more: Any) -> NDArray:
         reading.set()
         assert closed.wait(60)
-        return read(self, text)
+        return read(self, *about, **more)
 
-    monkeypatch.setattr(generator.Generator, "prefill", slow)
+    monkeypatch.setattr(SlotSteps, "prefill", slow)
     model, _ = build_model(tmp_path)
     with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(1) as pool:
         chat = vs.Chat(sched, model)

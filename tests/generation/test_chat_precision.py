@@ -12,12 +12,13 @@ from conftest import vulkan_names
 from gguf_models import Tiny, logits_of, write
 from test_executor import null_devices
 from test_precision_networks import like_a_card
+from text_reader import TextReader
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.engine.request_precision import Precision
 from vksched.generation.device_precision import AUTO, FAST, cache_type_of, mode_of
-from vksched.generation.generator import Generator
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import BYTES, HALF, MIXED, SINGLE, precision_of
 from vksched.plan.costs import node_cost
@@ -50,7 +51,7 @@ def described(*specs: DeviceSpec) -> list[Device]:
     return [vs.SimulatedDevice(spec, clock) for spec in specs]
 
 
-def words(reader: Generator, start: str = "quantized_linear") -> dict[str, set[str]]:
+def words(reader: SlotSteps, start: str = "quantized_linear") -> dict[str, set[str]]:
     """Return by device the precision of products by quantized weights, or of other ops."""
     out: dict[str, set[str]] = {}
     for run in reader.steps.runs.values():
@@ -61,7 +62,7 @@ def words(reader: Generator, start: str = "quantized_linear") -> dict[str, set[s
     return out
 
 
-def caches(reader: Generator) -> dict[str, set[str]]:
+def caches(reader: SlotSteps) -> dict[str, set[str]]:
     """Return by device the types of the KV cache."""
     out: dict[str, set[str]] = {}
     for run in reader.steps.runs.values():
@@ -96,8 +97,8 @@ def test_drivers_on_the_cpu_stay_in_float32(tmp_path: Path) -> None:
         with vs.Scheduler([name]) as sched:
             if name != "cpu" and not sched.topology.devices[0].limits.software:
                 continue
-            reader = Generator(sched, model, 16)
-            np.testing.assert_allclose(reader.prefill(TEXT), wanted, rtol=1e-3, atol=1e-3)
+            reader = SlotSteps(sched, model, 16, 1)
+            np.testing.assert_allclose(reader.prefill(0, TEXT, 0), wanted, rtol=1e-3, atol=1e-3)
             assert set().union(*words(reader, "attention").values()) == {SINGLE}
             assert set().union(*caches(reader).values()) == {"float32"}
 
@@ -106,15 +107,15 @@ def test_a_gpu_with_float16_is_mixed_by_default(tmp_path: Path) -> None:
     model, weights = with_weights(tmp_path)
     wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
     with vs.Scheduler(described(GPU)) as sched:
-        reader = Generator(sched, model, 16)
-        got = reader.prefill(TEXT)
+        reader = SlotSteps(sched, model, 16, 1)
+        got = reader.prefill(0, TEXT, 0)
         assert words(reader) == words(reader, "attention") == {GPU.name: {MIXED}}
         assert caches(reader) == {GPU.name: {"float16"}}
     error = np.square(got - wanted).sum() / np.square(wanted).sum()
     assert 1e-10 < error < 1e-5  # rounded, and little
 
 
-def shaders_of(reader: Generator) -> set[str]:
+def shaders_of(reader: SlotSteps) -> set[str]:
     """Return the names of all shaders of a reader's steps."""
     found: set[str] = set()
     for run in reader.steps.runs.values():
@@ -143,8 +144,8 @@ def test_kernels_of_gpus_compute_it(
     wanted = logits_of(tiny, weights, np.array(text))[-1]
     limits = device.spec.limits
     with vs.Scheduler([device], tune=False) as sched:
-        reader = Generator(sched, model, 16, precision=asked)
-        got = reader.prefill(text)
+        reader = SlotSteps(sched, model, 16, 1, precision=asked)
+        got = reader.prefill(0, text, 0)
         assert words(reader) == {device.name: {word}}
         attention = SINGLE if word == BYTES else word
         assert words(reader, "attention") == {device.name: {attention}}
@@ -164,8 +165,8 @@ def test_the_precision_of_a_scheduler_counts(own: str, tmp_path: Path) -> None:
     model = build_model(tmp_path)
     with vs.Scheduler(described(GPU), precision=own) as sched:
         for asked, wanted in ((None, own), (AUTO, MIXED), (SINGLE, SINGLE)):
-            reader = Generator(sched, model, 16, precision=asked)
-            reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, precision=asked)
+            reader.prefill(0, TEXT, 0)
             assert words(reader) == {GPU.name: {wanted}}
             cache = "float16" if wanted in (MIXED, HALF) else "float32"
             assert caches(reader) == {GPU.name: {cache}}
@@ -187,8 +188,8 @@ def test_modes_without_float16_have_a_float32_cache(
 ) -> None:
     model = build_model(tmp_path)
     with vs.Scheduler(described(GPU)) as sched:
-        reader = Generator(sched, model, 16, precision=precision)
-        reader.prefill(TEXT)
+        reader = SlotSteps(sched, model, 16, 1, precision=precision)
+        reader.prefill(0, TEXT, 0)
         assert caches(reader) == {GPU.name: {cache}}
 
 
@@ -197,8 +198,8 @@ def test_a_config_outranks_the_defaults_of_devices(tmp_path: Path) -> None:
     config = {"blk.1": {"precision": SINGLE}}
     for placement in ({"*": GPU.name}, {"*": GPU.name, "output.*": "cpu"}):
         with vs.Scheduler(described(GPU), config=config) as sched:
-            reader = Generator(sched, model, 16, placement)
-            reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, placement)
+            reader.prefill(0, TEXT, 0)
             (run, *_) = reader.steps.runs.values()
             modes = {
                 node.name: precision_of(node.attrs)
@@ -217,8 +218,8 @@ def test_other_names_of_a_device_have_its_modes(
     with vs.Scheduler(described(GPU)) as sched:
         monkeypatch.setitem(sched._opened._aliases, "vulkan:0123abcd", GPU.name)
         assert sched.graphs.device_name("vulkan:0123abcd") == GPU.name
-        reader = Generator(sched, model, 16, {"*": "vulkan:0123abcd"})
-        reader.prefill(TEXT)
+        reader = SlotSteps(sched, model, 16, 1, {"*": "vulkan:0123abcd"})
+        reader.prefill(0, TEXT, 0)
         assert words(reader) == {GPU.name: {MIXED}}
         assert caches(reader) == {GPU.name: {"float16"}}
 
@@ -227,8 +228,8 @@ def test_the_cache_has_the_type_that_is_asked_for(tmp_path: Path) -> None:
     model = build_model(tmp_path)
     with vs.Scheduler(described(GPU)) as sched:
         for asked, dtype in (("f32", "float32"), ("f16", "float16"), ("q8_0", "uint32")):
-            reader = Generator(sched, model, 16, cache_type=asked)
-            reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, cache_type=asked)
+            reader.prefill(0, TEXT, 0)
             assert caches(reader) == {GPU.name: {dtype}}
 
 
@@ -238,8 +239,8 @@ def test_layers_next_to_a_gpu_have_their_own(placement: dict[str, str], tmp_path
     wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
     for asked, on_cpu in ((None, SINGLE), (FAST, BYTES)):
         with vs.Scheduler(described(GPU)) as sched:
-            reader = Generator(sched, model, 16, placement, precision=asked)
-            got = reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, placement, precision=asked)
+            got = reader.prefill(0, TEXT, 0)
             assert words(reader) == {GPU.name: {MIXED}, "cpu": {on_cpu}}
             assert caches(reader) == {GPU.name: {"float16"}, "cpu": {"float32"}}
             np.testing.assert_allclose(got, wanted, 0.1, 0.1)
@@ -250,9 +251,9 @@ def test_layers_that_do_not_fit_have_the_precision_of_the_cpu(tmp_path: Path) ->
     model, weights = with_weights(tmp_path, tiny)
     small = replace(GPU, memory_bytes=int(6 * MIB))
     with vs.Scheduler(described(small)) as sched:
-        reader = Generator(sched, model, 64)
-        got = reader.prefill(TEXT)
-        assert set(reader.layers) == {GPU.name, "cpu"}
+        reader = SlotSteps(sched, model, 64, 1)
+        got = reader.prefill(0, TEXT, 0)
+        assert set(reader.steps.layers) == {GPU.name, "cpu"}
         assert words(reader, "attention") == {GPU.name: {MIXED}, "cpu": {SINGLE}}
         assert caches(reader) == {GPU.name: {"float16"}, "cpu": {"float32"}}
     np.testing.assert_allclose(got, logits_of(tiny, weights, np.array(TEXT))[-1], 0.02, 0.02)
@@ -261,8 +262,8 @@ def test_layers_that_do_not_fit_have_the_precision_of_the_cpu(tmp_path: Path) ->
 def test_unequal_gpus_have_their_own(tmp_path: Path) -> None:
     model = build_model(tmp_path)
     with vs.Scheduler(described(GPU, OLD_GPU)) as sched:
-        reader = Generator(sched, model, 16, {"*": GPU.name, "blk.1.*": OLD_GPU.name})
-        reader.prefill(TEXT)
+        reader = SlotSteps(sched, model, 16, 1, {"*": GPU.name, "blk.1.*": OLD_GPU.name})
+        reader.prefill(0, TEXT, 0)
         assert words(reader) == {GPU.name: {MIXED}, OLD_GPU.name: {SINGLE}}
         assert caches(reader) == {GPU.name: {"float16"}, OLD_GPU.name: {"float32"}}
 
@@ -279,8 +280,8 @@ def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
     exact_ones = {(None, AUTO), (None, None), (BYTES, AUTO), (SINGLE, None)}
     for own, asked in (*exact_ones, (SINGLE, FAST), (BYTES, None), (SINGLE, BYTES)):
         with vs.Scheduler(["cpu"], precision=own) as sched:
-            reader = Generator(sched, model, 16, precision=asked)
-            read[own, asked] = reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, precision=asked)
+            read[own, asked] = reader.prefill(0, TEXT, 0)
             assert words(reader) == {"cpu": {SINGLE if (own, asked) in exact_ones else BYTES}}
     exact, rounded = read[SINGLE, None], read[BYTES, None]
     for each in exact_ones:
@@ -294,8 +295,8 @@ def test_a_card_has_its_own_whatever_its_scheduler_has(tmp_path: Path) -> None:
     model, devices = build_model(tmp_path), null_devices(1)[1]
     with vs.Scheduler(devices, precision=BYTES) as sched:
         for asked, wanted in ((AUTO, SINGLE), (FAST, SINGLE), (None, BYTES)):
-            reader = Generator(sched, model, 16, precision=asked)
-            reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, precision=asked)
+            reader.prefill(0, TEXT, 0)
             assert words(reader) == {devices[0].name: {wanted}}
 
 
@@ -306,8 +307,8 @@ def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -
         x = vs.input("x", (2,))
         sched.compile(x + 1, {"*": devices[0].name})(x=np.zeros(2, np.float32))
         assert sched.failed_devices
-        reader = Generator(sched, model, 16, precision=FAST)
-        reader.prefill(TEXT)
+        reader = SlotSteps(sched, model, 16, 1, precision=FAST)
+        reader.prefill(0, TEXT, 0)
         assert words(reader) == {"cpu": {BYTES}}
 
 
@@ -323,10 +324,11 @@ def test_what_comes_to_the_cpu_by_a_loss_is_not_rounded(spec: DeviceSpec, tmp_pa
     def read(devices: list[Device]) -> tuple[dict[str, set[str]], dict[str, set[str]], np.ndarray]:
         with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
             warnings.simplefilter("ignore", vs.VkschedWarning)
-            reader = Generator(sched, model, 16, precision=FAST)
+            reader = SlotSteps(sched, model, 16, 1, precision=FAST)
+            texts = TextReader(reader)
             for count in (2, 3, 4):
-                reader.prefill(TEXT[:count])
-            got = reader.prefill(TEXT)
+                texts.read(TEXT[:count])
+            got = texts.read(TEXT)
             return words(reader), caches(reader), got
 
     where, _, wanted = read(described(spec))

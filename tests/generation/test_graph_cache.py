@@ -27,7 +27,7 @@ from vksched.engine.graph_cache import CachedGraph, hash_of
 from vksched.engine.graph_document import decode_graph, encode_graph
 from vksched.generation import deferred_step
 from vksched.generation.deferred_step import StepLeaves, step_key
-from vksched.generation.generator import Generator
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
@@ -83,9 +83,8 @@ def read(
 
     with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
         patch.setattr(LanguageModel, "step", counted)
-        return np.array(Generator(sched, model, 32, cache_type=cache_type).prefill(TEXT)), len(
-            written
-        )
+        steps = SlotSteps(sched, model, 32, 1, cache_type=cache_type)
+        return np.array(steps.prefill(0, TEXT, 0)), len(written)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +115,8 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     def start(**how: Any) -> tuple[list[Any], NDArray, int]:
         planned.clear()
         with vs.Scheduler([device], **how) as sched:
-            reader = Generator(sched, loaded(tmp_path / "m.gguf"), 32)
-            logits = np.array(reader.prefill(TEXT))
+            reader = SlotSteps(sched, loaded(tmp_path / "m.gguf"), 32, 1)
+            logits = np.array(reader.prefill(0, TEXT, 0))
             plans = [run.plan.verify() for run in reader.steps.runs.values()]
             same = "policy", "placements", "reasons", "splits", "locations"  # not how much is free
             document = [[encode_plan(plan)[key] for key in same] for plan in plans]
@@ -303,11 +302,11 @@ def of_other_shapes(content: bytes) -> bytes:
 
 
 def of_other_code(content: bytes) -> bytes:
-    return anew(content, (b'["generation/generator.py",', b'["generation/generator.py",1'))
+    return anew(content, (b'["generation/slot_steps.py",', b'["generation/slot_steps.py",1'))
 
 
 def of_code_that_is_gone(content: bytes) -> bytes:
-    return anew(content, (b'["generation/generator.py",', b'["models/gone.py",'))
+    return anew(content, (b'["generation/slot_steps.py",', b'["models/gone.py",'))
 
 
 def behind_the_end(content: bytes) -> bytes:
@@ -490,7 +489,8 @@ def test_only_steps_of_one_device_are_retained(tmp_path: Path, folder: Path, how
         pytest.skip("no Vulkan device")
     config: Any = {} if how == "a config" else None
     with vs.Scheduler(devices, config=config) as sched:
-        Generator(sched, model, 32, {"*": "cpu"} if how == "placed" else None).prefill(TEXT)
+        placement = {"*": "cpu"} if how == "placed" else None
+        SlotSteps(sched, model, 32, 1, placement).prefill(0, TEXT, 0)
     assert not folder.exists()
 
 

@@ -13,10 +13,10 @@ from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
 from vksched.generation import compiled_steps
-from vksched.generation.generator import Generator
 from vksched.generation.layer_placement.forecast import Forecaster
 from vksched.generation.layer_placement.layer_costs import USED_SHARE
 from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out
+from vksched.generation.slot_steps import SlotSteps
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.topology import Topology
 
@@ -45,11 +45,11 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
     shared = whole.measured.shared_bytes  # one card is too small even if all experts are elsewhere
     specs = with_room(shared + 0.65 * (room_bytes(whole) - shared), 2)
     with vs.Scheduler(devices_of(*specs)) as sched:
-        reader = Generator(sched, model, 32)
+        reader = SlotSteps(sched, model, 32, 1)
         for count in (5, 6, len(golden.ids)):
-            got = reader.prefill([int(token) for token in golden.ids[:count]])
+            got = reader.prefill(0, [int(token) for token in golden.ids[:count]], 0)
             np.testing.assert_allclose(got, golden.wanted[count - 1], **CLOSE)
-        assert set((reader.placement or {}).values()) >= {"null:0", "null:1"}
+        assert set((reader.steps.placement or {}).values()) >= {"null:0", "null:1"}
 
 
 def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         got = run(ids=golden.ids[None, :8].astype(np.int32), start=0, count=8)
         np.testing.assert_allclose(got[0], golden.wanted[7], **CLOSE)
         monkeypatch.setattr(compiled_steps, "place_layers", lambda *about: found)
-        read = Generator(sched, model, 32)
-        read.prefill([int(token) for token in golden.ids[:8]])
-        assert read.layers == {"null:0": len(experts) - 2} and read.away == 1
+        read = SlotSteps(sched, model, 32, 1)
+        read.prefill(0, [int(token) for token in golden.ids[:8]], 0)
+        assert read.steps.layers == {"null:0": len(experts) - 2} and read.steps.away == 1
     reported = Forecaster(model, 32, SIZES).forecast(Topology((*specs, slow)))
     assert reported is not None and [held.away for held in reported.held] == [1]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from gguf_models import Tiny, write
 from test_chat import GREEDY, PROMPT, TEMPLATE, answer_with, greedy
+from text_reader import TextReader
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Generator
 from vksched.generation.layer_placement.place_layers import LayerPlacement, lay_out, place_layers
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
@@ -229,19 +230,21 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
     devices[1] = lost = vs.FaultInjectionDevice(devices[1], at=None, times=1)
     with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
-        reader = Generator(sched, model, 64)
+        reader = SlotSteps(sched, model, 64, 1)
+        texts = TextReader(reader)
         text = model.tokenizer.encode(PROMPT, bos=True)
 
         def used() -> set[str]:
-            reader.prepare()
-            return set((reader.placement or {}).values())
+            reader.prepare_prompt()
+            return set((reader.steps.placement or {}).values())
 
-        assert reader.layers == {}
-        reader.prefill(text)
+        assert reader.steps.layers == {}
+        texts.read(text)
         assert used() == {"null:0", "null:1"}
-        assert set(reader.layers) == used() and sum(reader.layers.values()) == TINY.layers
+        layers = reader.steps.layers
+        assert set(layers) == used() and sum(layers.values()) == TINY.layers
         lost.at = lost.calls["submit"]
         text += greedy(weights, text, 1, TINY)
-        assert [int(reader.prefill(text).argmax())] == greedy(weights, text, 1, TINY)
+        assert [int(texts.read(text).argmax())] == greedy(weights, text, 1, TINY)
         assert set(sched.failed_devices) == {"null:1"} and used() == {"null:0", "null:2"}
-        assert set(reader.layers) == used()
+        assert set(reader.steps.layers) == used()

@@ -13,8 +13,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.generation import compiled_steps
 from vksched.generation.compiled_steps import CompiledSteps, StepSize
-from vksched.generation.generator import Generator
 from vksched.generation.layer_placement import partition_layers
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import MIB, DeviceSpec
@@ -67,7 +67,7 @@ def test_one_card_reads_long_texts_in_wide_steps(
     monkeypatch.setattr(CompiledSteps, "_has_a_card", lambda self: card)
     text = [int(token) for token in np.random.default_rng(1).integers(0, 61, 60)]
     with vs.Scheduler(["cpu"]) as sched:
-        got = Generator(sched, model, 64).prefill(text)
+        got = SlotSteps(sched, model, 64, 1).prefill(0, text, 0)
     wanted = logits_of(TINY, weights, np.array(text, np.int32))
     np.testing.assert_allclose(got, wanted[-1], rtol=1e-3, atol=1e-3)
     assert ((32, 1) in steps) == card and all(parts == 1 for _, parts in steps)
@@ -79,7 +79,7 @@ def test_what_is_a_card(tmp_path: Path) -> None:
     for name in ("cpu", *vulkan_names()):
         with vs.Scheduler([name]) as sched:
             hardware = name != "cpu" and not sched.topology.devices[0].limits.software
-            assert Generator(sched, model, 64).steps._has_a_card() == hardware
+            assert SlotSteps(sched, model, 64, 1).steps._has_a_card() == hardware
 
 
 def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
 
     def check(devices: list[vs.SimulatedDevice], *sizes: int) -> None:
         with vs.Scheduler(list(devices)) as sched:
-            read, sizes_run = Generator(sched, model, 160), list[int]()
+            read, sizes_run = SlotSteps(sched, model, 160, 1), list[int]()
             run = read.steps.run
 
             def counted(size: StepSize) -> object:
@@ -147,7 +147,7 @@ def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.M
 
             monkeypatch.setattr(read.steps, "run", counted)
             wanted = logits_of(tiny, weights, np.array(text))[-1]
-            np.testing.assert_allclose(read.prefill(text), wanted, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(read.prefill(0, text, 0), wanted, rtol=1e-3, atol=1e-3)
             assert sizes_run == list(sizes)
 
     check(cards(2, 64)[1], 128, 8, 8, 8)

@@ -15,6 +15,7 @@ from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
 from language import convert
 from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
+from text_reader import TextReader
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
@@ -22,8 +23,8 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import SamplingError
 from vksched.generation.compiled_steps import CompiledSteps, StepSize
 from vksched.generation.deferred_step import step_key
-from vksched.generation.generator import Generator
 from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.architectures.scaled_rows import MAX_FLOAT16, scaled_rows
 from vksched.importers.gguf.architectures.token_layout import AttentionMask
 from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
@@ -96,12 +97,13 @@ def prefill(
     precision: str | None,
     cache_type: str | None = None,
     text: Sequence[int] = TEXT,
-) -> tuple[NDArray, list[str], Generator]:
+) -> tuple[NDArray, list[str], SlotSteps]:
     with warnings.catch_warnings(record=True) as caught, vs.Scheduler(["cpu"]) as sched:
         warnings.simplefilter("always")
-        reader = Generator(sched, model, 16, precision=precision, cache_type=cache_type)
-        reader.prefill(text[:3])
-        got = reader.prefill(text)
+        reader = SlotSteps(sched, model, 16, 1, precision=precision, cache_type=cache_type)
+        texts_read = TextReader(reader)
+        texts_read.read(text[:3])
+        got = texts_read.read(text)
         texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
         modes = {
             precision_of(n.attrs) for r in reader.steps.runs.values() for n in r.plan.graph.nodes
@@ -227,14 +229,14 @@ def test_the_cache_of_the_first_text_is_checked(
         sizes.clear()
         with vs.Scheduler(["cpu"]) as sched, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            reader = Generator(sched, model, 16, precision="mixed", cache_type="f16")
-            got = reader.prefill(TEXT)
+            reader = SlotSteps(sched, model, 16, 1, precision="mixed", cache_type="f16")
+            got = reader.prefill(0, TEXT, 0)
             texts = [str(w.message) for w in caught if "[chat]" in str(w.message)]
             assert sizes == ([8, 1, 8, 1, 8] if is_large else [8, 1])
             assert texts == [f"[chat] {note}" for note in (SCALED, EXACT_CACHE) if is_large]
             np.testing.assert_allclose(got, oracle(weights), 0.02, 0.02)
             count = len(sizes)
-            reader.prefill(TEXT[:3])
+            reader.prefill(0, TEXT[2:3], 2)
             assert sizes[count:] == [1]
 
 

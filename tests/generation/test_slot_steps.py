@@ -19,6 +19,8 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import ShapeError, StateLost
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
+from vksched.importers.gguf.architectures.token_layout import AttentionMask
+from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 
@@ -125,13 +127,98 @@ def test_prepare_compiles_all_graphs(steps: SlotSteps, monkeypatch: pytest.Monke
 
 
 def test_measured_times_choose_the_rows(steps: SlotSteps) -> None:
-    assert steps._row_plan(3) == (4,) and steps._row_plan(2) == (2,)
+    times, counts = steps._times, steps.row_counts
+    assert times.plan(3, counts) == (4,) and times.plan(2, counts) == (2,)
     steps.prepare()
-    assert set(steps._seconds) == {1, 2, 4}
-    steps._seconds = {1: 1.0, 2: 2.9, 4: 2.5}
-    assert [steps._row_plan(n) for n in (1, 2, 3)] == [(1,), (1, 1), (4,)]
-    steps._seconds = {1: 1.0, 2: 1.5, 4: 3.5}
-    assert sorted(steps._row_plan(3)) == [1, 2]
+    assert set(times._seconds) == {1, 2, 4}
+    times._seconds = {1: 1.0, 2: 2.9, 4: 2.5}
+    assert [times.plan(n, counts) for n in (1, 2, 3)] == [(1,), (1, 1), (4,)]
+    times._seconds = {1: 1.0, 2: 1.5, 4: 3.5}
+    assert sorted(times.plan(3, counts)) == [1, 2]
+
+
+def test_int8_activations_have_steps_of_two_rows(tmp_path: Path) -> None:
+    """Four rows have another kernel, whose sums have another order."""
+    write(replace(TINY, kind="Q8_0", width=64), tmp_path / "q8.gguf", np.random.default_rng(5))
+    model, text = vs.load(tmp_path / "q8.gguf"), TEXTS[0]
+    assert isinstance(model, LanguageModel)
+    with vs.Scheduler(["cpu"], precision="int8") as sched:
+        steps = SlotSteps(sched, model, 64, 4)
+        assert steps.row_counts == ((1, 2) if native_kernels.has_programs() else (1,))
+        for slot in range(4):
+            steps.prefill(slot, text, 0)
+        alone = [steps.decode([slot], [7], [len(text)])[0].copy() for slot in range(4)]
+        together = steps.decode(range(4), [7] * 4, [len(text)] * 4)
+        np.testing.assert_array_equal(together, alone)
+        steps.close()
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize(("cache_type", "kind"), [("f32", "F16"), ("f16", "Q8_0"), ("q8_0", "F16")])
+def test_verified_tokens_have_the_bits_of_decode_steps(
+    cache_type: str, kind: str, slots: int, tmp_path: Path
+) -> None:
+    write(replace(TINY, kind=kind), tmp_path / "tiny.gguf", np.random.default_rng(5))
+    model, text, slot = vs.load(tmp_path / "tiny.gguf"), TEXTS[2], slots - 1
+    assert isinstance(model, LanguageModel)
+    with vs.Scheduler(["cpu"]) as sched:
+        steps = SlotSteps(sched, model, 64, slots, cache_type=cache_type)
+        if not native_kernels.has_programs():
+            assert steps.verify_sizes == ()
+            return
+        steps.prefill(slot, text[:5], 0)
+        wanted = [steps.decode([slot], [text[at]], [at])[0].copy() for at in range(5, 30)]
+        assert steps.verify_sizes == (2, 4, 8)
+        for size in steps.verify_sizes:
+            steps.prefill(slot, text[:5], 0)
+            for at in range(5, 29 - size, size):
+                steps.verify(slot, [1] * size, at)  # wrong guesses
+                verified = steps.verify(slot, text[at : at + size], at)
+                np.testing.assert_array_equal(verified, wanted[at - 5 : at - 5 + size])
+            one = steps.decode([slot], [text[at + size]], [at + size])[0]
+            np.testing.assert_array_equal(one, wanted[at + size - 5])
+        with pytest.raises(ShapeError, match="a number of tokens of"):
+            steps.verify(slot, [1, 2, 3], 5)
+        steps.close()
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_window_may_end_within_a_verified_step(window: int, cache_type: str) -> None:
+    if not native_kernels.has_programs():
+        pytest.skip("no native loops")
+    rng = np.random.default_rng(3)
+    mask, cache = AttentionMask(0.3, 0.0, window, False, False), KeyValueCache(32, cache_type)
+    feeds = {name: rng.standard_normal((1, 2, 12, 64)).astype(np.float32) for name in "qkv"}
+    found = {}
+    with vs.Scheduler(["cpu"]) as sched:
+        for size in (1, 4):
+            shape = (1, 2, size, 64)
+            q, k, v = (vs.input(name, shape) for name in "qkv")
+            start = vs.input("start", (), "int32", bounds=(0, 32 - size))
+            part = CachedSequence(cache, size, start, None, as_decoded=True)
+            run = sched.compile(part.attend(0, q, k, v, mask), updates=part.updates)
+            rows = [
+                run(start=at, **{name: x[:, :, at : at + size] for name, x in feeds.items()})
+                for at in range(0, 12, size)
+            ]
+            found[size] = np.concatenate(rows, axis=2)
+    np.testing.assert_array_equal(found[4], found[1])
+
+
+def test_sinks_and_chunks_are_not_verified() -> None:
+    shape = (1, 2, 2, 8)
+    start = vs.input("start", (), "int32", bounds=(0, 6))
+    for chunked, sink in ((True, False), (False, True)):
+        part = CachedSequence(KeyValueCache(8), 2, start, None, as_decoded=True)
+        rows = (vs.input(name, shape) for name in "qkv")
+        with pytest.raises(vs.UnsupportedOp, match="steps of one token"):
+            part.attend(0, *rows, AttentionMask(1.0, 0.0, 4, chunked, sink))
+
+
+def test_devices_without_equal_bits_verify_nothing(steps: SlotSteps, scheds: Scheds) -> None:
+    devices = {spec.kind for spec in scheds[0].topology.devices}
+    assert bool(steps.verify_sizes) <= (devices == {"cpu"})
 
 
 def test_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gguf_models import Tiny, write
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Generator
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized import weight_repack
@@ -278,14 +278,14 @@ def test_readers_on_the_cpu_make_words_ahead(
         model = vs.load(tmp_path / "m.gguf")
         assert isinstance(model, LanguageModel)
         with vs.Scheduler(["cpu"]) as sched:
-            reader = Generator(sched, model, 16)
+            reader = SlotSteps(sched, model, 16, 1)
             assert isinstance(reader.steps._background_task, WeightRepackThread)
             reader.steps._background_task.wait()
             words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
             assert isinstance(words, LazyArray)
             there = wanted and native_kernels.has_repack_file()
             assert (words._materialized() is not None) is there
-            logits.append(reader.prefill([3, 1, 4]))
+            logits.append(reader.prefill(0, [3, 1, 4], 0))
             assert reader.steps._background_task is None
     assert np.array_equal(*logits)
 
@@ -295,7 +295,7 @@ def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Pat
     model = vs.load(tmp_path / "m.gguf")
     assert isinstance(model, LanguageModel)
     with vs.Scheduler(["cpu"]) as sched:
-        reader = Generator(sched, model, 16)
+        reader = SlotSteps(sched, model, 16, 1)
         built = reader.steps._background_task
         assert isinstance(built, WeightRepackThread)
         reader.forget()

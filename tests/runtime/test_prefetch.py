@@ -16,7 +16,7 @@ from test_weight_repack import PACKED, lazy_arrays_of
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.generation.generator import Generator
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import repack
@@ -90,7 +90,7 @@ def test_the_first_plan_takes_what_is_there(
         with vs.Scheduler([name]) as sched:
             if not prefetcher:
                 monkeypatch.setattr("vksched.generation.compiled_steps.takes_all", lambda *_: False)
-            reader, store = Generator(sched, model, 16), store_of(sched)
+            reader, store = SlotSteps(sched, model, 16, 1), store_of(sched)
             assert (reader.steps._background_task is not None) is prefetcher
             if reader.steps._background_task is not None:
                 reader.steps._background_task.wait()
@@ -99,7 +99,7 @@ def test_the_first_plan_takes_what_is_there(
                 assert there >= sum(4 * held.size for held in words.values())
                 assert all(sched.devices[0].holds(key) for key in words)
                 uploaded = uploads_of(store, monkeypatch)
-            logits.append(reader.prefill([3, 1, 4]))
+            logits.append(reader.prefill(0, [3, 1, 4], 0))
             if prefetcher:
                 assert not words.keys() & set(uploaded)
             assert reader.steps._background_task is None
@@ -112,7 +112,7 @@ def test_the_first_plan_takes_what_is_there(
 def test_a_reader_that_reads_nothing_gives_back_what_there_is(tmp_path: Path, name: str) -> None:
     model = loaded(tmp_path)
     with vs.Scheduler([name]) as sched:
-        reader = Generator(sched, model, 16)
+        reader = SlotSteps(sched, model, 16, 1)
         reader.forget()
         assert store_of(sched).resident_bytes == 0 and reader.steps._background_task is None
 
@@ -151,12 +151,12 @@ def test_what_fails_ahead_fails_again_with_its_reason(tmp_path: Path, name: str)
     with vs.Scheduler([name]) as sched:
         later = (tmp_path / "m.gguf").stat().st_mtime_ns + 10**9
         os.utime(tmp_path / "m.gguf", ns=(later, later))
-        reader = Generator(sched, model, 16)
+        reader = SlotSteps(sched, model, 16, 1)
         assert reader.steps._background_task is not None
         reader.steps._background_task.wait()
         assert store_of(sched).resident_bytes == 0
         with pytest.raises(vs.ModelFormatError, match=r"m\.gguf"):
-            reader.prefill([3, 1, 4])
+            reader.prefill(0, [3, 1, 4], 0)
 
 
 @on_device
@@ -171,5 +171,5 @@ def test_nothing_is_uploaded_where_it_is_not_clear_for_which_device(
             "vksched.generation.layer_placement.place_layers.MIN_FREE_BYTES", math.inf
         )
     with vs.Scheduler(names, policy="priority" if how == "another policy" else "auto") as sched:
-        reader = Generator(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)
+        reader = SlotSteps(sched, model, 16, 1, {"*": NAMES[0]} if how == "placed" else None)
         assert reader.steps._background_task is None

@@ -49,7 +49,7 @@ class SimulatedSteps:
 
     lost_at: the numbers of calls, counted from 0, at which the cache is lost. before_call: a
     function that gets the number of each call before it, and may raise an error; the call then
-    leaves its slots empty.
+    leaves its slots empty. verify_s: the time of a verify step in seconds.
     """
 
     def __init__(
@@ -62,7 +62,10 @@ class SimulatedSteps:
         lost_at: Iterable[int] = (),
         before_call: Callable[[int], None] | None = None,
         clock: SimulatedClock | None = None,
+        verify_sizes: tuple[int, ...] = (),
+        verify_s: float = 0.02,
     ) -> None:
+        self.verify_sizes, self.verify_s = verify_sizes, verify_s
         self.slots, self.length, self.vocabulary = slots, length, vocabulary
         self.chunk_sizes, self.row_counts = chunk_sizes, row_counts
         self.rows = [[STALE] * length for _ in range(slots)]
@@ -135,6 +138,18 @@ class SimulatedSteps:
         ]
         return np.stack(rows)
 
+    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+        self._check(slot, ids, start)
+        assert len(ids) in self.verify_sizes
+        self._begin("verify", slot, start, len(ids), writes=[slot])
+        self.clock.now_s += self.verify_s
+        logits = []
+        for at, token in enumerate(ids, start):
+            self._append(slot, token, at, -1)
+            logits.append(logits_of(self.rows[slot][: at + 1], self.vocabulary))
+        self.used[slot] = self.length  # rows behind the text hold wrong guesses
+        return np.stack(logits)
+
     def copy_rows(self, source: int, target: int, tokens: int) -> None:
         assert source != target
         assert 0 < tokens <= self.used[source]
@@ -155,6 +170,9 @@ class SimulatedSteps:
     def prepare(self) -> None:
         self._begin("prepare")
         self.is_prepared = True
+
+    def prepare_verify(self) -> None:
+        self._begin("prepare_verify")
 
     def close(self) -> None:
         self._begin("close")

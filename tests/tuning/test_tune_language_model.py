@@ -55,7 +55,7 @@ def test_a_later_chat_finds_the_variants_of_its_calls(
         monkeypatch.setattr(sched, "compile", partial(planned, sched))
         chat = vs.Chat(sched, model, CONTEXT, cache_type=cache_type, precision="auto")
         chat.prepare()
-        plans = {size.tokens: run.plan for size, run in chat._generator.steps.runs.items()}
+        plans = {size.tokens: run.plan for size, run in chat._steps.steps.runs.items()}
         assert sorted(plans) == [1, 8, 32]
         wanted: dict[str, str] = {}
         for plan in plans.values():

@@ -1,10 +1,14 @@
-"""Chat: generates text with a language model, piece by piece."""
+"""Chat: generates text with a language model, piece by piece.
+
+    prompt --PromptEncoder--> tokens --EngineCore, one slot--> tokens --StreamDecoder--> text
+
+The thread that reads a text runs the steps of the engine.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator as PyGenerator
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -13,10 +17,14 @@ from ..common.dtypes import Progress
 from ..common.errors import SamplingError, ShapeError, VkschedError
 from ..common.fork_guard import ProcessBound
 from ..common.gc_pause import resting_collector
+from .batching.engine_core import EngineCore
+from .batching.token_stream import TokenStream
 from .compiled_steps import CompilingScheduler
+from .completion import CompletionRequest
 from .conversation.prompt_encoder import Prompt, PromptEncoder, is_conversation
-from .generator import Generator
 from .sampling import Sampling
+from .slot_steps import SlotSteps
+from .speculation.speculation import Speculation
 from .stop_matcher import StopMatcher
 from .text_stream import AnswerState, TextStream
 
@@ -59,11 +67,13 @@ class Chat(ProcessBound):
         float16, and "float32" for all others. "fast" also selects "int8" for the layers that the
         CPU runs initially, as llama.cpp does. None selects the scheduler's mode, or "auto" if it
         has none.
+    speculation
+        How tokens are guessed; None guesses none. The text does not depend on it.
 
     Raises
     ------
     ModelFormatError
-        The file has no tokenizer, or an unknown one.
+        The file has no tokenizer, or an unknown one; or the draft model has other tokens.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
     DTypeError
@@ -82,20 +92,25 @@ class Chat(ProcessBound):
         placement: Placements | None = None,
         progress: Progress | None = None,
         precision: str | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.model = model
         self.ctx = context_of(model, ctx)
         # first: it starts to repack weights in the background
-        self._generator = Generator(
-            scheduler, model, self.ctx, placement, progress, cache_type, precision
+        self._steps = SlotSteps(
+            scheduler, model, self.ctx, 1, placement, progress, cache_type, precision
         )
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer
                 self._encoder = PromptEncoder(model)
+            drafters = speculation.drafters(model, scheduler, self.ctx, 1) if speculation else ()
         except BaseException:
-            self._generator.forget()
+            self._steps.forget()
             raise
+        self._core = EngineCore(
+            self._steps, self.tokenizer.ends, reuse_decoded=True, drafters=drafters
+        )
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:
@@ -110,21 +125,22 @@ class Chat(ProcessBound):
         """
         tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
-            self._generator.prepare(tokens)
+            self._steps.prepare_prompt(tokens)
+            self._core.prepare_speculation()
 
     @property
     def layers(self) -> dict[str, int]:
         """The number of layers on each device, by the location of their KV cache; empty before a
         step is compiled.
         """
-        return self._generator.layers
+        return self._steps.steps.layers
 
     @property
     def n_cpu_moe(self) -> int:
         """The number of layers whose experts are on the CPU because their device has no memory for
         them.
         """
-        return self._generator.away
+        return self._steps.steps.away
 
     def close(self) -> None:
         """Free the compiled graphs and the KV cache, which otherwise live until the scheduler is
@@ -138,7 +154,8 @@ class Chat(ProcessBound):
             An answer is being generated.
         """
         with self._alone():
-            self._generator.close()
+            self._core.end_all("closed")
+            self._core.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Names of control tokens in messages are encoded as text;
@@ -194,7 +211,8 @@ class Chat(ProcessBound):
         state = AnswerState(self._tokens_of(prompt))
         # a continuation keeps its leading space
         before = () if is_conversation(prompt) else tuple(state.prompt)
-        return TextStream(self._pieces(state, n, sampling or Sampling(), before, matcher), state)
+        request = CompletionRequest(tuple(state.prompt), int(n), sampling or Sampling())
+        return TextStream(self._pieces(state, request, before, matcher), state)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt; raise ShapeError unless they fit into the context."""
@@ -214,39 +232,31 @@ class Chat(ProcessBound):
     def _pieces(
         self,
         state: AnswerState,
-        n: int,
-        sampling: Sampling,
+        request: CompletionRequest,
         before: Sequence[int],
         matcher: StopMatcher,
-    ) -> PyGenerator[str, None, None]:
+    ) -> Generator[str, None, None]:
         from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
 
-        decoder, text = StreamDecoder(self.tokenizer), list(state.prompt)
+        decoder = StreamDecoder(self.tokenizer)
         for token in before:
             decoder.add(token)
         with self._alone():
             try:
-                while len(state.tokens) < n and len(text) <= self.ctx:
-                    logits = self._generator.prefill(text)
-                    if state.is_closed:
-                        break
-                    token = sampling.choose(logits, text, prompt_tokens=len(state.prompt))
-                    if token in self.tokenizer.ends:
-                        state.finish_reason = "stop"
-                        break
-                    text.append(token)
-                    state.tokens.append(token)
-                    if piece := matcher.add(decoder.add(token)):
+                stream = TokenStream(self._core.submit(request), self, self._core.step)
+                state.attach(stream)
+                for output in stream:
+                    state.tokens.append(output.token)
+                    if piece := matcher.add(decoder.add(output.token)):
                         yield piece
                     if matcher.found is not None:
                         break
-                else:
-                    state.finish_reason = "length" if len(state.tokens) >= n else "context"
                 if piece := matcher.add(decoder.end()) + matcher.end():
                     yield piece
-                if matcher.found is not None:
-                    state.finish_reason = "stop"
+                is_stopped = matcher.found is not None
+                state.finish_reason = "stop" if is_stopped else stream.finish_reason
             finally:
+                self._core.end_requests("closed")
                 state.finish_reason = state.finish_reason or "closed"
 
     @contextmanager

@@ -6,21 +6,23 @@
 
     a device is lost or full, or float16 overflows --> forget, decide again
 
-`Generator` runs them for one sequence, `SlotSteps` for several sequences at once.
+`SlotSteps` runs them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..common.dtypes import Progress
-from ..common.errors import OutOfMemory, StateLost
+from ..common.errors import OutOfMemory
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
-from ..ir.precision import SINGLE
+from ..ir.precision import BYTES, SINGLE, precision_of
+from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
+from ..ops.lowering import native_kernels
 from ..ops.quantized.weight_repack import WeightRepackThread
 from ..runtime.device import BackgroundTask, PrefetchesWeights
 from .deferred_step import deferred_step
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan
     from ..runtime.device import Device
 
-T = TypeVar("T")
 SIZES = (1, 8, 32, 128)
 """The sizes of steps in tokens. Each is a graph, compiled at its first use."""
 WIDE = 512
@@ -111,11 +112,14 @@ class CompilingScheduler(LayerScheduler, Protocol):
 
 
 class StepSize(NamedTuple):
-    """The size of a step. rows: None for the step of one sequence, whose cache has one slot."""
+    """The size of a step. rows: None for the step of one sequence, whose cache has one slot.
+    all_logits, as_decoded: as in `LanguageModel.step`.
+    """
 
     tokens: int
     rows: int | None = None
     all_logits: bool = False
+    as_decoded: bool = False
 
 
 class CompiledSteps:
@@ -261,21 +265,6 @@ class CompiledSteps:
         self._full.add(name)
         return True
 
-    def retry_if_lost(self, work: Callable[[], T], forget: Callable[[], None]) -> T:
-        """Return the result of `work`, repeated after a device with states was lost or ran out of
-        memory, and after `forget` in each case.
-        """
-        for _ in self.scheduler.devices:
-            try:
-                return work()
-            except StateLost:
-                forget()
-            except OutOfMemory as error:
-                if not self.handle_full_device(error):
-                    raise
-                forget()
-        return work()
-
     # -- steps -----------------------------------------------------------------------------------
 
     def run(self, size: StepSize) -> CompiledGraph:
@@ -305,6 +294,7 @@ class CompiledSteps:
             scale_rows=self._overflow.level == SCALED_ROWS,
             rows=size.rows,
             all_logits=size.all_logits,
+            as_decoded=size.as_decoded,
         )
 
     def _parts_of(self, size: StepSize) -> int:
@@ -343,13 +333,28 @@ class CompiledSteps:
         return dict(Counter(map(plan.device_of, keys)))
 
     @property
-    def has_float_products_on_cpu(self) -> bool:
-        """True if a CPU computes products of float32 matrices, once a step is compiled."""
+    def is_on_cpu(self) -> bool:
+        """True if CPUs compute all ops, once a step is compiled."""
         plan = next(iter(self.runs.values())).plan
-        return any(
-            node.op == "matmul" and plan.topology.devices[placed.device].kind != "vulkan"
+        return all(plan.topology.is_cpu(split.device) for split in plan.splits if split.nodes)
+
+    @property
+    def max_equal_rows(self) -> int:
+        """The number of rows up to which products on CPUs have the bits of one row, once a step is
+        compiled: 1 for float32 matrices, which the BLAS library multiplies, and without native
+        loops; 3 for int8 activations, of which more rows have another kernel.
+        """
+        if not native_kernels.has_programs():
+            return 1
+        plan = next(iter(self.runs.values())).plan
+        on_cpu = [
+            node
             for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
-        )
+            if plan.topology.devices[placed.device].kind != "vulkan"
+        ]
+        if any(node.op == "matmul" for node in on_cpu):
+            return 1
+        return 3 if any(precision_of(node.attrs) == BYTES for node in on_cpu) else MAX_GEMV_ROWS
 
     def _fits_one_device(self) -> bool:
         """Return True if one device holds the whole model without a search for a placement."""
@@ -399,3 +404,12 @@ def suitable_size(sizes: list[int], start: int, end: int, length: int) -> int:
         return min_tokens <= end - start and size <= length - start
 
     return max(filter(suits, sizes))
+
+
+def step_sizes(sizes: list[int], tokens: int, length: int) -> list[int]:
+    """Return the sizes of the steps of a text of `tokens` tokens; length: as in `suitable_size`."""
+    found, start = list[int](), 0
+    while start < tokens:
+        found.append(suitable_size(sizes, start, tokens, length))
+        start += found[-1]
+    return found

@@ -61,6 +61,7 @@ def step_key(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
+    as_decoded: bool = False,
 ) -> tuple[object, ...] | None:
     """Return everything that determines a step as plain data; None if the model is in memory or its
     file was written a moment ago.
@@ -69,7 +70,8 @@ def step_key(
         return None
     about = model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)
     types = cache.kind, tuple(sorted(cache.by_layer.items()))
-    return (*about, cache.length, cache.slots, types, size, scale_rows, rows, all_logits)
+    variant = scale_rows, rows, all_logits, as_decoded
+    return (*about, cache.length, cache.slots, types, size, *variant)
 
 
 def deferred_step(
@@ -81,17 +83,23 @@ def deferred_step(
     scale_rows: bool = False,
     rows: int | None = None,
     all_logits: bool = False,
+    as_decoded: bool = False,
 ) -> DeferredGraph:
     """Return a step of `size` tokens in `parts` microbatches. is_cached: cache its graph on disk,
-    if the model is deep enough. scale_rows, rows, all_logits: as in `LanguageModel.step`.
+    if the model is deep enough. The others are those of `LanguageModel.step`.
     """
 
     def build() -> tuple[Outputs, Updates]:
         step = model.step(
-            *(cache, size, parts), rows=rows, all_logits=all_logits, scale_rows=scale_rows
+            *(cache, size, parts),
+            rows=rows,
+            all_logits=all_logits,
+            scale_rows=scale_rows,
+            as_decoded=as_decoded,
         )
         return step.logits, step.updates
 
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
-    key = step_key(model, cache, size, scale_rows, rows, all_logits) if is_worth else None
+    variant = scale_rows, rows, all_logits, as_decoded
+    key = step_key(model, cache, size, *variant) if is_worth else None
     return DeferredGraph(key, StepLeaves(model, cache), build, step_inputs(rows, all_logits))

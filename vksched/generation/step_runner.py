@@ -1,7 +1,7 @@
 """StepRunner: the steps of a language model over a KV cache with several slots.
 
 InferenceEngine: which tokens of which requests run next
-    | prefill(slot, chunk), decode(slots, one token each)
+    | prefill(slot, chunk), decode(slots, one token each), verify(slot, tokens)
     v
 StepRunner: compiled graphs of 1, 2, 4 and 8 rows over one cache
 """
@@ -71,6 +71,22 @@ class StepRunner(Protocol):
             As in `prefill`.
         """
 
+    @property
+    def verify_sizes(self) -> tuple[int, ...]:
+        """The numbers of tokens of verify steps, ascending, from 2; none if their logits differ
+        from those of decode steps.
+        """
+
+    def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
+        """Append as many tokens as a verify step has to a slot that holds `start` tokens; return
+        the logits after each, (len(ids), vocabulary): those of decode steps, to the bit.
+
+        Raises
+        ------
+        StateLost
+            As in `prefill`.
+        """
+
     def copy_rows(self, source: int, target: int, tokens: int) -> None:
         """Copy the keys and values of the first tokens of a slot to another one, on the devices."""
 
@@ -81,7 +97,10 @@ class StepRunner(Protocol):
         """Write keys and values that `read_rows` returned to a slot."""
 
     def prepare(self) -> None:
-        """Compile all steps."""
+        """Compile all steps but verify steps."""
+
+    def prepare_verify(self) -> None:
+        """Compile the verify steps."""
 
     def close(self) -> None:
         """Free the compiled steps and the KV cache."""

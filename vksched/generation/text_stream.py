@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from .completion import CompletionStream
+
 
 @dataclass
 class AnswerState:
@@ -17,6 +19,19 @@ class AnswerState:
     tokens: list[int] = field(default_factory=list)
     finish_reason: str = ""
     is_closed: bool = False
+    stream: CompletionStream | None = None
+
+    def attach(self, stream: CompletionStream) -> None:
+        """Set the stream of tokens, which ends if the answer is closed, or was closed before."""
+        self.stream = stream
+        if self.is_closed:
+            stream.close()
+
+    def close(self) -> None:
+        """End the stream of tokens. Any thread may call it."""
+        self.is_closed = True
+        if self.stream is not None:
+            self.stream.close()
 
 
 class TextStream(Iterator[str]):
@@ -52,10 +67,10 @@ class TextStream(Iterator[str]):
     def close(self) -> None:
         """Stop generation; the chat can then start another answer.
 
-        If another thread waits for a piece, that piece is the last one, and the chat is free once
-        it has arrived.
+        If another thread waits for a piece, it gets no token after that of the current step, and
+        the chat is free once that step has ended.
         """
-        self._state.is_closed = True
+        self._state.close()
         with suppress(ValueError):  # another thread is advancing it
             self._pieces.close()
             self._state.finish_reason = self._state.finish_reason or "closed"

@@ -35,6 +35,7 @@ from .unread_body import discard_body
 
 if TYPE_CHECKING:
     from ..common.dtypes import Progress
+    from ..generation.speculation.speculation import Speculation
     from ..importers.gguf.model import LanguageModel
     from ..scheduler.scheduler import Scheduler
 
@@ -151,6 +152,7 @@ def app(
     pooling: str | None = None,
     cache_ram: int = 0,
     max_queue: int = 64,
+    speculation: Speculation | None = None,
     api_keys: ApiKeys | Iterable[str] = (),
     cors_origins: Sequence[str] = (),
     hosts: Sequence[str] = (),
@@ -181,6 +183,8 @@ def app(
         The maximum size of idle prefixes of the KV cache in host memory, in bytes.
     max_queue
         The maximum number of waiting requests; others are refused with status 429.
+    speculation
+        How tokens are guessed; None guesses none. Answers do not depend on it.
     api_keys
         The keys of clients; without any, all requests are accepted.
     cors_origins
@@ -200,7 +204,7 @@ def app(
     VkschedError
         A package of the extra `serve` is missing.
     ModelFormatError
-        The file has no tokenizer, or an unknown one.
+        The file has no tokenizer, or an unknown one; or the draft model has other tokens.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
     """
@@ -212,6 +216,7 @@ def app(
             max_queue=max_queue,
             cache_ram=cache_ram,
             observer=metrics.observe,
+            speculation=speculation,
         )
         if prepare:
             engine.prepare()

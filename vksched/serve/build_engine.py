@@ -10,6 +10,7 @@ from ..generation.batching.slots_for_memory import slots_for_memory
 from ..generation.chat import context_of
 from ..generation.embedder import Embedder
 from ..generation.slot_steps import SlotSteps
+from ..generation.speculation.speculation import Speculation
 from ..importers.gguf.architectures import architecture
 from .engine_interface import Observer
 
@@ -41,6 +42,7 @@ def build_engine(
     max_queue: int,
     cache_ram: int,
     observer: Observer,
+    speculation: Speculation | None = None,
 ) -> BatchingEngine:
     """Return an engine; see `vksched.serve.app` for the parameters."""
     length = context_of(model, ctx)
@@ -60,6 +62,7 @@ def build_engine(
         max_queue=max_queue,
         cache_ram=cache_ram,
         observer=observer,
+        drafters=speculation.drafters(model, scheduler, length, count) if speculation else (),
     )
 
 

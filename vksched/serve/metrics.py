@@ -82,6 +82,9 @@ class _EngineCollector(Collector):
             ("generation_tokens", "Generated tokens.", counters.generated_tokens),
             ("prefix_cache_queries", "Prompt tokens that were looked up.", seen),
             ("prefix_cache_hits", "Prompt tokens from the KV cache.", counters.cached_tokens),
+            ("spec_decode_num_drafts", "Drafts that were verified.", counters.drafts),
+            ("spec_decode_num_draft_tokens", "Guessed tokens.", counters.draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Right guesses.", counters.accepted_tokens),
         ):
             counter = CounterMetricFamily(f"vllm:{name}", about, labels=labels)
             counter.add_metric([self._model_name], value)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from lone_answers import chunk_by_rule
 
 from vksched.generation.batching.chunk_grid import chunk_grid
+from vksched.generation.compiled_steps import suitable_size
 
 SIZES = st.sets(st.sampled_from((1, 2, 8, 32, 128, 512)), min_size=1).map(sorted)
 
@@ -55,3 +56,24 @@ def test_chunks_above_the_grid_are_full() -> None:
     sizes = (1, 8, 32, 128, 512, 2048)
     assert [c.count for c in chunk_grid(0, 4000, 4096, sizes)] == [512] * 7 + [128] * 3 + [32]
     assert [c.count for c in chunk_grid(0, 511, 4096, sizes)] == [128] * 3 + [127]
+
+
+@given(st.integers(0, 1300), st.integers(1, 1300), st.integers(0, 600))
+def test_chunks_of_a_lone_request_are_the_steps_of_its_text(
+    start: int, tokens: int, room: int
+) -> None:
+    sizes, end = [1, 8, 32, 128, 512, 2048], start + tokens
+    length = end + room
+    chunks = chunk_grid(start, end, length, sizes, is_alone=True)
+    at = start
+    for chunk in chunks:
+        size = suitable_size(sizes, at, end, length)
+        assert chunk.start == at and chunk.count == min(size, end - at)
+        at = chunk.end
+    assert at == end
+
+
+def test_chunks_of_a_lone_request_have_no_maximum() -> None:
+    sizes = (1, 8, 32, 128, 512, 2048)
+    chunks = chunk_grid(0, 4000, 4096, sizes, is_alone=True)
+    assert [c.count for c in chunks] == [2048, 1952]

@@ -12,8 +12,8 @@ from lone_answers import lone_answer, rounded, streamed_answer
 from simulated_steps import SimulatedSteps
 
 import vksched as vs
-from vksched.common.errors import EngineError, SamplingError
-from vksched.generation.batching import engine_core
+from vksched.common.errors import EngineError, OutOfMemory, SamplingError
+from vksched.generation.batching import next_token
 from vksched.generation.completion import CompletionRequest, TokenLogprobs
 from vksched.generation.logprobs import token_logprobs
 from vksched.generation.sampling import Sampling
@@ -106,7 +106,7 @@ def test_log_probabilities_of_a_prompt_count_in_a_pause(monkeypatch: pytest.Monk
         engine.steps.clock.now_s += 0.01
         return token_logprobs(*arguments)
 
-    monkeypatch.setattr(engine_core, "token_logprobs", slow)
+    monkeypatch.setattr(next_token, "token_logprobs", slow)
     assert len(list(engine.submit(range(9), 1, prompt_logprobs=0))) == 1
     assert len(list(engine.submit(range(8), 1))) == 1  # faster: it has another cost
     assert engine.core.counters().prefill_s == pytest.approx(0.09 + 0.08 + 0.08)
@@ -275,6 +275,29 @@ def test_an_error_of_a_chunk_ends_its_request() -> None:
     with pytest.raises(vs.OutOfMemory, match="full"):
         next(bad)
     assert len(list(engine.submit([2], 3))) == 3
+
+
+def test_an_error_of_the_placement_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InlineEngine()
+    failing = property(lambda self: (_ for _ in ()).throw(OutOfMemory("no device has memory")))
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedSteps, "chunk_sizes", failing, raising=False)
+        stream = engine.submit([1, 2])
+        with pytest.raises(OutOfMemory, match="no device has memory"):
+            next(stream)
+    assert not engine.core.step() and engine.core.slots()[0].phase == "idle"
+
+
+def test_ended_requests_leave_their_prefix() -> None:
+    engine = InlineEngine(SimulatedSteps(slots=1), reuse_decoded=True)
+    stream, waiting = engine.submit([1, 2, 3], 8), engine.submit([4])
+    next(stream)
+    engine.core.end_requests("closed")
+    assert list(stream) == list(waiting) == []
+    assert stream.finish_reason == waiting.finish_reason == "closed"
+    again = engine.submit([1, 2, 3, 4], 1)
+    next(again)
+    assert again.cached_tokens == 3
 
 
 def test_an_error_of_a_decode_step_ends_its_requests() -> None:

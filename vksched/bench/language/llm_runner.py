@@ -1,6 +1,6 @@
 """vksched as a runner of language-model cases, on one device.
 
-The text of a case is defined in `language/llm_cases.py`. All cases of a model share one reader: a
+The text of a case is defined in `language/llm_cases.py`. All cases of a model share one KV cache: a
 text with a common prefix is read from its first difference, so the 2,048 tokens before a token are
 processed once, and do not count.
 """
@@ -8,14 +8,15 @@ processed once, and do not count.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...common.dtypes import NDArray
-from ...generation.generator import Generator
+from ...generation.batching.cached_prefix import common_prefix
+from ...generation.slot_steps import SlotSteps
 from ...importers import load_gguf
 from ...ir.precision import SINGLE
 from ...scheduler.scheduler import Scheduler
@@ -39,8 +40,9 @@ class RecordingScheduler:
 
 
 class Model:
-    """A language model on one device, with a reader. cache_type: element type of the KV cache.
-    tune: tuning mode of its scheduler.
+    """A language model on one device, with the KV cache of a text.
+
+    cache_type: element type of the KV cache. tune: tuning mode of its scheduler.
     """
 
     def __init__(
@@ -54,15 +56,25 @@ class Model:
     ) -> None:
         self.what = file, precision
         self._device = device
+        self._text: list[int] = []
+        """The cached tokens."""
         self._scheduler = Scheduler(
             [device], on_device_failure="raise", precision=precision, tune=tune
         )
         try:
             self._noting: Any = RecordingScheduler(self._scheduler)
-            self.reader = Generator(self._noting, load_gguf(file), context, cache_type=cache_type)
+            self._steps = SlotSteps(
+                self._noting, load_gguf(file), context, 1, cache_type=cache_type
+            )
         except BaseException:
             self._scheduler.close()
             raise
+
+    def read(self, text: Sequence[int]) -> NDArray:
+        """Return the logits after a text; it is read from the first token that is not cached."""
+        start = min(common_prefix(self._text, text), len(text) - 1)
+        self._text = list(text)
+        return self._steps.prefill(0, text[start:], start)
 
     @property
     def memory_bytes(self) -> float:
@@ -120,21 +132,20 @@ class LanguageRun:
         if phase == "load":
             start = time.perf_counter()
             model = self.open()
-            logits = model.reader.prefill(text)
+            logits = model.read(text)
             seconds = time.perf_counter() - start
             self._look_at(model)
             model.close()
             return np.array(logits), seconds
-        reader = self.model.reader
         if phase == "prompt":
-            reader.prefill([text[0] + 1])  # discard the text
+            self.model.read([text[0] + 1])  # discard the text
         else:
             if self._turn == 0:
-                reader.prefill(text)
+                self.model.read(text)
             text = self._text[: self._tokens + self._turn + 1]
             self._turn = (self._turn + 1) % GENERATED
         start = time.perf_counter()
-        logits = reader.prefill(text)
+        logits = self.model.read(text)
         seconds = time.perf_counter() - start
         self._look_at(self.model)
         return np.array(logits), seconds

@@ -16,6 +16,7 @@ from ...common.formatting import count_of
 from ..options import inputs
 from ..options.precision_option import AUTO, FAST, chat_precision_option
 from ..options.prompt_options import prompt_options, read_prompt
+from ..options.speculation_options import open_speculation, speculation_options
 
 if TYPE_CHECKING:
     from ...generation.chat import Chat
@@ -43,6 +44,7 @@ def _model_options(command: Command) -> Command:
             inputs.ctx_option,
             inputs.cache_type_option("Element type of the KV cache."),
             chat_precision_option,
+            speculation_options,
             click.option(
                 "-n",
                 "--n-predict",
@@ -93,6 +95,9 @@ def generate(
     ctx: int | None,
     cache_type: str | None,
     precision: str,
+    ngram: bool,
+    draft: str | None,
+    draft_device: str | None,
     n: int,
     stop: tuple[str, ...],
     prompt: str | None,
@@ -111,7 +116,9 @@ def generate(
     sampling = _sampling(**chosen)
     text = read_prompt(prompt, prompt_file)
     asked = [*_system_message(system), _user_message(text)] if chats else text
-    with _load_chat(model_file, devices, ctx, cache_type, precision, as_json, asked) as chat:
+    guesses = ngram, draft, draft_device
+    about = model_file, devices, ctx, cache_type, precision
+    with _load_chat(*about, guesses, as_json, asked) as chat:
         answer = chat.generate(asked, n, sampling, stop=stop)
         start = time.perf_counter()
         text = _text_of(answer, lambda _: None) if as_json else _stream(answer)
@@ -141,6 +148,9 @@ def chat(
     ctx: int | None,
     cache_type: str | None,
     precision: str,
+    ngram: bool,
+    draft: str | None,
+    draft_device: str | None,
     n: int,
     stop: tuple[str, ...],
     system: str | None,
@@ -152,7 +162,8 @@ def chat(
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _load_chat(model_file, devices, ctx, cache_type, precision, False) as talk:
+    guesses = ngram, draft, draft_device
+    with _load_chat(model_file, devices, ctx, cache_type, precision, guesses, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _system_message(system)
         while (line := _ask()) is not None:
@@ -185,10 +196,14 @@ def _load_chat(
     ctx: int | None,
     cache_type: str | None,
     precision: str,
+    guesses: tuple[bool, str | None, str | None],
     quiet: bool,
     prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Yield a chat model, compiled for conversations or for one prompt; show progress."""
+    """Yield a chat model, compiled for conversations or for one prompt; show progress.
+
+    guesses: the arguments of `open_speculation`.
+    """
     from ...generation.chat import Chat
     from ...importers import load_gguf
     from ...importers.gguf.tokenizer.chat_template import start_renderer
@@ -200,7 +215,10 @@ def _load_chat(
     by_device = precision in (AUTO, FAST)
     # otherwise scheduler-wide, so that measurements use this precision
     own = None if by_device else precision
-    with Scheduler(inputs.parse_devices(devices), precision=own) as sched:
+    with (
+        open_speculation(*guesses) as speculation,
+        Scheduler(inputs.parse_devices(devices), precision=own) as sched,
+    ):
         with inputs.progress_bars(quiet) as progress:
             chat = Chat(
                 sched,
@@ -209,6 +227,7 @@ def _load_chat(
                 cache_type=cache_type,
                 progress=progress,
                 precision=precision if by_device else None,
+                speculation=speculation,
             )
             chat.prepare(prompt)
         if not quiet:

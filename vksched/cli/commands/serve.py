@@ -8,6 +8,7 @@ import click
 
 from ..options import inputs
 from ..options.precision_option import AUTO, FAST, chat_precision_option
+from ..options.speculation_options import open_speculation, speculation_options
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 MAX_SLOTS = 1024
@@ -82,6 +83,7 @@ def _slots(ctx: click.Context, param: click.Parameter, value: str) -> int | None
     show_default=True,
     help="Maximum number of waiting requests; others are refused with status 429.",
 )
+@speculation_options
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls", "last"]),
@@ -109,6 +111,9 @@ def serve(
     api_key_file: str | None,
     cache_ram: int,
     max_queue: int,
+    ngram: bool,
+    draft: str | None,
+    draft_device: str | None,
     pooling: str | None,
     origins: tuple[str, ...],
     ssl_certfile: str | None,
@@ -141,7 +146,10 @@ def serve(
         model = load_gguf(model_file)
         by_device = precision in (AUTO, FAST)
         own = None if by_device else precision
-        with Scheduler(inputs.parse_devices(devices), precision=own) as sched:
+        with (
+            open_speculation(ngram, draft, draft_device) as speculation,
+            Scheduler(inputs.parse_devices(devices), precision=own) as sched,
+        ):
             with inputs.progress_bars(False) as progress:
                 application = app(
                     model,
@@ -154,6 +162,7 @@ def serve(
                     pooling=pooling,
                     cache_ram=cache_ram,
                     max_queue=max_queue,
+                    speculation=speculation,
                     api_keys=keys,
                     cors_origins=origins,
                     hosts=LOOPBACK_HOSTS if is_local and not keys else (),

@@ -127,11 +127,11 @@ def _steps(
 ) -> list[Plan]:
     """Return the plans of a language model's steps, as a chat with these options compiles them."""
     from ...generation.chat import context_of
-    from ...generation.generator import Generator
+    from ...generation.compiled_steps import CompiledSteps
     from ...importers import load_gguf
 
     model = load_gguf(file)
-    generator = Generator(
+    steps = CompiledSteps(
         sched,
         model,
         context_of(model, ctx),
@@ -139,7 +139,7 @@ def _steps(
         precision=precision,
         prefetch=False,
     )
-    return list(generator.plans())
+    return list(steps.plans())
 
 
 def _devices(wanted: Sequence[str] | None) -> list[str]:

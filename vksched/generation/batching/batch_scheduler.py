@@ -89,7 +89,11 @@ class BatchScheduler:
             state = self.queue.pop()
             if state is None:
                 return
-            slot = self.prefixes.choose(state)
+            try:
+                slot = self.prefixes.choose(state)
+            except Exception as error:  # no device has memory for the layers
+                state.end("closed", error)
+                continue
             slot.state = state
             self.running = (*self.running, (slot, state))
             self._prefilling.append((slot, state))
@@ -124,6 +128,10 @@ class BatchScheduler:
     def end_decode(self, rows: int, seconds: float) -> None:
         """Note that a decode step has run."""
         self.costs.observe("decode", rows, seconds)
+        self._end_pause()
+
+    def end_verify(self) -> None:
+        """Note that a request got its tokens of this turn from a verify step."""
         self._end_pause()
 
     def _end_pause(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from ...common.errors import VkschedError
 from ...common.fork_guard import Owner, ProcessBound
 from ..completion import CompletionRequest
+from ..speculation.drafter import Drafter
 from ..step_runner import StepRunner
 from .engine_core import EngineCore
 from .engine_counters import EngineCounters
@@ -39,7 +40,7 @@ class BatchingEngine(ProcessBound):
     ----------
     runner
         The steps of a model. The engine closes it.
-    ends, max_queue, cache_ram, reuse_decoded, max_pause_s, mask_timeout_s, observer
+    ends, max_queue, cache_ram, reuse_decoded, max_pause_s, mask_timeout_s, observer, drafters
         See `EngineCore`.
     """
 
@@ -56,6 +57,7 @@ class BatchingEngine(ProcessBound):
         max_pause_s: float = 0.1,
         mask_timeout_s: float = 10.0,
         observer: Observer | None = None,
+        drafters: Sequence[Drafter] = (),
     ) -> None:
         self._core = EngineCore(
             runner,
@@ -66,6 +68,7 @@ class BatchingEngine(ProcessBound):
             max_pause_s=max_pause_s,
             mask_timeout_s=mask_timeout_s,
             observer=observer,
+            drafters=drafters,
         )
         self._owner = Owner()
         self._loop = _EngineLoop(self._core)
@@ -95,7 +98,7 @@ class BatchingEngine(ProcessBound):
 
     def prepare(self) -> None:
         """Compile all steps."""
-        self.call(self._core.runner.prepare)
+        self.call(self._core.prepare)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function in the engine's thread between two steps, and return its result."""
@@ -168,7 +171,7 @@ class _EngineLoop:
             core.end_all("closed", error)
             self._cancel_calls()
             try:
-                core.runner.close()
+                core.close()
             except Exception as failure:
                 self.closing_error = failure
 

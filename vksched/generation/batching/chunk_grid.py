@@ -37,7 +37,12 @@ class Chunk:
 
 
 def chunk_grid(
-    start: int, end: int, length: int, sizes: Sequence[int], all_logits: bool = False
+    start: int,
+    end: int,
+    length: int,
+    sizes: Sequence[int],
+    all_logits: bool = False,
+    is_alone: bool = False,
 ) -> list[Chunk]:
     """Return the chunks of a prompt of `end` tokens from token `start`.
 
@@ -51,19 +56,24 @@ def chunk_grid(
         The capacity of a slot in tokens.
     sizes
         The sizes of chunks that have a graph, ascending.
+    is_alone
+        No other request shares the prefix, or waits for the chunk: its size has no maximum, and the
+        last GRID tokens of a longer one may be padding.
     """
     chunks = []
     if all_logits:
         sizes = [size for size in sizes if size <= MAX_LOGPROBS] or sizes[:1]
     while start < end:
         rest, room = end - start, length - start
-        fitting = [size for size in sizes if size <= min(_max_size(rest), room)]
+        fitting = [size for size in sizes if size <= room and _suits(size, rest, is_alone)]
         count = min(fitting[-1] if fitting else sizes[0], rest)
         chunks.append(Chunk(start, count, all_logits))
         start += count
     return chunks
 
 
-def _max_size(tokens: int) -> int:
-    """Return the maximum size of a chunk that contains `tokens` tokens."""
-    return max(min(tokens, MAX_CHUNK), min(2 * tokens, GRID))
+def _suits(size: int, rest: int, is_alone: bool) -> bool:
+    """Return True if a chunk of a size may begin a prompt of `rest` tokens."""
+    if size <= GRID:
+        return size <= 2 * rest
+    return size - GRID < rest if is_alone else size <= min(rest, MAX_CHUNK)

@@ -18,13 +18,20 @@ from collections.abc import Callable, Sequence
 
 from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
 from ..completion import CompletionRequest
-from ..logprobs import token_logprobs
+from ..speculation.drafter import Drafter
+from ..speculation.speculator import Draft, Speculator
 from ..step_runner import Logits, StepRunner
 from .batch_scheduler import BatchScheduler, Running
 from .check_request import check_request
 from .engine_counters import EngineCounters
 from .engine_metrics import EngineMetrics, Observer
-from .next_token import MASK_POLL_S, choose_token, is_mask_ready, token_output
+from .next_token import (
+    MASK_POLL_S,
+    append_prompt_logprobs,
+    choose_token,
+    is_mask_ready,
+    token_output,
+)
 from .request_state import RequestState
 from .slot import Slot, SlotStatus
 
@@ -51,6 +58,9 @@ class EngineCore:
         The maximum time to compute a token mask in seconds.
     observer
         A function that gets durations; see `Observer`.
+    drafters
+        Methods that guess tokens, which verify steps check; see `Speculator`. The engine closes
+        them.
     clock
         A monotonic clock in seconds.
 
@@ -72,12 +82,14 @@ class EngineCore:
         max_pause_s: float = 0.1,
         mask_timeout_s: float = 10.0,
         observer: Observer | None = None,
+        drafters: Sequence[Drafter] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
         self.wake = threading.Event()
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
+        self._speculator = Speculator(runner, drafters, self._scheduler.costs)
         self._metrics = EngineMetrics(observer)
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
@@ -114,12 +126,16 @@ class EngineCore:
             self.end_all("closed", error)
         return True
 
-    def end_all(self, reason: str, error: BaseException | None = None) -> None:
-        """End all requests, and forget all prefixes."""
+    def end_requests(self, reason: str, error: BaseException | None = None) -> None:
+        """End all requests."""
         for slot, state in self._scheduler.running:
             self._finish(slot, state, reason, error and _failure(error))
         for state in self._scheduler.queue.pop_all():
             state.end(reason, error and _failure(error))
+
+    def end_all(self, reason: str, error: BaseException | None = None) -> None:
+        """End all requests, and forget all prefixes."""
+        self.end_requests(reason, error)
         self._scheduler.prefixes.clear()
 
     def _step(self) -> bool:
@@ -182,7 +198,7 @@ class EngineCore:
         start_s = self._clock()
         logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
         if chunk.all_logits:
-            self._append_prompt_logprobs(state, chunk.start, logits)
+            append_prompt_logprobs(state, chunk.start, logits)
         seconds = self._clock() - start_s
         self._scheduler.end_chunk(state, seconds)
         self._metrics.prefilled(chunk.count, seconds)
@@ -190,20 +206,60 @@ class EngineCore:
         last: Logits = logits[-1] if chunk.all_logits else logits
         return last
 
-    def _append_prompt_logprobs(self, state: RequestState, start: int, logits: Logits) -> None:
-        """Append the log-probabilities of the tokens after those of a chunk."""
-        prompt, alternatives = state.request.prompt, state.request.prompt_logprobs
-        for token, row in enumerate(logits, start + 1):
-            is_missing = len(state.prompt_logprobs) == token - 1  # else the chunk is a repetition
-            if token < len(prompt) and is_missing:
-                entry = token_logprobs(row, prompt[token], alternatives or 0)
-                state.prompt_logprobs.append(entry)
+    def prepare(self) -> None:
+        """Compile all steps."""
+        self.runner.prepare()
+        self.prepare_speculation()
+
+    def prepare_speculation(self) -> None:
+        """Compile what speculation needs."""
+        self._speculator.prepare()
+
+    def close(self) -> None:
+        """Free the compiled steps and the KV cache."""
+        try:
+            self._speculator.close()
+        finally:
+            self.runner.close()
 
     def _decode(self, rows: Sequence[Running]) -> None:
-        """Append a token to each request, in steps of at most the largest number of rows."""
+        """Append a token to each request, in steps of at most the largest number of rows, or
+        several tokens to requests that speculate.
+        """
+        others = []
+        for slot, state in rows:
+            draft = self._speculator.propose(slot.index, state, len(rows))
+            if draft is None:
+                others.append((slot, state))
+            else:
+                self._verify(slot, state, draft)
         most = self.runner.row_counts[-1]
-        for at in range(0, len(rows), most):
-            self._decode_group(rows[at : at + most])
+        for at in range(0, len(others), most):
+            self._decode_group(others[at : at + most])
+
+    def _verify(self, slot: Slot, state: RequestState, draft: Draft) -> None:
+        """Append tokens to a request as long as its draft guessed them, and one more."""
+        ids = [state.text[-1], *draft.tokens]
+        start_s = self._clock()
+        try:
+            logits = self.runner.verify(slot.index, ids, len(slot.prefix.tokens))
+        except StateLost:
+            raise
+        except Exception as error:
+            self._finish(slot, state, "closed", error)
+            return
+        seconds = self._clock() - start_s
+        self._scheduler.end_verify()
+        self._metrics.decoded(1, seconds)
+        appended = 0
+        for token, row in zip(ids, logits, strict=True):
+            if slot.state is not state or state.text[-1] != token:
+                break
+            slot.prefix.tokens.append(token)
+            self._continue(slot, state, row)
+            appended += 1
+        self._speculator.observe(state, draft, appended - 1, seconds)
+        self._metrics.verified(len(draft.tokens), appended - 1)
 
     def _decode_group(self, group: Sequence[Running]) -> None:
         ids = [state.text[-1] for _, state in group]

@@ -30,6 +30,8 @@ class EngineCounters:
         The time in prefill and decode steps, in seconds.
     decode_steps, decode_rows
         The number of decode steps, and of their rows together.
+    drafts, draft_tokens, accepted_tokens
+        The numbers of verified drafts, of their tokens, and of those that were right.
     cache_losses
         How often the KV cache was lost, as with a device that failed.
     """
@@ -47,3 +49,6 @@ class EngineCounters:
     decode_steps: int
     decode_rows: int
     cache_losses: int
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0

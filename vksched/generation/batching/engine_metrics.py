@@ -26,6 +26,7 @@ class EngineMetrics:
         self.prefill_s = self.decode_s = 0.0
         self.decode_steps = self.decode_rows = 0
         self.cache_losses = 0
+        self.drafts = self.draft_tokens = self.accepted_tokens = 0
         self._finished: Counter[str] = Counter()
         self._answer_tokens = 0
 
@@ -47,6 +48,12 @@ class EngineMetrics:
         self.decode_steps += 1
         self.decode_rows += rows
         self.decode_s += seconds
+
+    def verified(self, offered: int, accepted: int) -> None:
+        """Count a draft of which some tokens were right."""
+        self.drafts += 1
+        self.draft_tokens += offered
+        self.accepted_tokens += accepted
 
     def generated(self, state: RequestState, now_s: float) -> None:
         """Count a token that was appended to a request's text."""
@@ -87,4 +94,7 @@ class EngineMetrics:
             decode_steps=self.decode_steps,
             decode_rows=self.decode_rows,
             cache_losses=self.cache_losses,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
         )

@@ -61,3 +61,15 @@ def token_output(state: RequestState, logits: Logits, token: int) -> TokenOutput
     if alternatives is None:
         return TokenOutput(token)
     return TokenOutput(token, token_logprobs(logits, token, alternatives))
+
+
+def append_prompt_logprobs(state: RequestState, start: int, logits: Logits) -> None:
+    """Append the log-probabilities of the prompt's tokens after those of a chunk.
+
+    start: the first token of the chunk. logits: those after each of its tokens.
+    """
+    prompt, alternatives = state.request.prompt, state.request.prompt_logprobs
+    for token, row in enumerate(logits, start + 1):
+        is_missing = len(state.prompt_logprobs) == token - 1  # else the chunk is a repetition
+        if token < len(prompt) and is_missing:
+            state.prompt_logprobs.append(token_logprobs(row, prompt[token], alternatives or 0))

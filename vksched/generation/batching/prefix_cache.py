@@ -45,6 +45,7 @@ class PrefixCache:
         self._runner = runner
         self._slots = slots
         self._reuse_decoded = reuse_decoded
+        self._is_alone = reuse_decoded and len(slots) == 1
 
     def choose(self, state: RequestState) -> Slot:
         """Return an idle slot for a request; at least one is idle.
@@ -130,4 +131,5 @@ class PrefixCache:
         return chunks + self._grid(prompt, len(state.text))
 
     def _grid(self, start: int, end: int, all_logits: bool = False) -> list[Chunk]:
-        return chunk_grid(start, end, self._runner.length, self._runner.chunk_sizes, all_logits)
+        length, sizes = self._runner.length, self._runner.chunk_sizes
+        return chunk_grid(start, end, length, sizes, all_logits, self._is_alone)

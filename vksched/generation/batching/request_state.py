@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from ..completion import CompletionRequest, TokenLogprobs, TokenOutput
+from ..speculation.acceptance import Acceptance
+from ..speculation.drafter import Drafter
 from ..step_runner import Logits
 from .chunk_grid import Chunk
 from .constraint_thread import ConstraintThread, Mask
@@ -56,6 +58,8 @@ class RequestState:
         self.mask_s = 0.0
         """The time when the mask was requested."""
         self.constraint: ConstraintThread | None = None
+        self.acceptances: dict[Drafter, Acceptance] = {}
+        """How often guesses of each drafter were right."""
         self.submitted_s = self.last_token_s = now_s
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["prefill", "prompt logprobs", "decode"]
+Kind = Literal["prefill", "prompt logprobs", "decode", "verify"]
 """Chunks whose log-probabilities are computed have times of their own."""
 WEIGHT = 0.1
 """The weight of a slower measurement in the average."""

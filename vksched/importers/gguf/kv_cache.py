@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
+from ...common.errors import UnsupportedOp
 from ...ir.tensor import Tensor, constant
 from ...ops import (
     arange,
@@ -116,7 +117,8 @@ class CachedSequence:
     start: the number of cached tokens, () for a cache of one slot, or (rows,). slots: the slots of
     the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
     logits are wanted, as start; None for all tokens. is_rounded: attend to the rows of the step,
-    too, as the cache represents them. updates: filled while the graph is built.
+    too, as the cache represents them. as_decoded: do so for the earlier tokens of the step only.
+    updates: filled while the graph is built.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class CachedSequence:
         before: CachedSequence | None = None,
         is_rounded: bool = False,
         slots: Tensor | None = None,
+        as_decoded: bool = False,
     ) -> None:
         self._cache = cache
         self.length = cache.length
@@ -141,6 +144,7 @@ class CachedSequence:
         self._start = start
         self._slots = slots
         self._is_rounded = is_rounded
+        self._as_decoded = as_decoded
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
@@ -153,6 +157,9 @@ class CachedSequence:
         cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
         new = new_keys, new_values
         window = attention_mask.window if attention_mask.window < self.length else 0
+        if self._as_decoded:
+            left = window - 1 if window else None
+            return self._attend_as_decoded(q, cached, new, (keys, values), attention_mask, left)
         if window and attention_mask.chunked:
             return self._attend_chunk(q, cached, new, attention_mask)
         if window and attention_mask.sink:
@@ -186,6 +193,40 @@ class CachedSequence:
             slots=self._slots,
             chunk=chunk,
         )
+
+    def _attend_as_decoded(
+        self,
+        q: Tensor,
+        cached: Pair,
+        new: Pair,
+        states: Pair,
+        attention_mask: AttentionMask,
+        left: int | None,
+    ) -> Tensor:
+        """Return the attention of each query to cached keys, to those of earlier tokens of the step
+        as the states represent them, and to its own.
+        """
+        if attention_mask.sink or attention_mask.chunked:
+            raise UnsupportedOp(
+                "[model] expected attention without sinks and chunks in a step with as_decoded; "
+                "try steps of one token"
+            )
+        if all(state.dtype == FLOAT32 for state in states):
+            return self._attend(q, cached, new, attention_mask, left=left)
+        rounded = [
+            cast(_values(_encoded(own, state.dtype), own.shape[3]), FLOAT32)
+            for own, state in zip(new, states, strict=True)
+        ]
+        parts = []
+        for i in range(q.shape[2]):
+            rows = [
+                concat([r[:, :, :i], own[:, :, i : i + 1]], axis=2) if i else own[:, :, :1]
+                for r, own in zip(rounded, new, strict=True)
+            ]
+            query = q[:, :, i : i + 1]
+            pair = rows[0], rows[1]
+            parts.append(self._attend(query, cached, pair, attention_mask, self._end - 1, left))
+        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
 
     def _attend_chunk(
         self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask

@@ -234,6 +234,7 @@ class LanguageModel(ImportedModel):
         all_logits: bool = False,
         scale_rows: bool = False,
         round_rows: bool = False,
+        as_decoded: bool = False,
     ) -> Step:
         """Return a call that appends `tokens` tokens to a text, or to each of `rows` texts, as
         tensors to compile with their updates. All steps of a cache share its states.
@@ -262,11 +263,17 @@ class LanguageModel(ImportedModel):
             Scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
         round_rows
             Attend to the keys and values of the step, too, in the cache's element type.
+        as_decoded
+            Attend to the keys and values of earlier tokens of the step in the cache's element type,
+            as a step of each token alone does. On a CPU with native loops, the logits of up to 8
+            tokens are then those of such steps, to the bit.
 
         Raises
         ------
         ShapeError
             The cache has too few tokens or slots, or the parts are not equal.
+        UnsupportedOp
+            `as_decoded` is set, and the model has attention sinks or attends within chunks.
         """
         cut = parts > 1 and all_logits
         if not 0 < tokens <= cache.length or parts < 1 or tokens % parts or cut:
@@ -290,7 +297,7 @@ class LanguageModel(ImportedModel):
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedSequence(cache, each, start, last, text, round_rows, slots)
+                text = CachedSequence(cache, each, start, last, text, round_rows, slots, as_decoded)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
                 logits = network.logits(mine)

@@ -1,0 +1,116 @@
+"""Chats and servers that guess tokens: the same answers; the draft model has the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, write
+from lone_answers import streamed_answer
+from tiny_vocabularies import byte_pair
+
+import vksched as vs
+from vksched.generation.batching.batching_engine import BatchingEngine
+from vksched.generation.completion import CompletionRequest
+from vksched.generation.slot_steps import SlotSteps
+from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.lowering import native_kernels
+
+TINY = Tiny(kind="Q8_0", layers=1, vocabulary=261, context=256)
+DRAWN = [vs.Sampling(temperature=0), vs.Sampling(seed=3), vs.Sampling(seed=4, temperature=0.3)]
+PROMPT = "hey hey hey, hello hello"
+
+
+def build_model(path: Path, seed: int = 0, **fields: Any) -> LanguageModel:
+    write(TINY, path, np.random.default_rng(seed), {**byte_pair(), **fields})
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+@pytest.mark.parametrize("how", ["ngram", "same", "other"])
+def test_a_chat_with_guesses_writes_the_same_tokens(how: str, tmp_path: Path) -> None:
+    """Also in the second turn, whose prompt continues the answer."""
+    model = build_model(tmp_path / "model.gguf")
+    small = build_model(tmp_path / "draft.gguf", 0 if how == "same" else 1)
+    answers = {}
+    for guesses in (False, True):
+        with vs.Scheduler(["cpu"]) as sched, vs.Scheduler(["cpu"]) as own:
+            draft = None if how == "ngram" else small
+            speculation = vs.Speculation(ngram=draft is None, draft=draft, scheduler=own)
+            chat = vs.Chat(sched, model, speculation=speculation if guesses else None)
+            chat.prepare()
+            found = []
+            for sampling in DRAWN:
+                first = chat.generate(PROMPT, 30, sampling)
+                text = PROMPT + "".join(first)
+                second = chat.generate(text, 10, sampling)
+                list(second)
+                found += [first.tokens, second.tokens]
+            answers[guesses] = found
+            counters = chat._core.counters()
+            assert (counters.drafts > 0) == (guesses and native_kernels.has_programs())
+            if how == "same" and guesses and counters.drafts:
+                assert counters.accepted_tokens > counters.draft_tokens / 2
+            chat.close()
+            again = chat.generate(PROMPT, 30, DRAWN[0])
+            list(again)
+            assert again.tokens == found[0]
+    assert answers[True] == answers[False]
+
+
+def test_requests_of_a_server_have_the_same_bits(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "model.gguf")
+    rng = np.random.default_rng(1)
+    requests = [
+        CompletionRequest(
+            tuple(map(int, rng.integers(0, 9, 20 + 30 * i))), 24, DRAWN[i], frozenset(), logprobs=3
+        )
+        for i in range(3)
+    ]
+    found = {}
+    for guesses in (False, True):
+        with vs.Scheduler(["cpu"]) as sched:
+            speculation = vs.Speculation(draft=build_model(tmp_path / "draft.gguf"))
+            drafters = speculation.drafters(model, sched, 200, 3) if guesses else ()
+            engine = BatchingEngine(SlotSteps(sched, model, 200, 3), drafters=drafters)
+            alone = [streamed_answer(engine.submit(request)) for request in requests]
+            streams = [engine.submit(request) for request in requests]
+            found[guesses] = alone, [streamed_answer(stream) for stream in streams]
+            if guesses and native_kernels.has_programs():
+                assert engine.counters().accepted_tokens > 0
+            engine.close()
+    assert found[True] == found[False]
+    assert found[True][0] == found[True][1]
+
+
+def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
+    model, rng = build_model(tmp_path / "model.gguf"), np.random.default_rng(0)
+    tokens = list(byte_pair()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    tokens[17], tokens[18] = tokens[18], tokens[17]
+    other = build_model(tmp_path / "other.gguf", **{"tokenizer.ggml.tokens": tokens})
+    with vs.Scheduler(["cpu"]) as sched:
+        with pytest.raises(vs.ModelFormatError, match="expected token 17 of the draft model"):
+            vs.Chat(sched, model, speculation=vs.Speculation(draft=other))
+        vocabulary: dict[str, Any] = byte_pair()
+        for name, more in (("tokens", "more"), ("token_type", 1), ("scores", 0.0)):
+            if (key := f"tokenizer.ggml.{name}") in vocabulary:
+                vocabulary[key] = [*vocabulary[key], more]
+        write(replace(TINY, vocabulary=262), tmp_path / "more.gguf", rng, vocabulary)
+        larger = vs.load(tmp_path / "more.gguf")
+        with pytest.raises(vs.ModelFormatError, match="a draft model with 261 tokens, got 262"):
+            vs.Chat(sched, model, speculation=vs.Speculation(draft=larger))
+
+
+def test_without_verify_steps_a_warning_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_kernels, "has_programs", lambda: False)
+    with vs.Scheduler(["cpu"]) as sched:
+        chat = vs.Chat(sched, build_model(tmp_path / "m.gguf"), speculation=vs.Speculation())
+        with pytest.warns(vs.VkschedWarning, match="no tokens are guessed"):
+            chat.prepare(PROMPT)
+        assert list(chat.generate(PROMPT, 3))

@@ -1,0 +1,48 @@
+"""RowTimes: which graphs decode a token of several slots in the least measured time.
+
+5 slots: graphs of 4 and 1 rows, or one of 8 rows of which 3 are idle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NEWEST = 0.2
+"""The weight of the newest run in the measured time of a graph."""
+
+
+class RowTimes:
+    """The measured times of decode graphs, by their rows."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def measure(self, rows: int, seconds: float) -> None:
+        """Take the time of a run of a decode graph into account."""
+        old = self._seconds.get(rows, seconds)
+        self._seconds[rows] = old + NEWEST * (seconds - old)
+
+    def plan(self, count: int, row_counts: Sequence[int]) -> tuple[int, ...]:
+        """Return the rows of the graphs that decode a token of `count` slots: the combination with
+        the least measured time. Without measurements: the largest graphs first, then the smallest
+        one with as many rows.
+
+        row_counts: the rows of all graphs, ascending.
+        """
+        known = [rows for rows in row_counts if rows in self._seconds]
+        if known != list(row_counts):
+            largest = row_counts[-1]
+            whole, rest = divmod(count, largest)
+            fitting = [rows for rows in row_counts if rows >= rest > 0]
+            return (largest,) * whole + tuple(fitting[:1])
+        plans: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        for number in range(1, count + 1):
+            before = {rows: plans[max(0, number - rows)] for rows in known}
+            least = min(known, key=lambda rows: before[rows][0] + self._seconds[rows])
+            seconds, others = before[least]
+            plans.append((seconds + self._seconds[least], (*others, least)))
+        return plans[count][1][::-1]
+
+    def clear(self) -> None:
+        """Forget all times."""
+        self._seconds.clear()

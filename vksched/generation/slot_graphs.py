@@ -1,0 +1,183 @@
+"""SlotGraphs: the graphs of a KV cache with slots, and the response to their faults.
+
+    run a graph --> logits
+        '-- a device is lost or full, a value exceeds float16's range --> forget all --> StateLost
+                                                        nothing was cached --> again
+
+`SlotSteps` composes the steps of an engine from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import OutOfMemory, ShapeError, StateLost
+from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize
+from .overflow import EXACT
+
+if TYPE_CHECKING:
+    from ..engine.compile_options import Placements
+    from ..engine.request_precision import Precision
+    from ..importers.gguf.model import LanguageModel
+
+T = TypeVar("T")
+IDLE = -1
+"""The slot of a row that reads and writes nothing of the cache."""
+
+
+class SlotGraphs:
+    """The graphs of a model over a KV cache with slots.
+
+    slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
+    cache_type, precision: as of `CompiledSteps`.
+    """
+
+    def __init__(
+        self,
+        scheduler: CompilingScheduler,
+        model: LanguageModel,
+        length: int,
+        slots: int,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        cache_type: str | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        self.steps = CompiledSteps(
+            scheduler, model, length, placement, progress, cache_type, precision, slots=slots
+        )
+        self._slots = slots
+        self._is_empty = True
+        """True if no slot holds tokens."""
+
+    @property
+    def slots(self) -> int:
+        """The number of slots."""
+        return self._slots
+
+    @property
+    def length(self) -> int:
+        """The maximum number of tokens of a slot."""
+        return self.steps.length
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of logits of a token."""
+        return self.steps.model.hyper.vocabulary
+
+    def _decide(self) -> None:
+        """Decide the placement of layers, unless it is decided.
+
+        Raises
+        ------
+        StateLost
+            A device failed or returned since: layers are placed again.
+        """
+        steps = self.steps
+        failed = set(steps.scheduler.failed_devices)
+        if steps.user_placement is None and steps.sizes and failed != steps.without:
+            raise StateLost("[slots] a device failed or returned; layers are placed again")
+        steps.decide()
+
+    def _size(self, tokens: int, rows: int = 1, all_logits: bool = False) -> StepSize:
+        return StepSize(tokens, None if self._slots == 1 else rows, all_logits)
+
+    def _run(
+        self,
+        size: StepSize,
+        slots: Sequence[int],
+        parts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+    ) -> NDArray:
+        """Run a step; return its logits. Rows behind those of the slots are idle."""
+        run = self.steps.run(size)
+        self._is_empty = self._is_empty and not slots
+        logits: Any = run(**_feeds(size, slots, parts, starts))
+        return np.asarray(logits)
+
+    def _check(self, slot: int, start: int, tokens: int) -> None:
+        if not 0 <= slot < self._slots:
+            raise ShapeError(f"[slots] expected a slot of 0 to {self._slots - 1}, got {slot}")
+        if start < 0 or tokens < 1 or start + tokens > self.length:
+            raise ShapeError(
+                f"[slots] expected 1 or more tokens, and at most {self.length} in a slot, got "
+                f"{tokens} after {start}"
+            )
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _retry_if_empty(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, repeated after a device was lost or ran out of memory, or
+        after an overflow, if no slot held tokens before.
+        """
+        for _ in range(len(self.steps.scheduler.devices) + EXACT):
+            was_empty = self._is_empty
+            try:
+                return self._lost_if_fails(work)
+            except StateLost:
+                if not was_empty:
+                    raise
+        return self._lost_if_fails(work)
+
+    def _lost_if_fails(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`.
+
+        Raises
+        ------
+        StateLost
+            A device was lost or ran out of memory: all slots are empty now.
+        """
+        try:
+            return work()
+        except StateLost:
+            self.forget()
+            raise
+        except OutOfMemory as error:
+            if not self.steps.handle_full_device(error):
+                raise
+            self.forget()
+            raise StateLost(f"[slots] the KV cache moved to other devices: {error}") from error
+
+    def _check_finite(self, logits: NDArray) -> None:
+        """Raise StateLost, after a warning, if steps are computed in another way from now on."""
+        if not is_finite(logits.reshape(-1)) and self.steps.handle_overflow():
+            self.forget()
+            raise StateLost("[slots] logits are not finite; the model is computed in another mode")
+
+    def forget(self) -> None:
+        """Free the compiled steps and the KV cache; all slots are empty."""
+        self.steps.forget()
+        self._is_empty = True
+
+
+def _feeds(
+    size: StepSize,
+    slots: Sequence[int],
+    parts: Sequence[Sequence[int]],
+    starts: Sequence[int],
+) -> dict[str, NDArray]:
+    """Return the inputs of a step; rows behind those of the slots are idle."""
+    rows, tokens = size.rows or 1, size.tokens
+    ids = np.zeros((rows, tokens), np.int32)
+    slot, start, count = (np.full(rows, fill, np.int32) for fill in (IDLE, 0, tokens))
+    for row, (own, part, cached) in enumerate(zip(slots, parts, starts, strict=True)):
+        ids[row, : len(part)] = part
+        slot[row], start[row], count[row] = own, cached, len(part)
+    feeds = {"slot": slot, "start": start, "count": count}
+    if size.all_logits:
+        del feeds["count"]
+    if size.rows is None:
+        del feeds["slot"]
+        feeds = {name: values[0] for name, values in feeds.items()}
+    return {"ids": ids, **feeds}
+
+
+def is_finite(logits: NDArray) -> bool:
+    """Return True if all logits are finite; a sum of squares is the fastest check."""
+    with np.errstate(all="ignore"):
+        return math.isfinite(float(np.dot(logits, logits))) or bool(np.isfinite(logits).all())

@@ -1,0 +1,1 @@
+"""Speculation: drafts of the next tokens, which one step of the model verifies."""

@@ -1,0 +1,86 @@
+"""Speculation: how an engine guesses the next tokens of its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...common.errors import ModelFormatError
+from ..slot_steps import SlotSteps
+from .draft_model import DraftModel
+from .drafter import Drafter
+from .ngram_lookup import NgramLookup
+
+if TYPE_CHECKING:
+    from ...importers.gguf.model import LanguageModel
+    from ..compiled_steps import CompilingScheduler
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How an engine guesses the next tokens of its requests. One step of the model verifies several
+    guesses, so answers are the same with and without them, to the bit. A request stops guessing if
+    it does not gain time.
+
+    Guesses are verified only where a CPU with native loops computes the whole model.
+
+    Parameters
+    ----------
+    ngram
+        Guess that the text goes on as it did after the same last tokens before.
+    draft
+        A smaller model with the same vocabulary, loaded by `vs.load`, that guesses where `ngram`
+        knows nothing.
+    scheduler
+        The scheduler whose devices run the draft model. It must stay open. None selects that of the
+        large model.
+    """
+
+    ngram: bool = True
+    draft: LanguageModel | None = None
+    scheduler: CompilingScheduler | None = None
+
+    def drafters(
+        self, model: LanguageModel, scheduler: CompilingScheduler, length: int, slots: int
+    ) -> list[Drafter]:
+        """Return the methods that guess tokens for an engine.
+
+        Parameters
+        ----------
+        model, scheduler, length, slots
+            Those of the engine: the large model, its scheduler, and the size of its KV cache.
+
+        Raises
+        ------
+        ModelFormatError
+            The draft model has other tokens than the model.
+        """
+        found: list[Drafter] = [NgramLookup(slots)] if self.ngram else []
+        if self.draft is not None:
+            check_vocabulary(model, self.draft)
+            length = min(length, self.draft.hyper.context)
+            steps = SlotSteps(self.scheduler or scheduler, self.draft, length, slots)
+            found.append(DraftModel(steps, self.draft.tokenizer.ends))
+        return found
+
+
+def check_vocabulary(model: LanguageModel, draft: LanguageModel) -> None:
+    """Raise an error unless a draft model has the tokens of a model.
+
+    Raises
+    ------
+    ModelFormatError
+        A token differs, or one model has more tokens.
+    """
+    own, other = (each.tokenizer.vocabulary.tokens for each in (model, draft))
+    if len(own) != len(other) or model.hyper.vocabulary != draft.hyper.vocabulary:
+        raise ModelFormatError(
+            f"[speculation] expected a draft model with {len(own)} tokens, got {len(other)}; try a "
+            "smaller model of the same family"
+        )
+    for token, (text, guessed) in enumerate(zip(own, other, strict=True)):
+        if text != guessed:
+            raise ModelFormatError(
+                f"[speculation] expected token {token} of the draft model to be {text!r}, got "
+                f"{guessed!r}; try a smaller model of the same family"
+            )
