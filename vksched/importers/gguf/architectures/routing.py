@@ -30,8 +30,7 @@ from ....ops import (
 )
 
 Router = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""The weights and the numbers of the chosen experts, each (rows, used), from scores (rows, experts).
-"""
+"""Scores (rows, experts) -> the weights and numbers of the chosen experts, each (rows, used)."""
 LEAST_SUM = 1e-20
 """The least sum by which weights are divided: sigmoids may all be 0."""
 GROUP_BEST = 2

@@ -19,17 +19,17 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-NORMED_IF_SAID = (
+NORMED_BY_KEY = (
     *("bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "olmoe"),
     "qwen2moe",
 )
-"""Architectures whose expert weights have sum 1 only if the file says so."""
+"""Architectures whose expert weights have sum 1 only if a key of the file requires it."""
 SIGMOIDS = ("bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
 """Architectures that compute expert weights by sigmoid by default."""
 
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], 2),
-    **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_IF_SAID], False),
+    **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_BY_KEY], False),
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
     "llama4.attention.temperature_length": 8192,
