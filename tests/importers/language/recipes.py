@@ -159,7 +159,7 @@ HUNYUAN = {
 }
 PHI_MOE = {
     "head_dim": 8,
-    "num_local_experts": 8,
+    "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "attention_bias": True,
     "lm_head_bias": True,
@@ -242,7 +242,9 @@ RECIPES = {
     "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
     "bert": Recipe("bert", "Bert", common=BERT),
-    "glm4moe": Recipe("glm4moe", "Glm4Moe", {**SHARED, "rope_parameters": PARTIAL}),
+    "glm4moe": Recipe(
+        "glm4moe", "Glm4Moe", {**SHARED, "rope_parameters": PARTIAL, "num_experts_per_tok": 2}
+    ),
     "glm4moe_large": Recipe(
         "glm4moe",
         "Glm4Moe",
@@ -278,7 +280,7 @@ RECIPES = {
     ),
     "hunyuan-dense": Recipe("hunyuan-dense", "HunYuanDenseV1", HUNYUAN),
     "phimoe": Recipe("phimoe", "Phimoe", PHI_MOE),
-    "olmo": Recipe("olmo", "Olmo", {"clip_qkv": 0.7, "rope_parameters": ROUTED["rope_parameters"]}),
+    "olmo": Recipe("olmo", "Olmo", {"clip_qkv": 1.3, "rope_parameters": ROUTED["rope_parameters"]}),
     "bitnet": Recipe(
         "bitnet",
         "BitNet",
