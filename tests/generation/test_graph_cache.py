@@ -152,7 +152,10 @@ def test_where_no_plan_can_be_retained_the_graph_is_and_is_written_once(
     assert {path: path.stat().st_ino for path in folder.glob("*.graph")} == files
 
 
-@pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe", "glm4moe_large", "phimoe"],
+)
 def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     model = golden(language.load(name), tmp_path)
     cache = model.cache(16, "f16")

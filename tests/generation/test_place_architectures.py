@@ -37,7 +37,7 @@ def with_room(size_bytes: float, count: int = 1) -> list[DeviceSpec]:
     return cards(*[size_bytes / USED_SHARE / MIB] * count)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt2", "phi3", "qwen2moe", "qwen3moe"])
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "phi3", "qwen2moe", "qwen3moe", "glm4moe"])
 def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
     model = build_golden(golden, tmp_path)

@@ -75,6 +75,11 @@ def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement =
     np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
 
 
+NEW = (
+    *("glm4moe_large", "ernie4_5-moe", "hunyuan-moe", "minimax-m2", "dots1", "bailingmoe"),
+    *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
+)
+"""One of each kind of routing, norm and block that the architectures before do not have."""
 BESIDES = ("bert", "gemma2_large")
 """An encoder, and what the largest model of a family does."""
 
@@ -108,18 +113,23 @@ def test_the_largest_gemma_scales_scores_by_the_width(
             "qwen2moe",
             "qwen3moe",
             "llama_experts",
+            *NEW,
         ],
-        2,
+        4,
     ),
 )
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
 
 
-def test_so_they_do_with_layers_on_two_devices(two_devices: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", spread(["llama4", *NEW], 2))
+def test_so_they_do_with_layers_on_two_devices(
+    name: str, two_devices: list[str], tmp_path: Path
+) -> None:
     first, second = two_devices
+    front = "blk.[01].*" if name == "llama4" else "blk.0.*"
     with vs.Scheduler(two_devices) as sched:
-        compare("llama4", sched, tmp_path, {"blk.[01].*": first, "*": second})
+        compare(name, sched, tmp_path, {front: first, "*": second})
 
 
 def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
@@ -218,6 +228,24 @@ def without(draft: Draft, *names: str) -> Draft:
         ("llama4", "blk.1.ffn_up_shexp.weight", ("'blk.1.ffn_up_shexp.weight' of shape (24, 32)",)),
         ("phi2", "output.bias", ("'output.bias' of shape (37,)",)),
         ("gpt2", "position_embd.weight", ("'position_embd.weight' of shape (64, 32)",)),
+        ("glm4moe", "blk.0.ffn_up.weight", ("'blk.0.ffn_up.weight' of shape (48, 32)",)),
+        (
+            "glm4moe",
+            "blk.2.ffn_up_shexp.weight",
+            ("'blk.2.ffn_up_shexp.weight' of shape (48, 32)",),
+        ),
+        (
+            "glm4moe",
+            "glm4moe.expert_shared_count",
+            ("uses, got also 'blk.1.ffn_gate_shexp.weight'",),
+        ),
+        (
+            "hunyuan-dense",
+            "blk.0.attn_q_norm.weight",
+            ("'blk.0.attn_q_norm.weight' of shape (8,)",),
+        ),
+        ("bitnet", "blk.1.ffn_sub_norm.weight", ("'blk.1.ffn_sub_norm.weight' of shape (48,)",)),
+        ("phimoe", "blk.0.attn_norm.bias", ("'blk.0.attn_norm.bias' of shape (32,)",)),
     ],
 )
 def test_what_a_file_lacks_is_named(name: str, missing: str, parts: tuple[str, ...]) -> None:

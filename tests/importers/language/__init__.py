@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,21 @@ import numpy as np
 from vksched.common.dtypes import NDArray
 
 FOLDER = Path(__file__).parent / "golden"
-NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+TWINS = {
+    "bailingmoe2": "glm4moe_large",
+    "codeshell": "starcoder2",
+    "deepseek": "bailingmoe",
+    "hunyuan_vl": "hunyuan-dense",
+    "internlm2": "llama",
+    "minicpm": "granite",
+    "paddleocr": "exaone",
+    "qwen2vl": "qwen2",
+    "qwen3vl": "qwen3",
+    "qwen3vlmoe": "qwen3moe",
+    "xverse": "llama",
+}
+"""Architectures with the network of another one, whose logits they must have."""
+NAMES = tuple(sorted([path.stem for path in FOLDER.glob("*.json")] + [*TWINS]))
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,9 @@ class Golden:
 
 
 def load(name: str) -> Golden:
-    """Return a model by its name in the folder."""
+    """Return a model by its name in the folder, or of an architecture with its network."""
+    if name in TWINS:
+        return replace(load(TWINS[name]), name=name, architecture=name)
     stored = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     return Golden(
         name,
@@ -60,6 +76,8 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray:
     """Return the weights of a tensor: what a counter gives that its name is the key of."""
     raw = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(math.prod(shape))
     even = ((raw >> np.uint64(40)) / 2.0**23 - 1).astype(np.float32).reshape(shape)
+    if "correction" in name:
+        return 0.4 * even
     if len(shape) == 1:
         return 0.4 * even if name.endswith("bias") else 1 + 0.4 * even
     # Embeddings are of about 1, and so is what a product makes of them.

@@ -33,12 +33,20 @@ KEYS = {
     ),
     "attention.scale": ("attention_multiplier",),
     "attention.sliding_window": ("sliding_window", "attention_chunk_size"),
+    "attention.clamp_kqv": ("clip_qkv",),
     "attention.temperature_length": ("floor_scale",),
     "attention.temperature_scale": ("attn_scale",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
-    "expert_count": ("num_experts", "num_local_experts"),
-    "expert_used_count": ("num_experts_per_tok",),
+    "expert_count": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
+    "expert_shared_count": (
+        *("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+    ),
+    "expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "expert_weights_norm": ("norm_topk_prob",),
+    "expert_weights_scale": ("routed_scaling_factor",),
     "embedding_scale": ("embedding_multiplier",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": (
@@ -47,8 +55,10 @@ KEYS = {
     "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
     "interleave_moe_layer_step": ("interleave_moe_layer_step",),
     "logit_scale": ("logits_scaling", "logit_scale"),
+    "leading_dense_block_count": ("first_k_dense_replace", "moe_layer_start_index"),
     "residual_scale": ("residual_multiplier",),
     "rope.freq_base": ("rope_theta",),
+    "use_parallel_residual": ("use_parallel_residual",),
     "vocab_size": ("vocab_size",),
 }
 """Of the file, and what they are called in settings."""
@@ -65,8 +75,13 @@ YARN = {
     "yarn_log_multiplier": "mscale_all_dim",
     "original_context_length": "original_max_position_embeddings",
 }
-PERMUTED = ("arcee", "granite", "granitemoe", "llama", "mistral3", "smollm3")
+PERMUTED = (
+    *("arcee", "bailingmoe", "deepseek", "granite", "granitemoe", "internlm2", "llama", "minicpm"),
+    *("mistral3", "olmo", "smollm3", "xverse"),
+)
 """Architectures whose converters put beside each other what positions turn as a pair."""
+MERGED = ("bailingmoe2", "codeshell")
+"""Architectures whose files have one tensor for queries, keys and values."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
@@ -136,7 +151,8 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         yield f"{architecture}.attention.sliding_window_pattern", windows
     if architecture == "llama4":
         yield f"{architecture}.expert_feed_forward_length", config["intermediate_size"]
-    if part := config.get("partial_rotary_factor"):
+    rope = config.get("rope_parameters") or {}
+    if part := config.get("partial_rotary_factor", rope.get("partial_rotary_factor")):
         size = config["hidden_size"] // config["num_attention_heads"]
         yield f"{architecture}.rope.dimension_count", int(part * size)
     for key, value in _scaling(config):
@@ -157,6 +173,7 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
                 yield f"rope.scaling.{key}", factor if "context" in key else float(factor)
     if "llama_4_scaling_beta" in scaling:
         yield "attention.temperature_scale", scaling["llama_4_scaling_beta"]
+    if "rope_theta" in scaling:
         yield "rope.freq_base", scaling["rope_theta"]
     if kind == "longrope":
         original = config["original_max_position_embeddings"]
@@ -174,6 +191,7 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
     names = gguf.get_tensor_name_map(arch, layers)
     for name, array in _stacked(golden).items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        found = name if name.startswith("blk.") else found
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
             found += ".weight"
@@ -214,7 +232,21 @@ def _stacked(golden: Golden) -> dict[str, NDArray]:
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
         else:
             out |= apart(name, array)
-    return out | {name: np.stack(arrays) for name, arrays in several.items()}
+    out |= {name: np.stack(arrays) for name, arrays in several.items()}
+    return _merged(out) if golden.architecture in MERGED else out
+
+
+def _merged(weights: dict[str, NDArray]) -> dict[str, NDArray]:
+    """Return weights with those of queries, keys and values as one."""
+    out: dict[str, NDArray] = {}
+    for name, array in weights.items():
+        layer, found, kind = name.partition("self_attn.q_proj.")
+        if found:
+            own = [weights[f"{layer}self_attn.{which}_proj.{kind}"] for which in "qkv"]
+            out[f"blk.{name.split('.')[2]}.attn_qkv.{kind}"] = np.concatenate(own)
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            out[name] = array
+    return out
 
 
 def _llama4(name: str, array: NDArray) -> dict[str, NDArray]:
@@ -251,7 +283,44 @@ def _granite(name: str, array: NDArray) -> dict[str, NDArray]:
     return {f"{layer}.{own}.{each}_proj.weight": half for each, half in halves}
 
 
-APART = {"llama4": _llama4, "gpt-oss": _gpt_oss, "granitemoe": _granite}
+def _fused(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Gates of experts lie before what they are factors of, and the bias of their choice has
+    another name.
+    """
+    if "correction" in name:
+        return {f"blk.{name.split('.')[2]}.exp_probs_b.bias": array.reshape(-1)}
+    if name.endswith("experts.down_proj"):
+        return {f"{name}.weight": array}
+    if not name.endswith("experts.gate_up_proj"):
+        return {name.replace("mlp.router", "mlp.gate"): array}
+    halves = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
+    return {f"{name.replace('gate_up', kind)}.weight": half for kind, half in halves}
+
+
+def _bitnet(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Norms inside a block have other names."""
+    name = name.replace("self_attn.attn_sub_norm", "self_attn.inner_attn_ln")
+    return {name.replace("mlp.ffn_sub_norm", "mlp.ffn_layernorm"): array}
+
+
+def _bailing(name: str, array: NDArray) -> dict[str, NDArray]:
+    """As granite's, with the tensors of experts as in `_fused`."""
+    parts = _granite if "shared_mlp" in name else _fused
+    return parts(name.replace("block_sparse_moe", "mlp"), array)
+
+
+FUSED = (
+    *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),
+    "phimoe",
+)
+APART = {
+    "llama4": _llama4,
+    "gpt-oss": _gpt_oss,
+    "granitemoe": _granite,
+    **dict.fromkeys(("bailingmoe", "deepseek"), _bailing),
+    "bitnet": _bitnet,
+    **dict.fromkeys(FUSED, _fused),
+}
 """Takes the experts of a layer apart, by what architectures have one tensor for."""
 
 
@@ -263,6 +332,9 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
         return interleave(array, config[key])
     if architecture.startswith(("gemma", "nemotron")) and ONE_MORE.search(name):
         return array + 1
+    if architecture == "gptneox" and "query_key_value" in name:
+        heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])
+        return heads.swapaxes(0, 1).reshape(array.shape)
     if architecture == "gpt2" and TRANSPOSED.search(name):
         return array.T
     return array[0] if name.endswith("shared_expert_gate.weight") else array

@@ -1,6 +1,6 @@
 """Computes what `golden/*.json` holds, with PyTorch and transformers: a developer's tool.
 
-pip install torch 'transformers<5' gguf numpy  # mistral3: 'transformers>=5'
+pip install torch 'transformers<5' gguf numpy  # with `rope_parameters`: 'transformers>=5'
 python tests/importers/language/export.py [NAME ...]
 """
 
@@ -33,6 +33,7 @@ def main() -> None:
             model = transformers.AutoModelForCausalLM.from_config(config).eval()
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         own = dict(model.named_parameters())
+        own |= {key: value for key, value in model.named_buffers() if "correction" in key}
         tensors = {key: tuple(value.shape) for key, value in own.items() if key not in tied}
         with torch.no_grad():
             for key, shape in tensors.items():

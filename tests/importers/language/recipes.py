@@ -127,6 +127,53 @@ MINISTRAL = {
     },
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+ROUTED = {
+    "num_hidden_layers": 3,
+    "moe_intermediate_size": 24,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+"""For transformers 5, as all that contain `rope_parameters`."""
+SHARED = {
+    **ROUTED,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+    "norm_topk_prob": True,
+}
+PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+ERNIE = {
+    **ROUTED,
+    "moe_num_experts": 8,
+    "moe_k": 3,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "tie_word_embeddings": True,
+}
+HUNYUAN = {
+    "head_dim": 8,
+    "rope_parameters": ROUTED["rope_parameters"],
+    "eod_token_id": 3,
+    "sep_token_id": 4,
+}
+PHI_MOE = {
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "sliding_window": None,
+    "rope_parameters": ROUTED["rope_parameters"],
+}
+NEOX = {
+    "layer_norm_eps": 1e-5,
+    "num_key_value_heads": 4,
+    "use_parallel_residual": True,
+    "rope_parameters": PARTIAL,
+}
+WHOLE = {**PARTIAL, "partial_rotary_factor": 1.0}
+PLAIN = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
 
 RECIPES = {
     "llama": Recipe("llama", "Llama"),
@@ -195,4 +242,97 @@ RECIPES = {
     "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
     "bert": Recipe("bert", "Bert", common=BERT),
+    "glm4moe": Recipe(
+        "glm4moe", "Glm4Moe", {**SHARED, "rope_parameters": PARTIAL, "num_experts_per_tok": 2}
+    ),
+    "glm4moe_large": Recipe(
+        "glm4moe",
+        "Glm4Moe",
+        {
+            **SHARED,
+            "rope_parameters": PARTIAL,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "dots1": Recipe(
+        "dots1",
+        "Dots1",
+        {**SHARED, "head_dim": 8, "layer_types": ["full_attention"] * 3, "norm_topk_prob": False},
+    ),
+    "ernie4_5-moe": Recipe("ernie4_5-moe", "Ernie4_5_Moe", ERNIE),
+    "minimax-m2": Recipe(
+        "minimax-m2",
+        "MiniMaxM2",
+        {
+            "head_dim": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "rope_parameters": PARTIAL,
+        },
+    ),
+    "hunyuan-moe": Recipe(
+        "hunyuan-moe",
+        "HunYuanMoEV1",
+        {**HUNYUAN, "num_experts": 8, "moe_topk": 3, "num_shared_expert": 1},
+    ),
+    "hunyuan-dense": Recipe("hunyuan-dense", "HunYuanDenseV1", HUNYUAN),
+    "phimoe": Recipe("phimoe", "Phimoe", PHI_MOE),
+    "olmo": Recipe("olmo", "Olmo", {"clip_qkv": 1.3, "rope_parameters": ROUTED["rope_parameters"]}),
+    "bitnet": Recipe(
+        "bitnet",
+        "BitNet",
+        {
+            "hidden_act": "silu",
+            "rope_parameters": ROUTED["rope_parameters"],
+            "tie_word_embeddings": True,
+        },
+    ),
+    "bailingmoe": Recipe(
+        "bailingmoe",
+        "GraniteMoeShared",
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "shared_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "attention_multiplier": 8**-0.5,
+            "rope_parameters": ROUTED["rope_parameters"],
+            **PLAIN,
+        },
+    ),
+    "exaone-moe": Recipe(
+        "exaone-moe",
+        "ExaoneMoe",
+        {
+            **SHARED,
+            "head_dim": 8,
+            "num_hidden_layers": 4,
+            "num_experts": 8,
+            "num_shared_experts": 1,
+            "sliding_window": WINDOW,
+            "sliding_window_pattern": 4,
+        },
+    ),
+    "starcoder": Recipe(
+        "starcoder",
+        "GPTBigCode",
+        {"num_key_value_heads": 1, "layer_norm_epsilon": 1e-5},
+        common=GPT,
+    ),
+    "gptneox": Recipe("gptneox", "GPTNeoX", NEOX),
+    "gptneox_serial": Recipe("gptneox", "GPTNeoX", {**NEOX, "use_parallel_residual": False}),
+    "jais2": Recipe(
+        "jais2",
+        "Jais2",
+        {"layer_norm_eps": 1e-5, "rope_parameters": ROUTED["rope_parameters"]},
+    ),
+    "orion": Recipe("orion", "StableLm", {"layer_norm_eps": 1e-5, "rope_parameters": WHOLE}),
+    "pangu-embedded": Recipe(
+        "pangu-embedded",
+        "Llama",
+        {"attention_bias": True, "rope_parameters": ROUTED["rope_parameters"]},
+    ),
 }

@@ -51,6 +51,11 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
         notes.append(str(error))
     try:
         hyper = asdict(read_hyper(file))
+        if not notes and (skipped := hyper["predicting_layers"]):
+            notes.append(
+                f"skipped at the end: {skipped} of {skipped + hyper['layers']} layers, which only "
+                "predict further tokens"
+            )
     except ModelFormatError as error:
         # missing hyperparameters of an unknown architecture are no error
         notes = notes or [str(error)]

@@ -6,85 +6,94 @@ from collections.abc import Mapping
 
 from ....common.errors import ModelFormatError
 from .bert import BERT, NOMIC_BERT
+from .bitnet import BITNET
 from .cohere import COHERE2, COMMAND_R
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
-from .glm import CHATGLM, GLM4
+from .glm import CHATGLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_oss import GPT_OSS
-from .layer_norms import FALCON, NEMOTRON, PHI2, STABLELM, STARCODER2
+from .hunyuan import HUNYUAN
+from .layer_norms import (
+    CODESHELL,
+    FALCON,
+    GPT_NEOX,
+    JAIS2,
+    NEMOTRON,
+    PHI2,
+    STABLELM,
+    STARCODER2,
+)
 from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
-from .olmo import EXAONE4, OLMO2, OLMOE
-from .phi import PHI3
+from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
+from .phi import PHI3, PHI_MOE
 from .qwen import QWEN2, QWEN2_MOE, QWEN3, SEED_OSS
+from .unsupported import UNSUPPORTED
 
 KNOWN: Mapping[str, Family] = {
     "llama": LLAMA,
     "llama4": LLAMA4,
     "mistral3": LLAMA,
+    "internlm2": LLAMA,
+    "xverse": LLAMA,
+    "bailingmoe": LLAMA,
+    "deepseek": LLAMA,
     "smollm3": SMOLLM3,
     "granite": GRANITE,
     "granitemoe": GRANITE,
+    "minicpm": GRANITE,
     "qwen2": QWEN2,
+    "qwen2vl": QWEN2,
     "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3vl": QWEN3,
     "qwen3moe": QWEN3,
+    "qwen3vlmoe": QWEN3,
+    "dots1": QWEN3,
+    "bailingmoe2": QWEN3,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "phi2": PHI2,
     "phi3": PHI3,
+    "phimoe": PHI_MOE,
+    "olmo": OLMO,
     "olmo2": OLMO2,
     "olmoe": OLMOE,
+    "minimax-m2": OLMOE,
     "command-r": COMMAND_R,
     "cohere2": COHERE2,
     "glm4": GLM4,
+    "glm4moe": GLM4_MOE,
     "chatglm": CHATGLM,
+    "hunyuan-dense": HUNYUAN,
+    "hunyuan-moe": HUNYUAN,
+    "hunyuan_vl": HUNYUAN,
+    "bitnet": BITNET,
     "exaone": EXAONE,
     "exaone4": EXAONE4,
+    "exaone-moe": EXAONE_MOE,
+    "pangu-embedded": EXAONE,
+    "paddleocr": EXAONE,
     "ernie4_5": LLAMA,
+    "ernie4_5-moe": LLAMA,
     "seed_oss": SEED_OSS,
     "arcee": ARCEE,
     "nemotron": NEMOTRON,
     "starcoder2": STARCODER2,
+    "codeshell": CODESHELL,
+    "jais2": JAIS2,
+    "gptneox": GPT_NEOX,
     "stablelm": STABLELM,
+    "orion": STABLELM,
     "falcon": FALCON,
     "gpt2": GPT2,
+    "starcoder": GPT2,
     "gpt-oss": GPT_OSS,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
 }
 """Families by the architecture name in GGUF files."""
-
-
-MISSING: Mapping[str, str] = {
-    **dict.fromkeys(("deepseek2", "minicpm3", "plm"), "attention to compressed keys and values"),
-    **dict.fromkeys(
-        ("mamba", "mamba2", "rwkv6", "rwkv7"), "layers of states that are not attention"
-    ),
-    **dict.fromkeys(
-        ("falcon-h1", "granitehybrid", "jamba", "kimi-linear", "nemotron_h", "qwen35", "qwen3next"),
-        "layers of states beside attention",
-    ),
-    **dict.fromkeys(("lfm2", "lfm2moe"), "layers of short convolutions"),
-    **dict.fromkeys(
-        (
-            "bailingmoe2",
-            "deepseek",
-            "dots1",
-            "ernie4_5-moe",
-            "glm4moe",
-            "hunyuan-moe",
-            "minimax-m2",
-        ),
-        "the way in which experts are chosen",
-    ),
-    **dict.fromkeys(("gemma3n", "gemma4"), "vectors of tokens in each layer"),
-    "apertus": "its activation",
-    **dict.fromkeys(("bloom", "jais", "mpt"), "scores that fall with distance"),
-    **dict.fromkeys(("t5", "t5encoder"), "an encoder beside a decoder"),
-}
-"""For unsupported architectures: the missing feature of the network."""
 
 
 def architecture(name: str) -> Family:
@@ -93,16 +102,18 @@ def architecture(name: str) -> Family:
     Raises
     ------
     ModelFormatError
-        The architecture is unknown.
+        The architecture is not supported. The message says which part of the network is missing,
+        and which similar models run.
     """
-    if name in MISSING:
+    if name in KNOWN:
+        return KNOWN[name]
+    if name in UNSUPPORTED:
+        other = UNSUPPORTED[name]
         raise ModelFormatError(
-            f"[gguf] expected an architecture without {MISSING[name]}, got {name!r}; try one of "
-            f"{', '.join(KNOWN)}"
+            f"[gguf] expected a supported architecture, got {name!r} ({other.models}), which needs "
+            f"{other.missing}; try {other.instead}"
         )
-    if name not in KNOWN:
-        raise ModelFormatError(
-            f"[gguf] expected one of the architectures {', '.join(KNOWN)}, got {name!r}; "
-            "`vksched info` tells what is in the file"
-        )
-    return KNOWN[name]
+    raise ModelFormatError(
+        f"[gguf] expected one of the architectures {', '.join(KNOWN)}, got {name!r}; "
+        "`vksched info` tells what is in the file"
+    )

@@ -8,6 +8,7 @@ from functools import partial
 
 from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square
+from .routing import Router
 
 Activation = Callable[[Tensor], Tensor]
 Gating = Callable[[Tensor, Tensor], Tensor]
@@ -21,13 +22,14 @@ def squared_relu(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Norms:
-    """The names of the norms before a block, after it, and after the residual addition; "" if
-    absent.
+    """The names of the norms before a block, after it, and after the residual addition, and of the
+    norm before the block's last linear layer; "" if absent.
     """
 
     before: str = ""
     after: str = ""
     sum: str = ""
+    inner: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,13 @@ class Family:
 
     biases: names of linear layers that require a bias; it is optional in others.
 
-    head_norms: QK-norm of "each" head, of "all" heads as one vector, or "plain" for each head
-    without weights in layers with rotary embedding; not in models of `unnormed_experts` experts.
+    head_norms: QK-norm of "each" head, of each head if it is "found" in the file, of "all" heads as
+    one vector, or "plain" for each head without weights in layers with rotary embedding; not in
+    models of `unnormed_experts` experts. norms_after_rope: QK-norm of each head after the rotary
+    embedding instead.
 
-    layer_norms: layer norm instead of RMS norm, with biases if `shifted_norms`.
+    layer_norms: layer norm instead of RMS norm, with biases if `shifted_norms`. norm_weights:
+    norms have weights; otherwise all are plain layer norms.
 
     parallel: attention and feed-forward read the input of the layer.
 
@@ -78,8 +83,8 @@ class Family:
     scale_by_width: models of these numbers of layers scale scores by width / heads instead of
     key_length.
 
-    renormed_experts: expert weights are normalized to sum 1. gated_experts: expert weights are
-    sigmoids that scale the experts' input. shifted_experts: expert layers have biases.
+    gated_experts: expert weights scale the experts' input and are not normalized. shifted_experts:
+    expert layers have biases. router: chooses the experts instead of the file's kind of routing.
 
     shared_expert: an additional expert for all tokens, "gated" by a linear layer of its own or
     "added"; "" if absent.
@@ -94,8 +99,10 @@ class Family:
     biases: Sequence[str] = ()
     head_norms: str = ""
     unnormed_experts: int = 0
+    norms_after_rope: bool = False
     layer_norms: bool = False
     shifted_norms: bool = True
+    norm_weights: bool = True
     attention_norms: Norms = Norms("attn_norm")
     feed_forward_norms: Norms = Norms("ffn_norm")
     parallel: bool = False
@@ -116,9 +123,9 @@ class Family:
     sinks: bool = False
     yarn_rounded: bool = True
     scale_by_width: int = 0
-    renormed_experts: bool = True
     gated_experts: bool = False
     shifted_experts: bool = False
+    router: Router | None = None
     shared_expert: str = ""
 
     def between(self, gate: Tensor, up: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """GLM 4: interleaved rotary embedding on half of each head, and merged gate and up weights. The
-models of 2025 have norms before and after each block; older ones are named chatglm.
+models of 2025 have norms before and after each block; older ones are named chatglm. GLM 4.5 to 4.7
+have experts, and QK-norm in the largest model.
 
-Source: https://arxiv.org/abs/2406.12793
+Sources: https://arxiv.org/abs/2406.12793, https://arxiv.org/abs/2508.06471
 """
 
 from __future__ import annotations
@@ -21,3 +22,4 @@ CHATGLM = replace(
     attention_norms=Norms("attn_norm"),
     feed_forward_norms=Norms("ffn_norm"),
 )
+GLM4_MOE = Family(head_norms="found", feed_forward_norms=Norms("post_attention_norm"))

@@ -1,8 +1,9 @@
-"""Networks with layer norms and rotary embeddings: StarCoder 2, StableLM, Phi 2, Falcon, Nemotron.
-Phi 2 and Falcon have parallel attention and feed-forward blocks with one norm.
+"""Networks with layer norms and rotary embeddings: StarCoder 2, CodeShell, StableLM, Orion, Phi 2,
+Falcon, GPT-NeoX, Nemotron, Jais 2. Phi 2 and Falcon have parallel attention and
+feed-forward blocks with one norm, GPT-NeoX with two.
 
 Sources: https://arxiv.org/abs/2402.19173, https://arxiv.org/abs/2402.17834,
-https://arxiv.org/abs/2311.16867, https://arxiv.org/abs/2407.14679
+https://arxiv.org/abs/2311.16867, https://arxiv.org/abs/2407.14679, https://arxiv.org/abs/2204.06745
 """
 
 from __future__ import annotations
@@ -27,3 +28,12 @@ PHI2 = replace(
     parallel=True,
 )
 FALCON = replace(PHI2, biases=(), activation=gelu, joined=("attn_qkv",))
+CODESHELL = replace(STARCODER2, biases=STARCODER2.biases[3:])
+GPT_NEOX = replace(
+    STARCODER2,
+    biases=("attn_qkv", *STARCODER2.biases[3:]),
+    activation=gelu,
+    joined=("attn_qkv",),
+    parallel=True,
+)
+JAIS2 = replace(STARCODER2, activation=squared_relu)

@@ -1,6 +1,7 @@
 """Llama and models with its architecture: Mistral, TinyLlama, SmolLM, and Mixtral with its experts.
 Variants: Mistral 3 (Ministral) with attention temperature scaling; SmolLM 3 with rotary embedding
-in three of four layers; Granite with scale factors; Arcee, Ernie 4.5, Exaone 3.
+in three of four layers; Granite and MiniCPM with scale factors; Arcee, Ernie 4.5, Exaone 3,
+InternLM 2, XVERSE; DeepSeek 1 and Ling with shared experts.
 
 Llama 4 attends within chunks of 8,192 tokens; every fourth layer has full attention and no rotary
 embedding. Its models of 128 experts have no QK-norm.

@@ -10,15 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....ir.tensor import Tensor
-from ....ops import (
-    gather,
-    moe_linear,
-    reduce_sum,
-    reshape,
-    sigmoid,
-    softmax,
-    topk,
-)
+from ....ops import gather, moe_linear, reduce_sum, reshape
+from .routing import Router
 from .scaled_rows import scaled_rows
 
 
@@ -26,18 +19,16 @@ from .scaled_rows import scaled_rows
 class Experts:
     """The weights of a mixture-of-experts layer.
 
-    gate, up: (experts, inner, width). down: (experts, width, inner). used: the number of experts
-    per token. renormed: expert weights are normalized to sum 1. between: combines gate and up.
-    gated: expert weights are sigmoids that scale the experts' input. shifts: the biases of the
-    three linear layers, (experts, inner) twice and (experts, width); () if absent. scale_rows: as
-    in `Network`.
+    gate, up: (experts, inner, width). down: (experts, width, inner). router: chooses the experts of
+    each token. between: combines gate and up. gated: expert weights scale the experts' input.
+    shifts: the biases of the three linear layers, (experts, inner) twice and (experts, width); ()
+    if absent. scale_rows: as in `LinearLayers`.
     """
 
     gate: Tensor
     up: Tensor
     down: Tensor
-    used: int
-    renormed: bool
+    router: Router
     between: Callable[[Tensor, Tensor], Tensor]
     gated: bool = False
     shifts: Sequence[Tensor] = ()
@@ -51,11 +42,8 @@ class Experts:
         experts, _, width = self.gate.shape
         rows = x.shape[0] * x.shape[1]
         flat = reshape(x, (rows, width))
-        opened = sigmoid if self.gated else softmax
-        weights, expert_ids = topk(reshape(opened(scores), (rows, experts)), self.used)
-        if self.renormed and not self.gated:
-            weights = weights / reduce_sum(weights, -1, keepdims=True)
-        shares = reshape(weights, (rows, self.used, 1))
+        weights, expert_ids = self.router(reshape(scores, (rows, experts)))
+        shares = reshape(weights, (*weights.shape, 1))
         shifts = [gather(each, expert_ids) for each in self.shifts]
         gate, up = (moe_linear(flat, table, expert_ids) for table in (self.gate, self.up))
         if self.gated:

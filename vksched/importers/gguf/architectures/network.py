@@ -20,23 +20,22 @@ from ....common.errors import ModelFormatError
 from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor
 from ....ops import (
+    clip,
     embedding,
     gather,
-    layer_norm,
     linear,
     reshape,
     rms_norm,
-    sigmoid,
     split,
     tanh,
     transpose,
 )
 from ..hparams.hparams import EMBEDDING, OUTPUT, HParams
 from .attention_sinks import widened
-from .family import Family, Norms
-from .moe import Experts
+from .family import Family
+from .feed_forward import FeedForward
+from .linear_layers import LinearLayers
 from .positions import Positions, Tables
-from .scaled_rows import scaled_rows
 from .token_layout import AttentionMask, SequenceLayout, last_tokens
 from .weights import Weights
 
@@ -52,9 +51,17 @@ class Network:
     tables: Tables = field(default_factory=dict)
     """The position tables, which all parts of a text share."""
     scale_rows: bool = False
-    """Scale the rows of unbounded inputs of products into float16's range; see scaled_rows.py."""
-    _scaled: dict[Tensor, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Inputs of several products with scaled rows, and their factors."""
+    """As in `LinearLayers`."""
+
+    @cached_property
+    def layers(self) -> LinearLayers:
+        """The linear layers and norms."""
+        return LinearLayers(self.family, self.hyper, self.weights, self.scale_rows)
+
+    @cached_property
+    def feed_forward(self) -> FeedForward:
+        """The feed-forward blocks."""
+        return FeedForward(self.layers)
 
     @cached_property
     def at(self) -> Positions:
@@ -84,13 +91,13 @@ class Network:
                 x = x[:, 0] if ids.shape[1] > 1 else last_tokens(x, self.text.last)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
-            shift = self._bias("output", hyper.vocabulary)
-            logits = linear(self._norm(x, self.family.output_norm), head, shift)
+            shift = self.layers.bias("output", hyper.vocabulary)
+            logits = linear(self.layers.norm(x, self.family.output_norm), head, shift)
             if scale := hyper.logit_scale:
                 logits = logits * (1 / scale if self.family.logits_over_scale else scale)
             if hyper.output_softcap:
                 logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
-        self.weights.require_all(hyper.architecture)
+        self.weights.require_all(hyper.architecture, besides=self._predicting())
         return logits
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -105,9 +112,26 @@ class Network:
         """
         x = self._layers(ids)
         with name_scope("output"):
-            x = self._norm(x, self.family.output_norm)
-        self.weights.require_all(self.hyper.architecture, besides=(OUTPUT,))
+            x = self.layers.norm(x, self.family.output_norm)
+        self.weights.require_all(self.hyper.architecture, besides=(OUTPUT, *self._predicting()))
         return x
+
+    def _predicting(self) -> list[str]:
+        """Return the tensors of the layers after the last one, which only predict further tokens.
+        Files may leave them out.
+        """
+        hyper, out = self.hyper, []
+        for layer in range(hyper.layers, hyper.layers + hyper.predicting_layers):
+            start = f"blk.{layer}."
+            own = [name for name in self.weights.names() if name.startswith(start)]
+            if own and not any(name.startswith(f"{start}nextn.") for name in own):
+                raise ModelFormatError(
+                    f"[gguf] key '{hyper.architecture}.nextn_predict_layers': expected tensors "
+                    f"'{start}nextn.*' in each of these last layers, got "
+                    f"{hyper.predicting_layers}, and none there; try to convert the model again"
+                )
+            out += own
+        return out
 
     def _layers(self, ids: Tensor) -> Tensor:
         x = self._embedded(ids)
@@ -131,7 +155,7 @@ class Network:
         if family.learned_positions:
             with name_scope("position_embd"):
                 x = x + self._positions(ids.shape[1])
-        return self._norm(x, family.embedding_norm)
+        return self.layers.norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
         """Return the position embeddings of the tokens, (tokens, width) or (b, tokens, width)."""
@@ -143,18 +167,18 @@ class Network:
         family, read = self.family, x
         for norms, part in (
             (family.attention_norms, self._attention),
-            (family.feed_forward_norms, self._feed_forward),
+            (family.feed_forward_norms, self.feed_forward.block),
         ):
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
-            y = self._norm(part(layer, self._norm(read, before)), after)
+            y = self.layers.norm(part(layer, self.layers.norm(read, before)), after)
             if y.shape != x.shape:
                 x, read = self._output_rows(layer, x), self._output_rows(layer, read)
             if self.hyper.residual_scale:
                 y = y * self.hyper.residual_scale
-            x = self._norm(x + y, both)
-            read = read if family.parallel else x
+            x = self.layers.norm(x + y, both)
+            read = read if family.parallel and self.hyper.parallel else x
         return x
 
     # -- attention -------------------------------------------------------------------------------
@@ -165,6 +189,9 @@ class Network:
         q, k, v = self._queries_keys_values(layer, x)
         if is_rotated:
             q, k = (self.at.rotate(each, window > 0) for each in (q, k))
+        if self.family.norms_after_rope:
+            q = self.layers.norm(q, f"blk.{layer}.attn_q_norm")
+            k = self.layers.norm(k, f"blk.{layer}.attn_k_norm")
         if hyper.temperature_scale and (self.family.tempered == "all" or not is_rotated):
             q = self.at.tempered(q)
         scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
@@ -175,8 +202,10 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        rows = self._output_rows(layer, joined)
-        return self._linear(rows, f"blk.{layer}.attn_output", hyper.width, self.scale_rows)
+        rows, inner = self._output_rows(layer, joined), self.family.attention_norms.inner
+        rows = self.layers.norm(rows, inner and f"blk.{layer}.{inner}")
+        is_scaled = self.scale_rows and not inner
+        return self.layers.linear(rows, f"blk.{layer}.attn_output", hyper.width, is_scaled)
 
     def _output_rows(self, layer: int, x: Tensor) -> Tensor:
         """Return the rows of a layer that are read later: in the last layer the row of the token
@@ -220,125 +249,29 @@ class Network:
             "v": (shared, hyper.value_length),
         }
         sizes = [count * size for count, size in shapes.values()]
-        is_scaled = self._scales_input(self.family.attention_norms)
+        is_scaled = self.layers.scales_input(self.family.attention_norms)
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self._linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes, -1)
+            flat = split(self.layers.linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes, -1)
         else:
             flat = tuple(
-                self._linear(x, name + which, size, is_scaled)
+                self.layers.linear(x, name + which, size, is_scaled)
                 for which, size in zip(shapes, sizes, strict=True)
             )
         unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
         norms = "" if unnormed else self.family.head_norms
         out = []
         for which, part in zip(shapes, flat, strict=True):
+            if hyper.qkv_clip:
+                part = clip(part, -hyper.qkv_clip, hyper.qkv_clip)
             normed = norms and which != "v"
+            if norms == "found":
+                normed = f"{name}{which}_norm.weight" in self.weights
             if normed and norms == "all":
-                part = self._norm(part, f"{name}{which}_norm")
+                part = self.layers.norm(part, f"{name}{which}_norm")
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
-            if normed and norms == "each":
-                apart = self._norm(apart, f"{name}{which}_norm")
+            if normed and norms in ("each", "found"):
+                apart = self.layers.norm(apart, f"{name}{which}_norm")
             if normed and norms == "plain" and self._is_rotated(layer):
                 apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
-
-    # -- feed-forward, linear layers, norms
-    # -----------------------------------------------------------
-
-    def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
-        name = f"blk.{layer}.ffn"
-        if f"{name}_gate_inp.weight" in self.weights:
-            return self._experts(name, x)
-        return self._gated(x, name, "", self.hyper.feed_forward[layer])
-
-    def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
-        """Return the input of the down projection, from the gate and up weights of a kind, for
-        example "blk.0.ffn_up_shexp".
-        """
-        family = self.family
-        is_scaled = self._scales_input(family.feed_forward_norms)
-        if "ffn_up" in family.joined:
-            gate, up = split(self._linear(x, f"{name}_up{kind}", 2 * inner, is_scaled), 2, -1)
-            between = family.between(gate, up)
-        elif family.gated:
-            gate = self._linear(x, f"{name}_gate{kind}", inner, is_scaled)
-            between = family.between(gate, self._linear(x, f"{name}_up{kind}", inner, is_scaled))
-        else:
-            between = family.activation(self._linear(x, f"{name}_up{kind}", inner, is_scaled))
-        return self._linear(between, f"{name}_down{kind}", self.hyper.width, self.scale_rows)
-
-    def _experts(self, name: str, x: Tensor) -> Tensor:
-        hyper, family, width = self.hyper, self.family, self.hyper.width
-        count, inner = hyper.experts, hyper.expert_inner
-        shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-        gate, up, down = (
-            self.weights.take(
-                f"{name}_{which}_exps.weight",
-                (count, *shape),
-                [
-                    f"{name}_{which}.{expert}.weight" for expert in range(count)
-                ],  # older files have one tensor per expert
-            )
-            for which, shape in shapes.items()
-        )
-        shifts = [
-            self.weights.take(f"{name}_{which}_exps.bias", (count, shape[0]))
-            for which, shape in shapes.items()
-            if family.shifted_experts
-        ]
-        experts = Experts(
-            *(gate, up, down, hyper.experts_used, family.renormed_experts, family.between),
-            gated=family.gated_experts,
-            shifts=shifts,
-            scale_rows=self.scale_rows,
-        )
-        scores = self._linear(x, f"{name}_gate_inp", count)
-        with name_scope("experts"):
-            mixed = experts.mix(x, scores)
-        if hyper.expert_scale:
-            mixed = mixed * hyper.expert_scale
-        kind = family.shared_expert or ("added" if hyper.shared_inner else "")
-        return mixed + self._shared_expert(name, x, kind) if kind else mixed
-
-    def _shared_expert(self, name: str, x: Tensor, kind: str) -> Tensor:
-        """Return the output of the shared expert."""
-        hyper, width = self.hyper, self.hyper.width
-        y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
-        if kind == "added":
-            return y
-        opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
-        return y * sigmoid(linear(x, reshape(opened, (1, width))))
-
-    def _scales_input(self, norms: Norms) -> bool:
-        """Return True to scale the rows of a block's input: no norm bounds it."""
-        return self.scale_rows and not (norms.before or norms.sum)
-
-    def _linear(self, x: Tensor, name: str, size: int, scale_rows: bool = False) -> Tensor:
-        """Return x times a weight, plus its bias if the file has one or the family requires it.
-        scale_rows: x may exceed float16's range.
-        """
-        weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        if not scale_rows:
-            return linear(x, weight, self._bias(name, size))
-        if x not in self._scaled:
-            self._scaled[x] = scaled_rows(x)
-        x, unscale = self._scaled[x]
-        y, bias = linear(x, weight) * unscale, self._bias(name, size)
-        return y if bias is None else y + bias
-
-    def _bias(self, name: str, size: int) -> Tensor | None:
-        """Return the bias of a linear layer; None if it is optional and the file has none."""
-        biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
-        return self.weights.take(f"{name}.bias", (size,)) if biased else None
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        """Return x normalized by a norm of the file; return x if the name is ""."""
-        if not name:
-            return x
-        size, eps = x.shape[-1:], self.hyper.eps
-        scale = self.weights.take(f"{name}.weight", size)
-        if not self.family.layer_norms:
-            return rms_norm(x, scale, eps=eps)
-        shift = self.weights.take(f"{name}.bias", size) if self.family.shifted_norms else None
-        return layer_norm(x, scale, shift, eps=eps)

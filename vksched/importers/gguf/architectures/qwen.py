@@ -11,6 +11,6 @@ from dataclasses import replace
 from .family import Family, Norms
 
 QWEN2 = Family(biases=("attn_q", "attn_k", "attn_v"))
-QWEN2_MOE = replace(QWEN2, renormed_experts=False, shared_expert="gated")
+QWEN2_MOE = replace(QWEN2, shared_expert="gated")
 SEED_OSS = replace(QWEN2, feed_forward_norms=Norms("post_attention_norm"))
 QWEN3 = Family(head_norms="each")

@@ -48,6 +48,10 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
+    def names(self) -> Iterator[str]:
+        """Return the names of all tensors of the file."""
+        return iter(self._tensors)
+
     def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
         """Return a weight, named as in the file regardless of the current name scope.
 

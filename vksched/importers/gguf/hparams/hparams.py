@@ -8,6 +8,7 @@ from reprlib import repr as shortened
 from ....common.errors import ModelFormatError
 from ..read.loader import GgufFile
 from ..read.texts import LazyStrings
+from .expert_routing import ExpertRouting, read_expert_routing
 from .metadata_keys import MetadataKeys
 from .rope import Rope, read_rope
 
@@ -23,21 +24,25 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 class HParams:
     """The hyperparameters of a model.
 
-    width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps: the
-    epsilon of norms. window: the number of visible keys, at most the context; 0 for full attention.
-    windowed: whether each layer has the window; () if the file does not list it. scale: the scale
-    of scores; 0 for the default by head size. temperature_scale, temperature_length: queries are
-    scaled by 1 + scale * log(1 + position // length); 0 if absent. softcap, output_softcap: the
+    layers: the number of layers, without `predicting_layers` after them that predict further tokens
+    only. width: the size of hidden states. heads, kv_heads, feed_forward: sizes of each layer. eps:
+    the epsilon of norms. window: the number of visible keys, at most the context; 0 for full
+    attention. windowed: whether each layer has the window; () if the file does not list it. scale:
+    the scale of scores; 0 for the default by head size. temperature_scale, temperature_length:
+    queries are scaled by 1 + scale * log(1 + position // length); 0 if absent. qkv_clip: the bound
+    of the magnitudes of queries, keys and values, 0 if absent. softcap, output_softcap: the
     softcaps of scores and logits, 0 if absent. embedding_scale, residual_scale, logit_scale: the
     factors of embeddings, residual branches and logits; 0 if absent. experts: the number of experts
     of each layer, of which `experts_used` are active; 0 if absent. expert_inner, shared_inner: the
     inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
-    output, 0 if absent. causal: causal attention. pooling: the pooling of an encoder, one of
-    `POOLINGS`; "" if the file does not name one.
+    output, 0 if absent. routing: the choice of experts. parallel: attention and feed-forward of a
+    family with parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
+    encoder, one of `POOLINGS`; "" if the file does not name one.
     """
 
     architecture: str
     layers: int
+    predicting_layers: int
     width: int
     context: int
     vocabulary: int
@@ -53,6 +58,7 @@ class HParams:
     scale: float
     temperature_scale: float
     temperature_length: int
+    qkv_clip: float
     softcap: float
     output_softcap: float
     embedding_scale: float
@@ -63,6 +69,8 @@ class HParams:
     expert_inner: int
     shared_inner: int
     expert_scale: float
+    routing: ExpertRouting
+    parallel: bool
     causal: bool
     pooling: str
     token_types: int
@@ -94,53 +102,64 @@ def read_hyper(file: GgufFile) -> HParams:
         A key is missing, or its value is invalid.
     """
     keys = MetadataKeys(architecture_of(file), file.metadata)
-    layers = keys.whole("block_count", maximum=MAX_LAYERS)
+    blocks = keys.whole("block_count", maximum=MAX_LAYERS)
+    predicting = keys.whole("nextn_predict_layers", 0, minimum=0, maximum=blocks - 1)
+    layers = blocks - predicting
     width = keys.whole("embedding_length")
-    heads = keys.per_layer("attention.head_count", layers)
+    heads = keys.per_layer("attention.head_count", blocks)[:layers]
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
-    feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
+    feed_forward = keys.per_layer("feed_forward_length", blocks, (0,) * blocks)[:layers]
     experts = keys.whole("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
+    experts_used = keys.whole("expert_used_count", maximum=experts) if experts else 0
+    expert_inner = keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0)
+    shared = keys.whole("expert_shared_count", 0, minimum=0, maximum=MAX_EXPERTS)
     eps = "attention.layer_norm_rms_epsilon"
     context = keys.whole("context_length", maximum=MAX_CONTEXT)
     rope = read_rope(keys, key_length, context)
     return HParams(
         architecture=keys.architecture,
         layers=layers,
+        predicting_layers=predicting,
         width=width,
         context=context,
         vocabulary=_vocabulary(file, keys),
         heads=heads,
-        kv_heads=_read_shared(keys, heads),
+        kv_heads=_read_shared(keys, heads, blocks),
         key_length=key_length,
         value_length=keys.whole("attention.value_length", head_width),
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=rope,
         window=min(keys.whole("attention.sliding_window", 0, minimum=0), context),
-        windowed=keys.flags("attention.sliding_window_pattern", layers),
+        windowed=keys.flags("attention.sliding_window_pattern", blocks)[:layers],
         scale=keys.real("attention.scale", 0.0),
         temperature_scale=keys.real("attention.temperature_scale", 0.0),
         temperature_length=keys.whole("attention.temperature_length", rope.original),
+        qkv_clip=keys.real("attention.clamp_kqv", 0.0),
         softcap=keys.real("attn_logit_softcapping", 0.0),
         output_softcap=keys.real("final_logit_softcapping", 0.0),
         embedding_scale=keys.real("embedding_scale", 0.0),
         residual_scale=keys.real("residual_scale", 0.0),
         logit_scale=keys.real("logit_scale", 0.0),
         experts=experts,
-        experts_used=keys.whole("expert_used_count", maximum=experts) if experts else 0,
-        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0),
-        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, minimum=0),
+        experts_used=experts_used,
+        expert_inner=expert_inner,
+        shared_inner=keys.whole(
+            "expert_shared_feed_forward_length", shared * expert_inner, minimum=0
+        ),
         expert_scale=keys.real("expert_weights_scale", 0.0),
+        routing=read_expert_routing(keys, experts, experts_used),
+        parallel=keys.flag("use_parallel_residual", True),
         causal=keys.flag("attention.causal", True),
         pooling=POOLINGS[keys.whole("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)],
         token_types=MetadataKeys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
 
 
-def _read_shared(keys: MetadataKeys, heads: tuple[int, ...]) -> tuple[int, ...]:
+def _read_shared(keys: MetadataKeys, heads: tuple[int, ...], blocks: int) -> tuple[int, ...]:
     """Return the number of KV heads of each layer, each a divisor of the query heads."""
-    shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
+    shared = keys.per_layer("attention.head_count_kv", blocks, heads)[: len(heads)]
     for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
         if of_keys and of_queries % of_keys:
             raise ModelFormatError(

@@ -6,7 +6,8 @@ a ModelFormatError that names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from reprlib import repr as shortened
 
 import numpy as np
@@ -18,13 +19,26 @@ MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
-DEFAULTS: Mapping[str, Value] = {
+NORMED_BY_KEY = (
+    *("bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "olmoe"),
+    "qwen2moe",
+)
+"""Architectures whose expert weights have sum 1 only if a key of the file requires it."""
+SIGMOIDS = ("bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
+"""Architectures that compute expert weights by sigmoid by default."""
+
+DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
+    **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], 2),
+    **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_BY_KEY], False),
     "gemma2.attention.sliding_window": 4096,
     "llama4.attention.sliding_window": 8192,
     "llama4.attention.temperature_length": 8192,
     "llama4.attention.temperature_scale": 0.1,
+    "minicpm.embedding_scale": 12.0,
+    "minicpm.logit_scale": lambda keys: keys.whole("embedding_length") / 256,
+    "minicpm.residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
 }
-"""Defaults of keys that files of an architecture omit."""
+"""Defaults of keys that files of an architecture omit, as values or from other keys."""
 REQUIRED = frozenset(
     {
         "cohere2.attention.sliding_window",
@@ -59,17 +73,18 @@ class MetadataKeys:
             return value
         raise self._wrong(name, f"a whole number of {minimum} to {maximum}", value)
 
-    def real(self, name: str, default: float | None = None) -> float:
+    def real(self, name: str, default: float | None = None, *, signed: bool = False) -> float:
         """Return a positive number within the range of float32 with headroom; also 0 if that is the
-        default.
+        default. signed: also 0 and negative numbers.
         """
         value = self._get(name, default)
-        if default == 0 and value == 0:
+        if value == 0 and (default == 0 or signed):
             return 0.0
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if np.finfo(np.float32).tiny <= value <= MAX_REAL:
+            if np.finfo(np.float32).tiny <= (abs(value) if signed else value) <= MAX_REAL:
                 return float(value)
-        raise self._wrong(name, f"a float32 over 0, at most {MAX_REAL:g}", value)
+        expected = f"a float32 {'of magnitude ' if signed else ''}over 0, at most {MAX_REAL:g}"
+        raise self._wrong(name, f"0 or {expected}" if signed else expected, value)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a Boolean."""
@@ -116,7 +131,7 @@ class MetadataKeys:
 
     def _get(self, name: str, default: Value | None) -> Value:
         key = f"{self.architecture}.{name}"
-        default = DEFAULTS.get(key, None if key in REQUIRED else default)
+        default = self._default(key, None if key in REQUIRED else default)
         value = self._metadata.get(key, default)
         if value is None:
             raise ModelFormatError(
@@ -124,6 +139,12 @@ class MetadataKeys:
                 f"{self.architecture!r}, got none; try to convert the model again"
             )
         return value
+
+    def _default(self, key: str, default: Value | None) -> Value | None:
+        if key in self._metadata or key not in DEFAULTS:
+            return default
+        found = DEFAULTS[key]
+        return found(self) if callable(found) else found
 
     def _wrong(self, name: str, expected: str, value: object) -> ModelFormatError:
         return ModelFormatError(

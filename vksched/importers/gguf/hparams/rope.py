@@ -18,7 +18,7 @@ class Rope:
 
     fast, slow: YaRN keeps the frequencies of pairs with more than `fast` rotations in the training
     context, and divides those with fewer than `slow` rotations by the factor. ext_factor: YaRN's
-    extrapolation mix.
+    extrapolation mix; 0 for linear scaling.
     """
 
     base: float
@@ -41,23 +41,29 @@ def read_rope(keys: MetadataKeys, key_length: int, context: int) -> Rope:
     factor = keys.real("rope.scaling.factor", 0.0) or older or 1.0
     scaling = keys.text("rope.scaling.type", "none" if factor == 1 else "linear")
     original = keys.whole("rope.scaling.original_context_length", context)
+    ext_factor = keys.real("rope.scaling.yarn_ext_factor", 1.0, signed=True)
     return Rope(
         base=keys.real("rope.freq_base", 10000.0),
         dims=keys.whole("rope.dimension_count", key_length, maximum=key_length),
         scaling=scaling,
         factor=factor,
         original=original,
-        attention_factor=_attention_factor(keys, scaling, factor, context / original),
+        attention_factor=_attention_factor(keys, scaling, factor, context / original, ext_factor),
         window_base=keys.real("rope.freq_base_swa", 0.0),
         fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
         slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
-        ext_factor=keys.real("rope.scaling.yarn_ext_factor", 1.0),
+        ext_factor=1.0 if ext_factor < 0 else ext_factor,
     )
 
 
-def _attention_factor(keys: MetadataKeys, scaling: str, factor: float, longer: float) -> float:
-    """Return the factor of cos and sin. longer: the ratio of the context to the training
-    context.
+def _attention_factor(
+    keys: MetadataKeys, scaling: str, factor: float, longer: float, ext_factor: float
+) -> float:
+    """Return the factor of cos and sin. longer: the ratio of the context to the training context.
+
+    Converters write YaRN's factor where a model has its own: as `attention_factor` of transformers,
+    which replaces that of the paper. llama.cpp writes -1 as ext_factor and 1 as attention factor
+    for "not set".
     """
     usual, key = 1.0, "rope.scaling.attn_factor"
     if scaling == "longrope" and longer > 1:
@@ -65,9 +71,11 @@ def _attention_factor(keys: MetadataKeys, scaling: str, factor: float, longer: f
         usual = math.sqrt(1 + math.log(longer) / math.log(max(original, 2)))
     if scaling != "yarn":
         return keys.real(key, usual)
-    share = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
-    usual = _growth(factor, 1.0) / _growth(factor, share)
-    return keys.real("rope.scaling.yarn_attn_factor", usual) * keys.real(key, 1.0)
+    if ext_factor:
+        share = keys.real("rope.scaling.yarn_log_multiplier", 0.0)
+        usual = _growth(factor, 1.0) / _growth(factor, share)
+    own = keys.real("rope.scaling.yarn_attn_factor", usual)
+    return (usual if ext_factor < 0 else own) * keys.real(key, 1.0)
 
 
 def _growth(factor: float, share: float) -> float:

@@ -1,0 +1,115 @@
+"""FeedForward: the feed-forward block of a layer, dense or with experts.
+
+dense:    x -> activation(gate) * up -> norm, in few families -> down
+experts:  x -> router -> the chosen experts, weighted --+--> sum
+          '---> shared expert, in some families --------'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....common.errors import ModelFormatError
+from ....ir.name_scope import name_scope
+from ....ir.tensor import Tensor
+from ....ops import linear, reshape, sigmoid, split
+from .linear_layers import LinearLayers
+from .moe import Experts
+from .routing import Router, Routing
+from .sparse_mixer import USED
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The feed-forward blocks of one graph."""
+
+    layers: LinearLayers
+
+    def block(self, layer: int, x: Tensor) -> Tensor:
+        """Return the output of a layer's block for x (b, n, width)."""
+        name = f"blk.{layer}.ffn"
+        if f"{name}_gate_inp.weight" in self.layers.weights:
+            return self._experts(name, x)
+        return self._gated(x, name, "", self.layers.hyper.feed_forward[layer])
+
+    def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
+        """Return the block of the gate, up and down weights of a kind, for example
+        "blk.0.ffn_up_shexp".
+        """
+        layers, family = self.layers, self.layers.family
+        norms = family.feed_forward_norms
+        is_scaled = layers.scales_input(norms)
+        if "ffn_up" in family.joined:
+            gate, up = split(layers.linear(x, f"{name}_up{kind}", 2 * inner, is_scaled), 2, -1)
+            between = family.between(gate, up)
+        elif family.gated:
+            gate = layers.linear(x, f"{name}_gate{kind}", inner, is_scaled)
+            between = family.between(gate, layers.linear(x, f"{name}_up{kind}", inner, is_scaled))
+        else:
+            between = family.activation(layers.linear(x, f"{name}_up{kind}", inner, is_scaled))
+        between = layers.norm(between, norms.inner and f"{name.removesuffix('ffn')}{norms.inner}")
+        is_scaled = layers.scale_rows and not norms.inner
+        return layers.linear(between, f"{name}_down{kind}", layers.hyper.width, is_scaled)
+
+    def _experts(self, name: str, x: Tensor) -> Tensor:
+        layers, hyper, family = self.layers, self.layers.hyper, self.layers.family
+        count, inner, width = hyper.experts, hyper.expert_inner, hyper.width
+        shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        gate, up, down = (
+            layers.weights.take(
+                f"{name}_{which}_exps.weight",
+                (count, *shape),
+                [
+                    f"{name}_{which}.{expert}.weight" for expert in range(count)
+                ],  # older files have one tensor per expert
+            )
+            for which, shape in shapes.items()
+        )
+        shifts = [
+            layers.weights.take(f"{name}_{which}_exps.bias", (count, shape[0]))
+            for which, shape in shapes.items()
+            if family.shifted_experts
+        ]
+        experts = Experts(
+            *(gate, up, down, self._router(name), family.between),
+            gated=family.gated_experts,
+            shifts=shifts,
+            scale_rows=layers.scale_rows,
+        )
+        scores = layers.linear(x, f"{name}_gate_inp", count)
+        with name_scope("experts"):
+            mixed = experts.mix(x, scores)
+        if hyper.expert_scale:
+            mixed = mixed * hyper.expert_scale
+        kind = family.shared_expert or ("added" if hyper.shared_inner else "")
+        return mixed + self._shared_expert(name, x, kind) if kind else mixed
+
+    def _router(self, name: str) -> Router:
+        """Return the router of a layer's experts."""
+        hyper, family = self.layers.hyper, self.layers.family
+        if family.router:
+            if hyper.experts_used != USED:
+                raise ModelFormatError(
+                    f"[gguf] key '{hyper.architecture}.expert_used_count': expected {USED}, which "
+                    f"the routing of {hyper.architecture!r} chooses, got {hyper.experts_used}"
+                )
+            return family.router
+        weights, bias = self.layers.weights, f"{name.removesuffix('ffn')}exp_probs_b.bias"
+        routing = hyper.routing
+        return Routing(
+            hyper.experts_used,
+            routing.gating,
+            routing.norm and not family.gated_experts,
+            weights.take(bias, (hyper.experts,)) if bias in weights else None,
+            routing.groups,
+            routing.groups_used,
+        )
+
+    def _shared_expert(self, name: str, x: Tensor, kind: str) -> Tensor:
+        """Return the output of the shared expert."""
+        layers, hyper = self.layers, self.layers.hyper
+        y = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
+        if kind == "added":
+            return y
+        opened = layers.weights.take(f"{name}_gate_inp_shexp.weight", (hyper.width,))
+        return y * sigmoid(linear(x, reshape(opened, (1, hyper.width))))

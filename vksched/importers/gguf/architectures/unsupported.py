@@ -1,0 +1,110 @@
+"""Unsupported architectures: for each name that files may have, the models, the part of the network
+that is missing, and similar models that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COMPRESSED = "attention to compressed keys and values"
+STATES = "layers with a recurrent state instead of attention"
+MIXED = "layers with a recurrent state between those with attention"
+ALIBI = "attention scores that fall with distance (ALiBi)"
+DIFFUSION = "generation by diffusion, which unmasks all tokens of a block in several passes"
+UNCHECKED = "a check of its network against the published code"
+ROUTED = "glm4moe (GLM 4.5 to 4.7) or qwen3moe (Qwen 3)"
+SMALL = "qwen3 (Qwen 3), llama (Llama 3, SmolLM 2) or smollm3"
+EMBEDDERS = "bert (BGE, E5, MiniLM) or nomic-bert (nomic-embed-text 1.5)"
+VISION = "qwen3vl or gemma3, for texts"
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """models: the models of an architecture. missing: the missing part of the network. instead:
+    supported architectures with similar models.
+    """
+
+    models: str
+    missing: str
+    instead: str
+
+
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    "afmoe": Unsupported("Trinity", "gates of attention outputs", ROUTED),
+    "apertus": Unsupported("Apertus", "its activation (xIELU)", SMALL),
+    "arctic": Unsupported("Snowflake Arctic", "experts beside a dense block", ROUTED),
+    "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
+    "baichuan": Unsupported("Baichuan 1 and 2", f"{ALIBI}, in the models of 13 B", SMALL),
+    "bloom": Unsupported("BLOOM", ALIBI, SMALL),
+    "chameleon": Unsupported("Chameleon", "image tokens", VISION),
+    "clip": Unsupported("a projector file (mmproj)", "encoders of images and sounds", VISION),
+    "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
+    "dbrx": Unsupported("DBRX", UNCHECKED, ROUTED),
+    "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
+    "deepseek2": Unsupported(
+        "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash",
+        COMPRESSED,
+        f"{ROUTED}; R1's distilled models are llama and qwen2",
+    ),
+    "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),
+    "dream": Unsupported("Dream", DIFFUSION, "qwen2 (Qwen 2.5)"),
+    "eurobert": Unsupported("EuroBERT", UNCHECKED, EMBEDDERS),
+    "falcon-h1": Unsupported("Falcon H1", MIXED, "llama (Falcon 3)"),
+    "gemma-embedding": Unsupported(
+        "EmbeddingGemma", "windows of tokens on both sides, and dense layers at the end", EMBEDDERS
+    ),
+    "gemma3n": Unsupported("Gemma 3n", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
+    "gemma4": Unsupported("Gemma 4", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
+    "glm-dsa": Unsupported("GLM 5", f"{COMPRESSED}, of chosen tokens", ROUTED),
+    "gptj": Unsupported("GPT-J", "a converter, which no one has written", SMALL),
+    "granitehybrid": Unsupported("Granite 4 H", MIXED, "granite (Granite 3 and 4)"),
+    "grok": Unsupported("Grok 1 and 2", "softcaps of routing, and a dense block", ROUTED),
+    "grovemoe": Unsupported("GroveMoE", "experts that share parts", ROUTED),
+    "jais": Unsupported("Jais 1", ALIBI, "jais2 (Jais 2)"),
+    "jamba": Unsupported("Jamba", MIXED, SMALL),
+    "jina-bert-v2": Unsupported("Jina Embeddings 2", ALIBI, EMBEDDERS),
+    "jina-bert-v3": Unsupported("Jina Embeddings 3", "adapters by task", EMBEDDERS),
+    "kimi-linear": Unsupported("Kimi Linear", MIXED, ROUTED),
+    "lfm2": Unsupported("LFM 2", "layers of short convolutions", SMALL),
+    "lfm2moe": Unsupported("LFM 2 with experts", "layers of short convolutions", SMALL),
+    "llada": Unsupported("LLaDA", DIFFUSION, "llama (Llama 3)"),
+    "llada-moe": Unsupported("LLaDA with experts", DIFFUSION, "olmoe (OLMoE)"),
+    "llama-embed": Unsupported("Llama Embed", UNCHECKED, EMBEDDERS),
+    "maincoder": Unsupported("Maincoder", UNCHECKED, SMALL),
+    "mamba": Unsupported("Mamba 1", STATES, SMALL),
+    "mamba2": Unsupported("Mamba 2", STATES, SMALL),
+    "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
+    "minicpm3": Unsupported("MiniCPM 3", COMPRESSED, "minicpm (MiniCPM 1 and 2)"),
+    "mistral4": Unsupported("Mistral 4", COMPRESSED, "mistral3 (Ministral 3) or llama (Mistral)"),
+    "modern-bert": Unsupported(
+        "ModernBERT", "windows of tokens on both sides in an encoder", EMBEDDERS
+    ),
+    "mpt": Unsupported("MPT", ALIBI, SMALL),
+    "nemotron_h": Unsupported("Nemotron H and Nano 2", MIXED, "nemotron or llama"),
+    "nemotron_h_moe": Unsupported("Nemotron 3", MIXED, ROUTED),
+    "neo-bert": Unsupported("NeoBERT", UNCHECKED, EMBEDDERS),
+    "nomic-bert-moe": Unsupported("nomic-embed-text 2", "experts in an encoder", EMBEDDERS),
+    "openelm": Unsupported("OpenELM", "tensors with merged heads of sizes by layer", SMALL),
+    "plamo": Unsupported("PLaMo 1", UNCHECKED, SMALL),
+    "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
+    "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
+    "plm": Unsupported("PLM", COMPRESSED, SMALL),
+    "qwen": Unsupported("Qwen 1", "its halved feed-forward size", "qwen2 (Qwen 1.5 to 2.5)"),
+    "qwen35": Unsupported("Qwen 3.5 and 3.6", MIXED, "qwen3 (Qwen 3)"),
+    "qwen35moe": Unsupported("Qwen 3.5 and 3.6 with experts", MIXED, "qwen3moe (Qwen 3)"),
+    "qwen3next": Unsupported("Qwen 3 Next and Coder Next", MIXED, "qwen3moe (Qwen 3)"),
+    "refact": Unsupported("Refact", ALIBI, "starcoder2 or qwen2 (Qwen 2.5 Coder)"),
+    "rnd1": Unsupported("RND1", DIFFUSION, "qwen3moe (Qwen 3)"),
+    "rwkv6": Unsupported("RWKV 6", STATES, SMALL),
+    "rwkv6qwen2": Unsupported("QRWKV 6", STATES, "qwen2 (Qwen 2.5)"),
+    "rwkv7": Unsupported("RWKV 7", STATES, SMALL),
+    "smallthinker": Unsupported(
+        "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"
+    ),
+    "step35": Unsupported("Step 3.5", "gates of attention outputs", ROUTED),
+    "t5": Unsupported("T5 and Flan-T5", "an encoder beside a decoder", SMALL),
+    "t5encoder": Unsupported("T5 encoders", "attention scores by distance", EMBEDDERS),
+    "wavtokenizer-dec": Unsupported("WavTokenizer", "a decoder of sounds", "none for sounds"),
+}
+"""Unsupported architectures by the architecture name in GGUF files."""
