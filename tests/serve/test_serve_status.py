@@ -45,6 +45,18 @@ def test_models_and_health(model: LanguageModel) -> None:
         assert client.get("/devices").json() == []
 
 
+def test_paths_without_a_version_prefix(model: LanguageModel) -> None:
+    with Served(model, "hi") as client:
+        assert client.get("/models").json() == client.get("/v1/models").json()
+        answers = [client.post(f"{at}/chat/completions", json=chat()).json() for at in ("", "/v1")]
+        assert answers[0]["choices"] == answers[1]["choices"]
+        assert answers[0]["choices"][0]["message"]["content"] == "hi"
+        assert client.post("/embeddings", json={"input": "a"}).status_code == 400
+        keyed = Served(model, "hi", api_keys=["a-key-of-sixteen"])
+    with keyed as client:
+        assert client.get("/models").status_code == 401
+
+
 def test_health_is_degraded_while_a_device_is_failed(model: LanguageModel) -> None:
     device = vs.FaultInjectionDevice(null_devices(1)[1][0], at=None, times=1)
     with warnings.catch_warnings(), vs.Scheduler([device]) as sched:

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from .baselines.protocol import OWNED
-from .baselines.workloads import LANGUAGE, Spec
+from .baselines.workloads import LANGUAGE, SERVING, Spec
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
-SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
+SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0, SERVING: 2400.0}
 """Timeouts by kind of case. Some baselines, for example IREE, compile models for minutes, once for
-all devices. A prompt of 512 tokens takes minutes on a software device.
+all devices. A prompt of 512 tokens takes minutes on a software device, 16 answers more.
 """
 RESTARTS = 3
 _START = (
@@ -65,6 +65,7 @@ class BaselineProcess:
     ) -> None:
         self.name = name
         self.version = ""
+        self.latencies_s: dict[str, float] = {}
         self._device = dict(device)
         self._folder = folder
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
@@ -172,7 +173,7 @@ class BaselineProcess:
                 self.start()
             except BaselineFailed as error:
                 return {"error": str(error)}
-        self._limit_s = SLOW_LIMITS_S.get(spec.kind, MEASURE_LIMIT_S)
+        self._limit_s, self.latencies_s = SLOW_LIMITS_S.get(spec.kind, MEASURE_LIMIT_S), {}
         try:
             request = {"do": "prepare", "spec": spec.as_dict()}
             return self.ask(request, SLOW_LIMITS_S.get(spec.kind, PREPARE_LIMIT_S))
@@ -187,6 +188,7 @@ class BaselineProcess:
         if not good or not all(isinstance(s, (int, float)) and s > 0 for s in samples or ()):
             self.kill()
             raise BaselineFailed(str(answer.get("error", f"no times: {answer}"))[:200])
+        self.latencies_s = dict(answer.get("latencies", {}))
         return [float(s) for s in samples or ()]
 
     def drop(self) -> None:

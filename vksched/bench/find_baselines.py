@@ -47,6 +47,7 @@ BASELINES = {
         BaselineInfo("numpy", "pip install numpy", (CPU,)),
         BaselineInfo("onnxruntime", "pip install onnxruntime onnx", (CPU,)),
         BaselineInfo("llama.cpp", "pip install llama-cpp-python, built with -DGGML_VULKAN=on", ()),
+        BaselineInfo("llama-server", "pip install xllamacpp, or LLAMA_SERVER=PROGRAM", ()),
     )
 }
 """The baselines of the package."""

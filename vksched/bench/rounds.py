@@ -26,10 +26,16 @@ MIN_S = 1e-8
 
 
 class Runner(Protocol):
-    """A runner of cases: vksched or a baseline."""
+    """A runner of cases: vksched or a baseline.
+
+    latencies_s: latencies of the samples of a case by name, in seconds; only servers have some.
+    """
 
     name: str
     version: str
+
+    @property
+    def latencies_s(self) -> dict[str, float]: ...
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
         """Prepare a case.
@@ -51,7 +57,7 @@ class RunnerTiming:
     """Timing of one runner for one case.
 
     rounds_s: median of each round. reason: why there is no timing. wrong: the result was wrong.
-    memory_bytes: peak memory, if known.
+    memory_bytes: peak memory, if known. latencies_s: latencies of a server by name, in seconds.
     """
 
     runner: str
@@ -62,6 +68,7 @@ class RunnerTiming:
     memory_bytes: float | None = None
     reason: str = ""
     wrong: bool = False
+    latencies_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float | None:
@@ -153,6 +160,7 @@ def measure_case(
             figure.rounds_s.append(statistics.median(times))
             samples[runner.name] += times
     for runner, figure in taking_part:
+        figure.latencies_s = dict(runner.latencies_s)
         runner.drop()
         if figure.rounds_s and (figure.seconds or 0.0) < MIN_S:
             figure.reason, figure.rounds_s = "its time is lost in the noise", []

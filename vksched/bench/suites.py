@@ -15,6 +15,7 @@ from .baselines.workloads import COPY, ROUNDED_NMSE, Spec, in_precision
 from .llm_start_time import start_facts
 from .networks_runner import model_facts
 from .overhead import overhead_facts
+from .serve_table import SERVE_OPTIONS, serve_table
 from .suite_loader import Facts, Ready, Suite, SuiteOptions, load_suites
 
 DEFAULT = SuiteOptions()
@@ -121,6 +122,13 @@ def _llm(options: SuiteOptions) -> Iterator[Spec]:
     return language_specs(options.models, options.cache_type, options.precision)
 
 
+def _serve(options: SuiteOptions) -> Iterator[Spec]:
+    require_gguf()
+    from .serve_cases import serve_specs
+
+    return serve_specs(options)
+
+
 @contextmanager
 def _llm_files(specs: Sequence[Spec]) -> Iterator[Ready]:
     from .language.llm_cases import Cases
@@ -149,6 +157,7 @@ SUITES = {
         Suite("models", lambda _: _models(), has_precision=True, device_facts=_kernel_facts),
         Suite("overhead", lambda _: _overhead(), may_be_empty=True, device_facts=_trivial_run),
         Suite("llm", _llm, ("llama.cpp",), ready=_llm_files, device_facts=_start_facts),
+        Suite("serve", _serve, ("llama-server",), SERVE_OPTIONS, table=serve_table),
     )
 }
 """The suites of the package."""

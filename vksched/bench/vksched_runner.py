@@ -45,6 +45,7 @@ from .baselines.workloads import (
     EPSILON,
     FILE,
     LANGUAGE,
+    SERVING,
     Array,
     Arrays,
     Spec,
@@ -55,6 +56,7 @@ from .transfer_bandwidth import BusCopy
 
 if TYPE_CHECKING:
     from .language.llm_runner import LanguageRun, Model
+    from .serve_runner import OwnServer, ServerRun
 
 Tune = str | float
 MAX_BYTES = 1 << 28
@@ -161,9 +163,11 @@ class VkschedRunner:
             LANGUAGE: self._reading,
             FILE: self._file,
             COPY: self._copy,
+            SERVING: self._serving,
         }
-        self._pair: _Pair | NetworkRun | FileRun | LanguageRun | BusCopy | None = None
+        self._pair: _Pair | NetworkRun | FileRun | LanguageRun | BusCopy | ServerRun | None = None
         self._language: Model | None = None
+        self._server: OwnServer | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
         """Prepare the case and return its error relative to numpy."""
@@ -220,6 +224,15 @@ class VkschedRunner:
         result = run.result()
         return {"result": result, "bytes": run.memory_bytes, "note": _other_devices(run.elsewhere)}
 
+    def _serving(self, spec: Spec) -> dict[str, Any]:
+        from .serve_runner import OwnServer, ServerRun
+
+        if self._server is None or not self._server.fits(spec):
+            self._close_server()
+            self._server = OwnServer(self._device, spec)
+        self._pair = run = ServerRun(self._server, spec)
+        return {"result": run.result()}
+
     def _for(self, spec: Spec) -> Scheduler:
         return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched
 
@@ -255,6 +268,12 @@ class VkschedRunner:
         assert self._pair is not None
         return sample_for(self._pair.seconds, seconds)
 
+    @property
+    def latencies_s(self) -> dict[str, float]:
+        """Latencies of the case, if it is one of a server."""
+        latencies = getattr(self._pair, "latencies_s", dict[str, float])
+        return dict(latencies())
+
     def drop(self) -> None:
         """Release the case."""
         if self._pair is not None:
@@ -266,8 +285,14 @@ class VkschedRunner:
             self._language.close()
             self._language = None
 
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
     def close(self) -> None:
         self.drop()
         self._forget_language()
+        self._close_server()
         self._plain.close()
         self._sched.close()

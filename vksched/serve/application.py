@@ -55,6 +55,10 @@ ROUTES = {
     "/tokenize": ("POST", texts.tokenize),
     "/detokenize": ("POST", texts.detokenize),
     "/apply-template": ("POST", texts.apply_template),
+    # llama-server has these without /v1, too; its /completions has another format.
+    "/models": ("GET", status.models),
+    "/chat/completions": ("POST", chat_completions.chat_completions),
+    "/embeddings": ("POST", embeddings.embeddings),
 }
 
 

@@ -17,7 +17,8 @@ from .protocol import serve
 def _module(name: str, *folders: str) -> Any:
     package = importlib.import_module(str(__package__))
     if not folders:
-        return importlib.import_module(f"{package.__name__}.{name.replace('.', '_')}_baseline")
+        stem = name.replace(".", "_").replace("-", "_")
+        return importlib.import_module(f"{package.__name__}.{stem}_baseline")
     package.__path__ += folders  # the shared modules take precedence
     return importlib.import_module(f"{package.__name__}.{name}")
 

