@@ -26,12 +26,13 @@ JSON_FORMATS = {
     "llama 3.2": ("parameters", "", ""),
     "granite 3": ("arguments", "", ""),
     "command r7b": ("parameters", "", ""),
+    "command r+": ("parameters", "\n```json\n", "```"),
     "mistral": ("arguments", "", ""),
 }
 """The families whose calls are JSON: the name of the arguments, the text before and after."""
-LISTS = ("granite 3", "command r7b", "mistral")
+LISTS = ("granite 3", "command r7b", "command r+", "mistral")
 """The families that write a list of calls between one pair of markers."""
-TOOL_NAMES = {"command r7b": "tool_name"}
+TOOL_NAMES = {"command r7b": "tool_name", "command r+": "tool_name"}
 BARE = ("llama 3", "llama 3.2")
 """The families that write calls without markers."""
 
