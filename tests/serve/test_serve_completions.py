@@ -17,6 +17,7 @@ from served import NAME, Client, Served, tiny_model
 from vksched.generation.completion import CompletionRequest
 from vksched.generation.sampling import Sampling
 from vksched.importers.gguf.model import LanguageModel
+from vksched.serve.answer_stream import AnswerStreams
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 
@@ -103,6 +104,58 @@ def test_echo_has_the_log_probabilities_of_the_prompt(client: Client, served: Se
     assert nothing["text"] == "hello hey"
     assert nothing["logprobs"]["token_logprobs"] == logprobs["token_logprobs"][:-1]
     assert nothing["finish_reason"] == "length"
+
+
+def test_the_log_probabilities_of_a_prompt_are_computed_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(model)
+    asked: list[int | None] = []
+    submit = served.engine.submit
+
+    def submit_noted(request: CompletionRequest) -> Any:
+        asked.append(request.prompt_logprobs)
+        return submit(request)
+
+    monkeypatch.setattr(served.engine, "submit", submit_noted)
+    with served as client:
+        body = {"prompt": ["hello", "hey you"], "n": 3, "echo": True, "logprobs": 2, "seed": 5}
+        whole = client.post("/v1/completions", json=body).json()["choices"]
+        assert asked == [2, None, None] * 2
+        for first in (0, 3):
+            known = whole[first]["logprobs"]
+            count = known["text_offset"].index(len(body["prompt"][first // 3]))
+            assert all(value is not None for value in known["token_logprobs"][1:count])
+            for other in whole[first + 1 : first + 3]:
+                for key, values in other["logprobs"].items():
+                    assert values[:count] == known[key][:count]
+        events = events_of(client, "/v1/completions", body)
+    for index, choice in enumerate(whole):
+        parts = [e["choices"][0] for e in events if e["choices"][0]["index"] == index]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        for key, values in choice["logprobs"].items():
+            assert [v for part in parts for v in part["logprobs"][key]] == values
+
+
+def test_a_stream_waits_for_the_log_probabilities_of_the_prompt(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second choice, which does not compute them, may have its first token earlier."""
+    pieces = AnswerStreams.pieces
+
+    async def reversed_pieces(self: AnswerStreams[Any]) -> Any:
+        found = [each async for each in pieces(self)]
+        for each in sorted(found, key=lambda pair: -pair[0]):
+            yield each
+
+    monkeypatch.setattr(AnswerStreams, "pieces", reversed_pieces)
+    with Served(model, "hello") as client:
+        body = {"prompt": ["ab", "cd"], "n": 2, "logprobs": 1, "max_tokens": 3, **GREEDY}
+        for echo, order in ((True, [0, 1, 2, 3]), (False, [3, 2, 1, 0])):
+            events = events_of(client, "/v1/completions", {**body, "echo": echo})
+            indexes = [event["choices"][0]["index"] for event in events]
+            firsts = [indexes.index(each) for each in range(4)]
+            assert (firsts[0] < firsts[1], firsts[2] < firsts[3]) == (echo, echo), order
 
 
 def test_a_stream_has_the_same_text_and_usage(client: Client) -> None:

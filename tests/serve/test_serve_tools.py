@@ -124,6 +124,51 @@ def test_required_calls_follow_the_schemas(model: LanguageModel, seed: int) -> N
             assert arguments in ([{"a": 1}, {"a": 22}] if name == "add" else [{}])
 
 
+SCHEMA = {"type": "object", "properties": {"x": {"$ref": "#/$defs/n"}}, "required": ["x"],
+          "additionalProperties": False, "$defs": {"n": {"enum": [5, 66]}}}  # fmt: skip
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+AS_JSON = '{"name": "add", "arguments": {"a": 22}}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "content"),
+    [
+        (f"<tool_call>\n{AS_JSON}\n</tool_call>", [("add", {"a": 22})], None),
+        ('{"x": 66}', [], {"x": 66}),
+        ("hello", [], {"x": 5}),  # the greedy choice of what a schema or a call allows
+    ],
+)
+@pytest.mark.parametrize("field", ["response_format", "json_schema"])
+def test_an_answer_calls_tools_or_follows_the_schema(
+    model: LanguageModel, answer: str, calls: list[Any], content: Any, field: str
+) -> None:
+    with Served(model, answer, length=LENGTH) as client:
+        more: dict[str, Any] = {field: FORM if field == "response_format" else SCHEMA}
+        if answer == "hello":  # "{" is more likely than "<"
+            more["logit_bias"] = {str(model.tokenizer.encode("{")[0]): 5}
+        choice = ask(client, **more)
+        message = choice["message"]
+        found = [(c["function"]["name"], json.loads(c["function"]["arguments"]))
+                 for c in message.get("tool_calls", ())]  # fmt: skip
+        assert found == calls
+        assert (json.loads(message["content"]) if message.get("content") else None) == content
+        assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
+        forced = ask(client, tool_choice="required", **more)
+        assert forced["finish_reason"] == "tool_calls" and not forced["message"].get("content")
+        without = ask(client, tool_choice="none", **more)["message"]
+        assert set(json.loads(without["content"])) == {"x"}
+
+
+def test_a_schema_is_refused_with_calls_that_no_grammar_describes(tmp_path: Path) -> None:
+    template = TEMPLATE.replace("<tool_call>", "<function=f><parameter=p>")
+    with Served(tiny_model(tmp_path, template), "hey") as client:
+        body = chat(tools=TOOLS, response_format=FORM)
+        response = client.post(PATH, json=body)
+        assert response.status_code == 400
+        assert error_of(response)["param"] == "response_format"
+        assert client.post(PATH, json={**body, "tool_choice": "none"}).status_code == 200
+
+
 @pytest.mark.parametrize("name", [each.name for each in FORMATS])
 def test_each_family_has_a_grammar_that_its_parser_reads(model: LanguageModel, name: str) -> None:
     call_format = next(each for each in FORMATS if each.name == name)
@@ -164,6 +209,7 @@ def test_each_family_has_a_grammar_that_its_parser_reads(model: LanguageModel, n
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": [tool("a", {"not": {}})], "tool_choice": "required"}, "tools"),
         ({"grammar": 'root ::= "a"'}, "tools"),
+        ({"json_schema": {"not": {}}}, "json_schema"),
     ],
 )
 def test_wrong_tools_are_named(two_calls: Client, more: dict[str, Any], param: str) -> None:

@@ -198,8 +198,8 @@ def app(
     limits
         The bounds of requests.
     restore_after_s
-        The time after which a failed device is opened again, in seconds; it doubles with each
-        further failure.
+        The time after which a failed device is opened again, in seconds; it doubles, up to 10
+        minutes, if the device then fails within that time.
     prepare
         Compile all steps now, instead of at the first requests.
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..generation.conversation.messages import normalize_tools
 from ..generation.tool_calls.call_formats import HARMONY, CallFormat, call_format_of, reasoning_of
 from .api_error import ApiError
-from .generation_job import Compile, GenerationJob, grammar_of, max_tokens_of
+from .generation_job import Compile, GenerationJob, grammar_of, max_tokens_of, schema_of
 from .limits import ServerLimits
 from .message_deltas import MessageParser
 from .model_service import ModelService
@@ -107,24 +107,25 @@ def chat_grammar(
     body: ChatRequest, tools: Tools | None, call_format: CallFormat | None, service: ModelService
 ) -> Compile | None:
     """Return the function that compiles `tool_choice`, `response_format` or `grammar`; None without
-    them.
+    them. With tools that may be called and a schema, the answer is calls, or follows the schema.
 
     Raises
     ------
     ApiError
         The named tool does not exist, or the constraint cannot be enforced.
     """
-    grammar = grammar_of(body, service)
+    grammar, wanted = grammar_of(body, service), schema_of(body)
     choice = body.tool_choice
     if tools is None or call_format is None:
         return grammar
-    if grammar is not None:
+    if body.grammar is not None:
         raise ApiError(
-            "[tools] expected no tools with a schema or grammar, which calls cannot follow, got "
-            "both; try tool_choice 'none'",
+            "[tools] expected no tools with a grammar, which calls cannot follow, got both; try "
+            "tool_choice 'none', or a schema",
             "tools",
         )
-    if choice is None or choice == "auto":
+    may_answer = choice is None or choice == "auto"
+    if may_answer and wanted is None:
         return None
     if isinstance(choice, NamedChoice):
         known = [tool["function"]["name"] for tool in tools]
@@ -136,7 +137,8 @@ def chat_grammar(
                 "tool_choice.function.name",
             )
     several = body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice)
-    return partial(tool_constraint, tools, call_format, service, several)
+    answer = wanted if may_answer else None  # a schema restricts no calls
+    return partial(tool_constraint, tools, call_format, service, several, answer)
 
 
 def _after_reasoning(grammar: Compile, end: ReasoningEnd) -> ReasoningConstraint:

@@ -1,7 +1,7 @@
 """DeviceRecovery: opens failed devices again, so that a server is not degraded until its restart.
 
-    failed --10 s--> restore_device --error, or it fails again--> 20 s --> 40 s --> ... 10 minutes
-                          '-- in use for 10 minutes --> the next failure waits 10 s again
+    failed --10 s--> restore_device --error, or it fails within 10 s--> 20 s --> ... 10 minutes
+                          '-- in use for longer than its last wait --> the next one is 10 s again
 
 Hosts of a cluster return by themselves. A driver may hang while it opens a device, so that a thread
 of its own waits for it.
@@ -35,11 +35,11 @@ class RestoresDevices(Protocol):
 
 @dataclass
 class _Attempt:
-    """The next attempt to restore a device: its time, and the wait before it in seconds."""
+    """The next attempt to restore a device, or the last one: its time, and the wait before it."""
 
-    due_s: float
+    time_s: float
     wait_s: float
-    is_restored: bool = False
+    is_done: bool = False
 
 
 class DeviceRecovery:
@@ -48,7 +48,7 @@ class DeviceRecovery:
     Parameters
     ----------
     after_s
-        The time from a failure to the first attempt in seconds; it doubles with each attempt.
+        The time from a failure to the first attempt in seconds.
     """
 
     def __init__(self, scheduler: RestoresDevices, after_s: float) -> None:
@@ -68,23 +68,24 @@ class DeviceRecovery:
 
     def step(self, now_s: float) -> None:
         """Restore the devices that are due."""
-        failed = [name for name in self._scheduler.failed_devices if host_of(name) == DRIVER]
-        for name, attempt in list(self._attempts.items()):
-            if name not in failed and now_s - attempt.due_s > MOST_S:
-                del self._attempts[name]
-        for name in failed:
-            attempt = self._attempts.setdefault(
-                name, _Attempt(now_s + self._after_s, self._after_s)
-            )
-            if attempt.is_restored:  # it failed again
-                attempt.wait_s = min(2 * attempt.wait_s, MOST_S)
-                attempt.due_s, attempt.is_restored = now_s + attempt.wait_s, False
-            elif now_s >= attempt.due_s:
-                self._restore(name, attempt)
-                attempt.due_s = now_s
+        for name in list(self._scheduler.failed_devices):
+            if host_of(name) != DRIVER:
+                continue
+            attempt = self._attempts.get(name)
+            if attempt is None or attempt.is_done:
+                wait_s = self._wait_s(attempt, now_s)
+                self._attempts[name] = _Attempt(now_s + wait_s, wait_s)
+            elif now_s >= attempt.time_s:
+                attempt.time_s, attempt.is_done = now_s, True
+                self._restore(name)
 
-    def _restore(self, name: str, attempt: _Attempt) -> None:
-        attempt.is_restored = True  # after an error, `step` sees a device that failed again
+    def _wait_s(self, last: _Attempt | None, now_s: float) -> float:
+        """Return the time from a failure to the next attempt."""
+        if last is None or now_s - last.time_s > last.wait_s:
+            return self._after_s
+        return min(2 * last.wait_s, MOST_S)
+
+    def _restore(self, name: str) -> None:
         try:
             self._scheduler.restore_device(name)
         except VkschedError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..generation.completion import CompletionRequest, CompletionStream
 from ..generation.stop_matcher import StopMatcher
@@ -25,10 +26,11 @@ Compile = Callable[[], AnswerConstraint]
 class GenerationJob:
     """The requests of one HTTP request: each prompt, `n` times.
 
-    prompts: tokens. grammar: compiles the constraint of answers. max_tokens: None generates until
-    the context is full. continues: the answer continues the text of the prompt. cache_key: the name
-    of the client's key. has_markers: the text of answers includes the names of control tokens,
-    which mark parts of it.
+    The first choice of each prompt has the log-probabilities of the prompt. prompts: tokens.
+    grammar: compiles the constraint of answers. max_tokens: None generates until the context is
+    full. continues: the answer continues the text of the prompt. cache_key: the name of the
+    client's key. has_markers: the text of answers includes the names of control tokens, which mark
+    parts of it.
     """
 
     body: SamplingFields
@@ -97,7 +99,7 @@ class GenerationJob:
                     sampling=replace(sampling, seed=(seed + index) & MASK),
                     ends=frozenset() if self.body.ignore_eos else None,
                     logprobs=self.logprobs,
-                    prompt_logprobs=self.prompt_logprobs,
+                    prompt_logprobs=None if index else self.prompt_logprobs,  # all are equal
                     constraint=constraint and constraint.copy(),
                     cache_key=self.cache_key,
                 )
@@ -124,14 +126,21 @@ def _close(answers: Sequence[Answer]) -> None:
         stream.close()
 
 
-def grammar_of(body: SamplingFields, service: ModelService) -> Compile | None:
-    """Return the function that compiles `response_format`, `json_schema` or `grammar`; None without
-    them.
+@dataclass(frozen=True)
+class AnswerSchema:
+    """The JSON schema of an answer. param: the field of the request that has it."""
+
+    schema: dict[str, Any] | bool
+    param: str
+
+
+def schema_of(body: SamplingFields) -> AnswerSchema | None:
+    """Return the schema of `response_format` or `json_schema`; None without them.
 
     Raises
     ------
     ApiError
-        Several are present.
+        Several of `response_format`, `json_schema` and `grammar` are present.
     """
     form = body.response_format
     values = {
@@ -142,14 +151,23 @@ def grammar_of(body: SamplingFields, service: ModelService) -> Compile | None:
     names = [name for name, value in values.items() if value is not None]
     if len(names) > 1:
         raise ApiError(f"[{names[1]}] expected either {' or '.join(names)}, got both", names[1])
+    if body.json_schema is not None:
+        return AnswerSchema(body.json_schema, "json_schema")
+    if form is None or form.type == "text":
+        return None
+    wanted = form.wanted_schema()
+    return AnswerSchema({"type": "object"} if wanted is None else wanted, "response_format")
+
+
+def grammar_of(body: SamplingFields, service: ModelService) -> Compile | None:
+    """Return the function that compiles `response_format`, `json_schema` or `grammar`; None without
+    them; see `schema_of`.
+    """
+    wanted = schema_of(body)
+    if wanted is not None:
+        return partial(service.grammars.from_schema, wanted.schema, wanted.param)
     if body.grammar is not None:
         return partial(service.grammars.from_text, body.grammar, "grammar")
-    if body.json_schema is not None:
-        return partial(service.grammars.from_schema, body.json_schema, "json_schema")
-    if names and form is not None:
-        wanted = form.wanted_schema()
-        schema = {"type": "object"} if wanted is None else wanted
-        return partial(service.grammars.from_schema, schema, "response_format")
     return None
 
 

@@ -30,7 +30,7 @@ def uvicorn_config(
         ws="none",
         loop="asyncio",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # warnings are of clients that send no HTTP
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
 from .api_error import ApiError
+from .json_size import check_json_size
 from .limits import ServerLimits
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -90,6 +91,7 @@ def parse_json(data: bytes | bytearray) -> dict[str, Any]:
     """Return a JSON object. The parser bounds the depth, and takes no NaN or infinity. It caches no
     strings, which would double its time for many different ones.
     """
+    check_json_size(data)
     try:
         value = from_json(data, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:

@@ -1,6 +1,7 @@
-"""Tool grammars: answers that must call a tool, as a grammar in the format of the model's family.
+"""Tool grammars: answers that call tools, as a grammar in the format of the model's family.
 
-tool_choice "required", hermes  ->  start: call ("\\n" call)*
+tool_choice "required", hermes  ->  start: calls     with tool_choice "auto" and a schema: | answer
+                                    calls: call ("\\n" call)*
                                     call: "<tool_call>" "\\n" json "\\n" "</tool_call>"
                                     json: %json {a call of one of the tools}
 """
@@ -16,6 +17,7 @@ from .api_error import ApiError
 from .constraints import OPTIONS, GrammarConstraint
 
 if TYPE_CHECKING:
+    from .generation_job import AnswerSchema
     from .model_service import ModelService
 
 JSON_FORMATS = {
@@ -24,12 +26,13 @@ JSON_FORMATS = {
     "llama 3.2": ("parameters", "", ""),
     "granite 3": ("arguments", "", ""),
     "command r7b": ("parameters", "", ""),
+    "command r+": ("parameters", "\n```json\n", "```"),
     "mistral": ("arguments", "", ""),
 }
 """The families whose calls are JSON: the name of the arguments, the text before and after."""
-LISTS = ("granite 3", "command r7b", "mistral")
+LISTS = ("granite 3", "command r7b", "command r+", "mistral")
 """The families that write a list of calls between one pair of markers."""
-TOOL_NAMES = {"command r7b": "tool_name"}
+TOOL_NAMES = {"command r7b": "tool_name", "command r+": "tool_name"}
 BARE = ("llama 3", "llama 3.2")
 """The families that write calls without markers."""
 
@@ -39,8 +42,9 @@ def tool_constraint(
     call_format: CallFormat,
     service: ModelService,
     several: bool,
+    answer: AnswerSchema | None = None,
 ) -> GrammarConstraint:
-    """Return the constraint of an answer that calls at least one of some tools.
+    """Return the constraint of an answer that calls some tools, or follows a schema.
 
     Parameters
     ----------
@@ -48,6 +52,8 @@ def tool_constraint(
         The normalized tools that may be called.
     several
         Allow several calls, if the format has them.
+    answer
+        The schema of answers without calls; None if at least one tool must be called.
 
     Raises
     ------
@@ -58,10 +64,12 @@ def tool_constraint(
     """
     name = call_format.name
     if name not in JSON_FORMATS:
+        param = "tool_choice" if answer is None else answer.param
+        other = "'auto'" if answer is None else "tool_choice 'none'"
         raise ApiError(
-            f"[tool_choice] expected 'auto' or 'none' with the tool calls of {name}, which no "
-            "grammar describes here; try 'auto'",
-            "tool_choice",
+            f"[{param}] expected no restriction of answers with the tool calls of {name}, which "
+            f"no grammar describes here; try {other}",
+            param,
             code="unsupported_parameter",
         )
     arguments, before, after = JSON_FORMATS[name]
@@ -76,10 +84,14 @@ def tool_constraint(
     repeats = several and name not in LISTS and name not in BARE
     lines = [
         "%llguidance {}",
-        'start: call ("\\n" call)*' if repeats else "start: call",
+        "start: calls" if answer is None else "start: calls | answer",
+        'calls: call ("\\n" call)*' if repeats else "calls: call",
         f"call: {' '.join(filter(None, parts))}",
         f"json: %json {json.dumps(call)}",
     ]
+    if answer is not None:
+        service.grammars.from_schema(answer.schema, answer.param)  # its errors name its field
+        lines.append(f"answer: %json {json.dumps(_with_options(answer.schema))}")
     return service.grammars.from_lark("\n".join(lines), "tools", "JSON schema")
 
 
@@ -107,6 +119,10 @@ def _calls_schema(
             }
         )
     return {"anyOf": calls, "$defs": definitions, "x-guidance": OPTIONS}
+
+
+def _with_options(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
+    return schema if isinstance(schema, bool) else {**schema, "x-guidance": OPTIONS}
 
 
 def _moved(schema: Any, place: str) -> Any:

@@ -11,7 +11,7 @@ import contextlib
 from starlette.requests import Request
 
 MOST_BYTES = 64 << 20
-MOST_SECONDS = 5.0
+MOST_SECONDS = 30.0
 
 
 async def discard_body(request: Request) -> None:

@@ -18,6 +18,7 @@ from vksched.generation.tool_calls.answer_parts import (
     new_call_id,
 )
 from vksched.generation.tool_calls.call_formats import FORMATS
+from vksched.generation.tool_calls.nested_bodies import MINIMAX
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "hours": {"type": "array"}}
 TOOLS = normalize_tools(
@@ -35,6 +36,7 @@ def weather(**arguments: object) -> ToolCall:
     return ToolCall("weather", json.dumps(arguments, ensure_ascii=False))
 
 
+N = MINIMAX
 PARIS, OSLO = weather(city="Paris"), weather(city="Oslo <&> \n", days=2)
 TIME = ToolCall("time", "{}")
 CALL_1 = '{"name": "weather", "arguments": {"city": "Paris"}}'
@@ -82,6 +84,69 @@ ANSWERS: list[tuple[str, str, list[AnswerPart]]] = [
         "</tool_call>",
         [OSLO, TIME],
     ),
+    (
+        "minimax m3",
+        f'Well.{N}<tool_call>\n{N}<invoke name="weather">{N}<city>Oslo <&> \n{N}</city>'
+        f'{N}<days>2{N}</days>{N}</invoke>\n{N}<invoke name="time">{N}</invoke>\n{N}</tool_call>',
+        [C("Well."), OSLO, TIME],
+    ),
+    (
+        "minimax m3",
+        f'{N}<tool_call>{N}<invoke name="weather">{N}<city>7{N}</city>{N}<hours>{N}<item>1{N}'
+        f"</item>{N}<item>{N}<a>x{N}</a>{N}<a2>{N}<item>true{N}</item>{N}</a2>{N}</item>{N}</hours>"
+        f"{N}</invoke>{N}</tool_call> Done.",
+        [weather(city="7", hours=[1, {"a": "x", "a2": [True]}]), C("Done.")],
+    ),
+    (
+        "minimax m3",
+        f'{N}<tool_call>{N}<invoke name="time">{N}<a>{N}</invoke>{N}</tool_call>',
+        [C(f'{N}<tool_call>{N}<invoke name="time">{N}<a>{N}</invoke>{N}</tool_call>')],
+    ),
+    (
+        "gemma 4",
+        'Hm. <|tool_call>call:weather{city:<|"|>Oslo <&> \n<|"|>,days:2}<tool_call|>'
+        "<|tool_call>call:time{}<tool_call|>",
+        [C("Hm."), OSLO, TIME],
+    ),
+    (
+        "gemma 4",
+        '<|tool_call>call:weather{hours:[1,-2.5,{a b:<|"|>}<tool_call|>, "<|"|>,<|"|>c:d<|"|>:'
+        "[true,null]}],x:None}<tool_call|>",
+        [weather(hours=[1, -2.5, {"a b": '}<tool_call|>, "', "c:d": [True, None]}], x=None)],
+    ),
+    (
+        "gemma 4",
+        "<|tool_call>call:time{a:1<tool_call|>",
+        [C("<|tool_call>call:time{a:1<tool_call|>")],
+    ),
+    (
+        "lfm2",
+        "<|tool_call_start|>[weather(city='Oslo <&> \\n', days=2), time()]<|tool_call_end|>Done.",
+        [OSLO, TIME, C("Done.")],
+    ),
+    (
+        "lfm2",
+        "<|tool_call_start|>[weather(city='<|tool_call_end|>', hours=[True, {'a': null}])]"
+        "<|tool_call_end|>",
+        [weather(city="<|tool_call_end|>", hours=[True, {"a": None}])],
+    ),
+    (
+        "lfm2",
+        "<|tool_call_start|>[weather(city=open('x'))]<|tool_call_end|>",
+        [C("<|tool_call_start|>[weather(city=open('x'))]<|tool_call_end|>")],
+    ),
+    (
+        "command r+",
+        'I will look.\nAction:\n```json\n[\n    {\n        "tool_name": "weather",\n'
+        '        "parameters": {"city": "Paris"}\n    }\n]```',
+        [C("I will look."), PARIS],
+    ),
+    (
+        "command r+",
+        'Action:```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```',
+        [C('Action:```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```')],
+    ),
+    ("command r+", "Action: go.", [C("Action: go.")]),
     ("mistral", f"[TOOL_CALLS][{CALL_1}, {CALL_2}]", [PARIS, OSLO]),
     ("mistral", 'So. [TOOL_CALLS]weather[ARGS]{"city": "Paris"}', [C("So."), PARIS]),
     (
@@ -214,6 +279,9 @@ def test_every_family_has_an_answer() -> None:
         ("<think>\n\n</think>\n\nYes.", "", [C("Yes.")]),
         (" Yes < no", "", [C(" Yes < no")]),
         ("\n ", "", [C("\n ")]),
+        ("</think>\n\nYes.", "", [C("Yes.")]),
+        ("So </think> so.", "", [C("So </think> so.")]),
+        ("</think></think>", "", [C("</think>")]),
     ],
 )
 def test_reasoning_is_apart_from_content(
@@ -313,6 +381,16 @@ REPEATED = {
     "deepseek, name": ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "a", "<｜tool▁calls▁end｜>"),
     "kimi k2": ("<|tool_calls_section_begin|><|tool_call_begin|>a", ":1", "!"),
     "mistral": ("[TOOL_CALLS]", "a ", "!"),
+    "minimax m3": (f'{MINIMAX}<tool_call>{MINIMAX}<invoke name="f">', f"{MINIMAX}<a>", ""),
+    "minimax m3, texts": (
+        f'{MINIMAX}<tool_call>{MINIMAX}<invoke name="f">',
+        f"{MINIMAX}<a>b{MINIMAX}</a>",
+        f"{MINIMAX}</tool_call>",
+    ),
+    "gemma 4": ("<|tool_call>call:f{a:", "[", ""),
+    "gemma 4, texts": ("<|tool_call>call:f{a:[", '<|"|>,<|"|>', "<tool_call|>"),
+    "lfm2": ("<|tool_call_start|>[", "f(a='b'), ", "<|tool_call_end|>"),
+    "command r+": ("Action:```json", "[]", ""),
 }
 
 

@@ -160,7 +160,10 @@ class AnswerParser:
         return found + list(self._content.end(keeps_spaces=True))
 
     def _matcher_of_content(self) -> StopMatcher:
-        return StopMatcher([*self._ends, *(self._reasoning or ())[:1]])
+        """Return the matcher of the markers in content. Before any content, that is also the end of
+        reasoning: models write it instead of reasoning.
+        """
+        return StopMatcher([*self._ends, *(self._reasoning or ())[: 1 if self._begun else 2]])
 
     def _add_content(self, text: str, marker: str | None) -> Iterator[AnswerPart]:
         is_bare = self._calls is not None and self._calls.is_bare
@@ -176,6 +179,13 @@ class AnswerParser:
             text = ""
         yield from self._content.add(text)
         if marker is None:
+            return
+        if self._reasoning is not None and marker == self._reasoning[1]:
+            if self._begun:
+                yield from self._content.add(marker)
+            else:
+                yield from self._content.end(keeps_spaces=False)
+            self._matcher, self._begun = self._matcher_of_content(), True
             return
         yield from self._content.end(keeps_spaces=False)
         self._body = ""
@@ -195,7 +205,7 @@ class AnswerParser:
     def _begin_call(self, opener: str, body: str) -> None:
         assert self._calls is not None
         self._opener, self._body, self._add = opener, body, self._add_call
-        self._quotes = QuoteScanner(*self._calls.quotes)
+        self._quotes = QuoteScanner(*self._calls.quotes) if self._calls.quotes else None
         self._matcher = self._matcher_of_call()
 
     def _matcher_of_call(self) -> StopMatcher:
@@ -211,8 +221,8 @@ class AnswerParser:
         """Yield the calls of a body, which is content if it has none. A marker inside of a quoted
         text is a part of the body.
         """
-        assert self._calls is not None and self._quotes is not None
-        if not is_last and self._quotes.ends_inside(self._body):
+        assert self._calls is not None
+        if not is_last and self._quotes is not None and self._quotes.ends_inside(self._body):
             self._body += marker
             self._matcher = self._matcher_of_call()
             return

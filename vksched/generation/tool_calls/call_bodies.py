@@ -46,9 +46,9 @@ def parse_xml(text: str, schemas: Schemas) -> Calls:
         values = None if name is None else _parameters(scanner, schemas.get(name))
         if name is None or values is None:
             return None
-        found.append(_call(name, values))
+        found.append(call_of_values(name, values))
         scanner.skip_spaces()
-    return _complete(found)
+    return complete_calls(found)
 
 
 def _function_name(scanner: TextScanner) -> str | None:
@@ -71,7 +71,7 @@ def _parameters(
         value = None if key is None else scanner.take_until("</parameter>")
         if key is None or value is None:
             return None
-        values[key.strip()] = _typed(_trimmed(value), schema, key.strip())
+        values[key.strip()] = typed_value(_trimmed(value), schema, key.strip())
         scanner.skip_spaces()
     return values
 
@@ -91,9 +91,9 @@ def parse_named_json(text: str, _: Schemas) -> Calls:
             scanner.skip_spaces()
             if not scanner.take("</function>"):
                 return None
-        found.append(_call(name, arguments))
+        found.append(call_of_values(name, arguments))
         scanner.skip_spaces()
-    return _complete(found)
+    return complete_calls(found)
 
 
 def parse_glm(text: str, schemas: Schemas) -> Calls:
@@ -111,15 +111,15 @@ def parse_glm(text: str, schemas: Schemas) -> Calls:
         value = scanner.take_until("</arg_value>") if scanner.take("<arg_value>") else None
         if key is None or value is None:
             return None
-        values[key] = _typed(value, schemas.get(match[0]), key)
+        values[key] = typed_value(value, schemas.get(match[0]), key)
         scanner.skip_spaces()
-    return _complete([_call(match[0], values)])
+    return complete_calls([call_of_values(match[0], values)])
 
 
 def parse_deepseek(text: str, _: Schemas) -> Calls:
     """Parse calls between <｜tool▁call▁begin｜> and <｜tool▁call▁end｜>, with JSON arguments."""
     parts = _between(text, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
-    return _complete([_deepseek_call(part) for part in parts])
+    return complete_calls([_deepseek_call(part) for part in parts])
 
 
 def _deepseek_call(text: str) -> ToolCall | None:
@@ -140,7 +140,14 @@ def parse_kimi(text: str, _: Schemas) -> Calls:
         head, _sep, arguments = part.partition("<|tool_call_argument_begin|>")
         match = _KIMI.fullmatch(head.strip())
         found.append(match and _json_call(match[1], arguments))
-    return _complete(found)
+    return complete_calls(found)
+
+
+def parse_actions(text: str, schemas: Schemas) -> Calls:
+    """Parse a list of JSON objects in a code fence. The tool "directly-answer" is no call."""
+    calls = parse_json(text.strip().removeprefix("```json").removesuffix("```"), schemas)
+    named = [call for call in calls or [] if call.name in schemas or call.name != "directly-answer"]
+    return named or None
 
 
 def parse_mistral(text: str, schemas: Schemas) -> Calls:
@@ -148,7 +155,7 @@ def parse_mistral(text: str, schemas: Schemas) -> Calls:
     if text.lstrip().startswith(("[", "{")):
         return parse_json(text, schemas)
     matches = [_MISTRAL.fullmatch(part) for part in text.split("[TOOL_CALLS]")]
-    return _complete([match and _json_call(match[1], match[2]) for match in matches])
+    return complete_calls([match and _json_call(match[1], match[2]) for match in matches])
 
 
 def parse_python_tag(text: str, schemas: Schemas) -> Calls:
@@ -162,9 +169,9 @@ def parse_python_tag(text: str, schemas: Schemas) -> Calls:
             owner = node.func.value
             if node.func.attr == "call" and isinstance(owner, ast.Name):
                 pairs = {each.arg: ast.literal_eval(each.value) for each in node.keywords}
-                return _complete([_call(owner.id, pairs)])
+                return complete_calls([call_of_values(owner.id, pairs)])
     if "code_interpreter" in schemas:
-        return _complete([_call("code_interpreter", {"code": text.strip()})])
+        return complete_calls([call_of_values("code_interpreter", {"code": text.strip()})])
     return None
 
 
@@ -172,10 +179,11 @@ def parse_named_sections(text: str, _: Schemas) -> Calls:
     """Parse name, newline, JSON arguments."""
     name, _newline, arguments = text.partition("\n")
     is_name = _NAME.fullmatch(name.strip()) is not None
-    return _complete([_json_call(name.strip(), arguments)]) if is_name else None
+    return complete_calls([_json_call(name.strip(), arguments)]) if is_name else None
 
 
-def _complete(calls: list[ToolCall | None]) -> Calls:
+def complete_calls(calls: list[ToolCall | None]) -> Calls:
+    """Return calls; None if there is none, or one of them is None."""
     found = [call for call in calls if call is not None]
     return found if found and len(found) == len(calls) else None
 
@@ -217,7 +225,7 @@ def _call_of(value: object) -> ToolCall | None:
     arguments = inner.get("arguments", inner.get("parameters", {}))
     if isinstance(arguments, str):
         return _json_call(name, arguments)
-    return _call(name, arguments)
+    return call_of_values(name, arguments)
 
 
 def _json_call(name: object, arguments: str) -> ToolCall | None:
@@ -226,10 +234,10 @@ def _json_call(name: object, arguments: str) -> ToolCall | None:
         value = DECODER.decode(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return None
-    return _call(name, value)
+    return call_of_values(name, value)
 
 
-def _call(name: object, arguments: object) -> ToolCall | None:
+def call_of_values(name: object, arguments: object) -> ToolCall | None:
     """Return a call; None if the name is no text, or the arguments are no JSON object."""
     if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
         return None
@@ -258,7 +266,7 @@ def _trimmed(value: str) -> str:
     return value.removeprefix("\n").removesuffix("\n")
 
 
-def _typed(value: str, schema: Mapping[str, object] | None, key: str) -> object:
+def typed_value(value: str, schema: Mapping[str, object] | None, key: str) -> object:
     """Return a value by the type in the schema: a text, or JSON."""
     properties = (schema or {}).get("properties")
     kind = properties.get(key) if isinstance(properties, Mapping) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import call_bodies
+from . import call_bodies, nested_bodies
 from .call_bodies import Calls, Schemas
 
 
@@ -32,7 +32,7 @@ class CallFormat:
     is_bare
         An answer that is JSON has calls without markers.
     quotes
-        The texts around a value, in which a marker is text.
+        The texts around a value, in which a marker is text; None if values have none.
     """
 
     name: str
@@ -41,7 +41,7 @@ class CallFormat:
     parse: Callable[[str, Schemas], Calls]
     keeps_markers: bool = False
     is_bare: bool = False
-    quotes: tuple[str, str] = ('"', '"')
+    quotes: tuple[str, str] | None = ('"', '"')
 
 
 HARMONY = "gpt-oss"
@@ -63,6 +63,27 @@ FORMATS = (
         ("<｜tool▁calls▁begin｜>",),
         (("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
         call_bodies.parse_deepseek,
+    ),
+    CallFormat(
+        "minimax m3",
+        (nested_bodies.MINIMAX,),
+        ((f"{nested_bodies.MINIMAX}<tool_call>", f"{nested_bodies.MINIMAX}</tool_call>"),),
+        nested_bodies.parse_minimax,
+        quotes=None,
+    ),
+    CallFormat(
+        "gemma 4",
+        ("<|tool_call>call:",),
+        (("<|tool_call>", "<tool_call|>"),),
+        nested_bodies.parse_gemma,
+        quotes=(nested_bodies.GEMMA_QUOTE, nested_bodies.GEMMA_QUOTE),
+    ),
+    CallFormat(
+        "lfm2",
+        ("List of tools: ",),
+        (("<|tool_call_start|>", "<|tool_call_end|>"),),
+        nested_bodies.parse_python_calls,
+        quotes=("'", "'"),
     ),
     CallFormat(
         "glm 4",
@@ -96,6 +117,12 @@ FORMATS = (
         call_bodies.parse_json,
     ),
     CallFormat(
+        "command r+",
+        ("Action:", '"tool_name"', "```json"),
+        (("Action:", ""),),
+        call_bodies.parse_actions,
+    ),
+    CallFormat(
         "granite 3",
         ("<|tool_call|>",),
         (("<|tool_call|>", "<|/tool_call|>"),),
@@ -123,6 +150,8 @@ REASONING = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<|channel>thought", "<channel|>"),
 )
 """Pairs of markers around reasoning."""
 

@@ -63,8 +63,7 @@ class QuoteScanner:
     Parameters
     ----------
     begin, end
-        The texts around a quoted text. With double quotes, a backslash escapes the quote as in
-        JSON.
+        The texts around a quoted text. A backslash escapes a quote of one character, as in JSON.
     """
 
     def __init__(self, begin: str, end: str) -> None:
@@ -79,7 +78,7 @@ class QuoteScanner:
             found = text.find(marker, self._at)
             if found < 0:
                 return self._is_open
-            is_escaped = self._is_open and self._end == '"' and self._is_escaped(text, found)
+            is_escaped = self._is_open and len(self._end) == 1 and self._is_escaped(text, found)
             self._at = found + len(marker)
             if not is_escaped:
                 self._is_open = not self._is_open

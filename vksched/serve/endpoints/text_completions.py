@@ -85,7 +85,7 @@ class _TextAnswer:
         self._service = service
         self._workers = state.answer_workers
         self._streams = streams
-        n = body.n or 1
+        self._n = n = body.n or 1
         self._choices = [
             _Choice(list(job.prompts[index // n]), TextLogprobs(service))
             for index in range(job.choices)
@@ -116,7 +116,7 @@ class _TextAnswer:
         options = self._body.stream_options
         with_usage = bool(options and options.include_usage)
         more: dict[str, Any] = {"usage": None} if with_usage else {}
-        async for index, piece in self._streams.pieces():
+        async for index, piece in self._ordered_pieces():
             self._usage.add(piece)
             if self._body.echo and not self._choices[index].is_echoed:
                 part = await self._workers.call(self._part, index, piece)
@@ -125,6 +125,27 @@ class _TextAnswer:
             yield self._header.body([part], **more)
         if with_usage:
             yield self._header.body([], usage=self._usage.body(self._streams.streams))
+
+    async def _ordered_pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Yield the pieces of all choices. The first choice of a prompt precedes its other ones if
+        they repeat the log-probabilities of the prompt, which it computes.
+        """
+        waits = bool(self._body.echo) and self._body.logprobs is not None
+        begun: set[int] = set()
+        held: dict[int, list[tuple[int, Piece]]] = {}
+        async for index, piece in self._streams.pieces():
+            first = self._first(index)
+            if index == first or first in begun or not waits:
+                begun.add(index)
+                yield index, piece
+                for each in held.pop(index, []):
+                    yield each
+            else:
+                held.setdefault(first, []).append((index, piece))
+
+    def _first(self, index: int) -> int:
+        """Return the index of the first choice with the prompt of a choice."""
+        return index - index % self._n
 
     def _part(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return a piece of a choice, with the prompt before the first one if it is repeated."""
@@ -143,10 +164,10 @@ class _TextAnswer:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _prompt_entries(self, index: int) -> list[TokenLogprobs]:
-        return list(self._streams.streams[index].prompt_logprobs)
+        return list(self._streams.streams[self._first(index)].prompt_logprobs)
 
     def _prompt_text(self, index: int, choice: _Choice) -> str:
-        prompt = self._body.prompts()[index // (self._body.n or 1)]
+        prompt = self._body.prompts()[index // self._n]
         if isinstance(prompt, str):
             return prompt
         return self._service.tokenizer.decode(choice.prompt)
