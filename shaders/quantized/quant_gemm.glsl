@@ -6,31 +6,29 @@ layout(constant_id = 3) const uint TILE_M = 64;
 layout(constant_id = 4) const uint TILE_N = 64;
 layout(constant_id = 5) const uint DOWN = 4;
 layout(constant_id = 6) const uint ACROSS = 4; // a multiple of four
-#define NATIVE_FP16
-#include "load_words.glsl"
-#include "quant_formats.glsl"
-
-layout(set = 0, binding = 0) readonly buffer A { vec4 a[]; };
-layout(set = 0, binding = 1) readonly buffer B { LOAD_OF_B b[]; };
-layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { float result[]; };
-layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } residual_buffer;
-VIEWS(1, b)
+layout(constant_id = 7) const uint WEIGHTS = 1;
+layout(constant_id = 8) const uint GATE = 0;
+layout(constant_id = 9) const uint ROTARY = 0; // 1: pairs are half a head's pairs apart; 2: they are neighbours
+#include "quant_gemm_operands.glsl"
+layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
+layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } residual_buffer;
+#define OF_RESIDUAL 6 // no residual with ROTARY, and the cosines are in place of a bias
+layout(set = 0, binding = OF_RESIDUAL) readonly buffer Sine { float sine[]; };
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
+    uint second_offset;
+    uint third_offset;
     uint bias_offset;
     uint result_offset;
     uint residual_offset;
-    uint m;
-    uint n;
-    uint k;
-    uint b_column; // words of a row of the weight
-    uint has_bias;
+#include "quant_gemm_push.glsl"
+#include "quant_gemm_rotary_push.glsl"
 };
 #include "epilogue.glsl"
-#include "quant_block.glsl"
-#include "quant_half_run.glsl"
+#include "quant_gemm_weights.glsl"
+#include "quant_gemm_results.glsl"
 
 const uint TILE_K = 32u;
 const uint EIGHTS = TILE_K / 8u;
@@ -50,14 +48,27 @@ vec4 sums[DOWN * FOURS];
 #ifdef FP16_SUMS
 f16vec2 fp16_sums[DOWN * ACROSS];
 #endif
-vec4 a_read[A_PASSES * 2u];
+uvec4 a_read[A_PASSES * 2u];
 HalfRun b_read[B_PASSES];
 Head b_heads[B_PASSES];
-uint a_at[A_PASSES]; // vec4s before those that an invocation loads
-uint b_line[B_PASSES]; // the unit where a row of the weight starts
+uint a_at[A_PASSES]; // uvec4s before those that an invocation loads
+uint b_line[B_PASSES]; // the unit where a row of a weight starts
+uint b_weight[B_PASSES];
 uint half_run; // the half that an invocation decodes
 
 uint id_of(uint pass) { return gl_LocalInvocationID.x + pass * SIZE; }
+
+// The column of the place `j` of an invocation, from the first column of the tile on, in the order in which columns are computed. With a GATE
+// places of odd j are of the second weight. Both values of a rotated pair are at places j and j ^ 1, fours of columns as rotary.glsl orders them.
+uint column_of(uint own, uint j) {
+    if (GATE != 0u) return own + j / 2u * COLUMN_STEP;
+    if (ROTARY == 1u) return own / 4u * (4u * ACROSS) + j * 4u + own % 4u;
+    if (ROTARY == 2u) return own * ACROSS + j;
+    return own + j * COLUMN_STEP;
+}
+
+// The row of a weight that has a column.
+uint line_of(uint column) { return ROTARY != 0u ? rotary_column(column / 4u) + column % 4u : column; }
 
 void start(uint row, uint column) {
     [[unroll]] for (uint i = 0u; i < A_PASSES; ++i) {
@@ -66,7 +77,11 @@ void start(uint row, uint column) {
     }
     half_run = id_of(0u) % 2u;
     [[unroll]] for (uint i = 0u; i < B_PASSES; ++i) {
-        b_line[i] = (b_offset + min(column + id_of(i) / 2u % TILE_N, n - 1u) * b_column) / UNIT;
+        const uint place = id_of(i) / 2u % TILE_N;
+        const uint j = place / COLUMN_STEP;
+        b_weight[i] = GATE != 0u ? j % 2u : weight;
+        const uint own = min(column + column_of(place % COLUMN_STEP, j), sizes[b_weight[i]] - 1u);
+        b_line[i] = (start_of(b_weight[i]) + line_of(own) * b_column) / UNIT;
     }
 }
 
@@ -78,6 +93,7 @@ void fetch(uint run, bool new_tile) {
     }
     const uint tile = run / RUNS_OF_TILE, before = units_before(tile);
     [[unroll]] for (uint i = 0u; i < B_PASSES; ++i) {
+        weight = b_weight[i];
         if (new_tile) b_heads[i] = head_of(b_line[i], tile, b_line[i] + before);
         b_read[i] = half_run_of(b_line[i], before, run % RUNS_OF_TILE, half_run);
     }
@@ -86,7 +102,7 @@ void fetch(uint run, bool new_tile) {
 void put(uint run) {
     if (A_IDS >= SIZE || gl_LocalInvocationID.x < A_IDS) {
         [[unroll]] for (uint i = 0u; i < A_PASSES; ++i) {
-            const vec4 x = a_read[2u * i], y = a_read[2u * i + 1u];
+            const vec4 x = uintBitsToFloat(a_read[2u * i]), y = uintBitsToFloat(a_read[2u * i + 1u]);
             a_tile[id_of(i) / EIGHTS * LINE + id_of(i) % EIGHTS] =
                 uvec4(fp16_pair(x.xy), fp16_pair(x.zw), fp16_pair(y.xy), fp16_pair(y.zw));
         }
@@ -147,18 +163,50 @@ void multiply() {
 #endif
 }
 
+// Two results of a GATE, of four sums.
+void store_gated(uint row, uvec4 columns, vec4 values) {
+    const uint start = result_offset + row * strides[0];
+    const uvec2 own = min(columns.xz, uvec2(sizes[0] - 1u));
+    values.xy = vec2(activation(values.x) * values.y, activation(values.z) * values.w);
+    values = epilogue(values, start + own.xyxy);
+    if (columns.x < sizes[0]) result[start + own.x] = values.x;
+    if (columns.z < sizes[0]) result[start + own.y] = values.y;
+}
+
+// Four results that lie by heads.
+void store_of_heads(uint row, uvec4 columns, vec4 values) {
+    const vec4 partners = values.yxwz;
+    [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+        const uint own = line_of(min(columns[c], sizes[weight] - 1u));
+        float value = values[c];
+        if (ROTARY == 1u) value = rotate(vec4(value), vec4(partners[c]), row, own).x;
+        else value = rotate(values, vec4(0.0), row, own - c)[c];
+        const uint place = result_offset + begins[weight] + own / head_size * head_step + row * head_size + own % head_size;
+        if (columns[c] < sizes[weight]) result[place] = value;
+    }
+}
+
 // Stores four results of a row.
 void store(uint row, uvec4 columns, vec4 values) {
     if (row >= m) return;
-    const uvec4 own = min(columns, uvec4(n - 1u));
+    if (GATE != 0u) {
+        store_gated(row, columns, values);
+        return;
+    }
+    if (ROTARY != 0u) {
+        store_of_heads(row, columns, values);
+        return;
+    }
+    const uint size = sizes[weight];
+    const uvec4 own = min(columns, uvec4(size - 1u));
     if (has_bias != 0u) {
         const uvec4 at = bias_offset + own;
         values += vec4(bias[at.x], bias[at.y], bias[at.z], bias[at.w]);
     }
-    const uvec4 to = result_offset + row * n + own;
+    const uvec4 to = result_offset + begins[weight] + row * strides[weight] + own;
     values = epilogue(values, to);
     [[unroll]] for (uint c = 0u; c < 4u; ++c) {
-        if (columns[c] < n) result[to[c]] = values[c];
+        if (columns[c] < size) result[to[c]] = values[c];
     }
 }
 
@@ -182,12 +230,13 @@ void compute_tile(uint row, uint column) {
         [[unroll]] for (uint i = 0u; i < DOWN * FOURS; ++i) {
             if (i == part) values = sums[i];
         }
-        const uvec4 columns = column + own.y + (part % FOURS * 4u + uvec4(0u, 1u, 2u, 3u)) * COLUMN_STEP;
+        uvec4 columns;
+        [[unroll]] for (uint c = 0u; c < 4u; ++c) columns[c] = column + column_of(own.y, part % FOURS * 4u + c);
         store(row + own.x + part / FOURS * ROW_STEP, columns, values);
     }
 }
 
 void main() {
-    const uint column = gl_WorkGroupID.y * TILE_N;
+    const uint column = find_weight(gl_WorkGroupID.y);
     for (uint row = gl_WorkGroupID.x * TILE_M; row < m; row += gl_NumWorkGroups.x * TILE_M) compute_tile(row, column);
 }

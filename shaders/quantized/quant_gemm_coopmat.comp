@@ -12,7 +12,8 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
-#include "quant_gemm_coopmat_operands.glsl"
+#include "quant_gemm_coopmat_constants.glsl"
+#include "quant_gemm_operands.glsl"
 layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 5) writeonly buffer Result { uint result[]; };
 layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } residual_buffer;
@@ -26,20 +27,13 @@ layout(push_constant) uniform Push {
     uint bias_offset;
     uint result_offset;
     uint residual_offset;
-#include "quant_gemm_coopmat_push.glsl"
-    uint rotations[3]; // columns of each weight with rotary embedding
-    uint head_size;
-    uint head_step; // from a head of results to the next
-    uint rotary_pairs;
+#include "quant_gemm_push.glsl"
+    uint split_runs; // of a group: all, or those of a part of k
+#include "quant_gemm_rotary_push.glsl"
 };
 #include "quant_gemm_coopmat.glsl"
 
-#define rotated rotations[weight]
-#define INTERLEAVED (ROTARY - 1u)
-#define cosine bias
-#define cosine_offset bias_offset
-#define sine_offset residual_offset
-#include "rotary.glsl"
+#include "quant_gemm_results.glsl"
 
 uint line_of(uint column) { return ROTARY != 0u ? rotary_column(column / 4u) + column % 4u : column; }
 
@@ -83,8 +77,6 @@ void store4(uint which, uint row, uint column, vec4 values) {
 }
 
 shared float done_second[GATE != 0u ? SUBGROUPS * MATRIX_M * MATRIX_N : 1u];
-
-float activation(float x) { return GATE == SILU ? x * sigmoid(x) : GATE == GELU ? gelu_erf(x) : gelu_tanh(x); }
 
 // As store_sums, of the sums of both weights.
 void store_gated(uint row, uint column) {

@@ -5,34 +5,10 @@
 #include "coopmat.glsl"
 #include "epilogue.glsl"
 
-uint weight; // the one that is read
-
-LOAD_OF_B unit_of_b(uint unit) {
-    if (WEIGHTS > 1u && weight == 1u) return second[unit];
-    if (WEIGHTS > 2u && weight == 2u) return third[unit];
-    return b[unit];
-}
-#ifdef HAS_PAIRS
-PAIR pair_of_b(uint pair) {
-    if (WEIGHTS > 1u && weight == 1u) return second_pairs[pair];
-    if (WEIGHTS > 2u && weight == 2u) return third_pairs[pair];
-    return b_pairs[pair];
-}
-#endif
-uint word_of_b(uint at) {
-    if (WEIGHTS > 1u && weight == 1u) return second_words[at];
-    if (WEIGHTS > 2u && weight == 2u) return third_words[at];
-    return b_words[at];
-}
-#define UNIT_OF_B(unit) unit_of_b(unit)
-#define PAIR_OF_B(pair) pair_of_b(pair)
-#define WORD_OF_B(at) word_of_b(at)
-#include "quant_block.glsl"
-#include "quant_half_run.glsl"
+#include "quant_gemm_weights.glsl"
 
 const uint RUNS_OF_TILE = 8u;
 const uint FP16_RUNS = 4u; // of FP16_SUMS
-const uint PARTS_OF_TILE = GATE != 0u ? 2u : 1u; // weights whose columns a tile has
 const uint A_IDS = TILE_M * EIGHTS;
 const uint B_IDS = TILE_N * 2u;
 const uint A_PASSES = A_IDS > SIZE ? A_IDS / SIZE : 1u;
@@ -56,8 +32,6 @@ uint row_of(uint column) {
     if (GATE == 0u) return column;
     return column / OWN_N * (OWN_N / 2u) + column % (OWN_N / 2u);
 }
-
-uint start_of(uint which) { return which == 0u ? b_offset : which == 1u ? second_offset : third_offset; }
 
 // The row of a weight with the column that is computed `column`-th.
 uint line_of(uint column);
@@ -137,17 +111,6 @@ void compute_tile(uint row, uint column) {
 }
 
 void main() {
-    uint column = gl_WorkGroupID.y * (TILE_N / PARTS_OF_TILE);
-    weight = 0u;
-    if (GATE == 0u) {
-        // the tiles of a weight are behind those of the weight before
-        [[unroll]] for (uint i = 0u; i + 1u < WEIGHTS; ++i) {
-            const uint tiles = (sizes[i] + TILE_N - 1u) / TILE_N * TILE_N;
-            if (weight == i && column >= tiles) {
-                column -= tiles;
-                weight = i + 1u;
-            }
-        }
-    }
+    const uint column = find_weight(gl_WorkGroupID.y);
     for (uint row = gl_WorkGroupID.x * TILE_M; row < m; row += gl_NumWorkGroups.x * TILE_M) compute_tile(row, column);
 }

@@ -11,7 +11,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #pragma use_vulkan_memory_model
-#include "quant_gemm_coopmat_operands.glsl"
+#include "quant_gemm_coopmat_constants.glsl"
+#include "quant_gemm_operands.glsl"
 layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 5) devicecoherent buffer Partial { vec4 partial[]; };
 layout(set = 0, binding = 6) devicecoherent buffer Counters { uint counters[]; };
@@ -27,7 +28,8 @@ layout(push_constant) uniform Push {
     uint counters_offset;
     uint result_offset;
     uint residual_offset;
-#include "quant_gemm_coopmat_push.glsl"
+#include "quant_gemm_push.glsl"
+    uint split_runs; // of a group: all, or those of a part of k
 };
 #include "quant_gemm_coopmat.glsl"
 

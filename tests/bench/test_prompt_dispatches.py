@@ -1,9 +1,10 @@
-"""The dispatches and barriers of a prompt on a described GPU with cooperative matrices."""
+"""The dispatches and barriers of a prompt on described GPUs, with and without matrix units."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from benchmark_folders import add_benchmarks
@@ -27,17 +28,22 @@ def dispatches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return dispatches
 
 
+@pytest.mark.parametrize(
+    ("units", "kernel"),
+    [(UNITS, "quant_gemm_coopmat_q4_k"), ({}, "quant_gemm_q4_k")],
+    ids=["cooperative matrices", "without"],
+)
 def test_weights_of_a_prompt_are_never_stored_as_floats(
-    dispatches: ModuleType, tmp_path: Path
+    units: dict[str, Any], kernel: str, dispatches: ModuleType, tmp_path: Path
 ) -> None:
     shape = dispatches.SHAPES["1.1B"]
     dispatches.write_outline(tmp_path / "m.gguf", shape)
     model = load_gguf(tmp_path / "m.gguf").meta()
-    spec = dispatches.described("rx7900xtx", **UNITS)
+    spec = dispatches.described("rx7900xtx", **units)
     plan, kernels = dispatches.count(model, spec, 512, "mixed", "f16")
     assert kernels.total() <= DISPATCHES, kernels
     assert plan.barriers + plan.inner_barriers <= BARRIERS
     # q, k and v; output; gate and up; down: the last layer's last token has other kernels
-    assert kernels["quant_gemm_coopmat_q4_k"] == 4 * shape.layers - 3
+    assert kernels[kernel] == 4 * shape.layers - 3
     assert kernels["dequantize_weights_q4_k"] == 1, "the rows of the embedding"
     assert not any(name.startswith(("matmul_", "binary_mul")) for name in kernels)

@@ -17,11 +17,14 @@ from vksched.ir.op import OUTPUT, Call, Dispatch, get_op
 from vksched.ops.elementwise.epilogue import epilogue_attrs
 from vksched.ops.lowering.lower import lower, variants_of
 from vksched.ops.quantized.gguf_formats import FORMATS, format_of, unpacked
+from vksched.ops.quantized.merged_linear import GATES
 from vksched.ops.quantized.quant_gemm_tiled import PREFIX, TiledQuantGemm, tiled_quant_gemms
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.precision import with_precision
+from vksched.testing.op_cases.linalg.merged_linear import merged
+from vksched.testing.op_cases.linalg.merged_linear_rope import by_heads
 from vksched.testing.op_cases.linalg.quantized_linear import linear
 from vksched.testing.op_cases.op_sample import OpSample, floats
 from vksched.topology.limits import Limits
@@ -39,6 +42,10 @@ TALL, LARGE, SMALL = (f"{PREFIX} {tile}" for tile in ("256x64", "128x64", "64x64
 FP16_SUMS = [f"{PREFIX} {tile} fp16acc" for tile in ("128x64", "64x64")]
 
 DOTS = [f"{tile} dot" for tile in (TALL, LARGE, SMALL)]
+
+
+def stacked(case: OpSample) -> OpSample:
+    return replace(case, attrs={**case.attrs, "stacked": True}, name=f"{case.name} stacked")
 
 
 def call_of(m: int, n: int, k: int = 2048, limits: Limits = CARD, word: str = "mixed") -> Call:
@@ -63,7 +70,7 @@ def by(call: Call, variant: str) -> tuple[Dispatch, ...]:
         ({"shared_bytes": 16384}, [LARGE, SMALL, *FP16_SUMS]),
         ({"max_invocations": 128}, [LARGE, SMALL]),
         ({"registers": 128}, [SMALL, FP16_SUMS[1]]),
-        ({"storage_buffers": 4}, []),
+        ({"storage_buffers": 6}, []),
         ({"float16": False}, []),
         ({"software": True}, []),
     ],
@@ -92,7 +99,7 @@ def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
     call = call_of(512, 2048)
     (dispatch,) = by(call, TALL)
     assert dispatch.shader == "quant_gemm_q4_k" and dispatch.groups == (2, 32, 1)
-    assert dispatch.operands == (0, 1, 2, OUTPUT)
+    assert dispatch.operands == (0, 1, 1, 1, 2, OUTPUT)
     assert not lower(LINEAR, replace(call, variant=TALL)).scratch
     weight_bytes = 4 * call.inputs[1].size
     assert weight_bytes * dispatch.groups[0] / (2048 * 2048) <= 1.2
@@ -100,11 +107,31 @@ def test_one_dispatch_reads_the_weight_once_per_tile_of_rows() -> None:
     assert len(parts) > 1
     row = 0
     for part in parts:
-        assert part.shifts == (row * 2048, 0, 0, row * 2048) and not part.barrier
+        assert part.shifts == (row * 2048, 0, 0, 0, 0, row * 2048) and not part.barrier
         count = dict(part.push)["m"]
         assert isinstance(count, int)
         row += count
     assert row == 40000
+
+
+def test_merged_weights_are_multiplied_in_one_dispatch() -> None:
+    case = with_precision(merged("q4_K", (100,), 512, (208, 48, 48), False), "mixed")
+    call = case.call(CARD)
+    assert variants_of(case.declaration, call)[0] == SMALL
+    (dispatch,) = lower(case.declaration, replace(call, variant=SMALL)).dispatches
+    assert dispatch.groups == (2, 4 + 1 + 1, 1) and dispatch.operands == (0, 1, 2, 3, 0, OUTPUT)
+    assert dict(dispatch.push)["begins"] == (0, 208, 256)
+    gated = with_precision(merged("q4_K", (100,), 512, (208, 208), False, "silu"), "mixed")
+    assert variants_of(gated.declaration, gated.call(CARD))[0] == SMALL
+    (dispatch,) = lower(gated.declaration, replace(gated.call(CARD), variant=SMALL)).dispatches
+    assert dispatch.groups == (2, 7, 1), "tiles of 32 columns of each weight"
+    heads = with_precision(by_heads("q4_K", (128, 64, 64), 3, 64, 32, False, 100), "mixed")
+    assert variants_of(heads.declaration, heads.call(CARD))[0] == SMALL
+    (dispatch,) = lower(heads.declaration, replace(heads.call(CARD), variant=SMALL)).dispatches
+    assert dispatch.operands == (0, 1, 2, 3, 4, OUTPUT, 5)
+    assert dict(dispatch.push)["rotations"] == (128, 64, 0)
+    few = with_precision(by_heads("q4_K", (128, 64, 64), 3, 64, 32, False, 32), "mixed")
+    assert not any(variants_of(few.declaration, few.call(CARD)))
 
 
 @pytest.fixture(params=vulkan_names() or [None], scope="module")
@@ -159,6 +186,34 @@ CASES = [
 def test_results_are_those_of_numpy(case: OpSample, variant: str, runner: Runner) -> None:
     case = with_precision(case, "mixed")
     check(case, run(runner, case, variant), case.expected(), variant)
+
+
+MERGED_CASES = [
+    *(merged("q4_K", (40,), 512, sizes, False) for sizes in ((48, 64, 80), (80, 48), (48,))),
+    stacked(merged("q6_K", (2, 20), 512, (48, 64, 48), False)),
+    *(merged("q4_K", (40,), 512, (48, 48), False, gate) for gate in GATES if gate),
+    merged("q5_0", (2, 35), 96, (80, 80), False, "silu"),
+    *(by_heads("q4_K", (128, 64, 64), 6, 32, 32, way, k=512) for way in (True, False)),
+    *(by_heads("q8_0", (256, 128), 3, 128, 128, way, 70, 64) for way in (True, False)),
+    by_heads("q6_K", (96, 48), 4, 24, 10, True, 33),
+    by_heads("q8_0", (160, 80, 80), 3, 80, 48, False, 70, 64),
+]
+
+
+@pytest.mark.parametrize("case", MERGED_CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("variant", [SMALL, LARGE, FP16_SUMS[1]])
+def test_merged_results_are_those_of_numpy(case: OpSample, variant: str, runner: Runner) -> None:
+    case = with_precision(case, "mixed")
+    check(case, run(runner, case, variant), case.expected(), variant)
+
+
+def test_a_gate_has_an_epilogue(runner: Runner) -> None:
+    case = merged("q4_K", (40,), 512, (48, 48), False, "silu")
+    steps = ("add", (0, 1), ()), ("relu", (2,), ())
+    attrs = dict(case.attrs) | epilogue_attrs(2, steps, ())
+    case = OpSample("merged_linear", (*case.inputs, floats(40, 48, seed=5)), attrs, "then")
+    case = with_precision(case, "mixed")
+    check(case, run(runner, case, SMALL), case.expected(), SMALL)
 
 
 @pytest.mark.parametrize("variant", [TALL, LARGE])

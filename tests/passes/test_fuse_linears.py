@@ -119,18 +119,23 @@ def rows_of(m: int, *sizes: int, word: str = "mixed", limits: Limits) -> Graph:
     return optimize(graph, RewriteConstraints(limits=limits))
 
 
-def test_products_of_many_rows_are_one_by_cooperative_matrices() -> None:
-    graph = rows_of(100, 128, 64, 64, limits=COOPMAT_GPU)
+@pytest.mark.parametrize("change", [{}, {"coopmat_checked": False}, {"matrices": ()}])
+def test_products_of_many_rows_are_one_in_tiles(change: dict[str, Any]) -> None:
+    """With and without cooperative matrices."""
+    graph = rows_of(100, 128, 64, 64, limits=replace(COOPMAT_GPU, **change))
     ops = [node.op for node in graph.ops if node.id not in graph.views]
     assert ops == ["rms_norm", "merged_linear", "exp", "exp", "exp"], "no slice is a copy"
     (built,) = (node for node in graph.nodes if node.op == "merged_linear")
     assert built.type.shape == (100 * 256,) and built.attrs["stacked"]
     assert built.attrs["precision"] == "mixed" and not built.attrs["normed"]
+
+
+def test_other_products_of_many_rows_are_apart() -> None:
     for change in (
         {"word": "float32"},
-        {"limits": replace(COOPMAT_GPU, coopmat_checked=False)},
-        {"limits": replace(COOPMAT_GPU, matrices=())},
+        {"limits": replace(COOPMAT_GPU, float16=False)},
         {"m": 16},  # most of a tile would be padding
+        {"m": 32, "limits": replace(COOPMAT_GPU, matrices=())},
     ):
         arguments: dict[str, Any] = {"m": 100, "limits": COOPMAT_GPU} | change
         m = arguments.pop("m")

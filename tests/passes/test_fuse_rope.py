@@ -135,8 +135,9 @@ def test_others_keep_their_transposes(outputs: dict[str, vs.Tensor]) -> None:
     assert "merged_linear_rope" not in ops and "transpose" in ops
 
 
-def test_devices_without_cooperative_matrices_keep_theirs() -> None:
-    for limits in (replace(GPU, matrices=()), replace(GPU, software=True)):
+def test_devices_without_float16_keep_theirs() -> None:
+    assert "merged_linear_rope" in ops_of(graph_of(prompt(), replace(GPU, matrices=())))
+    for limits in (replace(GPU, float16=False), replace(GPU, software=True)):
         assert "merged_linear_rope" not in ops_of(graph_of(prompt(), limits))
 
 

@@ -14,7 +14,7 @@ takes longer than the arithmetic. A matmul of few rows can recompute the norm be
 workgroup. So GPUs merge matmuls of up to eight rows with quantized weights, all numbers of rows
 alike, so that a sequence has the same results in each batch (gemv_rows.py). A norm with other
 readers is not merged. Matmuls of many rows are merged, without their norm, if the static choice
-multiplies them with cooperative matrices (quant_gemm.py). Complexity: O(nodes). Examples:
+multiplies them in tiles (quant_gemm_dispatches.py). Complexity: O(nodes). Examples:
 tests/passes/test_fuse_linears.py.
 """
 
@@ -47,6 +47,7 @@ from ..ops.quantized.merged_linear_rope import NAME as ROPE_NAME
 from ..ops.quantized.merged_linear_rope import ROPE_BUFFERS, ROTARY, has_rope_kernel
 from ..ops.quantized.q8_activations import quantizes_x
 from ..ops.quantized.quant_gemm import quant_gemm_tiles
+from ..ops.quantized.quant_gemm_dispatches import tile_of
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
 from ..topology.tuned_variants import TunedVariants
@@ -87,10 +88,16 @@ def is_by_coopmats(node: Node, types: tuple[TensorType, ...], limits: Limits | N
     """
     if limits is None or not limits.coopmat_checked:
         return False
-    # measured variants come and go, the graph stays
-    static = replace(limits, tuned=TunedVariants())
-    names = variants_of(node.declaration, Call(types, node.type, node.attrs, static))
-    return without_split(names[0]) in quant_gemm_tiles(static)
+    call = _static_choice(node, types, limits)
+    return without_split(call.variant) in quant_gemm_tiles(call.limits)
+
+
+def _static_choice(node: Node, types: tuple[TensorType, ...], limits: Limits) -> Call:
+    """Return the call of a node by the static choice: measured variants come and go, the graph
+    stays.
+    """
+    call = Call(types, node.type, node.attrs, replace(limits, tuned=TunedVariants()))
+    return replace(call, variant=variants_of(node.declaration, call)[0])
 
 
 @dataclass(eq=False)
@@ -304,7 +311,7 @@ class _Finder:
             and self._multiplies_as_asked(node)
             and node.name not in self._constraints.observed
             and not is_on_cpu(node, self._constraints)
-            and (_rows(node) <= MAX_GEMV_ROWS or self._is_by_coopmats(node))
+            and (_rows(node) <= MAX_GEMV_ROWS or self._is_by_tiles(node))
         )
 
     def _multiplies_as_asked(self, node: Node) -> bool:
@@ -314,10 +321,13 @@ class _Finder:
             return True
         return limits is not None and has_int8_kernel(limits, node.attrs.as_str("format"), k)
 
-    def _is_by_coopmats(self, node: Node) -> bool:
-        """Return True if cooperative matrices multiply a matmul of many rows on all devices."""
+    def _is_by_tiles(self, node: Node) -> bool:
+        """Return True if a kernel of merged weights multiplies a matmul of many rows on all
+        devices.
+        """
+        limits = self._constraints.limits
         types = tuple(self._nodes[i].type for i in node.inputs)
-        return is_by_coopmats(node, types, self._constraints.limits)
+        return limits is not None and tile_of(_static_choice(node, types, limits)) is not None
 
     def _norm(self, product: Node) -> Node | None:
         """Return the norm that a matmul reads if all readers can recompute it; else None."""

@@ -10,7 +10,7 @@ The transposes make matrices (rows, head_size) of heads. The product rotates and
 in this order, so that three transposes and two rotary embeddings, and two barriers, are saved in
 each layer. If the last of them are cast, as k and v for a KV cache of float16, one cast does for
 all. Rows of one token each have no transposes; fuse_linears.py lets their products rotate. Up to
-eight rows of a prompt keep theirs: cooperative matrices do not multiply them. Complexity: O(nodes).
+eight rows of a prompt keep theirs: GEMV kernels multiply them. Complexity: O(nodes).
 Examples: tests/passes/test_fuse_rope.py.
 """
 

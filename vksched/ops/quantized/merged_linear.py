@@ -12,7 +12,7 @@ does this once, in shared memory, for all of its columns, and multiplies by inte
 mixed it converts them to float16 (gemv_mixed.py).
 
 A workgroup multiplies up to eight rows, whose results do not depend on their number (gemv_rows.py).
-Many rows are multiplied with cooperative matrices (quant_gemm.py). With `stacked`, the products are
+Many rows are multiplied in tiles (quant_gemm_dispatches.py). With `stacked`, the products are
 contiguous matrices, one after another, so that a slice of the result is a product without a copy.
 The pass vksched/passes/fuse_linears.py creates this op; it is not part of the public API. Examples:
 tests/passes/test_fuse_linears.py.
@@ -41,6 +41,7 @@ from ..linalg.matmul_kernels import MAX_GEMV_ROWS
 from ..lowering.fp16_result import stores_fp16, with_fp16_result
 from ..lowering.strides import LOOP_STEPS
 from . import gemv_mixed
+from . import quant_gemm_tiled as tiled
 from .gemv_rows import (
     GEMV_LOCAL,
     UNPACK_FLOPS,
@@ -54,13 +55,12 @@ from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
 from .quant_gemm import (
     QUANT_GEMM_SHADERS,
-    quant_gemm,
     quant_gemm_counters,
     quant_gemm_scratch,
     quant_gemm_takes_fp16,
-    quant_gemm_tile,
     with_quant_gemm,
 )
+from .quant_gemm_dispatches import quant_gemm, tile_of
 from .quant_layout import RUN, check_words
 from .quantized_linear import NATIVE_PIECE, row_products
 from .rotated_columns import Rope
@@ -254,8 +254,9 @@ def _variants(call: Call) -> tuple[str, ...]:
         return few_rows_variants(NAME, call, product, _variants)
     if call.attrs.as_bool("normed"):
         return (GEMV,)
-    plain = () if is_stacked(call.attrs) else (GEMV,)
-    return with_quant_gemm(call, plain, _sizes(call), bool(product.gate))
+    sizes, is_gated = _sizes(call), bool(product.gate)
+    plain = (*tiled.variants(call, sizes, is_gated), *(() if is_stacked(call.attrs) else (GEMV,)))
+    return with_quant_gemm(call, plain, sizes, is_gated)
 
 
 def _sizes(call: Call) -> tuple[int, ...]:
@@ -267,10 +268,10 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     product = _product(call)
     if call.variant in gemv_mixed.VARIANTS:
         return (gemv_mixed.dispatch(call, product),)
-    if quant_gemm_tile(call):
+    if tile_of(call):
         return quant_gemm(call, product.weights, gate=product.gate, stacked=product.stacked)
     if product.stacked and rows_of(call) > MAX_GEMV_ROWS:
-        raise UnsupportedOp("stacked products need cooperative matrices of float16")
+        raise UnsupportedOp("stacked products of many rows need float16")
     return lower_merged(call, product)
 
 
@@ -344,6 +345,7 @@ register(
                         *merged_shaders("quant_gemv_merged"),
                         *gemv_mixed.SHADERS,
                         *QUANT_GEMM_SHADERS,
+                        *tiled.TILED_SHADERS,
                     ),
                     _lower,
                     lambda call: quant_gemm_scratch(call, _sizes(call)),

@@ -8,7 +8,7 @@ has no dispatch and no barrier for the rotary embedding. Each workgroup computes
 pairs of its columns. The pass vksched/passes/fuse_linears.py creates this op for few rows, of one
 token each.
 
-With `by_heads`, for devices with cooperative matrices (quant_gemm.py), the result is the matrices
+With `by_heads`, for products of many rows (quant_gemm_dispatches.py), the result is the matrices
 (rows, head_size) of all heads, one after another, as attention reads them: a prompt then has no
 transposes either. The pass vksched/passes/fuse_rope.py creates it for many rows. This op is not
 part of the public API. Examples: tests/passes/test_fuse_linears.py, tests/passes/test_fuse_rope.py.
@@ -32,6 +32,7 @@ from ...ir.precision import PRECISION, PRECISIONS
 from ...ir.vjp import no_gradient
 from ..linalg.matmul_kernels import MAX_GEMV_ROWS
 from . import gemv_mixed
+from . import quant_gemm_tiled as tiled
 from .gguf_formats import FORMAT
 from .merged_linear import (
     MAX_WEIGHTS,
@@ -48,11 +49,10 @@ from .merged_linear import (
 from .merged_linear import NAME as MERGED
 from .quant_gemm import (
     QUANT_GEMM_SHADERS,
-    quant_gemm,
     quant_gemm_takes_fp16,
-    quant_gemm_tile,
     with_quant_gemm,
 )
+from .quant_gemm_dispatches import quant_gemm, tile_of
 from .rotated_columns import Rope
 
 NAME, ROTARY = "merged_linear_rope", "rotary_embedding"
@@ -180,7 +180,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     if not _is_by_heads(call.attrs):
         return few_rows_variants(NAME, call, product, _variants)
     sizes = tuple(call.inputs[i].shape[0] for i in product.weights)
-    return with_quant_gemm(call, (), sizes, splits=False)
+    return with_quant_gemm(call, tiled.variants(call, sizes), sizes, splits=False)
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -188,8 +188,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
     if _is_by_heads(call.attrs):
-        if not quant_gemm_tile(call):
-            raise UnsupportedOp("heads as matrices need cooperative matrices of float16")
+        if not tile_of(call):
+            raise UnsupportedOp("heads as matrices need float16")
         return quant_gemm(call, product.weights, stacked=True, rope=product.rope)
     if call.variant in gemv_mixed.VARIANTS:
         return (gemv_mixed.dispatch(call, product),)
@@ -206,6 +206,7 @@ register(
                 *merged_shaders("quant_gemv_merged_rope"),
                 *gemv_mixed.ROPE_SHADERS,
                 *QUANT_GEMM_SHADERS,
+                *tiled.TILED_SHADERS,
             ),
             _lower,
             variants=_variants,

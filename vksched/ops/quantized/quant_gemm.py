@@ -24,10 +24,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 
-from ...common.dtypes import FLOAT16
-from ...ir.op import COUNTERS, OUTPUT, SCRATCH, Call, Dispatch, fp16_operands
+from ...ir.op import OUTPUT, Call, fp16_operands
 from ...ir.precision import allows_half
 from ...topology.limits import Limits
 from ..linalg.coopmat import (
@@ -41,13 +39,11 @@ from ..linalg.coopmat import (
     shapes_of,
 )
 from ..linalg.split_k import MIN_GAIN, PARTS, parts_of, split_name, without_split
-from ..lowering.strides import DISPATCH_FLOPS
-from .gguf_formats import FORMATS, format_of
+from .gemv_rows import rows_of
+from .gguf_formats import FORMATS
+from .quant_gemm_tile import groups_of
 from .quant_layout import RUN
-from .rotated_columns import Rope
 
-MAX_WEIGHTS = 3
-"""Maximum weights of one dispatch."""
 BUFFERS, SPLIT_BUFFERS = 7, 9
 """Buffers of the kernel: x, the weights, a bias, the result and a residual; and with parts of k
 their sums and counters.
@@ -217,7 +213,7 @@ def quant_gemm_scratch(call: Call, sizes: tuple[int, ...]) -> tuple[int, ...]:
 def quant_gemm_counters(call: Call, sizes: tuple[int, ...]) -> int:
     """Return the number of counters of a variant that splits k: one for each tile."""
     tile, parts = quant_gemm_tile(call), parts_of(call.variant)
-    return _groups(tile, _rows(call), sizes, False) if tile and parts > 1 else 0
+    return groups_of(tile, rows_of(call), sizes, False) if tile and parts > 1 else 0
 
 
 def quant_gemm_takes_fp16(call: Call) -> tuple[int, ...]:
@@ -246,14 +242,14 @@ def with_quant_gemm(
     splits
         If true, k may be split.
     """
-    limits, rows, tiles = call.limits, _rows(call), quant_gemm_tiles(call.limits)
+    limits, rows, tiles = call.limits, rows_of(call), quant_gemm_tiles(call.limits)
     names = _by_estimate(call, sizes, gated, splits)
 
     def is_guessed(name: str) -> bool:
         if parts_of(name) > 1 and not limits.memory_model_checked:
             return False
         tile = tiles[without_split(name)]
-        whole = _groups(tile, rows, sizes, gated) * tile.rows * tile.columns
+        whole = groups_of(tile, rows, sizes, gated) * tile.rows * tile.columns
         checked = (tile.shape, tile.subgroup) == guessed_shape(limits)
         return checked and not tile.fp16_sums and coopmat_pays(limits, rows * sum(sizes), whole)
 
@@ -264,14 +260,14 @@ def _by_estimate(
     call: Call, sizes: tuple[int, ...], gated: bool, may_split: bool
 ) -> tuple[str, ...]:
     """Return the variants for a call by their estimated times."""
-    rows, runs = _rows(call), call.inputs[0].shape[-1] // RUN
+    rows, runs = rows_of(call), call.inputs[0].shape[-1] // RUN
     may_round = call.limits.float16 and allows_half(call.attrs)
     if not may_round or min(rows, *sizes) < MIN_SIDE:
         return ()
     tiles = quant_gemm_tiles(call.limits)
 
     def time(tile: QuantGemmTile, parts: int) -> float:
-        waves = -(-parts * _groups(tile, rows, sizes, gated) // _cores(call.limits))
+        waves = -(-parts * groups_of(tile, rows, sizes, gated) // _cores(call.limits))
         share = _SHARE_OF_PEAK.get((tile.rows, tile.columns), 1.0)
         steps = waves * (runs / parts + _FIXED_RUNS)
         if parts > 1:
@@ -294,7 +290,7 @@ def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
     runs, limits = call.inputs[0].shape[-1] // RUN, call.limits
     if not limits.memory_model or limits.storage_buffers < SPLIT_BUFFERS:
         return ""
-    groups = _groups(tile, _rows(call), sizes, False)
+    groups = groups_of(tile, rows_of(call), sizes, False)
     most = limits.max_buffer_bytes // 4 // max(1, _tile_words(call, tile, sizes))
     fitting = [parts for parts in PARTS if groups * parts <= limits.cores and parts <= most]
     if not fitting or MIN_GAIN * (runs / fitting[-1] + _REDUCE_RUNS) > runs:
@@ -302,127 +298,13 @@ def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
     return split_name(tile.name, fitting[-1])
 
 
-def _rows(call: Call) -> int:
-    return math.prod(call.inputs[0].shape[:-1])
-
-
 def _cores(limits: Limits) -> int:
     return limits.cores or _USUAL_CORES
 
 
-def _column_tiles(tile: QuantGemmTile, sizes: tuple[int, ...], gated: bool) -> int:
-    """Return the tiles along columns: each is of one weight, or of both with a gate."""
-    if gated:
-        return -(-2 * sizes[0] // tile.columns)
-    return sum(-(-size // tile.columns) for size in sizes)
-
-
-def _groups(tile: QuantGemmTile, rows: int, sizes: tuple[int, ...], gated: bool) -> int:
-    return -(-rows // tile.rows) * _column_tiles(tile, sizes, gated)
-
-
 def _tile_words(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> int:
     """Return the words of the sums of all tiles."""
-    return _groups(tile, _rows(call), sizes, False) * tile.rows * tile.columns
-
-
-def quant_gemm(
-    call: Call,
-    weights: tuple[int, ...],
-    bias: int | None = None,
-    gate: int = 0,
-    stacked: bool = False,
-    rope: Rope | None = None,
-) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a product of x, operand 0, by quantized weights, for a call with one
-    of these variants.
-
-    Parameters
-    ----------
-    weights
-        Operands. Each row of the result has their results, one after another.
-    bias
-        Operand with a value for each column of the result.
-    gate
-        Number of the activation in the shader; 0: none. With a gate there are two weights.
-    stacked
-        If true, the results of the weights are matrices of their own, one after another.
-    rope
-        Rotary embedding of stacked results, each head of which is a matrix of its own.
-    """
-    limits, m, k = call.limits, _rows(call), call.inputs[0].shape[-1]
-    tile = quant_gemm_tiles(limits)[without_split(call.variant)]
-    kind = format_of(call.attrs["format"])
-    sizes = tuple(call.inputs[i].shape[0] for i in weights)
-    missing = MAX_WEIGHTS - len(weights)
-    operands = (0, *weights, *weights[-1:] * missing, 0 if bias is None else bias, OUTPUT)
-    parts, runs = parts_of(call.variant), k // RUN
-    split_runs = -(-runs // parts)
-    parts = -(-runs // split_runs)
-    if parts > 1:
-        operands = (*operands[:-1], SCRATCH, COUNTERS, OUTPUT)
-    if rope:
-        cos, sin = rope.tables
-        operands = (*operands[:4], cos, OUTPUT, sin)
-    is_fp16 = call.inputs[0].dtype == FLOAT16, call.output.dtype == FLOAT16
-    constants = (
-        *(*tile.constants, ("WEIGHTS", len(weights)), ("GATE", gate)),
-        *(("FP16_X", int(is_fp16[0])), ("FP16_RESULT", int(is_fp16[1]))),
-        *((("ROTARY", 1 + rope.interleaved),) if rope else ()),
-    )
-    x_per_word, results_per_word = (1 + each for each in is_fp16)
-    columns = sizes[0] if gate else sum(sizes)
-    rows = m  # splits are for few tiles
-    if parts == 1:
-        rows = max(1, int(DISPATCH_FLOPS / (2.0 * sum(sizes) * k) / tile.rows)) * tile.rows
-    across = _column_tiles(tile, sizes, gate > 0)
-
-    def tiles_of(row: int, count: int) -> Dispatch:
-        before = [sum(sizes[:i]) for i in range(len(sizes))]
-        widths = [rope.head_size] * len(sizes) if rope else sizes
-        begins = [m * b + row * n for b, n in zip(before, widths, strict=True)]
-        push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
-            *(("m", count), ("k", k), ("sizes", (*sizes, *(0,) * missing))),
-            ("begins", (*(begins if stacked else before), *(0,) * missing)),
-            ("strides", (*(sizes if stacked else [columns] * len(sizes)), *(0,) * missing)),
-            *(("b_column", kind.row_words(k)), ("has_bias", int(bias is not None))),
-            ("split_runs", split_runs),
-            *(() if parts > 1 else _rope_push(rope, m, (*sizes, *(0,) * missing))),
-        )
-        tables = row * rope.pairs if rope else 0
-        return Dispatch(
-            tile.shader(kind.name, parts > 1),
-            operands,
-            (min(-(-count // tile.rows), limits.max_groups[0]), across, parts),
-            push,
-            constants,
-            shifts=(
-                *(row * k // x_per_word, 0, 0, 0, tables),
-                *((0, 0) if parts > 1 else ()),
-                0 if stacked else row * columns // results_per_word,
-                *((tables,) if rope else ()),
-            ),
-            subgroup=tile.subgroup,
-        )
-
-    return tuple(tiles_of(row, min(rows, m - row)) for row in range(0, m, rows))
-
-
-def _rope_push(
-    rope: Rope | None, rows: int, sizes: tuple[int, ...]
-) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
-    """Return the push constants of a rotary embedding. sizes: rows of each weight."""
-    if rope is None:
-        none = (0,) * len(sizes)
-        return ("rotations", none), ("head_size", 0), ("head_step", 0), ("rotary_pairs", 0)
-    ends = accumulate(sizes)
-    rotations = tuple(
-        min(max(0, rope.columns - end + size), size) for size, end in zip(sizes, ends, strict=True)
-    )
-    return (
-        *(("rotations", rotations), ("head_size", rope.head_size)),
-        *(("head_step", rows * rope.head_size), ("rotary_pairs", rope.pairs)),
-    )
+    return groups_of(tile, rows_of(call), sizes, False) * tile.rows * tile.columns
 
 
 QUANT_GEMM_SHADERS = tuple(

@@ -4,9 +4,12 @@
     words ----dequantize to float16-----> shared memory --+--> registers --> + bias
 
 Each workgroup dequantizes the rows of the weight that its tile needs, so that the weight is never
-stored as floats. Products and sums are float32; AMD's GPUs convert float16 within a multiply-add.
-With "dot", two products and a sum of float32 are one instruction (`Limits.mixed_dot`); with
-"fp16acc", the products of a step of 32 along k are added in float16, two at once.
+stored as floats. As with cooperative matrices (quant_gemm.py), one dispatch multiplies by several
+weights, applies a gate, or rotates its results (quant_gemm_dispatches.py).
+
+Products and sums are float32; AMD's GPUs convert float16 within a multiply-add. With "dot", two
+products and a sum of float32 are one instruction (`Limits.mixed_dot`); with "fp16acc", the products
+of a step of 32 along k are added in float16, two at once.
 
 Examples: tests/ops/test_quant_gemm_tiled.py.
 """
@@ -16,18 +19,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...ir.op import OUTPUT, Call, Dispatch
+from ...ir.op import Call
 from ...ir.precision import may_round
 from ...topology.limits import Limits
-from ..linalg.matmul_kernels import BIAS_PER_COLUMN
-from ..lowering.strides import DISPATCH_FLOPS
-from .gguf_formats import FORMATS, format_of
+from .gemv_rows import rows_of
+from .gguf_formats import FORMATS
+from .quant_gemm_tile import groups_of
 
 PREFIX = "gemm"
 MIN_ROWS = 33
 """Minimum rows of x, and columns: fewer leave most of a tile empty."""
-BUFFERS = 5
-"""Buffers of the kernel: x, the weight, a bias, the result and a residual."""
+BUFFERS = 7
+"""Buffers of the kernel: x, the weights, a bias, the result and a residual."""
 _LINE_BYTES = 80
 """Bytes of a run of float16 values in shared memory, with the padding between two runs."""
 
@@ -64,8 +67,19 @@ class TiledQuantGemm:
     def shared_bytes(self) -> int:
         return (self.rows + self.columns) * _LINE_BYTES
 
-    def shader(self, kind: str) -> str:
-        """Return the name of the kernel for a format."""
+    @property
+    def subgroup(self) -> int:
+        return 0
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        return (
+            *(("LOCAL_X", self.local), ("TILE_M", self.rows), ("TILE_N", self.columns)),
+            *(("DOWN", self.own[0]), ("ACROSS", self.own[1])),
+        )
+
+    def shader(self, kind: str, splits: bool = False) -> str:
+        """Return the name of the kernel for a format; none splits k."""
         return _SHADERS[self.way].format(kind.lower())
 
     def fits(self, limits: Limits) -> bool:
@@ -106,51 +120,28 @@ def tiled_quant_gemms(limits: Limits) -> dict[str, TiledQuantGemm]:
     return {tile.name: tile for tile in every if tile.fits(limits)}
 
 
-def variants(call: Call) -> tuple[str, ...]:
+def variants(call: Call, sizes: tuple[int, ...], gated: bool = False) -> tuple[str, ...]:
     """Return the variants for a call on a GPU, the best guess first. Dot products and float16 sums
     are no guess: the latter are infinite beyond 65,504.
+
+    Parameters
+    ----------
+    sizes
+        Rows of each weight.
+    gated
+        If true, the products of two weights are combined.
     """
-    rows, columns = math.prod(call.output.shape[:-1]), call.output.shape[-1]
-    limits, tiles = call.limits, tiled_quant_gemms(call.limits)
-    if limits.software or not may_round(call) or min(rows, columns) < MIN_ROWS:
+    limits, tiles, rows = call.limits, tiled_quant_gemms(call.limits), rows_of(call)
+    if limits.software or not may_round(call) or min(rows, *sizes) < MIN_ROWS:
         return ()
 
     def order(name: str) -> tuple[bool, float]:
         tile = tiles[name]
-        groups = -(-rows // tile.rows) * -(-columns // tile.columns)
+        groups = groups_of(tile, rows, sizes, gated)
         waves = -(-groups // (limits.cores or _USUAL_CORES))
         return bool(tile.way), waves * tile.rows * tile.columns / _SHARE_OF_PEAK[tile.rows]
 
     return tuple(sorted(tiles, key=order))
-
-
-def tiled_quant_gemm(call: Call) -> tuple[Dispatch, ...]:
-    """Return the dispatches of a call of `quantized_linear` with one of these variants."""
-    limits, bias = call.limits, len(call.inputs) > 2
-    tile, kind = tiled_quant_gemms(limits)[call.variant], format_of(call.attrs["format"])
-    m, n, k = math.prod(call.output.shape[:-1]), call.output.shape[-1], call.inputs[0].shape[-1]
-    rows = max(1, int(DISPATCH_FLOPS / (2.0 * n * k) / tile.rows)) * tile.rows
-    constants = (
-        *(("LOCAL_X", tile.local), ("TILE_M", tile.rows), ("TILE_N", tile.columns)),
-        *(("DOWN", tile.own[0]), ("ACROSS", tile.own[1])),
-    )
-
-    def tiles_of(row: int, count: int) -> Dispatch:
-        push = (
-            *(("m", count), ("n", n), ("k", k), ("b_column", kind.row_words(k))),
-            ("has_bias", BIAS_PER_COLUMN * bias),
-        )
-        across = -(-n // tile.columns)
-        return Dispatch(
-            tile.shader(kind.name),
-            (0, 1, 2 if bias else 0, OUTPUT),
-            (min(-(-count // tile.rows), limits.max_groups[0]), across, 1),
-            push,
-            constants,
-            shifts=(row * k, 0, 0, row * n),
-        )
-
-    return tuple(tiles_of(row, min(rows, m - row)) for row in range(0, m, rows))
 
 
 TILED_SHADERS = tuple(way.format(kind.lower()) for way in _SHADERS.values() for kind in FORMATS)

@@ -58,6 +58,7 @@ from .gemv_rows import (
 )
 from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
 from .q8_activations import fake_quantize_q8, quantizes_x
+from .quant_gemm_dispatches import quant_gemm, tile_of
 from .quant_layout import check_words
 
 MAX_ROWS, USUAL_ROWS = 32, 16
@@ -215,7 +216,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 def _all_variants(call: Call) -> tuple[str, ...]:
     plain, is_fp16 = _float_variants(call), call.attrs["format"] in FP16_FORMATS
     direct = fp16_weight_variants(_product_call(call)) if is_fp16 else ()
-    tiles = tiled.variants(call)
+    tiles = tiled.variants(call, call.inputs[1].shape[:1])
     plain = (*plain, *direct) if call.limits.software else (*direct, *tiles, *plain)
     own = gemm.with_quant_gemm(call, plain, call.inputs[1].shape[:1])
     if not (call.limits.integer_dot and _supports_integer_dot(call)):
@@ -281,10 +282,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return _dequantize_first(call)
     if call.variant in gemv_mixed.VARIANTS:
         return (gemv_mixed.dispatch(call),)
-    if gemm.quant_gemm_tile(call):
-        return gemm.quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
-    if call.variant in tiled.tiled_quant_gemms(call.limits):
-        return tiled.tiled_quant_gemm(call)
+    if tile_of(call):
+        return quant_gemm(call, (1,), 2 if len(call.inputs) > 2 else None)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, quantizes = len(call.inputs) > 2, call.variant in DOT

@@ -1,4 +1,4 @@
-// Fields of the push block of quant_gemm_coopmat.glsl, after the offsets.
+// Fields of the push block of products of many rows by quantized weights, after the offsets.
     uint m;
     uint k;
     uint sizes[3]; // rows of each weight
@@ -6,4 +6,3 @@
     uint strides[3]; // from a row of them to the next
     uint b_column; // words of a row of a weight
     uint has_bias;
-    uint split_runs; // of a group: all, or those of a part of k
