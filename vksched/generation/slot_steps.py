@@ -43,7 +43,7 @@ class SlotSteps:
     """The `StepRunner` of a model on a scheduler.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision: as of `CompiledSteps`.
+    cache_type, precision, in_flight: as of `CompiledSteps`.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class SlotSteps:
         progress: Progress | None = None,
         cache_type: str | None = None,
         precision: Precision | None = None,
+        in_flight: int = 1,
     ) -> None:
-        self.steps = CompiledSteps(
-            scheduler, model, length, placement, progress, cache_type, precision, slots=slots
-        )
+        about = scheduler, model, length, placement, progress, cache_type, precision
+        self.steps = CompiledSteps(*about, slots=slots, in_flight=in_flight)
         self._slots = slots
         self._rows: CacheRows | None = None
         self._seconds: dict[int, float] = {}
