@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vksched.generation.layer_placement.partition_layers import (
+    LATER_SHARE,
     PARTS,
     WRITTEN,
     DeviceBudget,
@@ -37,10 +38,14 @@ def where(partition: LayerPartition) -> str:
 
 
 def seconds_of(
-    layers: Sequence[Layer], places: Sequence[DeviceBudget], devices: Sequence[int]
+    layers: Sequence[Layer],
+    places: Sequence[DeviceBudget],
+    devices: Sequence[int],
+    in_flight: int = 1,
 ) -> float | None:
     """Return the time of one partition, written out; None if it does not fit."""
     host, total, loads = len(places) - 1, 0.0, dict.fromkeys(devices, 0.0)
+    busy = dict.fromkeys(devices, 0.0)
     runs = [(d, list(run)) for d, run in itertools.groupby(range(len(layers)), devices.__getitem__)]
     gpus = [d for d, _ in runs if d != host]
     if len(set(gpus)) < len(gpus):
@@ -60,14 +65,18 @@ def seconds_of(
             return None
         total += WRITTEN * write_s + read_s
         loads[device] += read_s
+        is_later = run[0] > 0
+        busy[device] += (WRITTEN * write_s + read_s) * (1 + LATER_SHARE * is_later)
+    if in_flight > 1:
+        return max(total, in_flight * max(busy.values()))
     return total + (PARTS - 1) * max(loads.values())
 
 
 def ways(
-    layers: Sequence[Layer], places: Sequence[DeviceBudget]
+    layers: Sequence[Layer], places: Sequence[DeviceBudget], in_flight: int = 1
 ) -> Iterator[tuple[set[int], float]]:
     for devices in itertools.product(range(len(places)), repeat=len(layers)):
-        seconds = seconds_of(layers, places, devices)
+        seconds = seconds_of(layers, places, devices, in_flight)
         if seconds is not None and seconds < INF:
             yield set(devices), seconds
 
@@ -106,6 +115,29 @@ def test_no_way_takes_less(seed: int, experts: bool) -> None:
         assert only.seconds == pytest.approx(best) and host not in only.devices
     else:
         assert only == found
+
+
+@pytest.mark.parametrize("in_flight", [2, 3])
+@pytest.mark.parametrize("seed", range(30))
+def test_no_way_takes_less_for_several_groups(seed: int, in_flight: int) -> None:
+    layers, places = drawn(seed, experts=False)
+    host = len(places) - 1
+    found = partition_layers(layers, places, False, 0.0, in_flight)
+    assert found.seconds == pytest.approx(seconds_of(layers, places, found.devices, in_flight))
+    every = ways(layers, places, in_flight)
+    best = min((seconds for used, seconds in every if host not in used), default=None)
+    if best is not None:
+        assert found.seconds == pytest.approx(best) and host not in found.devices
+
+
+def test_two_groups_divide_the_layers_of_equal_devices() -> None:
+    """One sequence would gain nothing, and stays on one device."""
+    layers = [layer((1.0, 1.0, INF), read_s=(0.0, 0.0, INF))] * 4
+    places = [DeviceBudget(INF), DeviceBudget(INF), HOST]
+    assert where(partition_layers(layers, places, False, 0.05)) == "0000"
+    both = partition_layers(layers, places, False, 0.05, in_flight=2)
+    assert where(both) in ("0011", "1100")
+    assert both.seconds == pytest.approx(4 * WRITTEN * (1 + LATER_SHARE))
 
 
 def test_a_second_card_is_used_where_memory_or_time_asks_for_it() -> None:

@@ -23,6 +23,7 @@ pytest.importorskip("uvicorn", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from served import Client, chat, error_of, running, tiny_model
+from split_models import COMPUTE, cards
 from test_cli import call
 
 import vksched as vs
@@ -196,3 +197,37 @@ def test_the_command_serves_until_ctrl_c(model: LanguageModel, tmp_path: Path) -
             assert Client(port).get("/health", headers={"Host": "evil.example"}).status_code == 403
         process.send_signal(signal.SIGINT)
         assert process.wait(30) in (0, 130)
+
+
+def test_the_split_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_model(tmp_path)
+    (file,) = tmp_path.glob("*.gguf")
+    code, out, _ = call(capsys, "serve", str(file), "--devices", "cpu", "--slots=2", "--explain")
+    assert code == 0 and out.strip() == "split layers, 2 slots: no GPU"
+    with vs.Scheduler(["cpu"]) as sched:
+        assert vs.serve.explain_split(model, sched, slots=2) == out.strip()
+        app = vs.serve.app(model, sched, ctx=64, slots=2)
+        assert app.split is not None and app.split.explain() == out.strip()
+        app.close()
+        with pytest.raises(vs.PlanError, match="for replicas: it needs 2 GPUs"):
+            vs.serve.app(model, sched, split="replicas")
+
+
+def test_replicas_behind_a_server(tmp_path: Path) -> None:
+    """One of two cards is lost: the server is degraded and answers."""
+    devices = cards(COMPUTE, COMPUTE)[1]
+    lossy = vs.FaultInjectionDevice(devices[1], at=None, times=1)
+    with warnings.catch_warnings(), vs.Scheduler([devices[0], lossy], tune=False) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        app = vs.serve.app(tiny_model(tmp_path), sched, ctx=64, slots=2, split="replicas")
+        with running(app) as port:
+            client = Client(port)
+            assert len(client.get("/slots").json()) == 2
+            assert client.get("/health").json() == {"status": "ok"}
+            expected = [text_of(client, seed=seed) for seed in range(2)]
+            lossy.at = 0
+            with ThreadPoolExecutor(2) as pool:
+                found = list(pool.map(lambda seed: text_of(client, seed=seed), range(2)))
+            assert found == expected
+            health = client.get("/health").json()
+            assert health == {"status": "degraded", "failed_devices": ["null:1"]}

@@ -34,7 +34,12 @@ from .device_precision import (
     placement_cache_type,
     precision_by_name,
 )
-from .layer_placement.place_layers import LayerScheduler, place_layers, takes_all
+from .layer_placement.place_layers import (
+    LayerPlacement,
+    LayerScheduler,
+    place_layers,
+    takes_all,
+)
 from .overflow import DAMAGED, SCALED_ROWS, OverflowFallback
 
 if TYPE_CHECKING:
@@ -130,7 +135,8 @@ class CompiledSteps:
     the element type of the KV cache; None selects it by the layers' devices, and "f32" in other
     modes than "mixed" and "float16". precision: a precision mode, AUTO or FAST; None selects the
     scheduler's mode, or AUTO if it has none. prefetch: False to read no weights before a step is
-    compiled.
+    compiled. in_flight: the number of groups of slots that share the layers' devices; each has a
+    `CompiledSteps` of its own.
     """
 
     def __init__(
@@ -144,6 +150,7 @@ class CompiledSteps:
         precision: Precision | None = None,
         prefetch: bool = True,
         slots: int = 1,
+        in_flight: int = 1,
     ) -> None:
         if isinstance(precision, str):
             check_precision(precision, "chat", CHAT_PRECISIONS)
@@ -151,6 +158,7 @@ class CompiledSteps:
         self.model = model
         self.length = length
         self.slots = slots
+        self._in_flight = in_flight
         self._asked: Precision = precision or scheduler.precision or AUTO
         self._precision = self._asked
         """The precision of all steps, once it is decided."""
@@ -158,6 +166,8 @@ class CompiledSteps:
         self._overflow = OverflowFallback()
         self.cache = self._placement_cache()
         self.user_placement = self.placement = placement
+        self.layer_placement: LayerPlacement | None = None
+        """The decided placement of layers; None if there was no choice."""
         self._progress = progress
         self._was_decided = False
         self.sizes: list[int] = []
@@ -192,17 +202,24 @@ class CompiledSteps:
         if self.sizes:
             return
         self.without = set(self.scheduler.failed_devices)
-        self.sizes = sizes_of(self.length)
         self.cache = self._placement_cache()
+        self.sizes = sizes_of(self.length)
         if self.user_placement is None:
             about = self.scheduler, self.model, self.cache, self.sizes, self._full
-            layer_placement = place_layers(*about, self._overflow.precision(self._asked))
+            layer_placement = place_layers(
+                *about, self._overflow.precision(self._asked), self._in_flight
+            )
+            self.layer_placement = layer_placement
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
             longer = (n for n in MICROBATCHES if n * part <= self.length)
             flowing = [
-                n for n in longer if layer_placement and layer_placement.flows(n, self.length)
+                n
+                for n in longer
+                if self._in_flight == 1  # else other groups use the devices meanwhile
+                and layer_placement
+                and layer_placement.flows(n, self.length)
             ]
             self._parts = {n * part: n for n in flowing}
             if not flowing and self.length >= WIDE and self._has_a_card():
@@ -281,10 +298,15 @@ class CompiledSteps:
         self.decide()
         one, *longer = sorted(self.sizes)
         for size in (one, *reversed(longer)):
-            outputs, updates = self._step(StepSize(size), is_cached=False).build()
-            yield self.scheduler.reserve(
-                outputs, self.placement, updates=updates, precision=self._precision
-            )
+            yield self.reserve(StepSize(size))
+
+    def reserve(self, size: StepSize) -> Plan:
+        """Return the plan of a step without allocating anything."""
+        self.decide()
+        outputs, updates = self._step(size, is_cached=False).build()
+        return self.scheduler.reserve(
+            outputs, self.placement, updates=updates, precision=self._precision
+        )
 
     def _step(self, size: StepSize, is_cached: bool) -> DeferredGraph:
         return deferred_step(

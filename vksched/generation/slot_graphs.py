@@ -34,7 +34,7 @@ class SlotGraphs:
     """The graphs of a model over a KV cache with slots.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision: as of `CompiledSteps`.
+    cache_type, precision, in_flight: as of `CompiledSteps`.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class SlotGraphs:
         progress: Progress | None = None,
         cache_type: str | None = None,
         precision: Precision | None = None,
+        in_flight: int = 1,
     ) -> None:
-        self.steps = CompiledSteps(
-            scheduler, model, length, placement, progress, cache_type, precision, slots=slots
-        )
+        about = scheduler, model, length, placement, progress, cache_type, precision
+        self.steps = CompiledSteps(*about, slots=slots, in_flight=in_flight)
         self._slots = slots
         self._is_empty = True
         """True if no slot holds tokens."""

@@ -42,7 +42,7 @@ class SlotSteps(SlotGraphs):
     """The `StepRunner` of a model on a scheduler.
 
     slots, length: the number of slots of the KV cache, and the tokens of each. placement, progress,
-    cache_type, precision: as of `CompiledSteps`.
+    cache_type, precision, in_flight: as of `CompiledSteps`.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class SlotSteps(SlotGraphs):
         progress: Progress | None = None,
         cache_type: str | None = None,
         precision: Precision | None = None,
+        in_flight: int = 1,
     ) -> None:
         about = placement, progress, cache_type, precision
-        super().__init__(scheduler, model, length, slots, *about)
+        super().__init__(scheduler, model, length, slots, *about, in_flight=in_flight)
         self._rows: CacheRows | None = None
         self._times = RowTimes()
         self._row_counts: tuple[int, ...] = ()

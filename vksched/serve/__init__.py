@@ -8,10 +8,16 @@ from .packages import require_packages
 
 if TYPE_CHECKING:
     from .application import app as app
+    from .build_engine import explain_split as explain_split
     from .limits import ServerLimits as ServerLimits
     from .model_service import ModelService as ModelService
 
-_MODULES = {"app": "application", "ModelService": "model_service", "ServerLimits": "limits"}
+_MODULES = {
+    "app": "application",
+    "explain_split": "build_engine",
+    "ModelService": "model_service",
+    "ServerLimits": "limits",
+}
 __all__ = sorted(_MODULES)
 
 if not TYPE_CHECKING:

@@ -19,9 +19,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..common.errors import VkschedError
+from ..generation.device_split.choose_split import choose_split
+from ..generation.device_split.split_choice import AUTO, SplitChoice
 from .api_error import ApiError
 from .api_keys import ApiKeys, KeyMiddleware
-from .build_engine import build_embedder, build_engine, generates_text
+from .build_engine import build_embedder, build_engine, generates_text, split_request
 from .device_activity import DeviceActivityReader, ObservedScheduler
 from .device_recovery import DeviceRecovery
 from .endpoints import chat_completions, embeddings, status, text_completions, texts
@@ -63,7 +65,16 @@ ROUTES = {
 
 
 class ServingApplication(Starlette):
-    """An ASGI application that serves a model."""
+    """An ASGI application that serves a model.
+
+    Attributes
+    ----------
+    split
+        How the devices serve the model: `print(application.split.explain())`; None for a model that
+        only computes embeddings.
+    """
+
+    split: SplitChoice | None = None
 
     def close(self) -> None:
         """Cancel all requests, and free the KV cache and the threads. The application does this at
@@ -150,6 +161,7 @@ def app(
     *,
     ctx: int | None = None,
     slots: int | None = None,
+    split: str = AUTO,
     names: Sequence[str] = (),
     cache_type: str | None = None,
     precision: str | None = None,
@@ -179,6 +191,9 @@ def app(
         See `Chat`; `ctx` is the context length of each slot.
     slots
         The number of requests that run at the same time; None selects it by the free memory.
+    split
+        How several GPUs serve the model: "layers", "pipeline" or "replicas"; "auto" takes the one
+        with the most predicted tokens per second. See docs/guides/serving.md.
     names
         The names of the model in requests; by default the name in the file.
     pooling
@@ -211,12 +226,16 @@ def app(
         The file has no tokenizer, or an unknown one; or the draft model has other tokens.
     ShapeError
         `ctx` is not a valid number of tokens for the model.
+    PlanError
+        The split is unknown, or not possible with these devices.
     """
     metrics = ServerMetrics((*names, model.name)[0])
-    engine = None
+    engine, choice = None, None
     if generates_text(model):
+        request = split_request(model, scheduler, ctx, slots, cache_type, precision)
+        choice = choose_split(request, split)
         engine = build_engine(
-            *(model, scheduler, ctx, slots, cache_type, precision, progress),
+            *(request, choice, progress),
             max_queue=max_queue,
             cache_ram=cache_ram,
             observer=metrics.observe,
@@ -227,7 +246,7 @@ def app(
     service = ModelService(model, engine, build_embedder(model, scheduler, pooling, ctx), names)
     if prepare:
         service.grammars.prepare()
-    return serve_model(
+    application = serve_model(
         service,
         metrics,
         scheduler,
@@ -237,6 +256,8 @@ def app(
         limits=limits,
         restore_after_s=restore_after_s,
     )
+    application.split = choice
+    return application
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

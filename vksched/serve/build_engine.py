@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..common.errors import OutOfMemory, ShapeError
+from ..common.errors import ShapeError
 from ..generation.batching.batching_engine import BatchingEngine
-from ..generation.batching.slots_for_memory import slots_for_memory
 from ..generation.chat import context_of
+from ..generation.device_split.choose_split import SplitRequest, choose_split
+from ..generation.device_split.device_subset import DeviceSubset
+from ..generation.device_split.engine_group import EngineGroup, GroupMember
+from ..generation.device_split.split_choice import AUTO, PIPELINE, SplitChoice
 from ..generation.embedder import Embedder
 from ..generation.slot_steps import SlotSteps
-from ..generation.speculation.speculation import Speculation
 from ..importers.gguf.architectures import architecture
 from .engine_interface import Observer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..common.dtypes import Progress
+    from ..generation.compiled_steps import CompilingScheduler
+    from ..generation.speculation.drafter import Drafter
+    from ..generation.speculation.speculation import Speculation
     from ..importers.gguf.model import LanguageModel
     from ..scheduler.scheduler import Scheduler
-
-ELEMENT_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}
-"""The bytes per element of a KV cache; without a choice, those of the largest type count."""
-CACHE_FRACTION = 0.5
-"""The fraction of the memory left by the weights that slots may use."""
 
 
 def generates_text(model: LanguageModel) -> bool:
@@ -31,60 +33,99 @@ def generates_text(model: LanguageModel) -> bool:
 
 
 def build_engine(
-    model: LanguageModel,
-    scheduler: Scheduler,
-    ctx: int | None,
-    slots: int | None,
-    cache_type: str | None,
-    precision: str | None,
+    request: SplitRequest,
+    choice: SplitChoice,
     progress: Progress | None,
     *,
     max_queue: int,
     cache_ram: int,
     observer: Observer,
     speculation: Speculation | None = None,
-) -> BatchingEngine:
-    """Return an engine; see `vksched.serve.app` for the parameters."""
-    length = context_of(model, ctx)
-    count = auto_slots(model, scheduler, length, cache_type) if slots is None else slots
-    runner = SlotSteps(
-        scheduler,
-        model,
-        length,
-        count,
-        progress=progress,
-        cache_type=cache_type,
-        precision=precision,
-    )
-    return BatchingEngine(
-        runner,
-        model.tokenizer.ends,
-        max_queue=max_queue,
-        cache_ram=cache_ram,
-        observer=observer,
-        drafters=speculation.drafters(model, scheduler, length, count) if speculation else (),
-    )
-
-
-def auto_slots(
-    model: LanguageModel, scheduler: Scheduler, length: int, cache_type: str | None
-) -> int:
-    """Return the number of slots by the memory of the GPUs together, or of the CPU without any.
-
-    Slots share the memory left by the weights with the work buffers of steps.
+) -> BatchingEngine | EngineGroup:
+    """Return the engine of a split, or a group of engines; see `vksched.serve.app` for the other
+    parameters. Engines share the queue's places and the host memory equally.
     """
-    hyper = model.hyper
-    per_token = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
-    slot_bytes = int(length * per_token * ELEMENT_BYTES[cache_type or "f32"])
-    devices = scheduler.topology.devices
-    cards = [each for each in devices if each.kind == "vulkan"] or devices
-    free_bytes = sum(each.memory_bytes for each in cards) - model.device_bytes
+    members: list[GroupMember] = []
+    count = len(choice.engines)
+    in_flight = count if choice.split == PIPELINE else 1
+    places = [max_queue // count + (n < max_queue % count) for n in range(count)]
     try:
-        return slots_for_memory(
-            {"the devices": slot_bytes}, {"the devices": int(CACHE_FRACTION * free_bytes)}
-        )
-    except OutOfMemory:
-        return 1  # layers that have no memory on the cards run on the CPU
+        for plan, limit in zip(choice.engines, places, strict=True):
+            subset = DeviceSubset(request.scheduler, plan.devices) if plan.devices else None
+            devices = subset or request.scheduler
+            runner = SlotSteps(
+                devices,
+                request.model,
+                request.length,
+                plan.slots,
+                progress=progress,
+                cache_type=request.cache_type,
+                precision=request.precision,
+                in_flight=in_flight,
+            )
+            engine = BatchingEngine(
+                runner,
+                request.model.tokenizer.ends,
+                max_queue=limit,
+                cache_ram=cache_ram // count,
+                observer=observer,
+                drafters=_drafters(speculation, request, devices, plan.slots),
+            )
+            members.append(GroupMember(engine, plan.speeds, subset))
+    except BaseException:
+        for member in members:
+            member.engine.close()
+        raise
+    return members[0].engine if count == 1 else EngineGroup(members)
+
+
+def _drafters(
+    speculation: Speculation | None, request: SplitRequest, devices: CompilingScheduler, slots: int
+) -> Sequence[Drafter]:
+    """Return the methods that guess tokens for one engine."""
+    if speculation is None:
+        return ()
+    return speculation.drafters(request.model, devices, request.length, slots)
+
+
+def split_request(
+    model: LanguageModel,
+    scheduler: Scheduler,
+    ctx: int | None = None,
+    slots: int | None = None,
+    cache_type: str | None = None,
+    precision: str | None = None,
+) -> SplitRequest:
+    """Return the request for a split; see `vksched.serve.app` for the parameters."""
+    return SplitRequest(scheduler, model, context_of(model, ctx), slots, cache_type, precision)
+
+
+def explain_split(
+    model: LanguageModel,
+    scheduler: Scheduler,
+    ctx: int | None = None,
+    slots: int | None = None,
+    split: str = AUTO,
+    cache_type: str | None = None,
+    precision: str | None = None,
+) -> str:
+    """Return how a server would use several GPUs, with the predicted rates, as text. Nothing is
+    compiled.
+
+    Parameters
+    ----------
+    model, scheduler, ctx, slots, split, cache_type, precision
+        See `vksched.serve.app`.
+
+    Raises
+    ------
+    PlanError
+        The split is unknown, or not possible with these devices.
+    """
+    if not generates_text(model):
+        return f"{model.name} computes embeddings on one device"
+    request = split_request(model, scheduler, ctx, slots, cache_type, precision)
+    return choose_split(request, split).explain()
 
 
 def build_embedder(

@@ -58,6 +58,15 @@ def _slots(ctx: click.Context, param: click.Parameter, value: str) -> int | None
     metavar="N",
     help="Number of requests that run at the same time; auto: as memory allows.",
 )
+@click.option(
+    "--split",
+    type=click.Choice(["auto", "layers", "pipeline", "replicas"]),
+    default=AUTO,
+    show_default=True,
+    help="Use of several GPUs: layers of one engine; a pipeline of one engine for each GPU; or a "
+    "replica of the model on each GPU. auto: the fastest prediction.",
+)
+@click.option("--explain", is_flag=True, help="Print the predicted rates of all splits, and exit.")
 @inputs.cache_type_option("Element type of the KV cache.")
 @chat_precision_option
 @click.option(
@@ -105,6 +114,8 @@ def serve(
     devices: str | None,
     ctx: int | None,
     slots: int | None,
+    split: str,
+    explain: bool,
     cache_type: str | None,
     precision: str,
     names: tuple[str, ...],
@@ -133,6 +144,7 @@ def serve(
     from ...scheduler.scheduler import Scheduler
     from ...serve.api_keys import ApiKeys, read_api_keys
     from ...serve.application import app
+    from ...serve.build_engine import explain_split
     from ...serve.http_server import Listener
     from ...serve.request_guard import LOOPBACK_HOSTS
 
@@ -142,10 +154,15 @@ def serve(
         warn_user(
             f"everyone who reaches {host}:{port} may use this server; --api-key-file restricts it"
         )
+    by_device = precision in (AUTO, FAST)
+    own = None if by_device else precision
+    if explain:
+        with Scheduler(inputs.parse_devices(devices), precision=own) as sched:
+            model, words = load_gguf(model_file), precision if by_device else None
+            click.echo(explain_split(model, sched, ctx, slots, split, cache_type, words))
+        return
     with Listener(host, port) as listener:
         model = load_gguf(model_file)
-        by_device = precision in (AUTO, FAST)
-        own = None if by_device else precision
         with (
             open_speculation(ngram, draft, draft_device) as speculation,
             Scheduler(inputs.parse_devices(devices), precision=own) as sched,
@@ -156,6 +173,7 @@ def serve(
                     sched,
                     ctx=ctx,
                     slots=slots,
+                    split=split,
                     names=names,
                     cache_type=cache_type,
                     precision=precision if by_device else None,
@@ -170,5 +188,7 @@ def serve(
                     prepare=True,
                 )
             scheme = "https" if ssl_certfile else "http"
+            if application.split is not None and len(application.split.engines) > 1:
+                click.echo(application.split.explain(), err=True)
             click.echo(f"{model.name} at {scheme}://{listener.address}", err=True)
             listener.run(application, ssl_certfile=ssl_certfile, ssl_keyfile=ssl_keyfile)

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from ..completion import CompletionRequest
 from ..step_runner import StepRunner
 from .chunk_grid import Chunk
+from .engine_load import EngineLoad
 from .prefix_cache import PrefixCache
 from .request_queue import RequestQueue
 from .request_state import RequestState
@@ -91,9 +93,9 @@ class BatchScheduler:
                 return
             try:
                 slot = self.prefixes.choose(state)
-            except Exception as error:  # no device has memory for the layers
-                state.end("closed", error)
-                continue
+            except BaseException:
+                self.queue.adopt(state)  # no request may be forgotten
+                raise
             slot.state = state
             self.running = (*self.running, (slot, state))
             self._prefilling.append((slot, state))
@@ -151,9 +153,33 @@ class BatchScheduler:
         self.prefixes.clear()
         self._prefilling.clear()
         for slot, state in self.running:
-            state.logits, state.is_placed = None, False
+            state.restart()
             self.prefixes.assign(slot, state)
             self._prefilling.append((slot, state))
+
+    def release_all(self) -> list[RequestState]:
+        """Make all slots idle, and empty the queue; return the requests in their order."""
+        states = [state for _, state in self.running]
+        for slot, _ in self.running:
+            self.release(slot)
+        for state in states:
+            state.restart()
+            state.chunks.clear()
+        self.prefixes.clear()
+        return states + self.queue.pop_all()
+
+    def load(self, request: CompletionRequest) -> EngineLoad:
+        """Return the work before a new request. Any thread may call it, so it is an estimate."""
+        running = [state for _, state in self.running]
+        waiting = self.queue.states()
+        prompts = sum(chunk.count for state in running for chunk in list(state.chunks))
+        return EngineLoad(
+            slots=len(self.slots),
+            rest_tokens=tuple(state.rest_tokens for state in running),
+            waiting_tokens=tuple(state.rest_tokens for state in waiting),
+            prompt_tokens=prompts + sum(len(state.text) for state in waiting),
+            reusable_tokens=self.prefixes.reusable_tokens(request),
+        )
 
     def _remove(self, state: RequestState) -> None:
         for each in self._prefilling:

@@ -21,9 +21,11 @@ from ...common.fork_guard import Owner, ProcessBound
 from ..completion import CompletionRequest
 from ..speculation.drafter import Drafter
 from ..step_runner import StepRunner
-from .engine_core import EngineCore
+from .engine_core import EngineCore, HandOver
 from .engine_counters import EngineCounters
+from .engine_load import EngineSpeeds
 from .engine_metrics import Observer
+from .request_state import RequestState
 from .slot import SlotStatus
 from .token_stream import TokenStream
 
@@ -80,13 +82,33 @@ class BatchingEngine(ProcessBound):
         """The maximum number of tokens of a prompt and its answer together."""
         return self._core.runner.length
 
-    def submit(self, request: CompletionRequest) -> TokenStream:
-        """Queue a request; see `InferenceEngine.submit`."""
+    def submit(self, request: CompletionRequest, owner: object | None = None) -> TokenStream:
+        """Queue a request; see `InferenceEngine.submit`.
+
+        Parameters
+        ----------
+        owner
+            The object that lives as long as the stream; by default the engine.
+        """
         self._owner.require("an inference engine")
         with self._loop.lock:
             self._loop.check_open()
             state = self._core.submit(request)
-        return TokenStream(state, self)
+        return TokenStream(state, owner or self)
+
+    def adopt(self, state: RequestState) -> None:
+        """Queue a request of another engine; see `EngineCore.adopt`."""
+        with self._loop.lock:
+            self._loop.check_open()
+            self._core.adopt(state)
+
+    def expected_s(self, request: CompletionRequest, speeds: EngineSpeeds) -> float:
+        """Return the estimated time until a new request would end; see `EngineCore.expected_s`."""
+        return self._core.expected_s(request, speeds)
+
+    def set_successor(self, find: Callable[[], HandOver | None]) -> None:
+        """Set the function that is called when the KV cache was lost; see `EngineCore`."""
+        self._core.find_successor = find
 
     def counters(self) -> EngineCounters:
         """Return a snapshot of the engine's counters."""

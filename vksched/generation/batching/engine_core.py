@@ -24,6 +24,7 @@ from ..step_runner import Logits, StepRunner
 from .batch_scheduler import BatchScheduler, Running
 from .check_request import check_request
 from .engine_counters import EngineCounters
+from .engine_load import EngineSpeeds, expected_s
 from .engine_metrics import EngineMetrics, Observer
 from .next_token import (
     MASK_POLL_S,
@@ -37,6 +38,9 @@ from .slot import Slot, SlotStatus
 
 MAX_LOSSES = 8
 """The maximum number of lost caches without a generated token before running requests fail."""
+
+
+HandOver = Callable[[RequestState], object]
 
 
 class EngineCore:
@@ -66,6 +70,9 @@ class EngineCore:
 
     Attributes
     ----------
+    find_successor
+        Called when the KV cache was lost; returns the function that gives a request to another
+        engine, or None if all requests go on here.
     wake
         Set by new requests, cancellations and token masks. A step that only waits for masks ends
         then. Clear it before `step`, and before all that the step must see.
@@ -87,6 +94,7 @@ class EngineCore:
     ) -> None:
         self.runner = runner
         self.wake = threading.Event()
+        self.find_successor: Callable[[], HandOver | None] = lambda: None
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
         self._speculator = Speculator(runner, drafters, self._scheduler.costs)
@@ -102,6 +110,20 @@ class EngineCore:
         self._scheduler.push(state, self._metrics.mean_answer_tokens)
         self.wake.set()
         return state
+
+    def adopt(self, state: RequestState) -> None:
+        """Queue a request of another engine, which continues after its last token."""
+        state.wake = self.wake.set
+        self._scheduler.queue.adopt(state)
+        self.wake.set()
+
+    def expected_s(self, request: CompletionRequest, speeds: EngineSpeeds) -> float:
+        """Return the estimated time until a new request would end, in seconds.
+
+        speeds: the predicted times of steps, for those that were not measured.
+        """
+        load, costs = self._scheduler.load(request), self._scheduler.costs
+        return expected_s(load, request, speeds, costs, self._metrics.mean_answer_tokens)
 
     def counters(self) -> EngineCounters:
         """Return a snapshot of the counters."""
@@ -159,7 +181,9 @@ class EngineCore:
         """Give waiting requests the idle slots. has_rows: running answers wait."""
         for slot, state in self._scheduler.admit(has_rows):
             now_s = self._clock()
-            self._metrics.observe("queue", now_s - state.submitted_s)
+            if not state.is_admitted:
+                self._metrics.observe("queue", now_s - state.submitted_s)
+                state.is_admitted = True
             state.start_constraint(now_s)
             try:
                 self._scheduler.prefixes.assign(slot, state)
@@ -332,8 +356,14 @@ class EngineCore:
         state.end(reason, error)
 
     def _restart(self, error: StateLost) -> None:
-        """Prefill the texts of all running requests again, because the KV cache was lost."""
+        """Prefill the texts of all running requests again, because the KV cache was lost; or let
+        another engine do it.
+        """
         self._metrics.cache_losses += 1
+        if (hand_over := self.find_successor()) is not None:
+            for state in self._scheduler.release_all():
+                hand_over(state)
+            return
         self._losses_in_row += 1
         if self._losses_in_row > MAX_LOSSES:
             self._losses_in_row = 0

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..completion import CompletionRequest
 from ..step_runner import StepRunner
 from .cached_prefix import CachedPrefix
 from .chunk_grid import GRID, Chunk, chunk_grid
@@ -103,6 +104,24 @@ class PrefixCache:
             slot.prefix.clear()
             self._runner.copy_rows(source.index, slot.index, reused)
             slot.prefix = source.prefix.first(reused)
+
+    def reusable_tokens(self, request: CompletionRequest) -> int:
+        """Return the number of prompt tokens that a request may find. Any thread may call it, so it
+        is an estimate.
+        """
+        if request.prompt_logprobs is not None:
+            return 0
+        prefixes = [slot.prefix for slot in self._slots]
+        prefixes += [entry.prefix for entry in tuple(self.host.entries)]
+        prompt, key = list(request.prompt), request.cache_key
+        matches = (min(p.token_match(prompt, key), self._reusable_part(p)) for p in prefixes)
+        return max(matches, default=0)
+
+    def _reusable_part(self, prefix: CachedPrefix) -> int:
+        if self._reuse_decoded:
+            return len(prefix.tokens)
+        chunks = list(prefix.chunks)  # the engine's thread may change them meanwhile
+        return chunks[-1].end if chunks else 0
 
     def clear(self) -> None:
         """Forget all prefixes."""

@@ -55,6 +55,16 @@ class RequestQueue:
             after,
         )
 
+    def adopt(self, state: RequestState) -> None:
+        """Append a request that another engine had accepted, whatever the limit."""
+        with self._lock:
+            self._waiting.append(state)
+
+    def states(self) -> list[RequestState]:
+        """Return the waiting requests."""
+        with self._lock:
+            return list(self._waiting)
+
     def pop(self) -> RequestState | None:
         """Return the first request that was not cancelled, or None."""
         with self._lock:

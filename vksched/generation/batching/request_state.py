@@ -46,6 +46,8 @@ class RequestState:
         self.events: SimpleQueue[TokenOutput | EndOfStream] = SimpleQueue()
         self.close_reason = ""
         """The reason why the consumer cancelled the request, or ""."""
+        self.is_admitted = False
+        """True once the request had a slot, of this engine or of another one."""
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.chunks: list[Chunk] = []
@@ -67,6 +69,15 @@ class RequestState:
         """The number of generated tokens."""
         return len(self.text) - len(self.request.prompt)
 
+    @property
+    def rest_tokens(self) -> int:
+        """The maximum number of tokens that are still to be generated."""
+        return self.request.max_tokens - self.generated
+
+    def restart(self) -> None:
+        """Forget all that belongs to a slot: the text is prefilled again."""
+        self.logits, self.is_placed = None, False
+
     def close(self, reason: str) -> None:
         """Cancel the request, unless it is cancelled."""
         self.close_reason = self.close_reason or reason
@@ -82,8 +93,9 @@ class RequestState:
         return self.request.prompt_logprobs is None
 
     def start_constraint(self, now_s: float) -> None:
-        """Start to compute the mask of the first token."""
-        if self.request.constraint is not None and self.request.max_tokens:
+        """Start to compute the mask of the first token, unless it was started before."""
+        is_new = self.constraint is None
+        if is_new and self.request.constraint is not None and self.request.max_tokens:
             self.constraint = ConstraintThread(self.request.constraint)
             self.request_mask(None, now_s)
 

@@ -32,3 +32,7 @@ class StepCosts:
     def largest(self, kind: Kind) -> float | None:
         """Return the time of the slowest step of a kind; None if none is known."""
         return max((s for (k, _), s in self._costs.items() if k == kind), default=None)
+
+    def by_tokens(self, kind: Kind) -> dict[int, float]:
+        """Return the times of a kind by the number of tokens. Any thread may call it."""
+        return {tokens: s for (k, tokens), s in list(self._costs.items()) if k == kind}

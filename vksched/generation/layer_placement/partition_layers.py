@@ -8,6 +8,9 @@ one layer range, the host any number. For each set of devices, dynamic programmi
 right finds the minimum sum. It is repeated with a limit on the microbatch time of a layer range,
 which is lowered until the sum grows by more than the limit saves.
 
+With several groups of sequences in flight, devices work on different groups at the same time: then
+all groups together take the largest of that sum and, for each device, its part for all groups.
+
     layers   0 1 2 3 4 5 | 6 7 8 | 9        ends[{gpu:1, gpu:0}][9] =
              gpu:1       | gpu:0 | host       min over s: ends[{gpu:1}][s] + cost of gpu:0 on s .. 8
 
@@ -34,6 +37,12 @@ MAX_DEVICES = 4
 """The maximum number of devices that are considered, fastest first."""
 WRITTEN, PARTS = 128, 4
 """The workload: `WRITTEN` decoded tokens after a prompt of `PARTS` microbatches."""
+
+LATER_SHARE = 0.02
+"""The share by which the first device should be busier than later ones if several groups are in
+flight. A group writes its KV cache once its step has ended on the last device. There, these writes
+would wait for the next step of another group if its results were ready before.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,9 @@ class LayerRange:
 
 @dataclass(frozen=True)
 class LayerPartition:
-    """A partition of all layers. seconds: the time of the workload of PARTS and WRITTEN."""
+    """A partition of all layers. seconds: the time of the workload of PARTS and WRITTEN, or of one
+    microbatch and WRITTEN for each group in flight.
+    """
 
     layer_ranges: tuple[LayerRange, ...]
     seconds: float
@@ -107,16 +118,20 @@ class LayerPartition:
 
 
 def partition_layers(
-    layers: Sequence[Layer], places: Sequence[DeviceBudget], competes: bool, margin: float
+    layers: Sequence[Layer],
+    places: Sequence[DeviceBudget],
+    competes: bool,
+    margin: float,
+    in_flight: int = 1,
 ) -> LayerPartition:
     """Return the fastest partition of layers.
 
     places: the devices, the host last, which has room for all layers. competes: the host may take
     layers that would fit on other devices. margin: the share by which a larger set of devices must
-    be faster.
+    be faster. in_flight: the number of groups of sequences whose steps overlap.
     """
     host = len(places) - 1
-    tables = _Tables(layers, places)
+    tables = _Tables(layers, places, in_flight)
     order = sorted(range(host), key=lambda d: (tables.total(d), d))[:MAX_DEVICES]
     sets = [
         (chosen, with_host)
@@ -146,6 +161,7 @@ class _Tables:
 
     layers: Sequence[Layer]
     places: Sequence[DeviceBudget]
+    in_flight: int
     _known: dict[int, _Table] = field(default_factory=dict)
 
     @cached_property
@@ -168,7 +184,8 @@ class _Tables:
 
     def table(self, device: int) -> _Table:
         if device not in self._known:
-            self._known[device] = _Table(self.layers, self.places[device], device, self.sizes)
+            about = self.layers, self.places[device], device, self.sizes
+            self._known[device] = _Table(*about, self.in_flight)
         return self._known[device]
 
     def fastest(self, chosen: tuple[int, ...], with_host: bool) -> LayerPartition | None:
@@ -179,31 +196,49 @@ class _Tables:
         hosts = [self.table(len(self.places) - 1)] if with_host else []
         best: LayerPartition | None = None
         limit = math.inf
+
+        def load_of(layer_range: LayerRange) -> float:
+            return float(at[layer_range.device].load_s[layer_range.start, layer_range.end])
+
+        at = {table.device: table for table in (*tables, *hosts)}
         while layer_ranges := _best_ranges(tables, hosts, limit):
-            at = {table.device: table for table in (*tables, *hosts)}
             alone_s = sum(at[s.device].cost[s.start, s.end] for s in layer_ranges)
             load_s = dict.fromkeys(at, 0.0)
             for layer_range in layer_ranges:
-                load_s[layer_range.device] += layer_range.read_s
-            seconds = float(alone_s + (PARTS - 1) * max(load_s.values()))
+                load_s[layer_range.device] += load_of(layer_range)
+            seconds = self._seconds(float(alone_s), float(max(load_s.values())))
             if best is None or seconds < best.seconds:
                 best = LayerPartition(layer_ranges, seconds)
             if alone_s >= best.seconds:
                 break
-            limit = math.nextafter(max(s.read_s for s in layer_ranges), 0.0)
+            limit = math.nextafter(max(map(load_of, layer_ranges)), 0.0)
         return best
+
+    def _seconds(self, alone_s: float, busiest_s: float) -> float:
+        """Return the time of the workload. alone_s: the sum of all layers. busiest_s: the load of
+        the busiest device.
+        """
+        if self.in_flight == 1:
+            return alone_s + (PARTS - 1) * busiest_s
+        return max(alone_s, self.in_flight * busiest_s)
 
 
 class _Table:
     """The costs of layer ranges on one device.
 
     cost[start, end]: seconds for a layer range. read_s[start, end]: the prefill part of them. Both
-    are inf if the range does not fit. experts[start, end]: the first layer of the range whose
-    experts are on the host.
+    are inf if the range does not fit. load_s[start, end]: the time that devices can spend at the
+    same time, on different microbatches or on different groups. experts[start, end]: the first
+    layer of the range whose experts are on the host.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], place: DeviceBudget, device: int, sizes: NDArray
+        self,
+        layers: Sequence[Layer],
+        place: DeviceBudget,
+        device: int,
+        sizes: NDArray,
+        in_flight: int,
     ) -> None:
         self.device = device
         count = len(layers)
@@ -227,6 +262,9 @@ class _Table:
         reads = read[ends] - read[starts] + more_read[ends] - more_read[late] + place.read_s
         self.read_s: NDArray = np.where(fits, reads, np.inf)
         self.cost: NDArray = np.where(fits, WRITTEN * writes + reads, np.inf)
+        self.load_s: NDArray = self.read_s
+        if in_flight > 1:
+            self.load_s = self.cost * np.where(starts > 0, 1 + LATER_SHARE, 1.0)
 
     def layer_range(self, start: int, end: int) -> LayerRange:
         read_s = float(self.read_s[start, end])
@@ -241,10 +279,10 @@ def _best_ranges(
     tables: Sequence[_Table], hosts: Sequence[_Table], limit: float
 ) -> tuple[LayerRange, ...]:
     """Return the layer ranges with the minimum sum, one for each device and any number for the
-    host, whose microbatch time is within the limit; empty if there are none.
+    host, whose load is within the limit; empty if there are none.
     """
     lanes = [*tables, *hosts]
-    costs = [np.where(lane.read_s <= limit, lane.cost, np.inf) for lane in lanes]
+    costs = [np.where(lane.load_s <= limit, lane.cost, np.inf) for lane in lanes]
     count = len(costs[0])
     reached: list[_Frontier] = []
     for used in range(1 << len(tables)):

@@ -141,11 +141,13 @@ def place_layers(
     sizes: Sequence[int],
     full: Container[str] = (),
     precision: Precision = SINGLE,
+    in_flight: int = 1,
 ) -> LayerPlacement | None:
     """Return the placement of a model's layers, or None if there is no choice to make: only the CPU
     works, one device surely has room for everything, or the policy does not optimize.
 
     full: names of devices that ran out of memory. precision: the precision of the model's steps.
+    in_flight: the number of groups of slots whose steps overlap, each with its own KV cache.
     """
     topology = scheduler.topology
     working = [spec for spec in topology.devices[:-1] if not spec.disabled_reason]
@@ -155,7 +157,8 @@ def place_layers(
         return None
     about = model, cache, sizes, topology, modes_of(topology, precision)
     measured = cached_or_measured(*about, lambda: _measured(*about))
-    return LayerPlacement(topology, measured, decide(measured, topology, scheduler.with_cpu, full))
+    partition = decide(measured, topology, scheduler.with_cpu, full, in_flight)
+    return LayerPlacement(topology, measured, partition)
 
 
 def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCache) -> bool:
@@ -163,12 +166,12 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
     working = [spec for spec in scheduler.topology.devices[:-1] if not spec.disabled_reason]
     if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
         return False
-    held_bytes = model.device_bytes + _cache_bytes(model, cache)
+    held_bytes = model.device_bytes + cache_bytes_of(model, cache)
     return working[0].memory_bytes >= 2 * held_bytes + MIN_FREE_BYTES
 
 
-def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
-    """Return the bytes of the KV cache of all layers."""
+def cache_bytes_of(model: LanguageModel, cache: KeyValueCache) -> int:
+    """Return the bytes of the KV cache of all layers and slots."""
     hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
     row = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
     return row * cache.length * cache.slots * each
@@ -204,10 +207,14 @@ def _measured(
 
 
 def decide(
-    measured: LayerCosts, topology: Topology, with_cpu: bool, full: Container[str] = ()
+    measured: LayerCosts,
+    topology: Topology,
+    with_cpu: bool,
+    full: Container[str] = (),
+    in_flight: int = 1,
 ) -> LayerPartition:
     """Return the fastest partition over the enabled devices, one for each memory. full: devices
-    without memory, which get no layers.
+    without memory, which get no layers. in_flight: as of `place_layers`.
     """
     able = [not spec.disabled_reason and spec.name not in full for spec in topology.devices]
     usable = [next((d for d in pool if able[d]), None) for pool in topology.memory_nodes]
@@ -217,4 +224,12 @@ def decide(
     ]
     sure = known(topology, [d for d in usable if d is not None])
     margin = MARGIN_MEASURED if sure else MARGIN_ESTIMATED
-    return partition_layers(measured.layers, places, with_cpu, margin)
+    layers = [
+        replace(
+            layer,
+            cache_bytes=in_flight * layer.cache_bytes,
+            work_bytes=in_flight * layer.work_bytes,
+        )
+        for layer in measured.layers
+    ]
+    return partition_layers(layers, places, with_cpu, margin, in_flight)

@@ -1,0 +1,1 @@
+"""How several GPUs serve a language model: layers, pipeline or replicas."""
