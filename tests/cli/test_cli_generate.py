@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,22 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "the context of 4 tokens is full; --ctx-size" in err
 
 
+@pytest.mark.parametrize(
+    "options", [("--ngram",), ("--draft",), ("--draft", "--ngram", "--draft-device", "cpu")]
+)
+def test_guesses_do_not_change_the_text(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, answer = answer_of(tmp_path, PROMPT * 2, 8)
+    file = str(tmp_path / "tiny.gguf")
+    args = [part for each in options for part in ([each, file] if each == "--draft" else [each])]
+    prompt = ("--prompt", PROMPT * 2, "-n", "8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vs.VkschedWarning)  # float32 matrices: nothing is guessed
+        data = data_of(capsys, "generate", file, *prompt, *args, *ON_CPU)
+    assert data["tokens"] == list(answer.tokens)
+
+
 @pytest.mark.skipif(len(vulkan_names()) < 2, reason="fewer than two Vulkan devices here")
 def test_guessed_speeds_of_two_cards_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +116,7 @@ def test_scores_that_are_no_numbers_are_one_line(
     [
         (("--prompt", "h", "--top-p", "2"), ("[sampling] expected top_p from 0 to 1, got 2",)),
         (("--prompt", "h", "--system", "s"), ("--system needs --chat.",)),
+        (("--prompt", "h", "--draft-device", "cpu"), ("--draft-device needs --draft.",)),
         (("--prompt", "h", "--ctx-size", "65"), ("a cache of 1 to 64 tokens", "got 65; try fewer")),
         (("--prompt", "h" * 70), ("a prompt of 1 to 64 tokens, got 70",)),
         ((), ("Missing option '--prompt' or '--prompt-file'",)),

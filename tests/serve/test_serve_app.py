@@ -29,6 +29,7 @@ from test_cli import call
 import vksched as vs
 from vksched.common.errors import VkschedError
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.lowering import native_kernels
 from vksched.serve import packages
 
 PROMPT = "hello, hey"
@@ -73,6 +74,24 @@ def test_answers_do_not_depend_on_others(kind: str, tmp_path: Path) -> None:
         app = vs.serve.app(tiny_model(tmp_path, kind=kind), sched, ctx=128, slots=4)
         with running(app) as port:
             check_independence(Client(port))
+
+
+def test_guesses_do_not_change_answers(tmp_path: Path) -> None:
+    model, texts = tiny_model(tmp_path, kind="Q8_0"), []
+    with vs.Scheduler(["cpu"]) as sched:
+        for speculation in (None, vs.Speculation(draft=model)):
+            app = vs.serve.app(
+                *(model, sched), ctx=128, slots=2, speculation=speculation, prepare=True
+            )
+            with running(app) as port:
+                client = Client(port)
+                texts.append([text_of(client, seed=seed, max_tokens=30) for seed in range(3)])
+                metrics = client.get("/metrics").text
+                used = re.search(r"vllm:spec_decode_num_accepted_tokens_total{.*} (.*)", metrics)
+                assert used is not None
+                is_guessed = speculation is not None and native_kernels.has_programs()
+                assert (float(used[1]) > 0) == is_guessed
+    assert texts[0] == texts[1]
 
 
 def check_independence(client: Client) -> None:

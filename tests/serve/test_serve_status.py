@@ -163,6 +163,8 @@ def test_metrics_have_the_names_of_other_servers(model: LanguageModel) -> None:
     assert samples["vllm:generation_tokens_total", NAME] == written
     assert samples["vllm:prompt_tokens_total", NAME] == read
     assert samples["vllm:prefix_cache_hits_total", NAME] > 0
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        assert samples[f"vllm:spec_decode_num_{name}_total", NAME] == 0
     assert samples["vllm:num_requests_running", NAME] == 0
     assert samples["vllm:request_success_total", "stop", NAME] == 3
     assert samples["vllm:time_to_first_token_seconds_count", NAME] == 3

@@ -171,6 +171,10 @@ class SimulatedSteps:
         self._begin("prepare")
         self.is_prepared = True
 
+    def prepare_prompt(self, tokens: int | None = None) -> None:
+        self._begin("prepare_prompt")
+        self.is_prepared = True
+
     def prepare_verify(self) -> None:
         self._begin("prepare_verify")
 

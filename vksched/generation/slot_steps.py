@@ -288,7 +288,9 @@ class SlotSteps(SlotGraphs):
             self.steps.run(self._verify_size(tokens))
 
     def prepare_prompt(self, tokens: int | None = None) -> None:
-        """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts."""
+        """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts and
+        of a decode step of one row.
+        """
         self._retry_if_empty(lambda: self._prepare_prompt(tokens))
 
     def _prepare_prompt(self, tokens: int | None) -> None:

@@ -99,6 +99,11 @@ class StepRunner(Protocol):
     def prepare(self) -> None:
         """Compile all steps but verify steps."""
 
+    def prepare_prompt(self, tokens: int | None = None) -> None:
+        """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts and
+        of a decode step of one row.
+        """
+
     def prepare_verify(self) -> None:
         """Compile the verify steps."""
 

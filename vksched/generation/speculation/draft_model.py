@@ -108,8 +108,8 @@ class DraftModel:
         return self._token_s * count
 
     def prepare(self) -> None:
-        """Compile all steps of the draft model."""
-        self.runner.prepare()
+        """Compile the steps of the draft model."""
+        self.runner.prepare_prompt()
 
     def close(self) -> None:
         """Free the steps and the KV cache."""
