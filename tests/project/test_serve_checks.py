@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import likelihoods
 import llama_tests
 import pytest
 from llama_server_shim import Unsupported, translate
+from llama_tests_plugin import SharedServers
 
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
@@ -85,3 +87,21 @@ def test_the_report_counts_outcomes_by_file() -> None:
         "| `test_b.py` | 0 | 0 | 1 |",
         "| all | 1 | 1 | 1 |",
     ]
+
+
+def test_a_server_is_shared_by_tests_with_the_same_options() -> None:
+    servers = SharedServers()
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    first = servers.Popen([*command, "--seed", "1", "--port", "80"], env=None)
+    first.terminate()
+    first.kill()
+    assert first.wait() == 0 and first.poll() is None
+    assert servers.Popen([*command, "--seed", "2", "--port", "80"]) is first
+    other = servers.Popen([*command, "--port", "81"])
+    assert other is not first and first.poll() is not None
+    other.process.kill()
+    other.process.wait()
+    again = servers.Popen([*command, "--port", "81"])
+    assert again is not other and again.poll() is None
+    servers.close()
+    assert again.poll() is not None

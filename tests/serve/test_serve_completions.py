@@ -14,6 +14,7 @@ pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
 from served import NAME, Client, Served, tiny_model
 
+import vksched as vs
 from vksched.generation.completion import CompletionRequest
 from vksched.generation.sampling import Sampling
 from vksched.importers.gguf.model import LanguageModel
@@ -64,6 +65,7 @@ def test_an_answer_has_the_tokens_of_the_engine(client: Client, served: Served) 
     choice = answer["choices"][0]
     assert choice["text"] == tokenizer.decode(tokens) and choice["finish_reason"] == "length"
     assert (answer["object"], answer["model"]) == ("text_completion", NAME)
+    assert answer["system_fingerprint"] == f"build-vksched-{vs.__version__}"
     usage = answer["usage"]
     assert usage["prompt_tokens"] == len(prompt) and usage["completion_tokens"] == 6
     assert usage["total_tokens"] == len(prompt) + 6

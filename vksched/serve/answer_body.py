@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..common.version import __version__
 from ..generation.completion import CompletionStream, TokenLogprobs, TokenOutput
 from .model_service import ModelService
 from .text_assembler import Piece
@@ -18,6 +19,8 @@ FINISH_REASONS = {
     "tool_calls": "tool_calls",
 }
 """OpenAI's finish reason by that of the engine."""
+FINGERPRINT = f"build-vksched-{__version__}"
+"""The version of the software: another one may give other answers to the same request."""
 
 
 class AnswerHeader:
@@ -29,6 +32,7 @@ class AnswerHeader:
             "object": kind,
             "created": int(time.time()),
             "model": model,
+            "system_fingerprint": FINGERPRINT,
         }
 
     def body(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
