@@ -1,21 +1,11 @@
 // Buffers and push block of quant_gemv_mixed.glsl with a rotary embedding.
 #define ROTARY
 layout(constant_id = 12) const uint INTERLEAVED = 0;
-#include "load_words.glsl"
-#include "quant_formats.glsl"
-
-layout(set = 0, binding = 0) readonly buffer A { vec4 a[]; };
-layout(set = 0, binding = 1) readonly buffer Scale { vec4 scale[]; };
-layout(set = 0, binding = 2) readonly buffer B { LOAD_OF_B b[]; };
-layout(set = 0, binding = 3) readonly buffer Second { LOAD_OF_B second[]; };
-layout(set = 0, binding = 4) readonly buffer Third { LOAD_OF_B third[]; };
+#include "gemv_mixed_inputs.glsl"
 layout(set = 0, binding = 5) readonly buffer Cosine { float cosine[]; };
 layout(set = 0, binding = 6) readonly buffer Sine { float sine[]; };
 layout(set = 0, binding = 7) writeonly buffer Result { float result[]; };
 layout(set = 0, binding = 8) readonly buffer Residual { uint residual[]; } residual_buffer;
-VIEWS(2, b)
-VIEWS(3, second)
-VIEWS(4, third)
 layout(push_constant) uniform Push {
     uint a_offset;
     uint scale_offset;

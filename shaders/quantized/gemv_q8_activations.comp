@@ -52,14 +52,14 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
         for (uint i = 0u; i < ROWS; ++i) {
             const uint at = a_at[i] + number * VEC4S_PER_RUN;
             const uvec4 left_low = a[at], left_more = a[at + 1u];
-            const vec4 told = uintBitsToFloat(a[at + 2u]);
+            const vec4 scale_sums = uintBitsToFloat(a[at + 2u]);
 #if PARTS == 2
-            const vec2 all = told.yz;
+            const vec2 all = scale_sums.yz;
 #else
-            const vec2 all = vec2(told.y + told.z, 0.0);
+            const vec2 all = vec2(scale_sums.y + scale_sums.z, 0.0);
 #endif
             for (uint j = 0u; j < 4u; ++j) {
-                sums[i][j] = plus_run(sums[i][j], sums_of(low[j], more[j], left_low, left_more), scale[j], told.x, all, shift[j]);
+                sums[i][j] = plus_run(sums[i][j], sums_of(low[j], more[j], left_low, left_more), scale[j], scale_sums.x, all, shift[j]);
             }
         }
     }

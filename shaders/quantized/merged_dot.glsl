@@ -4,8 +4,8 @@ void begin_rows(uint first) {
     for (uint i = 0u; i < ROWS; ++i) row_at[i] = (a_offset + min(first + i, m - 1u) * k) / 4u;
 }
 
-float by[ROWS]; // what a is multiplied by first
-float squares[ROWS]; // of what this invocation has seen of a row
+float by[ROWS]; // the factor of a before the norm
+float squares[ROWS]; // of the values of a row that this invocation has read
 vec4 left_of(uint row, uint i) {
     const vec4 own = a[row_at[row] + i];
     if (NORMED == 0u) return own;
@@ -22,7 +22,7 @@ shared uint largest_of[VEC4S_PER_GROUP * SLICES];
 // The sums of all slices for slice 0, and in `squares` those of the whole row for all.
 vec4 met(vec4 sum, uint row, uint own, uint slice) {
     const uint here = slice * VEC4S_PER_GROUP + own;
-    barrier(); // what was there before has been read
+    barrier(); // all have read the previous values
     slices[here] = sum;
     if (NORMED != 0u) squares_of[here] = squares[row];
     for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
@@ -71,7 +71,7 @@ void dot_vec4s(uint from, uint column, uint last, uint own, uint slice, out vec4
             const float rate = pass == 0u ? rate_of(variance, eps) : scale_of(variance, eps, by[i]);
             results[i] *= rate;
             if (pass == 1u || !is_lost(rate)) continue;
-            barrier(); // what was there before has been read
+            barrier(); // all have read the previous values
             by[i] = power_for(largest_of_row(i, own, slice), eps);
             lost = true;
         }

@@ -24,7 +24,7 @@ float squares_of_row(uint row_at, float by, out uint largest) {
         squares = fma(x.w, x.w, fma(x.z, x.z, fma(x.y, x.y, fma(x.x, x.x, squares))));
         largest = max(largest, largest_word(own));
     }
-    barrier(); // what was there before has been read
+    barrier(); // all have read the previous values
     squares_of[lane] = squares;
     largest_of[lane] = largest;
     for (uint apart = LANES / 2u; apart > 0u; apart /= 2u) {
@@ -60,15 +60,15 @@ void begin_rows(uint first_row) {
                 fours[q] = NORMED == 0u ? own : times(own, by) * rate * scale[scale_offset / 4u + run * 8u + q];
             }
 #if LOW == 8
-            const QuantizedRun made = quantize_run(fours, true);
+            const QuantizedRun quantized = quantize_run(fours, true);
 #else
-            const QuantizedRun made = quantize_run(fours, false);
+            const QuantizedRun quantized = quantize_run(fours, false);
 #endif
             const uint place = row * RUNS + run;
-            codes[place * 2u] = made.low;
-            codes[place * 2u + 1u] = made.more;
-            scale_of_run[place] = made.told.x;
-            sums_of_run[place] = made.told.yz;
+            codes[place * 2u] = quantized.low;
+            codes[place * 2u + 1u] = quantized.more;
+            scale_of_run[place] = quantized.scale_sums.x;
+            sums_of_run[place] = quantized.scale_sums.yz;
         }
     }
     barrier();
@@ -100,7 +100,7 @@ void dot_vec4s(uint from, uint column, uint last, uint own, uint slice, out vec4
     }
     const uint here = slice * VEC4S_PER_GROUP + own;
     for (uint row = 0u; row < ROWS; ++row) {
-        barrier(); // what was there before has been read
+        barrier(); // all have read the previous values
         slices[here] = sums[row];
         for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
             barrier();

@@ -1,8 +1,8 @@
 #version 450
-// result[m, n] = sum over k of x[m, k] * w[n, k] for few rows m, of up to three weights w of few bits (quant_block.glsl) whose columns stand
-// beside each other; or of two, with a GATE: activation(x W1) * (x W2), of as many columns as one of them. x is a, or with NORMED
+// result[m, n] = sum over k of x[m, k] * w[n, k] for few rows m, of up to three weights w of few bits (quant_block.glsl). The columns of
+// their results are concatenated. Or of two, with a GATE: activation(x W1) * (x W2), of as many columns as one of them. x is a, or with NORMED
 // a / sqrt(mean of a^2 over the row + eps) * scale, scale: (k).
-// With STACKED the results of weights follow each other.
+// With STACKED the results are matrices, one after another.
 // One workgroup computes some columns of ROWS rows, of one weight or of both, as quant_gemv.glsl says; with INT8 as merged_dot_q8.glsl says.
 // For GPUs.
 // Source: Zhang and Sennrich, Root mean square layer normalization, 2019.

@@ -69,7 +69,7 @@ void main() {
             for (uint i = 0u; i < ROWS; ++i) {
                 vec4 four = fours[i];
 #ifdef ROTARY
-                barrier(); // what was there before has been read
+                barrier(); // all have read the previous values
                 if (slice == 0u) slices[own] = four;
                 barrier();
                 four = rotate(four, slices[own ^ 1u], row + i, column);

@@ -117,7 +117,7 @@ void main() {
     [[dont_unroll]] for (uint begin = 0u; begin < runs; begin += staged) {
         uint pass = begin == 0u ? MEASURE : STAGE;
         [[dont_unroll]] while (true) {
-            if (begin > 0u || pass == MEASURE_AGAIN) barrier(); // what was there before has been read
+            if (begin > 0u || pass == MEASURE_AGAIN) barrier(); // all have read the previous values
             go_over_rows(lane, pass, begin);
             if (pass == STAGE) break;
             pass = pass_after(pass);

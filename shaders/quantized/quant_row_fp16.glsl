@@ -5,7 +5,7 @@
 const uint PAIRS = 4u;
 shared uvec4 x_pairs[BATCH * PAIRS * MAX_RUNS];
 #ifdef SHIFTS
-#define SUM vec2 // of x by what pairs have beside codes; of x
+#define SUM vec2 // of x * (the part of pairs that is not codes); of x
 #define SUM_OF(stored, plain) vec2(stored, plain)
 #else
 #define SUM float
@@ -18,8 +18,8 @@ const uint LARGEST = 14u;
 const uint TINY = 1u << 23; // 2^-126
 shared uvec2 measured[BATCH * SUBGROUPS];
 
-// Of row gl_SubgroupInvocationID % BATCH: the word of the largest magnitude; what a is multiplied by first; the factor of the norm; the power of
-// two behind the norm's scale.
+// Of row gl_SubgroupInvocationID % BATCH: the word of the largest magnitude; the factor of a before the norm; the factor of the norm; the power of
+// two after the scale of the norm.
 uint largest;
 float by, rate, power;
 
@@ -119,7 +119,7 @@ void go_over_rows(uint lane, uint pass, uint begin) {
     barrier();
 }
 
-// What follows from a pass that measured: the next one. Rows whose squares or scaled values left the range of float32 are measured again, times
+// The pass after one that measured. Rows whose squares or scaled values left the range of float32 are measured again, times
 // a power of two near 1 / their root mean square, as far as that is known.
 uint pass_after(uint pass) {
     const uint first = gl_SubgroupInvocationID % BATCH * SUBGROUPS;
@@ -146,11 +146,11 @@ float finish_measuring() {
     const bool finite = largest < 0x7f800000u;
     const uint biased = finite ? uint(min(int(LARGEST + 254u) - int(largest >> 23), 253)) << 23 : TINY;
     power = uintBitsToFloat(biased);
-    if (!finite) by = power; // twice: what is finite beside infinities is 0
+    if (!finite) by = power; // twice: finite values of a row with infinities become 0
     return uintBitsToFloat(finite ? (254u << 23) - biased : largest) * rate;
 }
 
-// sum + scale * (products less what codes have beside them) (+ shift * the sum of x).
+// sum + scale * (products less the part of pairs that is not codes) (+ shift * the sum of x).
 float finished(float sum, float products, SUM own, float scale, float shift) {
 #ifdef SHIFTS
     precise const float exact = products - own.x;

@@ -1,9 +1,9 @@
-// A run of 32 values as whole numbers, round(x * 127 / largest). What is not finite makes it NaN.
+// A run of 32 values as int8, round(x * 127 / largest); its scale is NaN if a value is not finite.
 // Source: vksched/ops/quantized/q8_activations.py.
 struct QuantizedRun {
     uvec4 low; // words of four codes
     uvec4 more;
-    vec3 told; // the scale, and of both halves the sum of codes times the scale
+    vec3 scale_sums; // the scale, and the sum of codes times the scale, of each half
 };
 
 // Four words, the numbers of each in a byte of its own: of four vec4s, the first in the lowest.
@@ -27,11 +27,11 @@ QuantizedRun quantize_run(vec4 fours[8], bool entries) {
     const float scale = counts ? largest / 127.0 : 0.0;
     ivec4 whole[8];
     for (uint q = 0u; q < 8u; ++q) whole[q] = counts ? ivec4(clamp(roundEven(fours[q] * by), -127.0, 127.0)) : ivec4(0);
-    QuantizedRun made;
-    made.low = entries ? in_bytes(whole[0], whole[1], whole[2], whole[3]) : in_bytes(whole[0], whole[2], whole[4], whole[6]);
-    made.more = entries ? in_bytes(whole[4], whole[5], whole[6], whole[7]) : in_bytes(whole[1], whole[3], whole[5], whole[7]);
-    made.told.x = most < infinite ? scale : uintBitsToFloat(0x7fc00000u);
-    made.told.y = scale * float(total(whole[0] + whole[1] + whole[2] + whole[3]));
-    made.told.z = scale * float(total(whole[4] + whole[5] + whole[6] + whole[7]));
-    return made;
+    QuantizedRun quantized;
+    quantized.low = entries ? in_bytes(whole[0], whole[1], whole[2], whole[3]) : in_bytes(whole[0], whole[2], whole[4], whole[6]);
+    quantized.more = entries ? in_bytes(whole[4], whole[5], whole[6], whole[7]) : in_bytes(whole[1], whole[3], whole[5], whole[7]);
+    quantized.scale_sums.x = most < infinite ? scale : uintBitsToFloat(0x7fc00000u);
+    quantized.scale_sums.y = scale * float(total(whole[0] + whole[1] + whole[2] + whole[3]));
+    quantized.scale_sums.z = scale * float(total(whole[4] + whole[5] + whole[6] + whole[7]));
+    return quantized;
 }

@@ -30,7 +30,7 @@ def planned(
     """Plan a step of a chat without compiling it."""
     outputs, updates = step.build()
     plan = sched.reserve(outputs, placement, updates=updates, precision=precision)
-    return SimpleNamespace(plan=plan, leave_overflow_check=lambda: None)
+    return SimpleNamespace(plan=plan, disable_overflow_check=lambda: None)
 
 
 @pytest.mark.parametrize(

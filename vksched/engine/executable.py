@@ -86,9 +86,9 @@ class CompiledGraph(ProcessBound):
         """The numbers of all plans until now, as used in events."""
         return self._compiled.plan_numbers
 
-    def leave_overflow_check(self) -> None:
-        """Do not warn of results that are not finite, because the caller handles them."""
-        self._overflow.leave_results()
+    def disable_overflow_check(self) -> None:
+        """Do not warn of results that are not finite: the caller handles them."""
+        self._overflow.disable_check()
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Return a report of the last runs, as medians: in total, on each device and for each op,

@@ -57,7 +57,7 @@ class OverflowWatch:
         self._is_checked = False
         self._reported: set[str] = set()
 
-    def leave_results(self) -> None:
+    def disable_check(self) -> None:
         """Do not check results, because the caller does; a search is not affected."""
         self._is_checked = True
         self.rounds = self._searches

@@ -330,7 +330,7 @@ class CompiledSteps:
             run = self.scheduler.compile(
                 step, self.placement, self._progress, precision=self._precision
             )
-        run.leave_overflow_check()
+        run.disable_overflow_check()
         return run
 
     def compile_graph(self, outputs: Outputs, updates: Updates) -> CompiledGraph:

@@ -238,7 +238,7 @@ class _Steps:
         self._run: CompiledGraph = scheduler.compile(
             step.logits, placement, updates=step.updates, precision=precision
         )
-        self._run.leave_overflow_check()
+        self._run.disable_overflow_check()
 
     def logits(self, tokens: Sequence[int], start: int) -> NDArray:
         """Return the logits after each token of a step that begins at position `start`.
