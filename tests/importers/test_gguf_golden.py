@@ -78,6 +78,7 @@ def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement =
 NEW = (
     *("glm4moe_large", "ernie4_5-moe", "hunyuan-moe", "minimax-m2", "dots1", "bailingmoe"),
     *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
+    "afmoe",
 )
 """One of each kind of routing, norm and block that the architectures before do not have."""
 BESIDES = ("bert", "gemma2_large")

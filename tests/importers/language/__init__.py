@@ -76,7 +76,7 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray:
     """Return the weights of a tensor: what a counter gives that its name is the key of."""
     raw = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(math.prod(shape))
     even = ((raw >> np.uint64(40)) / 2.0**23 - 1).astype(np.float32).reshape(shape)
-    if "correction" in name:
+    if "correction" in name or "expert_bias" in name:
         return 0.4 * even
     if len(shape) == 1:
         return 0.4 * even if name.endswith("bias") else 1 + 0.4 * even

@@ -45,8 +45,8 @@ KEYS = {
         *("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     ),
     "expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
-    "expert_weights_norm": ("norm_topk_prob",),
-    "expert_weights_scale": ("routed_scaling_factor",),
+    "expert_weights_norm": ("norm_topk_prob", "route_norm"),
+    "expert_weights_scale": ("routed_scaling_factor", "route_scale"),
     "embedding_scale": ("embedding_multiplier",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": (
@@ -287,12 +287,12 @@ def _fused(name: str, array: NDArray) -> dict[str, NDArray]:
     """Gates of experts lie before what they are factors of, and the bias of their choice has
     another name.
     """
-    if "correction" in name:
+    if "correction" in name or "expert_bias" in name:
         return {f"blk.{name.split('.')[2]}.exp_probs_b.bias": array.reshape(-1)}
     if name.endswith("experts.down_proj"):
         return {f"{name}.weight": array}
     if not name.endswith("experts.gate_up_proj"):
-        return {name.replace("mlp.router", "mlp.gate"): array}
+        return {name if ".gate." in name else name.replace("mlp.router", "mlp.gate"): array}
     halves = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
     return {f"{name.replace('gate_up', kind)}.weight": half for kind, half in halves}
 
@@ -310,6 +310,7 @@ def _bailing(name: str, array: NDArray) -> dict[str, NDArray]:
 
 
 FUSED = (
+    "afmoe",
     *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),
     "phimoe",
 )

@@ -33,7 +33,7 @@ def main() -> None:
             model = transformers.AutoModelForCausalLM.from_config(config).eval()
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         own = dict(model.named_parameters())
-        own |= {key: value for key, value in model.named_buffers() if "correction" in key}
+        own |= {key: value for key, value in model.named_buffers() if key.endswith("_bias")}
         tensors = {key: tuple(value.shape) for key, value in own.items() if key not in tied}
         with torch.no_grad():
             for key, shape in tensors.items():

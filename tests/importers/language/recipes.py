@@ -316,6 +316,23 @@ RECIPES = {
             "sliding_window_pattern": 4,
         },
     ),
+    "afmoe": Recipe(
+        "afmoe",
+        "Afmoe",
+        {
+            **ROUTED,
+            "head_dim": 8,
+            "num_hidden_layers": 4,
+            "num_dense_layers": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 2,
+            "route_norm": True,
+            "route_scale": 1.7,
+            "sliding_window": WINDOW,
+            "mup_enabled": True,
+        },
+    ),
     "starcoder": Recipe(
         "starcoder",
         "GPTBigCode",

@@ -28,6 +28,7 @@ from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
 from .qwen import QWEN2, QWEN2_MOE, QWEN3, SEED_OSS
+from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
 KNOWN: Mapping[str, Family] = {
@@ -79,6 +80,7 @@ KNOWN: Mapping[str, Family] = {
     "ernie4_5-moe": LLAMA,
     "seed_oss": SEED_OSS,
     "arcee": ARCEE,
+    "afmoe": AFMOE,
     "nemotron": NEMOTRON,
     "starcoder2": STARCODER2,
     "codeshell": CODESHELL,

@@ -76,7 +76,7 @@ class Family:
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
 
-    sinks: attention sinks.
+    sinks: attention sinks. gated_attention: sigmoids of a linear layer scale attention's output.
 
     yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
 
@@ -121,6 +121,7 @@ class Family:
     tempered: str = "all"
     tempered_from: int = 0
     sinks: bool = False
+    gated_attention: bool = False
     yarn_rounded: bool = True
     scale_by_width: int = 0
     gated_experts: bool = False

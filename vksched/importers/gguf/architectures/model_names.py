@@ -53,6 +53,7 @@ MODEL_NAMES: Mapping[str, str] = {
     "ernie4_5-moe": "Ernie 4.5 with experts",
     "seed_oss": "Seed OSS",
     "arcee": "AFM 4.5B",
+    "afmoe": "Trinity",
     "nemotron": "Nemotron 4 and Minitron",
     "starcoder2": "StarCoder 2",
     "codeshell": "CodeShell",

@@ -26,6 +26,7 @@ from ....ops import (
     linear,
     reshape,
     rms_norm,
+    sigmoid,
     split,
     tanh,
     transpose,
@@ -202,6 +203,10 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
+        if self.family.gated_attention:
+            joined = joined * sigmoid(
+                self.layers.linear(x, f"blk.{layer}.attn_gate", joined.shape[2])
+            )
         rows, inner = self._output_rows(layer, joined), self.family.attention_norms.inner
         rows = self.layers.norm(rows, inner and f"blk.{layer}.{inner}")
         is_scaled = self.scale_rows and not inner

@@ -31,7 +31,6 @@ class Unsupported:
 
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    "afmoe": Unsupported("Trinity", "gates of attention outputs", ROUTED),
     "apertus": Unsupported("Apertus", "its activation (xIELU)", SMALL),
     "arctic": Unsupported("Snowflake Arctic", "experts beside a dense block", ROUTED),
     "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
@@ -102,7 +101,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "smallthinker": Unsupported(
         "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"
     ),
-    "step35": Unsupported("Step 3.5", "gates of attention outputs", ROUTED),
+    "step35": Unsupported("Step 3.5", "rotary embeddings and clipped gates by layer", ROUTED),
     "t5": Unsupported("T5 and Flan-T5", "an encoder beside a decoder", SMALL),
     "t5encoder": Unsupported("T5 encoders", "attention scores by distance", EMBEDDERS),
     "wavtokenizer-dec": Unsupported("WavTokenizer", "a decoder of sounds", "none for sounds"),

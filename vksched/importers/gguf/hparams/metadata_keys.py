@@ -20,11 +20,11 @@ MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
 NORMED_BY_KEY = (
-    *("bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "olmoe"),
+    *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "olmoe"),
     "qwen2moe",
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
-SIGMOIDS = ("bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
+SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
 """Architectures that compute expert weights by sigmoid by default."""
 
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
