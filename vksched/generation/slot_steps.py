@@ -134,7 +134,7 @@ class SlotSteps:
         return self._retry_if_empty(lambda: self._prefill(slot, list(ids), start, all_logits))
 
     def _prefill(self, slot: int, ids: list[int], start: int, all_logits: bool) -> Logits:
-        self._decide()
+        _decide(self.steps)
         out: list[NDArray] = []
         done, end = 0, start + len(ids)
         while done < len(ids):
@@ -172,7 +172,7 @@ class SlotSteps:
         return self._retry_if_empty(lambda: self._decode(slots, ids, starts))
 
     def _decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
-        self._decide()
+        _decide(self.steps)
         out: list[NDArray] = []
         done = 0
         for rows in self._row_plan(len(slots)):
@@ -188,20 +188,6 @@ class SlotSteps:
         result = out[0] if len(out) == 1 else np.concatenate(out)
         self._check_finite(result)
         return result
-
-    def _decide(self) -> None:
-        """Decide the placement of layers, unless it is decided.
-
-        Raises
-        ------
-        StateLost
-            A device failed or returned since: layers are placed again.
-        """
-        steps = self.steps
-        failed = set(steps.scheduler.failed_devices)
-        if steps.user_placement is None and steps.sizes and failed != steps.without:
-            raise StateLost("[slots] a device failed or returned; layers are placed again")
-        steps.decide()
 
     def _row_plan(self, count: int) -> tuple[int, ...]:
         """Return the rows of the graphs that decode a token of `count` slots: the combination with
@@ -350,6 +336,20 @@ class SlotSteps:
         """Free everything; devices that were out of memory are considered again."""
         self.forget()
         self.steps.close()
+
+
+def _decide(steps: CompiledSteps) -> None:
+    """Decide the placement of layers, unless it is decided.
+
+    Raises
+    ------
+    StateLost
+        A device failed or returned since: layers are placed again.
+    """
+    failed = set(steps.scheduler.failed_devices)
+    if steps.user_placement is None and steps.sizes and failed != steps.without:
+        raise StateLost("[slots] a device failed or returned; layers are placed again")
+    steps.decide()
 
 
 def _feeds(
