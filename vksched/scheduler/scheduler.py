@@ -311,14 +311,9 @@ class Scheduler(ProcessBound):
             raise DeviceError(f"[{what}] {why}; try to {what} inside its `with`")
 
     def restore_device(self, name: str) -> None:
-        """Use a failed device again, for example "vulkan:0", or a host of the cluster, for example
-        "node1". Graphs plan again at their next run. A device of this host is opened again, without
-        its former weights and states. A lost host that can be reached again returns automatically.
-
-        Raises
-        ------
-        DeviceError
-            The device or host does not exist, or cannot be opened or reached.
+        """Open a failed device again, for example "vulkan:0", without its former states, or use a
+        host of the cluster again. A lost host that can be reached again returns automatically.
+        Raise DeviceError if it does not exist, or cannot be opened or reached.
         """
         self._require_open("restore_device")
         self._membership.restore_device(name)

@@ -33,7 +33,6 @@ from .metrics import ServerMetrics
 from .model_service import ModelService
 from .request_guard import RequestGuard
 from .server_state import ServerState
-from .unread_body import discard_body
 
 if TYPE_CHECKING:
     from ..common.dtypes import Progress
@@ -272,7 +271,4 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    refused = log_error(error)
-    if refused.status == 413:
-        await discard_body(request)
-    return refused.response()
+    return log_error(error).response()

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from .api_error import ApiError
 from .json_size import check_json_size
 from .limits import ServerLimits
+from .unread_body import discard_body
 
 Schema = TypeVar("Schema", bound=BaseModel)
 _SHORT = Repr()
@@ -46,7 +47,14 @@ class BodyBudget:
         """
         data = bytearray()
         try:
-            await self._receive(request, limits, data)
+            try:
+                await self._receive(request, limits, data)
+            except ApiError as error:
+                if error.status in (413, 503):  # the client still sends
+                    self.used_bytes -= len(data)
+                    data.clear()
+                    await discard_body(request)
+                raise
             yield data
         finally:
             self.used_bytes -= len(data)

@@ -1,0 +1,85 @@
+"""The server of `serve_load.py`: `vksched serve` on a device that is lost on command.
+
+stdin: "lose" --> the next submission of the device fails, and all later ones
+stdout: the port, once the server listens
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+from vksched.runtime.device import Device, Reopens
+from vksched.serve.http_server import Listener
+from vksched.serve.limits import ServerLimits
+
+KEYS = ("load-test-key-one", "load-test-key-two")
+NAME = "load"
+SIMULATED = "simulated"
+CACHE_RAM = 4 << 20
+MAX_QUEUE = 16
+"""A longer queue makes clients wait for minutes on a slow machine."""
+
+
+class LossyDevice(vs.FaultInjectionDevice):
+    """A device that is lost on command."""
+
+    is_held = False
+    """True if lost devices cannot be opened again."""
+
+    def reopen(self) -> vs.FaultInjectionDevice:
+        if LossyDevice.is_held or not isinstance(self.device, Reopens):
+            raise vs.DeviceError(f"[reopen] {self.name} stays lost (injected)")
+        return LossyDevice(self.device.reopen(), None)
+
+
+def opened(name: str) -> LossyDevice:
+    """Return a device with fault injection. name: that of a Vulkan device, or "simulated"."""
+    device: str | Device = name
+    if name == SIMULATED:
+        device = vs.SimulatedDevice(vs.DeviceSpec(SIMULATED, "null"), vs.SimulatedClock())
+    return LossyDevice(device, None)
+
+
+def obey(sched: vs.Scheduler) -> None:
+    """Execute the commands on standard input."""
+    for line in sys.stdin:
+        command, device = line.strip(), sched.devices[0]
+        if command == "lose" and isinstance(device, LossyDevice):
+            device.at = 0
+        LossyDevice.is_held = command == "hold" or LossyDevice.is_held and command != "release"
+
+
+def main(model_file: str, device: str, restore_after_s: str, patience_s: str) -> None:
+    """Serve a model until SIGTERM."""
+    body_s = float(patience_s)
+    limits = ServerLimits(header_timeout_s=body_s / 3, body_timeout_s=body_s)
+    warnings.simplefilter("ignore", vs.VkschedWarning)
+    model = vs.load(Path(model_file))
+    assert isinstance(model, LanguageModel)
+    with Listener("127.0.0.1", 0) as listener, vs.Scheduler([opened(device)]) as sched:
+        application = vs.serve.app(
+            model,
+            sched,
+            ctx=512,
+            slots=4,
+            names=[NAME],
+            cache_ram=CACHE_RAM,
+            max_queue=MAX_QUEUE,
+            api_keys=KEYS,
+            hosts=["127.0.0.1"],
+            limits=limits,
+            restore_after_s=float(restore_after_s),
+            prepare=True,
+        )
+        threading.Thread(target=obey, args=(sched,), daemon=True).start()
+        print(listener.port, flush=True)
+        listener.run(application, limits)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
