@@ -126,7 +126,7 @@ class Chat(ProcessBound):
         tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
             self._steps.prepare_prompt(tokens)
-            self._core.prepare_speculation()
+            self._core.speculator.prepare()
 
     @property
     def layers(self) -> dict[str, int]:

@@ -97,7 +97,7 @@ class EngineCore:
         self.find_successor: Callable[[], HandOver | None] = lambda: None
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
-        self._speculator = Speculator(runner, drafters, self._scheduler.costs)
+        self.speculator = Speculator(runner, drafters, self._scheduler.costs)
         self._metrics = EngineMetrics(observer)
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
@@ -233,16 +233,12 @@ class EngineCore:
     def prepare(self) -> None:
         """Compile all steps."""
         self.runner.prepare()
-        self.prepare_speculation()
-
-    def prepare_speculation(self) -> None:
-        """Compile what speculation needs."""
-        self._speculator.prepare()
+        self.speculator.prepare()
 
     def close(self) -> None:
         """Free the compiled steps and the KV cache."""
         try:
-            self._speculator.close()
+            self.speculator.close()
         finally:
             self.runner.close()
 
@@ -252,7 +248,7 @@ class EngineCore:
         """
         others = []
         for slot, state in rows:
-            draft = self._speculator.propose(slot.index, state, len(rows))
+            draft = self.speculator.propose(slot.index, state, len(rows))
             if draft is None:
                 others.append((slot, state))
             else:
@@ -282,7 +278,7 @@ class EngineCore:
             slot.prefix.tokens.append(token)
             self._continue(slot, state, row)
             appended += 1
-        self._speculator.observe(state, draft, appended - 1, seconds)
+        self.speculator.observe(state, draft, appended - 1, seconds)
         self._metrics.verified(len(draft.tokens), appended - 1)
 
     def _decode_group(self, group: Sequence[Running]) -> None:
