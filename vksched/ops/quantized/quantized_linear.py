@@ -403,5 +403,7 @@ register(
 def _linear_gradient(call: VjpContext) -> VjpResult:
     """Return the gradients of x and of the bias: quantized words have none."""
     x, words, *bias = call.inputs
-    values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
-    return (matmul(call.grad, values), None, *(sum_to(call.grad, b.shape) for b in bias))
+    grad = call.grad
+    values = cast(dequantize(words, str(call.attrs["format"]), x.shape[-1]), grad.dtype)
+    of_bias = (cast(sum_to(grad, b.shape), b.dtype) for b in bias)
+    return (cast(matmul(grad, values), x.dtype), None, *of_bias)
