@@ -292,7 +292,7 @@ class PlanBuilder:
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
-        devices, timeout_s = self.opened.devices, self._settings.timeout_s
+        devices, timeout_s = self.opened.devices, self.timeout_s
         context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
         self.states.place(plan, devices)
         try:
@@ -385,6 +385,11 @@ class PlanBuilder:
     def copies(self) -> int | str:
         """The maximum number of runs in flight; see `Scheduler`."""
         return self._settings.copies
+
+    @property
+    def timeout_s(self) -> float:
+        """The time limit of a submission; see `Scheduler`."""
+        return self._settings.timeout_s
 
     @property
     def _by_cost(self) -> bool:
