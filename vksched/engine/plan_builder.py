@@ -133,6 +133,7 @@ class PlanBuilder:
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
+        self.timeout_s = settings.timeout_s
         self._tuner = tuner
         self._calibrator = first_use.calibrator
         self._first_use = first_use
@@ -385,11 +386,6 @@ class PlanBuilder:
     def copies(self) -> int | str:
         """The maximum number of runs in flight; see `Scheduler`."""
         return self._settings.copies
-
-    @property
-    def timeout_s(self) -> float:
-        """The time limit of a submission; see `Scheduler`."""
-        return self._settings.timeout_s
 
     @property
     def _by_cost(self) -> bool:

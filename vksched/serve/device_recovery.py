@@ -83,9 +83,9 @@ class DeviceRecovery:
     def step(self, now_s: float) -> None:
         """Restore the devices that are due."""
         failed = dict(self._scheduler.failed_devices)
-        for name, attempt in self._attempts.items():
-            if name not in failed and attempt.used_from_s is None:
-                attempt.used_from_s, attempt.is_done = now_s, True  # perhaps by another caller
+        for name, last in self._attempts.items():
+            if name not in failed and last.used_from_s is None:
+                last.used_from_s, last.is_done = now_s, True  # perhaps by another caller
         for name, reason in failed.items():
             if host_of(name) != DRIVER:
                 continue
