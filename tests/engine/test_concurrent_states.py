@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from test_closing import LIMIT_S
 from test_executor import null_devices
 
 import vksched as vs
+from vksched.engine import state_locks
 from vksched.engine.state_locks import StateLocks
 
 ZERO = np.zeros(3, np.float32)
@@ -104,7 +109,11 @@ def test_observers_that_wait_for_each_other() -> None:
             return read
 
         together(*(counter(sched, s, f"null:{i}", observer(i)) for i, s in enumerate(states)))
-        assert len(errors) == 1 and "waits for this one" in errors[0]
+        assert len(errors) == 1
+        for mine, other in ("s0", "s1"), ("s1", "s0"):
+            if f"expected '{mine}'" in errors[0]:
+                assert f"run with '{mine}', whose observer waits for '{other}'" in errors[0]
+                assert f"this run with '{other}'" in errors[0]
         for state in states:
             assert np.array_equal(sched.read(state), ZERO + 1)
 
@@ -143,3 +152,105 @@ def test_an_interrupted_wait_holds_nothing() -> None:
     assert not locks.is_holder
     with locks.hold(a):
         assert locks.is_holder
+
+
+def waiting(locks: StateLocks, *states: vs.Tensor, then: Callable[[], object]) -> threading.Thread:
+    """Return a thread that calls a function while it holds states; it has requested them."""
+    before = len(locks._claims)
+
+    def work() -> None:
+        with locks.hold(frozenset(states)):
+            then()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while len(locks._claims) == before:
+        threading.Event().wait(0.001)
+    return thread
+
+
+def test_a_run_waits_for_an_observer_that_began_to_read_after_its_request() -> None:
+    """The observer reads s at once, because the run of s and b has not begun."""
+    locks, order = StateLocks(), list[str]()
+    s, b, x = (vs.state(ZERO, name=name) for name in "sbx")
+    with locks.hold(frozenset({x})):
+        end_b, began = threading.Event(), threading.Event()
+        holder = waiting(locks, b, then=lambda: end_b.wait(LIMIT_S))
+        run = waiting(locks, s, b, then=lambda: (order.append("run"), began.set()))
+        with locks.hold(frozenset({s})):
+            end_b.set()
+            holder.join(LIMIT_S)
+            assert not began.wait(0.3)
+            order.append("read")
+        assert began.wait(LIMIT_S)
+        run.join(LIMIT_S)
+    assert order == ["read", "run"]
+    assert not locks._claims
+
+
+class Interrupt:
+    """A trace function that raises KeyboardInterrupt before the n-th line of `StateLocks`.
+
+    An interrupt comes after a call, so neither before the first line of the `finally` block, nor
+    before the release at the end of a `with` block.
+    """
+
+    def __init__(self, number: int, locks: StateLocks) -> None:
+        self._left = number
+        self._locks = locks
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Interrupt | None:
+        name = frame.f_code.co_filename
+        if name != state_locks.__file__:
+            return None
+        line = linecache.getline(name, frame.f_lineno)
+        releases = "with self._lock" in line and self._locks._lock._is_owned()  # type: ignore[attr-defined]
+        if event == "line" and "is_over = True" not in line and not releases:
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("with_error", [False, True])
+def test_an_interrupt_at_any_line_leaves_no_claim(with_error: bool) -> None:
+    """With an error in the block it is a second Ctrl-C."""
+    a = vs.state(ZERO, name="a")
+    tracer, errors = sys.gettrace(), list[BaseException]()
+    for number in itertools.count():
+        locks, threads, done = StateLocks(), list[threading.Thread](), threading.Event()
+        try:
+            sys.settrace(Interrupt(number, locks))
+            with locks.hold(frozenset({a})):
+                threads.append(waiting(locks, a, then=done.set))
+                if with_error:
+                    raise ValueError
+        except (KeyboardInterrupt, ValueError) as error:
+            errors.append(error)  # its traceback holds the frames
+        finally:
+            sys.settrace(tracer)
+        assert not locks.is_holder
+        if threads:
+            assert done.wait(LIMIT_S), number
+            threads[0].join(LIMIT_S)
+        with locks.hold(frozenset({a})):
+            assert locks.is_holder
+        assert not locks._claims, number
+        if len(errors) == number or not isinstance(errors[-1], KeyboardInterrupt):  # no line left
+            break
+    assert number > 10
+
+
+def test_the_claim_of_a_thread_that_has_ended_blocks_nobody() -> None:
+    locks = StateLocks()
+    a = frozenset({vs.state(ZERO, name="a")})
+    left = [locks.hold(a)]  # its block is never left
+    thread = threading.Thread(target=left[0].__enter__)
+    thread.start()
+    thread.join(LIMIT_S)
+    done = threading.Event()
+    waiting_too = threading.Thread(
+        target=lambda: left.append(locks.hold(a)) or left[1].__enter__() or done.set(), daemon=True
+    )
+    waiting_too.start()
+    assert done.wait(LIMIT_S)

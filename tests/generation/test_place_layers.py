@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -221,6 +222,67 @@ def test_a_chat_that_was_closed_asks_a_device_for_memory_again(tmp_path: Path) -
         assert chat.layers == {"null:0": TINY.layers}
         text = model.tokenizer.encode(PROMPT, bos=True)
         assert list(answer.tokens) == greedy(weights, text, 6, TINY)
+
+
+def test_a_device_without_layers_does_not_empty_the_cache(tmp_path: Path) -> None:
+    """It fails in another graph, and returns; then a device with layers does so."""
+    model, _ = build_model(tmp_path)
+    fast, slow = cards(7, 7, bytes_per_s=1e12), cards(0, 0, 40, bytes_per_s=1e9)
+    devices = [vs.FaultInjectionDevice(each, at=None) for each in devices_of(*fast, *slow[2:])]
+    x = vs.input("x", (4,))
+    with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        reader = SlotSteps(sched, model, 64, 2)
+        text = model.tokenizer.encode(PROMPT, bos=True)
+
+        def lose(name: str) -> None:
+            run = sched.compile(x * 2, {"*": name})
+            device = next(each for each in sched.devices if each.name == name)
+            assert isinstance(device, vs.FaultInjectionDevice)
+            device.at = 0
+            run(x=np.ones(4, np.float32))
+            assert set(sched.failed_devices) == {name}
+
+        logits = reader.prefill(0, text, 0)
+        assert set(reader.steps.layers) == {"null:0", "null:1"}
+        lose("null:2")
+        assert np.isfinite(reader.prefill(0, text[-1:], len(text) - 1)).all()
+        sched.restore_device("null:2")
+        reader.prefill(1, text, 0)
+        lose("null:1")
+        with pytest.raises(vs.StateLost):
+            reader.prefill(1, text, 0)
+        np.testing.assert_allclose(reader.prefill(1, text, 0), logits, rtol=1e-3, atol=1e-3)
+        assert set(reader.steps.layers) == {"null:0", "null:2"}
+        sched.restore_device("null:1")
+        with pytest.raises(vs.StateLost):
+            reader.prefill(1, text, 0)
+        np.testing.assert_allclose(reader.prefill(1, text, 0), logits, rtol=1e-3, atol=1e-3)
+        assert set(reader.steps.layers) == {"null:0", "null:1"}
+        reader.close()
+
+
+def test_a_device_of_the_users_placement_gets_its_layers_back(tmp_path: Path) -> None:
+    model, _ = build_model(tmp_path)
+    devices = [vs.FaultInjectionDevice(each, at=None) for each in devices_of(*cards(40, 40))]
+    with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        reader = SlotSteps(sched, model, 64, 2, {"*": "null:1"})
+        text = model.tokenizer.encode(PROMPT, bos=True)
+        logits = reader.prefill(0, text, 0)
+        assert set(reader.steps.layers) == {"null:1"}
+        devices[1].at = devices[1].calls["submit"]
+        with suppress(vs.StateLost):
+            reader.prefill(0, text, 0)
+        reader.prefill(0, text, 0)
+        assert set(sched.failed_devices) == {"null:1"}
+        assert "null:1" not in reader.steps.layers
+        sched.restore_device("null:1")
+        with pytest.raises(vs.StateLost):
+            reader.prefill(0, text, 0)
+        np.testing.assert_allclose(reader.prefill(0, text, 0), logits, rtol=1e-3, atol=1e-3)
+        assert set(reader.steps.layers) == {"null:1"}
+        reader.close()
 
 
 def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:

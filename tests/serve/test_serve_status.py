@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="the server needs the extra 'serve'")
@@ -16,6 +18,7 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
+from vksched.serve import device_recovery
 from vksched.serve.device_recovery import DeviceRecovery
 
 
@@ -117,7 +120,7 @@ class FlakyScheduler:
 
 def test_a_device_is_restored_less_and_less_often() -> None:
     scheduler = FlakyScheduler()
-    recovery = DeviceRecovery(scheduler, 10)
+    recovery = DeviceRecovery(scheduler, 10, 300)
 
     def follow(seconds: int) -> None:
         for _ in range(seconds):
@@ -130,11 +133,58 @@ def test_a_device_is_restored_less_and_less_often() -> None:
     follow(200)
     assert scheduler.attempts[4:] == [314]
     assert set(scheduler.failed_devices) == {"node1/gpu:0"}  # hosts return by themselves
-    for failed_s, restored_s in ((450, 770), (1000, 1600), (2300, 2310), (2325, 2335)):
+    for failed_s, restored_s in ((450, 770), (1000, 1600), (2300, 2310), (2325, 2345)):
         follow(int(failed_s - scheduler.now_s))
         scheduler.failed_devices["gpu:0"] = "lost"
         follow(int(restored_s - failed_s) + 1)
         assert scheduler.attempts[-1] == restored_s
+
+
+def restored_at(fails_after_s: int, reason: str, seconds: int) -> list[float]:
+    """Return the times when a device is restored that fails some time after each restoration."""
+    scheduler = FlakyScheduler()
+    scheduler.works, scheduler.failed_devices = True, {"gpu:0": reason}
+    recovery = DeviceRecovery(scheduler, 10, 300)
+    for _ in range(seconds):
+        recovery.step(scheduler.now_s)
+        last_s = scheduler.attempts[-1] if scheduler.attempts else 0
+        if not scheduler.failed_devices and scheduler.now_s - last_s >= fails_after_s:
+            scheduler.failed_devices["gpu:0"] = reason
+        scheduler.now_s += 1
+    return scheduler.attempts
+
+
+def test_a_device_that_fails_soon_after_each_restoration() -> None:
+    times = restored_at(11, "DeviceLost: gone", 3600)
+    waits = np.diff([-11, *times]) - 11
+    np.testing.assert_allclose(waits, [10, 20, 40, 80, 160, 320, 600, 600, 600, 600], atol=2)
+
+
+def test_a_device_that_hangs_stalls_a_small_share_of_the_time() -> None:
+    """Each restoration costs the 300 s of the scheduler's timeout."""
+    times = restored_at(300, "DeviceTimeout: it does not end", 30000)
+    waits = np.diff([-300, *times]) - 300
+    np.testing.assert_allclose(waits[:5], [300, 600, 1200, 2400, 3000], atol=2)
+    assert 300 * len(times) < 0.12 * 30000
+
+
+def test_any_error_of_a_device_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, again = FlakyScheduler(), threading.Event()
+    del scheduler.failed_devices["node1/gpu:0"]
+
+    def restore(name: str) -> None:
+        scheduler.attempts.append(0)
+        if len(scheduler.attempts) == 2:
+            again.set()
+        raise MemoryError("of a driver")
+
+    monkeypatch.setattr(scheduler, "restore_device", restore)
+    monkeypatch.setattr(device_recovery, "POLL_S", 0.01)
+    recovery = DeviceRecovery(scheduler, 0.01, 300)
+    recovery.start()
+    assert again.wait(30)
+    recovery.close()
+    assert not recovery._thread.is_alive()
 
 
 def test_health_is_ok_after_an_overflow_emptied_the_cache(model: LanguageModel) -> None:

@@ -10,6 +10,7 @@ Examples: tests/engine/test_faults.py.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -25,13 +26,16 @@ ON_DEVICE_FAILURE = ("retry", "raise")
 class Quarantine:
     """The failed devices with the reasons, for all graphs of a scheduler.
 
-    names: the devices that may fail; errors of the CPU always go to the caller.
+    names: the devices that may fail; errors of the CPU always go to the caller. lock: held while a
+    device is excluded, or replaced by a reopened one, so that a fault of the former device does not
+    exclude the new one.
     """
 
     def __init__(self, names: Iterable[str], on_device_failure: str = "retry") -> None:
         self.names = frozenset(names)
         self.on_device_failure = on_device_failure
         self.reasons: dict[str, str] = {}
+        self.lock = threading.RLock()
         self.counts: Counter[str] = Counter()
         """The number of failures of each device."""
         self._unreached: set[str] = set()
@@ -119,20 +123,22 @@ class Faults:
         """Record failures for the next plan. devices: the failed device objects; failures of a
         device that was replaced since are ignored.
         """
-        gone = {device.name for device in devices if not self._states.is_in_use(device)}
         for error in filter(self._is_fault, errors):
-            if error.device in gone:
-                continue
             names = self._quarantine.blamed(error)
+            with self._quarantine.lock:
+                if any(
+                    device.name == error.device and not self._states.is_in_use(device)
+                    for device in devices
+                ):
+                    continue
+                # already recorded and reported by another graph
+                known = self._quarantine.reasons.keys() >= set(names)
+                remedy = [self._remedy(error, name) for name in names][-1]
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}
             for name in names:
                 self._quarantine.counts[name] += 1
                 self._trace.emit(Event("fault", name, now, now, -1, fields, self.plan))
-            known = self._quarantine.reasons.keys() >= set(
-                names
-            )  # already recorded and reported by another graph
-            remedy = [self._remedy(error, name) for name in names][-1]
             if self.may_retry(error) and not known:
                 self._unreported.append((error, remedy))
 
@@ -165,8 +171,9 @@ class Faults:
         if not isinstance(error, OutOfMemory):
             self._states.mark_lost(name)  # first, so that an excluded device never holds a state
             self._quarantine.disable_device(name, reason, error)
-            lasts = "until it is back" if isinstance(error, HostLost) else "for this scheduler"
-            return f"it is out of use {lasts}"
+            is_host = isinstance(error, HostLost)
+            lasts = "it is back" if is_host else f"sched.restore_device({name!r})"
+            return f"it is out of use until {lasts}"
         if replay and name in self.short:
             self._without[name] = reason
             return "this graph does without it"

@@ -26,6 +26,9 @@ class Membership:
         self._preparing = preparing
         self._graphs = graphs
         self._lock = threading.Lock()
+        """Held while a device is restored, which a driver may prevent for ever."""
+        self._closing_lock = threading.Lock()
+        self._is_closed = False
         self._hosts = preparing.opened.hosts
         preparing.membership = self  # reachable from compiled graphs even without the scheduler
         if self._hosts is not None:
@@ -45,6 +48,7 @@ class Membership:
         known = [each.name for each in opened.devices if each not in local]
         names = [each for each in known if name in (each, host_of(each))]
         with self._lock:
+            self._require_open()
             if name in own:
                 self._reopen(name)
             elif self._hosts is not None and names:
@@ -56,6 +60,17 @@ class Membership:
                     f"{name!r}; try a new Scheduler for other devices"
                 )
 
+    def close(self) -> None:
+        """Let no device return from now on; the scheduler closes its devices after this."""
+        with self._closing_lock:
+            self._is_closed = True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise DeviceError(
+                "[restore_device] expected an open scheduler, got one that was closed meanwhile"
+            )
+
     def _reopen(self, name: str) -> None:
         """Open a device of this host again, unless it is in use."""
         if name not in self._preparing.quarantine.reasons:
@@ -64,36 +79,44 @@ class Membership:
         assert isinstance(device, Reopens)
         self._preparing.states.mark_lost(name)
         device.close()
-        self._replace(device.reopen())
-        self._return([name])
+        new = device.reopen()
+        try:
+            self._return([new], [name])
+        finally:
+            if not self._preparing.states.is_in_use(new):
+                new.close()
 
     def _rejoin(self, host: str, names: Sequence[str]) -> None:
         """Use devices of another host again. names: those that are expected."""
         assert self._hosts is not None
         there = {device.name: device for device in self._hosts.rejoin(host)}
-        for each in list(self._preparing.opened.devices):
-            new = there.get(each.name)
-            if new is not None and new is not each:
-                self._preparing.states.mark_lost(each.name)
-                self._replace(new)
         back = [name for name in names if name in there]
         if not back:
             raise DeviceError(
                 f"[restore_device] expected {', '.join(names)} on {host}, which returned with "
                 f"{', '.join(there) or 'no device'}; try a new Scheduler"
             )
-        self._return(back)
+        known = {device.name: device for device in self._preparing.opened.devices}
+        self._return(
+            [new for name, new in there.items() if name in known and known[name] is not new], back
+        )
 
-    def _replace(self, new: Device) -> None:
-        """Use a device object instead of the closed one with its name."""
-        self._preparing.opened.replace(new)
-        self._preparing.specs[new.name] = new.spec
-
-    def _return(self, names: Sequence[str]) -> None:
-        """Let the next plans use devices."""
-        for name in names:
-            self._preparing.states.recover(name)
-        self._preparing.quarantine.restore_device(names)
+    def _return(self, new: Sequence[Device], names: Sequence[str]) -> None:
+        """Let the next plans use devices. new: objects that replace closed ones."""
+        preparing = self._preparing
+        specs = {device.name: device.spec for device in new}
+        # before, so that no run begins on a closed device, and after, for plans made meanwhile
+        self._graphs.reconsider()
+        with self._closing_lock:
+            self._require_open()
+            with preparing.quarantine.lock:
+                for device in new:
+                    preparing.states.mark_lost(device.name)
+                    preparing.opened.replace(device)
+                preparing.specs.update(specs)
+                for name in names:
+                    preparing.states.recover(name)
+                preparing.quarantine.restore_device(names)
         self._graphs.reconsider()
 
 

@@ -133,6 +133,7 @@ class PlanBuilder:
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
+        self.timeout_s = settings.timeout_s
         self._tuner = tuner
         self._calibrator = first_use.calibrator
         self._first_use = first_use
@@ -292,7 +293,7 @@ class PlanBuilder:
         for own in every:
             self.paces.expect(own)
             self.lessons.expect(own, self.opened.devices)
-        devices, timeout_s = self.opened.devices, self._settings.timeout_s
+        devices, timeout_s = self.opened.devices, self.timeout_s
         context = ExecutorContext(devices, self.trace, timeout_s, progress, self._numbers)
         self.states.place(plan, devices)
         try:

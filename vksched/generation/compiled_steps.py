@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..common.dtypes import Progress
@@ -34,12 +34,7 @@ from .device_precision import (
     placement_cache_type,
     precision_by_name,
 )
-from .layer_placement.place_layers import (
-    LayerPlacement,
-    LayerScheduler,
-    place_layers,
-    takes_all,
-)
+from .layer_placement.place_layers import LayerPlacement, LayerScheduler, place_layers, takes_all
 from .overflow import DAMAGED, SCALED_ROWS, OverflowFallback
 
 if TYPE_CHECKING:
@@ -177,7 +172,7 @@ class CompiledSteps:
         self.away = 0
         """The number of layers whose experts are on the CPU but whose KV cache is not."""
         self.without: set[str] = set()
-        """The devices that had failed when the placement was decided."""
+        """The failed devices that the placement takes into account."""
         self._full: set[str] = set()
         """The devices that ran out of memory."""
         self.runs: dict[StepSize, CompiledGraph] = {}
@@ -205,11 +200,7 @@ class CompiledSteps:
         self.cache = self._placement_cache()
         self.sizes = sizes_of(self.length)
         if self.user_placement is None:
-            about = self.scheduler, self.model, self.cache, self.sizes, self._full
-            layer_placement = place_layers(
-                *about, self._overflow.precision(self._asked), self._in_flight
-            )
-            self.layer_placement = layer_placement
+            layer_placement = self.layer_placement = self._place_layers()
             self.placement = layer_placement.placement if layer_placement else {}
             self.away = layer_placement.n_cpu_moe if layer_placement else 0
             part = SIZES[-1]
@@ -226,6 +217,36 @@ class CompiledSteps:
                 self._parts = {WIDE: 1}
             self.sizes += self._parts
         self._decide_types()
+
+    def _place_layers(self) -> LayerPlacement | None:
+        sizes, cache = sizes_of(self.length), self._placement_cache()
+        about = self.scheduler, self.model, cache, sizes, self._full
+        return place_layers(*about, self._overflow.precision(self._asked), self._in_flight)
+
+    def is_outdated(self) -> bool:
+        """Return True if a device with layers failed since the placement was decided, or one
+        returned that would get layers; `forget` must follow. With a user's placement only named
+        devices that returned count, because compiled graphs handle failures themselves.
+        """
+        failed = set(self.scheduler.failed_devices)
+        if not self.sizes or failed == self.without:
+            return False
+        lost, back = failed - self.without, self.without - failed
+        names = (self.placement or {}).values()
+        named = {self.scheduler.graphs.device_name(name) for name in names}
+        if self.user_placement is not None:
+            outdated = not back.isdisjoint(named)
+        else:  # without a choice there is one device
+            outdated = bool(lost and not named) or not lost.isdisjoint(named)
+            outdated = outdated or bool(back) and self._would_use(back)
+        if not outdated:
+            self.without = failed
+        return outdated
+
+    def _would_use(self, names: Set[str]) -> bool:
+        """Return True if a new placement has layers on one of some devices."""
+        found = self._place_layers()
+        return found is None or not names.isdisjoint(found.placement.values())
 
     def _decide_types(self) -> None:
         """Decide the precision, and the element types of the KV cache, by the layers' devices."""

@@ -76,13 +76,12 @@ class SlotGraphs:
         Raises
         ------
         StateLost
-            A device failed or returned since: layers are placed again.
+            A device with layers failed since, or one returned that gets some: layers are placed
+            again.
         """
-        steps = self.steps
-        failed = set(steps.scheduler.failed_devices)
-        if steps.user_placement is None and steps.sizes and failed != steps.without:
+        if self.steps.is_outdated():
             raise StateLost("[slots] a device failed or returned; layers are placed again")
-        steps.decide()
+        self.steps.decide()
 
     def _size(self, tokens: int, rows: int = 1, all_logits: bool = False) -> StepSize:
         return StepSize(tokens, None if self._slots == 1 else rows, all_logits)

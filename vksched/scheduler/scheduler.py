@@ -344,6 +344,7 @@ class Scheduler(ProcessBound):
         with self._lock:
             if self._closed:
                 return
+            self._membership.close()
             self._states.close()
             self._opened.close()
             self._closed = True

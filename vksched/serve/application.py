@@ -115,7 +115,8 @@ def serve_model(
     if service.can_generate:
         metrics.follow(service.engine)
     if scheduler is not None:
-        state.recovery = DeviceRecovery(scheduler, restore_after_s)
+        timeout_s = scheduler.graphs.preparing.timeout_s
+        state.recovery = DeviceRecovery(scheduler, restore_after_s, timeout_s)
         state.recovery.start()
 
     @asynccontextmanager

@@ -1,10 +1,12 @@
 """DeviceRecovery: opens failed devices again, so that a server is not degraded until its restart.
 
-    failed --10 s--> restore_device --error, or it fails within 10 s--> 20 s --> ... 10 minutes
-                          '-- in use for longer than its last wait --> the next one is 10 s again
+    failed --10 s--> restore_device --error, or it fails again--> 20 s --> 40 s ... 10 minutes
+                          '-- in use for longer than 10 minutes --> the next wait is 10 s again
 
-Hosts of a cluster return by themselves. A driver may hang while it opens a device, so that a thread
-of its own waits for it.
+A device that exceeds the scheduler's timeout stalls all requests until then. It waits at least as
+long, and at most ten times as long, so that it stalls them for a small share of the time. Hosts of
+a cluster return by themselves. A driver may hang while it opens a device, so that a thread of its
+own waits for it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..common.errors import VkschedError
+from ..common.errors import DeviceTimeout, VkschedError
 from ..topology.host_names import DRIVER, host_of
 from .error_log import LOG
 
 MOST_S = 600.0
+"""The longest wait, and the time in use after which a wait is the first one again."""
+MOST_TIMEOUTS = 10
+"""The same for a device that exceeds the timeout, in timeouts, if that is longer."""
 POLL_S = 0.5
+CLOSE_LIMIT_S = 5.0
 
 
 class RestoresDevices(Protocol):
@@ -35,11 +41,14 @@ class RestoresDevices(Protocol):
 
 @dataclass
 class _Attempt:
-    """The next attempt to restore a device, or the last one: its time, and the wait before it."""
+    """The next attempt to restore a device, or the last one: its time, and the wait before it.
+    used_from_s: the time from which on the device was in use after it; None if it was not.
+    """
 
     time_s: float
     wait_s: float
     is_done: bool = False
+    used_from_s: float | None = None
 
 
 class DeviceRecovery:
@@ -49,11 +58,14 @@ class DeviceRecovery:
     ----------
     after_s
         The time from a failure to the first attempt in seconds.
+    timeout_s
+        The time limit of a submission of the scheduler.
     """
 
-    def __init__(self, scheduler: RestoresDevices, after_s: float) -> None:
+    def __init__(self, scheduler: RestoresDevices, after_s: float, timeout_s: float) -> None:
         self._scheduler = scheduler
         self._after_s = after_s
+        self._timeout_s = timeout_s
         self._attempts: dict[str, _Attempt] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="vksched-recovery", daemon=True)
@@ -63,27 +75,39 @@ class DeviceRecovery:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, unless a driver hangs in it."""
+        """End the thread; wait for it for at most 5 s, because a driver may hang in it."""
         self._closing.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_LIMIT_S)
 
     def step(self, now_s: float) -> None:
         """Restore the devices that are due."""
-        for name in list(self._scheduler.failed_devices):
+        failed = dict(self._scheduler.failed_devices)
+        for name, last in self._attempts.items():
+            if name not in failed and last.used_from_s is None:
+                last.used_from_s, last.is_done = now_s, True  # perhaps by another caller
+        for name, reason in failed.items():
             if host_of(name) != DRIVER:
                 continue
             attempt = self._attempts.get(name)
             if attempt is None or attempt.is_done:
-                wait_s = self._wait_s(attempt, now_s)
+                wait_s = self._wait_s(attempt, reason, now_s)
                 self._attempts[name] = _Attempt(now_s + wait_s, wait_s)
             elif now_s >= attempt.time_s:
-                attempt.time_s, attempt.is_done = now_s, True
+                attempt.is_done = True
                 self._restore(name)
 
-    def _wait_s(self, last: _Attempt | None, now_s: float) -> float:
+    def _wait_s(self, last: _Attempt | None, reason: str, now_s: float) -> float:
         """Return the time from a failure to the next attempt."""
-        if last is None or now_s - last.time_s > last.wait_s:
-            return self._after_s
-        return min(2 * last.wait_s, MOST_S)
+        first_s, most_s = self._after_s, MOST_S
+        if reason.startswith(f"{DeviceTimeout.__name__}:"):
+            first_s = max(first_s, self._timeout_s)
+            most_s = max(most_s, MOST_TIMEOUTS * self._timeout_s)
+        if last is None:
+            return first_s
+        if last.used_from_s is not None and now_s - last.used_from_s > most_s:
+            return first_s
+        return min(max(first_s, 2 * last.wait_s), most_s)
 
     def _restore(self, name: str) -> None:
         try:
@@ -95,4 +119,7 @@ class DeviceRecovery:
 
     def _run(self) -> None:
         while not self._closing.wait(POLL_S):
-            self.step(time.monotonic())
+            try:
+                self.step(time.monotonic())
+            except Exception:  # of a driver, or of another thread's change; the next step continues
+                LOG.exception("devices cannot be restored")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -295,7 +295,7 @@ def _describe(raw: RawDevice) -> DeviceInfo:
         type=type_,
         vendor=vendor,
         driver=driver,
-        uuid=_hex(raw.get("uuid")),
+        uuid=uuid_of(raw),
         memory_total_bytes=total,
         memory_free_bytes=free,
         limits=without_faults(limits, faults),
@@ -443,6 +443,11 @@ def _hex(value: object) -> str:
     text = value.hex() if isinstance(value, bytes) else str(value or "")
     text = text.replace("-", "").lower()
     return text if text.strip("0") else ""
+
+
+def uuid_of(raw: Mapping[str, Any]) -> str:
+    """Return the UUID of a device that a driver describes, as hex digits; "" if it has none."""
+    return _hex(raw.get("uuid"))
 
 
 def _with_default_use(info: DeviceInfo) -> DeviceInfo:

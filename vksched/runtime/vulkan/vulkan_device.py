@@ -22,10 +22,11 @@ from ...storage.lazy_array import ArrayLike
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
 from ..device import MemoryUsage, Times, TransferTimes
+from .binding import describe_devices
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted, is_same_queue
 from .device_handle import CLOSE_LIMIT_S
-from .device_probe import PLANNED_SHARE
+from .device_probe import PLANNED_SHARE, uuid_of
 from .device_states import DeviceStates
 from .host_memory_import import Pages, import_array
 from .prefetch import WeightPrefetcher
@@ -102,12 +103,26 @@ class VulkanDevice:
         return VulkanPreparedPlan(self, plan, index, progress)
 
     def reopen(self) -> VulkanDevice:
-        return VulkanDevice(*self._opened_as)
+        spec, index = self._opened_as
+        devices = describe_devices()  # asks the drivers again, because indices may have changed
+        now = ("", "no device")
+        if index < len(devices):
+            now = uuid_of(devices[index]), str(devices[index]["name"])
+        if now != (spec.memory_node, spec.label):
+            raise DeviceError(
+                f"[reopen] {self.name}: expected {_identity(spec.memory_node, spec.label)}, got "
+                f"{_identity(*now)}; try a new Scheduler"
+            )
+        return VulkanDevice(spec, index)
 
     def close(self) -> None:
         while self._prefetchers:
             self._prefetchers.pop().close()
         self.context.close()
+
+
+def _identity(uuid: str, label: str) -> str:
+    return f"{label} with UUID {uuid}" if uuid else label
 
 
 class _Slot:
