@@ -193,8 +193,8 @@ def test_results_of_the_check_are_exact_in_float32_and_not_in_float16() -> None:
     assert coopmat_check.LARGEST[FLOAT32] ** 2 * longest <= 2**24
 
 
-@pytest.mark.parametrize("kept", ["a part", "the result"])
-def test_parts_of_an_earlier_run_are_found(monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+@pytest.mark.parametrize("late", ["a part", "the result"])
+def test_parts_of_an_earlier_run_are_found(monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     """Of a driver that makes the stores of other workgroups visible too late, with matrices only.
 
     Its other kernels are right, and the first run of this one.
@@ -216,7 +216,7 @@ def test_parts_of_an_earlier_run_are_found(monkeypatch: pytest.MonkeyPatch, kept
                 self.before or (exact, self.last_part(operands)),
             )
             self.before = exact, part
-            return before[0] if kept == "the result" else exact - part + before[1]
+            return before[0] if late == "the result" else exact - part + before[1]
 
         def last_part(self, operands: tuple[NDArray, ...]) -> NDArray:
             x, words = operands
