@@ -29,6 +29,7 @@ from vksched.common.dtypes import UINT32
 from vksched.importers import load_gguf
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph, Node
+from vksched.ops.quantized import gemv_rows
 from vksched.plan.costs import node_cost
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
@@ -37,6 +38,8 @@ from vksched.topology.presets import card
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "docs" / "performance" / "data" / "card-predictions.json"
 FORMAT = 1
+UNPACK_FLOPS: float = getattr(gemv_rows, "UNPACK_FLOPS", 0.0)
+"""Estimated operations to unpack a weight; earlier revisions count none."""
 CARDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     # an H100 has the limits of GeForce cards and more cores
     "NVIDIA H100": ("rtx4090", {"cores": 132}),
@@ -106,14 +109,20 @@ def kind_of(shaders: list[str]) -> str:
 
 
 def work_of(graph: Graph, node: Node, tokens: int) -> tuple[float, float]:
-    """Return the operations of a node, and the bytes of its weights, which are words of blocks."""
+    """Return the operations of a node, and the bytes of its weights, which are words of blocks.
+    Operations are multiplications and additions, without those that unpack weights.
+    """
     types = graph.input_types(node)
     if node.op.startswith("attention"):  # causal: half of the keys of the step
         return 2.0 * node.type.size * tokens, 0.0
     if "linear" not in node.op and node.op != "matmul":  # all that multiply by weights
         return 0.0, 0.0
     work = node.declaration.work(types, node.type, node.attrs)
-    return work.flops, float(sum(t.device_bytes for t in types if t.dtype == UINT32))
+    flops = work.flops
+    if "linear" in node.op:
+        products = 2.0 * math.prod(types[0].shape[:-1])  # operations of a weight
+        flops *= products / (products + UNPACK_FLOPS)
+    return flops, float(sum(t.device_bytes for t in types if t.dtype == UINT32))
 
 
 def count(label: str, model: LanguageModel, name: str, tokens: int, mode: str) -> StepCount:

@@ -261,7 +261,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
     [
         (
             ("--suite", "songs"),
-            "expected a suite of ops, models, overhead, llm, got 'songs'; --suite-dir names",
+            "expected a suite of ops, models, overhead, llm, serve, got 'songs'; --suite-dir names",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
         (("--baselines", "nobody"), "expected baselines of torch, numpy, onnxruntime, llama.cpp"),
@@ -451,7 +451,7 @@ def test_cases_have_a_precision_where_it_changes_something() -> None:
     assert found == {"float16"}
     assert "got 'int8'" in call("--list", "--precision", "int8").output
     refused = call("--list", "--suite", "overhead", "--precision", "mixed")
-    assert refused.exit_code == 2 and "needs --suite ops, models or llm" in refused.output
+    assert refused.exit_code == 2 and "needs --suite ops, models, llm or serve" in refused.output
 
 
 @pytest.mark.parametrize("word", ["mixed", "float16"])

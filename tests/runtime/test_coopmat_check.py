@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from vksched.ops.linalg.coopmat import guessed_tiles
 from vksched.ops.linalg.split_k import without_split
 from vksched.ops.lowering.lower import choice_of, lower, variants_of
 from vksched.ops.lowering.variants import COOPMAT
-from vksched.ops.quantized.gguf_formats import format_of
+from vksched.ops.quantized.gguf_formats import format_of, unpacked
 from vksched.runtime.vulkan import coopmat_check, device_probe
 from vksched.runtime.vulkan.coopmat_check import checked_calls
 from vksched.runtime.vulkan.open_device import open_device
@@ -30,6 +32,7 @@ from vksched.topology.coopmat_drivers import COOPMAT_DRIVERS, CoopmatDriver, lis
 from vksched.topology.limits import Limits
 
 NAVI31 = "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+WITH_MODEL = replace(CARD, memory_model=True, storage_buffers=16)
 ANV = "Intel open-source Mesa driver Mesa"
 
 
@@ -188,6 +191,64 @@ def test_results_of_the_check_are_exact_in_float32_and_not_in_float16() -> None:
     longest = max(coopmat_check.STEPS, coopmat_check.CONV_CHANNELS * 9)
     assert coopmat_check.LARGEST[FLOAT16] ** 2 * longest <= 2**11
     assert coopmat_check.LARGEST[FLOAT32] ** 2 * longest <= 2**24
+
+
+@pytest.mark.parametrize("late", ["a part", "the result"])
+def test_parts_of_an_earlier_run_are_found(monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    """Of a driver that makes the stores of other workgroups visible too late, with matrices only.
+
+    Its other kernels are right, and the first run of this one.
+    """
+    device: Any = SimpleNamespace(limits=WITH_MODEL, context=None, disable_aliasing=False)
+
+    class Late:
+        """A device whose last workgroup adds the last part of the run before."""
+
+        def __init__(self, _: Any, __: Any, op: Op, call: Call) -> None:
+            self.op, self.call, self.before = op, call, None
+
+        def run(self, operands: tuple[NDArray, ...]) -> NDArray:
+            exact = coopmat_check.expected_of(self.op.name, self.call, operands)
+            if "split" not in self.call.variant:
+                return exact
+            part, before = (
+                self.last_part(operands),
+                self.before or (exact, self.last_part(operands)),
+            )
+            self.before = exact, part
+            return before[0] if late == "the result" else exact - part + before[1]
+
+        def last_part(self, operands: tuple[NDArray, ...]) -> NDArray:
+            x, words = operands
+            values = unpacked("q8_0", words, x.shape[-1])
+            return x[:, -96:] @ values[:, -96:].T
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(coopmat_check, "SingleDispatcher", lambda *_: None)
+    monkeypatch.setattr(coopmat_check, "SingleCall", Late)
+    failure = coopmat_check.check_products(device)
+    assert re.match(r"\d+ of \d+ results of run 2 of quantized_linear .* split 8", failure)
+    device.limits = replace(WITH_MODEL, memory_model=False)
+    assert coopmat_check.check_products(device) == ""
+
+
+def test_parts_of_k_are_checked_with_the_memory_model() -> None:
+    calls = [c for op, c in coopmat_check.checked_calls(WITH_MODEL) if op == "quantized_linear"]
+    split = [call for call in calls if "split" in call.variant]
+    tiles = {call.variant for call in calls} - {call.variant for call in split}
+    assert {without_split(call.variant) for call in split} == tiles and len(tiles) > 1
+    for call in split:
+        (dispatch,) = lower(get_op("quantized_linear"), call).dispatches
+        assert dispatch.shader == "quant_gemm_coopmat_splitk_q8_0"
+        assert math.prod(dispatch.groups) > 40 and dispatch.groups[2] == 8
+        x, words = coopmat_check.operands_of("quantized_linear", call)
+        weight = np.abs(unpacked("q8_0", words, x.shape[-1])).max()
+        assert np.abs(x).max() * weight * x.shape[-1] <= 2**24, "sums are exact"
+    for changes in ({"memory_model": False}, {"storage_buffers": 8}):
+        calls = [c for _, c in coopmat_check.checked_calls(replace(WITH_MODEL, **changes))]
+        assert not any("split" in call.variant for call in calls)
 
 
 AMD = {"subgroup_size": 64, "subgroup_sizes": (32, 64)}

@@ -17,7 +17,7 @@ from vksched.generation.tool_calls.answer_parts import (
     ToolCall,
     new_call_id,
 )
-from vksched.generation.tool_calls.call_formats import FORMATS
+from vksched.generation.tool_calls.call_formats import FORMATS, call_format_of
 from vksched.generation.tool_calls.nested_bodies import MINIMAX
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "hours": {"type": "array"}}
@@ -144,8 +144,15 @@ ANSWERS: list[tuple[str, str, list[AnswerPart]]] = [
     (
         "command r+",
         'Action:```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```',
-        [C('Action:```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```')],
+        [],
     ),
+    (
+        "command r+",
+        'Action:```json\n[{"tool_name": "directly-answer", "parameters": {}},'
+        ' {"tool_name": "time", "parameters": {}}]\n```',
+        [TIME],
+    ),
+    ("lfm2.5", "<|tool_call_start|>[time()]<|tool_call_end|>Done.", [TIME, C("Done.")]),
     ("command r+", "Action: go.", [C("Action: go.")]),
     ("mistral", f"[TOOL_CALLS][{CALL_1}, {CALL_2}]", [PARIS, OSLO]),
     ("mistral", 'So. [TOOL_CALLS]weather[ARGS]{"city": "Paris"}', [C("So."), PARIS]),
@@ -363,10 +370,63 @@ def test_arguments_are_json_that_can_be_encoded(
          "</tool_call>", [weather(city="</tool_call>")]),
         ("functionary 3.1", '<function=weather>{"city": "</function>"}</function>',
          [weather(city="</function>")]),
+        *(("lfm2", f"<|tool_call_start|>[weather(city={city!r})]<|tool_call_end|>ok",
+           [weather(city=city), C("ok")])
+          for city in ("it's fine", "a <|tool_call_end|> b", "it's <|tool_call_end|>", 'a "<|tool_'
+                       'call_end|>', "'\"<|tool_call_end|>\\", "")),
+        ("lfm2", "<|tool_call_start|>[weather(city=\"it's <|tool_call_end|>\\\" '\")]"
+         "<|tool_call_end|>ok", [weather(city="it's <|tool_call_end|>\" '"), C("ok")]),
+        ("lfm2", '<|tool_call_start|>[weather(city="a <|tool_call_end|> b", days=2)]'
+         "<|tool_call_end|>", [weather(city="a <|tool_call_end|> b", days=2)]),
+        ("lfm2", '<|tool_call_start|>[weather(city="""a "<|tool_call_end|>" it\'s""")]'
+         "<|tool_call_end|>", [weather(city='a "<|tool_call_end|>" it\'s')]),
     ],
 )  # fmt: skip
 def test_markers_in_values_are_text(family: str, answer: str, expected: list[AnswerPart]) -> None:
     check_all_cuts(TEMPLATES[family], answer, expected)
+
+
+@pytest.mark.parametrize("family", ["hermes", "granite 3", "llama 3", "mistral"])
+def test_a_sentence_about_tools_does_not_select_a_family(family: str) -> None:
+    template = f"<|im_start|>List of tools: [{TEMPLATES[family]}"
+    found = call_format_of(template)
+    assert found is not None and found.name == family
+    assert call_format_of("List of tools: [") is None
+
+
+ITEMS = f"{N}<item>1{N}</item>{N}<item>2{N}</item>"
+ITEM = {"type": "object", "properties": {"n": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"type": ["array", "null"]}, ITEMS, [1, 2]),
+        ({"type": ["null", "array"], "items": {"type": "string"}}, ITEMS, ["1", "2"]),
+        ({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+         ITEMS, ["1", "2"]),
+        ({}, ITEMS, [1, 2]),
+        ({"type": "object"}, f"{N}<item>1{N}</item>", {"item": 1}),
+        ({"type": ["object", "null"]}, f"{N}<item>1{N}</item>", {"item": 1}),
+        ({"oneOf": [{"type": "null"}, ITEM]}, f"{N}<n>7{N}</n>", {"n": "7"}),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "7", "7"),
+        ({"type": "array"}, "", []),
+        ({"type": ["array", "null"]}, "\n", []),
+        ({"type": "object"}, "", {}),
+        ({"anyOf": [{"type": "null"}, ITEM]}, "", {}),
+        ({"type": "string"}, "", ""),
+        ({"type": ["array", "string"]}, "", ""),
+        ({}, "", ""),
+    ],
+)  # fmt: skip
+def test_types_of_a_schema_decide_between_lists_and_objects(
+    schema: dict[str, object], text: str, expected: object
+) -> None:
+    parameters = {"properties": {"a": schema}}
+    tools = normalize_tools([{"function": {"name": "f", "parameters": parameters}}])
+    answer = f'{N}<tool_call>{N}<invoke name="f">{N}<a>{text}{N}</a>{N}</invoke>{N}</tool_call>'
+    parts = parts_of(answer_parser(TEMPLATES["minimax m3"], tools), [answer])
+    assert parts == [ToolCall("f", json.dumps({"a": expected}))]
 
 
 REPEATED = {
@@ -390,6 +450,7 @@ REPEATED = {
     "gemma 4": ("<|tool_call>call:f{a:", "[", ""),
     "gemma 4, texts": ("<|tool_call>call:f{a:[", '<|"|>,<|"|>', "<tool_call|>"),
     "lfm2": ("<|tool_call_start|>[", "f(a='b'), ", "<|tool_call_end|>"),
+    "lfm2, texts": ('<|tool_call_start|>[f(a="', "'<|tool_call_end|>", '")]<|tool_call_end|>'),
     "command r+": ("Action:```json", "[]", ""),
 }
 

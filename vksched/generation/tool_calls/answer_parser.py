@@ -205,7 +205,7 @@ class AnswerParser:
     def _begin_call(self, opener: str, body: str) -> None:
         assert self._calls is not None
         self._opener, self._body, self._add = opener, body, self._add_call
-        self._quotes = QuoteScanner(*self._calls.quotes) if self._calls.quotes else None
+        self._quotes = QuoteScanner(self._calls.quotes) if self._calls.quotes else None
         self._matcher = self._matcher_of_call()
 
     def _matcher_of_call(self) -> StopMatcher:

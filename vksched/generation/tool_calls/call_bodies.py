@@ -1,6 +1,7 @@
 """Call bodies: parses the texts of tool calls in the formats of model families.
 
 A parser returns the calls of a text, or None if the text is not complete, or of another format.
+The list of calls may be empty.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from .answer_parts import ToolCall
+from .schema_types import typed_value
 from .strict_json import DECODER
 from .text_scanner import TextScanner
 
@@ -23,6 +25,7 @@ _NAME = re.compile(r"[\w.\-/:]+")
 _KIMI = re.compile(r"(?:functions\.)?([\w.\-/:]+?)(?::\d+)?")
 _MISTRAL = re.compile(r"\s*([\w.\-/:]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(.*)", re.DOTALL)
 _SEPARATOR = "<｜tool▁sep｜>"
+_DIRECT_ANSWER = ToolCall("directly-answer", "{}")
 
 
 def parse_json(text: str, _: Schemas) -> Calls:
@@ -144,10 +147,13 @@ def parse_kimi(text: str, _: Schemas) -> Calls:
 
 
 def parse_actions(text: str, schemas: Schemas) -> Calls:
-    """Parse a list of JSON objects in a code fence. The tool "directly-answer" is no call."""
+    """Parse a list of JSON objects in a code fence. The tool "directly-answer" without arguments is
+    no call, and no text for the user.
+    """
     calls = parse_json(text.strip().removeprefix("```json").removesuffix("```"), schemas)
-    named = [call for call in calls or [] if call.name in schemas or call.name != "directly-answer"]
-    return named or None
+    if calls is None or "directly-answer" in schemas:
+        return calls
+    return [call for call in calls if call != _DIRECT_ANSWER]
 
 
 def parse_mistral(text: str, schemas: Schemas) -> Calls:
@@ -264,15 +270,3 @@ def _is_unicode(text: str) -> bool:
 def _trimmed(value: str) -> str:
     """Return a value without the newlines of its tags."""
     return value.removeprefix("\n").removesuffix("\n")
-
-
-def typed_value(value: str, schema: Mapping[str, object] | None, key: str) -> object:
-    """Return a value by the type in the schema: a text, or JSON."""
-    properties = (schema or {}).get("properties")
-    kind = properties.get(key) if isinstance(properties, Mapping) else None
-    kinds = kind.get("type") if isinstance(kind, Mapping) else None
-    if kinds == "string" or isinstance(kinds, list) and "string" in kinds:
-        return value
-    with suppress(ValueError, RecursionError):
-        return DECODER.decode(value)
-    return value

@@ -7,10 +7,11 @@ row whose texts are all in the template applies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import call_bodies, nested_bodies
 from .call_bodies import Calls, Schemas
+from .text_scanner import JSON_QUOTES, PYTHON_QUOTES, Quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class CallFormat:
     is_bare
         An answer that is JSON has calls without markers.
     quotes
-        The texts around a value, in which a marker is text; None if values have none.
+        The texts around a value, in which a marker is text; () if values have none.
     """
 
     name: str
@@ -41,7 +42,7 @@ class CallFormat:
     parse: Callable[[str, Schemas], Calls]
     keeps_markers: bool = False
     is_bare: bool = False
-    quotes: tuple[str, str] | None = ('"', '"')
+    quotes: Quotes = JSON_QUOTES
 
 
 HARMONY = "gpt-oss"
@@ -49,6 +50,13 @@ SECTIONS = "functionary 3.2"
 
 _TOOL_CALL = (("<tool_call>", "</tool_call>"),)
 _FUNCTION = (("<function=", "</function>"),)
+_LFM2 = CallFormat(
+    "lfm2",
+    ("<|tool_list_start|>",),
+    (("<|tool_call_start|>", "<|tool_call_end|>"),),
+    nested_bodies.parse_python_calls,
+    quotes=PYTHON_QUOTES,
+)
 
 FORMATS = (
     CallFormat(HARMONY, ("<|channel|>analysis", "functions."), (), call_bodies.parse_json),
@@ -69,28 +77,22 @@ FORMATS = (
         (nested_bodies.MINIMAX,),
         ((f"{nested_bodies.MINIMAX}<tool_call>", f"{nested_bodies.MINIMAX}</tool_call>"),),
         nested_bodies.parse_minimax,
-        quotes=None,
+        quotes=(),
     ),
     CallFormat(
         "gemma 4",
         ("<|tool_call>call:",),
         (("<|tool_call>", "<tool_call|>"),),
         nested_bodies.parse_gemma,
-        quotes=(nested_bodies.GEMMA_QUOTE, nested_bodies.GEMMA_QUOTE),
+        quotes=((nested_bodies.GEMMA_QUOTE, nested_bodies.GEMMA_QUOTE),),
     ),
-    CallFormat(
-        "lfm2",
-        ("List of tools: ",),
-        (("<|tool_call_start|>", "<|tool_call_end|>"),),
-        nested_bodies.parse_python_calls,
-        quotes=("'", "'"),
-    ),
+    _LFM2,
     CallFormat(
         "glm 4",
         ("<tool_call>", "<arg_key>"),
         _TOOL_CALL,
         call_bodies.parse_glm,
-        quotes=("<arg_value>", "</arg_value>"),
+        quotes=(("<arg_value>", "</arg_value>"),),
     ),
     CallFormat(
         "qwen 3 coder",
@@ -98,7 +100,7 @@ FORMATS = (
         (*_TOOL_CALL, *_FUNCTION),
         call_bodies.parse_xml,
         keeps_markers=True,
-        quotes=("<parameter=", "</parameter>"),
+        quotes=(("<parameter=", "</parameter>"),),
     ),
     CallFormat("hermes", ("<tool_call>",), _TOOL_CALL, call_bodies.parse_json),
     CallFormat(
@@ -143,6 +145,8 @@ FORMATS = (
         call_bodies.parse_python_tag,
         is_bare=True,
     ),
+    # plain text and a token of many families, so that the tokens of calls of others come first
+    replace(_LFM2, name="lfm2.5", needles=("List of tools: [", "<|im_start|>")),
 )
 
 REASONING = (

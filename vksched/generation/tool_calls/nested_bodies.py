@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 
 from .answer_parts import ToolCall
-from .call_bodies import Calls, Schemas, call_of_values, complete_calls, typed_value
+from .call_bodies import Calls, Schemas, call_of_values, complete_calls
+from .schema_types import Schema, alternative_of, schema_of, typed_value, types_of
 from .strict_json import DECODER
 from .text_scanner import TextScanner
 
@@ -26,7 +26,6 @@ _GEMMA_KEY = re.compile(r'[^:,{}\[\]<>"]+')
 _GEMMA_SCALAR = re.compile(r"[^,{}\[\]<>]+")
 _GEMMA_NAME = re.compile(r"[\w.\-/]+")
 _CONSTANTS = {"true": True, "false": False, "null": None}
-Schema = Mapping[str, object]
 
 
 class _Incomplete(Exception):
@@ -78,13 +77,18 @@ def _element(scanner: TextScanner, tag: str, schema: Schema, key: str) -> object
     text = scanner.take_until(end)
     if text is None:
         raise _Incomplete
+    own = schema_of(schema, key)
+    types = types_of(own)
     if MINIMAX not in text:
-        return typed_value(text, schema, key)
+        is_empty = not text.strip() and "string" not in types
+        empty: dict[str, object] = {"array": [], "object": {}} if is_empty else {}
+        found = [value for kind, value in empty.items() if kind in types]
+        return found[0] if found else typed_value(text, schema, key)
     scanner.at = start
-    own = _schema_of(schema, key)
-    if text.lstrip().startswith(f"{MINIMAX}<item>") and own.get("type", "array") == "array":
-        return _items(scanner, own, end)
-    return _members(scanner, own, end)
+    has_items = text.lstrip().startswith(f"{MINIMAX}<item>")
+    if has_items and (not types or "array" in types):
+        return _items(scanner, alternative_of(own, "array"), end)
+    return _members(scanner, alternative_of(own, "object"), end)
 
 
 def _tag(scanner: TextScanner) -> str:
@@ -92,12 +96,6 @@ def _tag(scanner: TextScanner) -> str:
     if not tag or tag.startswith("/"):
         raise _Incomplete
     return tag
-
-
-def _schema_of(schema: Schema, key: str) -> Schema:
-    properties = schema.get("properties")
-    own = properties.get(key) if isinstance(properties, Mapping) else None
-    return own if isinstance(own, Mapping) else {}
 
 
 def parse_gemma(text: str, _: Schemas) -> Calls:

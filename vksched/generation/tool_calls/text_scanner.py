@@ -57,34 +57,44 @@ class TextScanner:
         self.at = match.end()
 
 
+Quotes = tuple[tuple[str, str], ...]
+"""Pairs of the text before and after a quoted text; a longer one precedes its beginnings."""
+JSON_QUOTES: Quotes = (('"', '"'),)
+PYTHON_QUOTES: Quotes = tuple((quote, quote) for quote in ('"""', "'''", '"', "'"))
+
+
 class QuoteScanner:
     """Decides whether a text that grows ends inside of a quoted text, where markers are text.
 
     Parameters
     ----------
-    begin, end
-        The texts around a quoted text. A backslash escapes a quote of one character, as in JSON.
+    quotes
+        The texts around a quoted text. Other quotes inside of it are text, and a backslash escapes
+        a quote, as in JSON and in Python.
     """
 
-    def __init__(self, begin: str, end: str) -> None:
-        self._begin, self._end = begin, end
+    def __init__(self, quotes: Quotes) -> None:
+        self._ends = {begin: _end_pattern(end) for begin, end in quotes}
+        self._begins = re.compile("|".join(map(re.escape, self._ends)))
+        self._longest = max(len(each) for pair in quotes for each in pair)
+        self._open = ""  # the text before the quoted text that is open
         self._at = 0
-        self._is_open = False
 
     def ends_inside(self, text: str) -> bool:
         """Return True if the text ends inside. It continues the text of the call before."""
-        while True:
-            marker = self._end if self._is_open else self._begin
-            found = text.find(marker, self._at)
-            if found < 0:
-                return self._is_open
-            is_escaped = self._is_open and len(self._end) == 1 and self._is_escaped(text, found)
-            self._at = found + len(marker)
-            if not is_escaped:
-                self._is_open = not self._is_open
+        while found := self._pattern.search(text, self._at):
+            self._at = found.end()
+            if not found[0].startswith("\\"):
+                self._open = "" if self._open else found[0]
+        self._at = max(self._at, len(text) - self._longest)  # the end may begin a quote
+        return bool(self._open)
 
-    def _is_escaped(self, text: str, place: int) -> bool:
-        first = place
-        while first > self._at and text[first - 1] == "\\":
-            first -= 1
-        return (place - first) % 2 == 1
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        return self._ends[self._open] if self._open else self._begins
+
+
+def _end_pattern(end: str) -> re.Pattern[str]:
+    """Return the pattern of an end, or of an escaped character, which may be a quote."""
+    escapes = r"\\.|" if end[0] in "\"'" else ""
+    return re.compile(escapes + re.escape(end), re.DOTALL)

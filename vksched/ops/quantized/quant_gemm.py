@@ -256,9 +256,7 @@ def with_quant_gemm(
     return by_guess(plain, names, next(filter(is_guessed, names), ""))
 
 
-def _by_estimate(
-    call: Call, sizes: tuple[int, ...], gated: bool, may_split: bool
-) -> tuple[str, ...]:
+def _by_estimate(call: Call, sizes: tuple[int, ...], gated: bool, splits: bool) -> tuple[str, ...]:
     """Return the variants for a call by their estimated times."""
     rows, runs = rows_of(call), call.inputs[0].shape[-1] // RUN
     may_round = call.limits.float16 and allows_half(call.attrs)
@@ -278,9 +276,8 @@ def _by_estimate(
         tile = tiles[without_split(name)]
         return time(tile, parts_of(name)), -math.prod(tile.shape), -tile.subgroup
 
-    may_split = may_split and not gated
-    splits = [_split(call, tile, sizes) for tile in tiles.values()] if may_split else []
-    return tuple(sorted((*tiles, *filter(None, splits)), key=order))
+    split = [_split(call, tile, sizes) for tile in tiles.values()] if splits and not gated else []
+    return tuple(sorted((*tiles, *filter(None, split)), key=order))
 
 
 def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
@@ -288,7 +285,7 @@ def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
     not pay, or if the device does not report its cores or lacks the memory model.
     """
     runs, limits = call.inputs[0].shape[-1] // RUN, call.limits
-    if not limits.memory_model or limits.storage_buffers < SPLIT_BUFFERS:
+    if not may_split(limits):
         return ""
     groups = groups_of(tile, rows_of(call), sizes, False)
     most = limits.max_buffer_bytes // 4 // max(1, _tile_words(call, tile, sizes))
@@ -296,6 +293,11 @@ def _split(call: Call, tile: QuantGemmTile, sizes: tuple[int, ...]) -> str:
     if not fitting or MIN_GAIN * (runs / fitting[-1] + _REDUCE_RUNS) > runs:
         return ""
     return split_name(tile.name, fitting[-1])
+
+
+def may_split(limits: Limits) -> bool:
+    """Return True if the last workgroup of a tile may add the parts of k."""
+    return limits.memory_model and limits.storage_buffers >= SPLIT_BUFFERS
 
 
 def _cores(limits: Limits) -> int:

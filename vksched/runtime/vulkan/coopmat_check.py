@@ -2,12 +2,14 @@
 
     matmul            both types, with a and b along k and across, and float16 rows of whole and
                       half vec8
-    quantized_linear  q8_0: other formats differ in the dequantization, not in the products
+    quantized_linear  q8_0: other formats differ in the dequantization, not in the products; with
+                      the Vulkan memory model also in parts of k, which the last workgroup adds
     conv              padded
     attention         the softmax selects two keys for each query, with equal weights
 
 Drivers of a list (topology/coopmat_drivers.py) are checked, with each kernel that a static choice
-may select. Operands are integers. The sums of float32 results exceed the integers that float16
+may select. Parts of k are added in several runs with other operands, so that parts of an earlier
+run are found. Operands are integers. The sums of float32 results exceed the integers that float16
 represents, so that a driver that adds in float16 computes them wrong. `VKSCHED_COOPMAT=0` turns
 cooperative matrices off, without a check. Examples: tests/runtime/test_coopmat_check.py.
 """
@@ -26,10 +28,11 @@ from ...ir.attrs import Attrs, AttrValue
 from ...ir.op import Call, get_op
 from ...ir.precision import MIXED, PRECISION
 from ...ops.linalg.coopmat import CONV, guessed_shape, guessed_tiles
+from ...ops.linalg.split_k import PARTS, parts_of, split_name
 from ...ops.lowering.lower import choice_of, variants_of
 from ...ops.lowering.variants import COOPMAT
 from ...ops.quantized.gguf_formats import format_of
-from ...ops.quantized.quant_gemm import quant_gemm_tiles
+from ...ops.quantized.quant_gemm import may_split, quant_gemm_tiles
 from ...topology.coopmat_drivers import lists_coopmat
 from ...topology.device_spec import DeviceSpec
 from ...topology.limits import Limits
@@ -55,6 +58,9 @@ DEPTH = 64
 LARGEST_V = 2047
 """Odd sums of two such values differ from all float16 values."""
 _FORMAT, _QUANTIZED_STEPS = "q8_0", 3 * 32
+_LARGEST_WEIGHT = 127
+_SPLIT_STEPS, _SPLIT_CORES, _SPLIT_RUNS = 24 * 32, 128, 6
+"""Length of a sum in parts, cores that are assumed for the split, and runs of a call."""
 _LAYOUTS = (
     *product((FLOAT32, FLOAT16), (False, True), (False, True), (STEPS,)),
     (FLOAT16, False, True, UNALIGNED_STEPS),
@@ -73,16 +79,25 @@ def check_products(device: VulkanDevice) -> str:
     """Return a description of the first wrong result, "" if all are exact."""
     singles = SingleDispatcher(device.context, device.disable_aliasing)
     for op, call in checked_calls(device.limits):
-        operands = operands_of(op, call)
         single = SingleCall(device.context, singles, get_op(op), call)
-        got = single.run(operands)
+        failure = _failure(single, op, call)
         single.close()
+        if failure:
+            return failure
+    return ""
+
+
+def _failure(single: SingleCall, op: str, call: Call) -> str:
+    """Return a description of the first run of a call with a wrong result, "" if all are exact."""
+    for run in range(_SPLIT_RUNS if parts_of(call.variant) > 1 else 1):
+        operands = operands_of(op, call, run)
+        got = single.run(operands)
         wrong = int(np.count_nonzero(got != expected_of(op, call, operands)))
         if wrong:
             layout = "".join(f", {name}" for name, value in call.attrs.items() if value is True)
             return (
-                f"{wrong} of {got.size} results of {op} of {call.output.dtype} by {call.variant}"
-                f"{layout} are wrong"
+                f"{wrong} of {got.size} results of run {run + 1} of {op} of {call.output.dtype} by "
+                f"{call.variant}{layout} are wrong"
             )
     return ""
 
@@ -118,13 +133,22 @@ def _products(limits: Limits) -> Iterator[Call]:
 
 
 def _quantized_calls(limits: Limits) -> Iterator[Call]:
-    kind, k = format_of(_FORMAT), _QUANTIZED_STEPS
     for tile in quant_gemm_tiles(limits).values():
         if (tile.shape, tile.subgroup) == guessed_shape(limits) and not tile.fp16_sums:
             m, n = tile.rows + tile.rows // 2, tile.columns + 8
-            types = TensorType((m, k)), TensorType((n, kind.row_words(k)), UINT32)
-            attrs = Attrs({"format": _FORMAT, PRECISION: MIXED})
-            yield Call(types, TensorType((m, n)), attrs, limits, tile.name)
+            yield _quantized_call(limits, tile.name, (m, n, _QUANTIZED_STEPS))
+            if may_split(limits):
+                many = m, 4 * tile.columns + 8, _SPLIT_STEPS
+                large = replace(limits, cores=_SPLIT_CORES)
+                yield _quantized_call(large, split_name(tile.name, PARTS[-1]), many)
+
+
+def _quantized_call(limits: Limits, variant: str, sizes: tuple[int, int, int]) -> Call:
+    """Return a product by a quantized weight; sizes: rows, columns and steps along k."""
+    m, n, k = sizes
+    types = TensorType((m, k)), TensorType((n, format_of(_FORMAT).row_words(k)), UINT32)
+    attrs = Attrs({"format": _FORMAT, PRECISION: MIXED})
+    return Call(types, TensorType((m, n)), attrs, limits, variant)
 
 
 def convolution(limits: Limits, rows: int) -> Call:
@@ -176,14 +200,15 @@ def _attentions(limits: Limits) -> Iterator[Call]:
         yield replace(call, variant=variant)
 
 
-def operands_of(op: str, call: Call) -> tuple[NDArray, ...]:
-    """Return operands of a call that has an exact result."""
-    rng, largest = np.random.default_rng(1), LARGEST[call.output.dtype]
+def operands_of(op: str, call: Call, run: int = 0) -> tuple[NDArray, ...]:
+    """Return operands of a run of a call that has an exact result."""
+    rng, largest = np.random.default_rng(1 + run), LARGEST[call.output.dtype]
     if op == "attention":
         return _attention_operands(rng, call)
     if op == "quantized_linear":
-        x = _integers(rng, call.inputs[0], largest)
-        return x, _quantized(rng, call.output.shape[-1], call.inputs[0].shape[-1])
+        k = call.inputs[0].shape[-1]
+        x = _integers(rng, call.inputs[0], min(largest, (1 << 24) // (_LARGEST_WEIGHT * k)))
+        return x, _quantized(rng, call.output.shape[-1], k)
     return tuple(_integers(rng, each, largest) for each in call.inputs)
 
 
@@ -200,7 +225,7 @@ def _integers(rng: np.random.Generator, type_: TensorType, largest: int) -> NDAr
 
 def _quantized(rng: np.random.Generator, rows: int, k: int) -> NDArray:
     """Return the words of a weight whose values are integers: all scales are 1."""
-    values = rng.integers(-127, 127, (rows, k), np.int8, endpoint=True)
+    values = rng.integers(-_LARGEST_WEIGHT, _LARGEST_WEIGHT, (rows, k), np.int8, endpoint=True)
     blocks: NDArray = np.empty((rows, k // 32, 34), np.uint8)
     blocks[..., :2] = np.ones(1, np.float16).view(np.uint8)
     blocks[..., 2:] = values.view(np.uint8).reshape(rows, k // 32, 32)

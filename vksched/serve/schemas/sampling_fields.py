@@ -14,7 +14,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
 MAX_STOPS = 16
 StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
-MAX_BIASES = 10_000
+MAX_BIASES = 1 << 18
+"""The tokens of the largest vocabularies."""
 MAX_ALTERNATIVES = 20
 MAX_BIAS = 100
 
