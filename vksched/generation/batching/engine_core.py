@@ -102,6 +102,8 @@ class EngineCore:
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
         self._losses_in_row = 0
+        self._cache_version = runner.cache_version
+        """The version of the cache that holds the prefixes."""
 
     def submit(self, request: CompletionRequest) -> RequestState:
         """Queue a request; see `InferenceEngine.submit`."""
@@ -161,6 +163,8 @@ class EngineCore:
         self._scheduler.prefixes.clear()
 
     def _step(self) -> bool:
+        if self.runner.cache_version != self._cache_version:
+            raise StateLost("[engine] the KV cache was lost between two steps")
         for slot, state in self._scheduler.running:
             if state.close_reason:
                 self._finish(slot, state, state.close_reason)
@@ -245,6 +249,8 @@ class EngineCore:
             self._speculator.close()
         finally:
             self.runner.close()
+            self._scheduler.prefixes.clear()
+            self._cache_version = self.runner.cache_version
 
     def _decode(self, rows: Sequence[Running]) -> None:
         """Append a token to each request, in steps of at most the largest number of rows, or
@@ -363,7 +369,11 @@ class EngineCore:
         if (hand_over := self.find_successor()) is not None:
             for state in self._scheduler.release_all():
                 hand_over(state)
-            return
+        else:
+            self._prefill_again(error)
+        self._cache_version = self.runner.cache_version  # last, because an interrupt may end this
+
+    def _prefill_again(self, error: StateLost) -> None:
         self._losses_in_row += 1
         if self._losses_in_row > MAX_LOSSES:
             self._losses_in_row = 0
