@@ -162,6 +162,10 @@ class EngineCore:
         self.end_requests(reason, error)
         self._scheduler.prefixes.clear()
 
+    def truncate(self, slot: int, tokens: int) -> None:
+        """Forget the tokens of an idle slot after the first ones."""
+        self._scheduler.slots[slot].prefix.truncate(tokens)
+
     def _step(self) -> bool:
         if self.runner.cache_version != self._cache_version:
             raise StateLost("[engine] the KV cache was lost between two steps")
