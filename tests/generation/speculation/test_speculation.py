@@ -140,12 +140,16 @@ def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
             vs.Chat(sched, model, speculation=vs.Speculation(draft=larger))
 
 
+@pytest.mark.parametrize("is_prepared", [True, False])
 def test_without_verify_steps_a_warning_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_kernels, "has_programs", lambda: False)
     with vs.Scheduler(["cpu"]) as sched:
         chat = vs.Chat(sched, build_model(tmp_path / "m.gguf"), speculation=vs.Speculation())
-        with pytest.warns(vs.VkschedWarning, match="no tokens are guessed"):
-            chat.prepare(PROMPT)
-        assert list(chat.generate(PROMPT, 3))
+        with pytest.warns(vs.VkschedWarning, match="no tokens are guessed") as caught:
+            if is_prepared:
+                chat.prepare(PROMPT)
+            assert list(chat.generate(PROMPT, 3))
+            assert list(chat.generate(PROMPT, 3))
+        assert len(caught) == 1

@@ -97,7 +97,8 @@ class EngineCore:
         self.find_successor: Callable[[], HandOver | None] = lambda: None
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
-        self._speculator = Speculator(runner, drafters, self._scheduler.costs)
+        scheduler = self._scheduler
+        self._speculator = Speculator(runner, drafters, scheduler.costs, scheduler.pause, clock)
         self._metrics = EngineMetrics(observer)
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
@@ -270,6 +271,7 @@ class EngineCore:
         most = self.runner.row_counts[-1]
         for at in range(0, len(others), most):
             self._decode_group(others[at : at + most])
+        self._scheduler.pause.end()
 
     def _verify(self, slot: Slot, state: RequestState, draft: Draft) -> None:
         """Append tokens to a request as long as its draft guessed them, and one more."""
@@ -283,7 +285,6 @@ class EngineCore:
             self._finish(slot, state, "closed", error)
             return
         seconds = self._clock() - start_s
-        self._scheduler.end_verify()
         self._metrics.decoded(1, seconds)
         appended = 0
         for token, row in zip(ids, logits, strict=True):
@@ -308,7 +309,7 @@ class EngineCore:
                 self._finish(slot, state, "closed", _failure(error))
             return
         seconds = self._clock() - start_s
-        self._scheduler.end_decode(len(group), seconds)
+        self._scheduler.costs.observe("decode", len(group), seconds)
         self._metrics.decoded(len(group), seconds)
         for (slot, state), token, row in zip(group, ids, logits, strict=True):
             slot.prefix.tokens.append(token)
