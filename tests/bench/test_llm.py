@@ -40,6 +40,7 @@ from vksched.bench.suite_loader import SuiteOptions
 from vksched.bench.suites import specs_of
 from vksched.bench.vksched_runner import VkschedRunner
 from vksched.cli import main
+from vksched.common.errors import StateLost
 from vksched.importers import load_gguf
 
 INT8 = SuiteOptions(precision="int8")
@@ -199,6 +200,38 @@ def test_tokens_go_round_behind_their_text(small: Path) -> None:
         lengths.append(len(with_model._text))
     assert lengths == [*range(7, 38), *range(6, 15)]
     with_model.close()
+
+
+@pytest.mark.parametrize("event", ["loss", "overflow", "error"])
+def test_a_text_is_read_again_after_its_cache_was_lost(
+    event: str, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, model = list(range(1, 30)), Model("cpu", str(small), 64)
+    wanted = np.array(model.read(text))
+    model.read(text[:20])
+    run, check = model._steps._run, model._steps._check_finite
+
+    def fail(*about: Any) -> Any:
+        monkeypatch.setattr(model._steps, "_run", run)
+        if event == "error":
+            raise RuntimeError("interrupted")
+        raise StateLost("lost")
+
+    def forget(logits: Any) -> None:
+        monkeypatch.setattr(model._steps, "_check_finite", check)
+        model._steps.forget()
+        raise StateLost("another mode")
+
+    if event == "overflow":
+        monkeypatch.setattr(model._steps, "_check_finite", forget)
+    else:
+        monkeypatch.setattr(model._steps, "_run", fail)
+    if event == "error":
+        with pytest.raises(RuntimeError):
+            model.read(text)
+    np.testing.assert_allclose(model.read(text), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.read(text), wanted, rtol=1e-4, atol=1e-4)
+    model.close()
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -23,11 +23,13 @@ from vksched.common.errors import (
     DTypeError,
     GraphError,
     ModelFormatError,
+    OutOfMemory,
     PlanError,
     SamplingError,
     ShapeError,
     VkschedError,
 )
+from vksched.engine.executable import CompiledGraph
 from vksched.generation.compiled_steps import StepSize
 from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
@@ -282,6 +284,44 @@ def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
         assert got == wanted
         losses.append(lost)
     assert any(losses) == (index == 0), "keys and values lie on the first device"
+
+
+@pytest.mark.parametrize("event", ["prepare", "interrupt"])
+def test_a_cache_lost_between_answers_is_not_reused(
+    event: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `prepare` on a full device, and by an interrupt while the graphs are closed."""
+    model, weights = build_model(tmp_path)
+    with warnings.catch_warnings(), vs.Scheduler(["cpu"]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        chat = vs.Chat(sched, model)
+        first = chat.generate(PROMPT, 6, GREEDY)
+        list(first)
+        longer = [*first.prompt, *first.tokens, first.prompt[0]]
+        steps = chat._steps.steps
+        compiled, closed = steps._compiled, CompiledGraph.close
+
+        def fail(size: StepSize) -> CompiledGraph:
+            monkeypatch.setattr(steps, "_compiled", compiled)
+            error = OutOfMemory("[test] full")
+            error.holder = "cpu"
+            raise error
+
+        def interrupt(graph: CompiledGraph) -> None:
+            monkeypatch.setattr(CompiledGraph, "close", closed)
+            closed(graph)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(steps, "_compiled", fail)
+        if event == "prepare":
+            chat.prepare(PROMPT * 3)
+        else:
+            monkeypatch.setattr(CompiledGraph, "close", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                list(chat.generate([7] * 30, 6, GREEDY))  # needs a longer step
+        answer = chat.generate(longer, 6, GREEDY)
+        list(answer)
+        assert list(answer.tokens) == greedy(weights, longer, 6)
 
 
 def test_so_it_does_on_vulkan(two_devices: list[str], tmp_path: Path) -> None:

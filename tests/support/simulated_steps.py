@@ -76,6 +76,7 @@ class SimulatedSteps:
         self.log: list[tuple[Any, ...]] = []
         """The calls: their name, and the numbers they are about."""
         self.is_prepared = self.is_closed = False
+        self.cache_version = 0
         self._calls = 0
         self._thread: int | None = None
 
@@ -92,8 +93,13 @@ class SimulatedSteps:
             self._empty(writes)
             raise
         if number in self.lost_at:
-            self._empty(range(self.slots))
+            self.lose()
             raise StateLost("[simulated] the cache was lost")
+
+    def lose(self) -> None:
+        """Lose the cache."""
+        self._empty(range(self.slots))
+        self.cache_version += 1
 
     def _empty(self, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -256,8 +256,16 @@ class Chat(ProcessBound):
                 is_stopped = matcher.found is not None
                 state.finish_reason = "stop" if is_stopped else stream.finish_reason
             finally:
-                self._core.end_requests("closed")
+                self._end(state)
                 state.finish_reason = state.finish_reason or "closed"
+
+    def _end(self, state: AnswerState) -> None:
+        """End the answer. Forget the rows of tokens that were not read: how many there are depends
+        on the guesses, and the next prompt must not.
+        """
+        self._core.end_requests("closed")
+        if state.stream is None or state.stream.finish_reason in ("", "closed"):
+            self._core.truncate(0, len(state.prompt) + max(0, len(state.tokens) - 1))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

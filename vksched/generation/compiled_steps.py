@@ -425,11 +425,10 @@ class CompiledSteps:
     def forget(self) -> None:
         """Free the compiled steps and the KV cache; the next step decides the placement again."""
         self._stop_background_tasks()
-        for run in self.runs.values():
-            run.close()
+        while self.runs:  # an interrupt leaves no closed step
+            self.runs.popitem()[1].close()
         for state in self.cache.states.values():
             self.scheduler.delete_state(state)
-        self.runs.clear()
         self.sizes.clear()
         self._parts.clear()
 

@@ -2,7 +2,7 @@
 
     run a graph --> logits
         '-- a device is lost or full, a value exceeds float16's range --> forget all --> StateLost
-                                                        nothing was cached --> again
+                                           nothing was cached, or is needed --> again
 
 `SlotSteps` composes the steps of an engine from them.
 """
@@ -54,6 +54,8 @@ class SlotGraphs:
         self._slots = slots
         self._is_empty = True
         """True if no slot holds tokens."""
+        self.cache_version = 0
+        """See `StepRunner.cache_version`."""
 
     @property
     def slots(self) -> int:
@@ -111,16 +113,20 @@ class SlotGraphs:
     # -- faults ----------------------------------------------------------------------------------
 
     def _retry_if_empty(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, repeated as by `_retry` if no slot held tokens before."""
+        return self._retry(work) if self._is_empty else self._lost_if_fails(work)
+
+    def _retry(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, repeated after a device was lost or ran out of memory, or
-        after an overflow, if no slot held tokens before.
+        after an overflow. It needs no tokens in the slots.
         """
+        was_empty, version = self._is_empty, self.cache_version
         for _ in range(len(self.steps.scheduler.devices) + EXACT):
-            was_empty = self._is_empty
             try:
                 return self._lost_if_fails(work)
             except StateLost:
-                if not was_empty:
-                    raise
+                if was_empty:
+                    self.cache_version = version  # no tokens were lost
         return self._lost_if_fails(work)
 
     def _lost_if_fails(self, work: Callable[[], T]) -> T:
@@ -150,8 +156,12 @@ class SlotGraphs:
 
     def forget(self) -> None:
         """Free the compiled steps and the KV cache; all slots are empty."""
-        self.steps.forget()
+        self.cache_version += 1  # first, because an interrupt may end the rest
+        self._free()
         self._is_empty = True
+
+    def _free(self) -> None:
+        self.steps.forget()
 
 
 def _feeds(

@@ -265,7 +265,7 @@ class SlotSteps(SlotGraphs):
         """Compile all steps but verify steps, and the graphs that move rows; measure decode steps
         with idle rows.
         """
-        self._retry_if_empty(self._prepare)
+        self._retry(self._prepare)
 
     def _prepare(self) -> None:
         for tokens in self.chunk_sizes:
@@ -284,6 +284,9 @@ class SlotSteps(SlotGraphs):
 
     def prepare_verify(self) -> None:
         """Compile the verify graphs."""
+        self._retry(self._prepare_verify)
+
+    def _prepare_verify(self) -> None:
         for tokens in self.verify_sizes:
             self.steps.run(self._verify_size(tokens))
 
@@ -291,7 +294,7 @@ class SlotSteps(SlotGraphs):
         """Compile the steps that prefill a prompt of `tokens` tokens, or those of all prompts and
         of a decode step of one row.
         """
-        self._retry_if_empty(lambda: self._prepare_prompt(tokens))
+        self._retry(lambda: self._prepare_prompt(tokens))
 
     def _prepare_prompt(self, tokens: int | None) -> None:
         self.steps.decide()
@@ -302,12 +305,11 @@ class SlotSteps(SlotGraphs):
         for size in sizes:
             self.steps.run(self._size(size))
 
-    def forget(self) -> None:
-        """Free the compiled steps and the KV cache; all slots are empty."""
+    def _free(self) -> None:
         if self._rows is not None:
             self._rows.close()
             self._rows = None
-        super().forget()
+        super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None
 

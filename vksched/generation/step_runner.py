@@ -38,6 +38,12 @@ class StepRunner(Protocol):
     def vocabulary(self) -> int: ...
 
     @property
+    def cache_version(self) -> int:
+        """A number that changes when tokens in the slots are lost: all slots are empty then. Also
+        where no `StateLost` says it: `prepare` compiles again, or an interrupt ended a step.
+        """
+
+    @property
     def chunk_sizes(self) -> tuple[int, ...]:
         """The sizes of prompt chunks in tokens, ascending."""
 

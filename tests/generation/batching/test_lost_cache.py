@@ -90,3 +90,37 @@ def test_a_loss_while_a_mask_is_computed() -> None:
     assert [output.token for output in stream] == [7]
     assert stream.finish_reason == "stop"
     assert len(list(other)) == 5
+
+
+def test_a_loss_between_two_steps_is_seen() -> None:
+    """As by a compilation on a device that is full."""
+    engine = InlineEngine(SimulatedSteps(slots=2), cache_ram=10**6)
+    request = CompletionRequest(PROMPT, 12, logprobs=1)
+    assert len(streamed_answer(engine.stream(request))[0]) == 12
+    engine.steps.lose()
+    again = engine.stream(request)
+    assert streamed_answer(again) == lone_answer(SimulatedSteps(), request)
+    assert again.cached_tokens == 0 and engine.core.counters().cache_losses == 1
+    stream = engine.stream(request)
+    head = [next(stream).token for _ in range(4)]
+    engine.steps.lose()
+    wanted = lone_answer(SimulatedSteps(), request, losses=[4])[0]
+    assert [*head, *(output.token for output in stream)] == wanted
+    assert engine.core.counters().cache_losses == 2
+
+
+def test_an_interrupt_does_not_hide_a_loss() -> None:
+    engine = InlineEngine(SimulatedSteps(slots=1), reuse_decoded=True)
+    request = CompletionRequest(PROMPT, 5)
+    wanted = streamed_answer(engine.stream(request))
+
+    def lose_and_interrupt(number: int) -> None:
+        engine.steps.before_call = None
+        engine.steps.lose()
+        raise KeyboardInterrupt
+
+    engine.steps.before_call = lose_and_interrupt
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.submit([*PROMPT, 7], 5))
+    engine.core.end_requests("closed")
+    assert streamed_answer(engine.stream(request)) == wanted

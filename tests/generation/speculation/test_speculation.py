@@ -16,6 +16,7 @@ import vksched as vs
 from vksched.generation.batching.batching_engine import BatchingEngine
 from vksched.generation.completion import CompletionRequest
 from vksched.generation.slot_steps import SlotSteps
+from vksched.generation.speculation.acceptance import Acceptance
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 
@@ -62,6 +63,40 @@ def test_a_chat_with_guesses_writes_the_same_tokens(how: str, tmp_path: Path) ->
     assert answers[True] == answers[False]
 
 
+@pytest.mark.parametrize("how", ["close", "stop string"])
+def test_an_answer_that_ends_early_leaves_the_same_prefix(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unread tokens would change the chunks of the next prompt, and with them its bits."""
+    model = build_model(tmp_path / "model.gguf")
+    monkeypatch.setattr(Acceptance, "best_count", lambda self, counts, *about: max(counts))
+    found = {}
+    for guesses in (False, True):
+        with vs.Scheduler(["cpu"]) as sched, vs.Scheduler(["cpu"]) as own:
+            speculation = vs.Speculation(ngram=False, draft=model, scheduler=own)
+            chat = vs.Chat(sched, model, speculation=speculation if guesses else None)
+            chat.prepare()
+            whole = chat.generate(PROMPT, 30, DRAWN[0])
+            text = "".join(whole)
+            for count in (2, 3, 5, 29, 30):
+                list(chat.generate([9, 8, 7], 1, DRAWN[0]))
+                at = (len(text) - 2) * count // 30
+                stop = text[at : at + 2] if how == "stop string" else ()
+                answer = chat.generate(PROMPT, 30, DRAWN[0], stop=stop)
+                if how == "stop string":
+                    list(answer)
+                else:
+                    while len(answer.tokens) < count:
+                        next(answer)
+                    answer.close()
+                kept = chat._core.slots()[0].cached_tokens
+                assert kept == len(answer.prompt) + len(answer.tokens) - 1
+                found.setdefault(guesses, []).append((answer.tokens, kept))
+            drafts = chat._core.counters().drafts
+            assert (drafts > 0) == (guesses and native_kernels.has_programs())
+    assert found[True] == found[False]
+
+
 def test_requests_of_a_server_have_the_same_bits(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model.gguf")
     rng = np.random.default_rng(1)
@@ -105,12 +140,16 @@ def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
             vs.Chat(sched, model, speculation=vs.Speculation(draft=larger))
 
 
+@pytest.mark.parametrize("is_prepared", [True, False])
 def test_without_verify_steps_a_warning_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_kernels, "has_programs", lambda: False)
     with vs.Scheduler(["cpu"]) as sched:
         chat = vs.Chat(sched, build_model(tmp_path / "m.gguf"), speculation=vs.Speculation())
-        with pytest.warns(vs.VkschedWarning, match="no tokens are guessed"):
-            chat.prepare(PROMPT)
-        assert list(chat.generate(PROMPT, 3))
+        with pytest.warns(vs.VkschedWarning, match="no tokens are guessed") as caught:
+            if is_prepared:
+                chat.prepare(PROMPT)
+            assert list(chat.generate(PROMPT, 3))
+            assert list(chat.generate(PROMPT, 3))
+        assert len(caught) == 1

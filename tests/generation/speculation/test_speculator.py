@@ -31,6 +31,11 @@ class Oracle:
         self.calls = 0
         self.is_closed = False
 
+    def unread_chunk(self, slot: int, text: Sequence[int], cache_key: str) -> int:
+        return 0
+
+    def read_chunk(self, slot: int, text: Sequence[int]) -> None: ...
+
     def propose(
         self, slot: int, text: Sequence[int], prompt_tokens: int, sampling: Sampling, count: int
     ) -> list[int]:
@@ -150,17 +155,60 @@ def test_a_dear_verify_step_is_not_taken() -> None:
     assert engine.core.counters().drafts <= 6, "two of each size show their time"
 
 
-def test_a_drafter_that_fails_is_closed_and_does_not_end_the_request() -> None:
+@pytest.mark.parametrize("error", [OutOfMemory("no memory"), RuntimeError("driver")])
+def test_a_drafter_that_fails_is_closed_and_does_not_end_the_request(error: Exception) -> None:
     class Failing(Oracle):
         def propose(self, *about: object) -> list[int]:  # type: ignore[override]
-            raise OutOfMemory("no memory")
+            raise error
 
-    request = requests_of(1)[0]
+        def close(self) -> None:
+            super().close()
+            raise error
+
+    requests = requests_of(2)
     failing = Failing([])
     engine = InlineEngine(simulated(), drafters=[failing])
+    streams = [engine.stream(request) for request in requests]
     with pytest.warns(vs.VkschedWarning, match="a draft model failed and is not used again"):
-        assert streamed_answer(engine.stream(request)) == wanted_of([request])[0]
+        assert [streamed_answer(stream) for stream in streams] == wanted_of(requests)
     assert failing.is_closed
+
+
+def test_guesses_beyond_the_vocabulary_are_not_verified() -> None:
+    class Larger(Oracle):
+        def propose(self, *about: object) -> list[int]:  # type: ignore[override]
+            right = super().propose(*about)  # type: ignore[arg-type]
+            return [*right[:3], 50, 51, 52, 53]
+
+    (request,) = requests_of(1)
+    wanted = wanted_of([request])
+    engine = InlineEngine(simulated(), drafters=[Larger(texts_of([request], wanted))])
+    assert streamed_answer(engine.stream(request)) == wanted[0]
+    assert engine.core.counters().accepted_tokens > 9
+
+
+def test_the_compilation_after_a_loss_is_not_measured() -> None:
+    """The first verify step of each size compiles; with a new cache, again."""
+    request = CompletionRequest((1, 2, 3), 60, Sampling(temperature=0, logit_bias={7: 100}))
+    steps = simulated(verify_s=0.001)
+    engine = InlineEngine(steps, drafters=[NgramLookup(4)])
+    costs = engine.core._scheduler.costs
+    verify, compiled = steps.verify, set[int]()
+
+    def slow_at_first(slot: int, ids: Sequence[int], start: int) -> object:
+        if len(ids) not in compiled:
+            compiled.add(len(ids))
+            steps.clock.now_s += 5.0
+        return verify(slot, ids, start)
+
+    steps.verify = slow_at_first  # type: ignore[method-assign, assignment]
+    stream = engine.stream(request)
+    while costs.seconds("verify", 8) is None:
+        next(stream)
+    compiled.clear()
+    steps.lose()
+    list(stream)
+    assert compiled and max(costs.by_tokens("verify").values()) == pytest.approx(0.001)
 
 
 def test_a_text_that_repeats_itself_is_guessed_by_lookup() -> None:
@@ -174,8 +222,11 @@ def test_a_text_that_repeats_itself_is_guessed_by_lookup() -> None:
 def test_runners_without_verify_steps_get_no_guesses() -> None:
     oracle = Oracle([])
     engine = InlineEngine(SimulatedSteps(), drafters=[oracle])
-    list(engine.submit([1, 2, 3]))
-    assert oracle.calls == 0
+    with pytest.warns(vs.VkschedWarning, match="no tokens are guessed") as caught:
+        list(engine.submit([1, 2, 3]))
+        list(engine.submit([1, 2, 3]))
+        engine.core.prepare()
+    assert oracle.calls == 0 and len(caught) == 1
 
 
 def test_expected_tokens() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import NDArray
+from ...common.errors import StateLost
 from ...generation.batching.cached_prefix import common_prefix
 from ...generation.slot_steps import SlotSteps
 from ...importers import load_gguf
@@ -58,6 +59,8 @@ class Model:
         self._device = device
         self._text: list[int] = []
         """The cached tokens."""
+        self._cache_version = 0
+        """The version of the cache that holds them."""
         self._scheduler = Scheduler(
             [device], on_device_failure="raise", precision=precision, tune=tune
         )
@@ -72,9 +75,20 @@ class Model:
 
     def read(self, text: Sequence[int]) -> NDArray:
         """Return the logits after a text; it is read from the first token that is not cached."""
+        try:
+            return self._read(text)
+        except StateLost:  # an overflow of float16, or a device without memory for the cache
+            return self._read(text)
+
+    def _read(self, text: Sequence[int]) -> NDArray:
+        if self._cache_version != self._steps.cache_version:
+            self._text.clear()
         start = min(common_prefix(self._text, text), len(text) - 1)
+        del self._text[start:]
+        logits = self._steps.prefill(0, text[start:], start)
         self._text = list(text)
-        return self._steps.prefill(0, text[start:], start)
+        self._cache_version = self._steps.cache_version
+        return logits
 
     @property
     def memory_bytes(self) -> float:

@@ -4,8 +4,9 @@
 
 A chunk never delays running answers by more than itself: between two decode steps, prompts get at
 least one chunk, and more only while their measured time stays below a limit. The time of moved
-prefixes counts, too: above the limit, no further request is admitted, and no chunk runs. The choice
-moves steps in time. It does not change the chunks of a prompt, so results do not depend on it.
+prefixes counts, too, and that of draft models that read a text: above the limit, no further request
+is admitted, and no chunk runs. The choice moves steps in time. It does not change the chunks of a
+prompt, so results do not depend on it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from ..completion import CompletionRequest
 from ..step_runner import StepRunner
 from .chunk_grid import Chunk
+from .decode_pause import DecodePause
 from .engine_load import EngineLoad
 from .prefix_cache import PrefixCache
 from .request_queue import RequestQueue
@@ -51,13 +53,9 @@ class BatchScheduler:
         self.queue = RequestQueue(max_queue)
         self.prefixes = PrefixCache(runner, self.slots, cache_ram, reuse_decoded)
         self.costs = StepCosts()
+        self.pause = DecodePause(max_pause_s)
         self._runner = runner
         self._prefilling: deque[Running] = deque()
-        self._max_pause_s = max_pause_s
-        self._pause_s = 0.0
-        """The time of prompt chunks and moved prefixes since the last decode step."""
-        self._has_chunk = False
-        """True if a chunk has run since the last decode step."""
         self._releases = 0
 
     def push(self, state: RequestState, mean_answer: float) -> None:
@@ -84,9 +82,9 @@ class BatchScheduler:
         has_rows: decode steps have rows.
         """
         if not has_rows:
-            self._end_pause()  # no answer waits for a token
+            self.pause.end()  # no answer waits for a token
         while self.queue and len(self.running) < len(self.slots):
-            if self._pause_s > self._max_pause_s and has_rows:
+            if self.pause.is_long and has_rows:
                 return
             state = self.queue.pop()
             if state is None:
@@ -106,38 +104,21 @@ class BatchScheduler:
         if not self._prefilling:
             return None
         first = self._prefilling[0]
-        is_next = not self._has_chunk and self._pause_s <= self._max_pause_s
-        if not has_rows or is_next:
-            return first
         chunk = first[1].chunks[-1]
         seconds = self.costs.seconds(_kind(chunk), chunk.count)
-        fits = seconds is not None and self._pause_s + seconds <= self._max_pause_s
-        return first if fits else None
+        return first if not has_rows or self.pause.allows_chunk(seconds) else None
 
     def end_chunk(self, state: RequestState, seconds: float) -> None:
         """Note that the next chunk of a request has run."""
         chunk = state.chunks.pop()
         self.costs.observe(_kind(chunk), chunk.count, seconds)
-        self._pause_s += seconds
-        self._has_chunk = True
+        self.pause.add_chunk(seconds)
         if not state.chunks:
             self._remove(state)
 
     def end_move(self, seconds: float) -> None:
         """Note that a prefix has moved."""
-        self._pause_s += seconds
-
-    def end_decode(self, rows: int, seconds: float) -> None:
-        """Note that a decode step has run."""
-        self.costs.observe("decode", rows, seconds)
-        self._end_pause()
-
-    def end_verify(self) -> None:
-        """Note that a request got its tokens of this turn from a verify step."""
-        self._end_pause()
-
-    def _end_pause(self) -> None:
-        self._pause_s, self._has_chunk = 0.0, False
+        self.pause.add_move(seconds)
 
     def release(self, slot: Slot) -> None:
         """Make a slot idle."""

@@ -97,11 +97,14 @@ class EngineCore:
         self.find_successor: Callable[[], HandOver | None] = lambda: None
         self._ends = ends
         self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
-        self.speculator = Speculator(runner, drafters, self._scheduler.costs)
+        scheduler = self._scheduler
+        self.speculator = Speculator(runner, drafters, scheduler.costs, scheduler.pause, clock)
         self._metrics = EngineMetrics(observer)
         self._mask_timeout_s = mask_timeout_s
         self._clock = clock
         self._losses_in_row = 0
+        self._cache_version = runner.cache_version
+        """The version of the cache that holds the prefixes."""
 
     def submit(self, request: CompletionRequest) -> RequestState:
         """Queue a request; see `InferenceEngine.submit`."""
@@ -160,7 +163,13 @@ class EngineCore:
         self.end_requests(reason, error)
         self._scheduler.prefixes.clear()
 
+    def truncate(self, slot: int, tokens: int) -> None:
+        """Forget the tokens of an idle slot after the first ones."""
+        self._scheduler.slots[slot].prefix.truncate(tokens)
+
     def _step(self) -> bool:
+        if self.runner.cache_version != self._cache_version:
+            raise StateLost("[engine] the KV cache was lost between two steps")
         for slot, state in self._scheduler.running:
             if state.close_reason:
                 self._finish(slot, state, state.close_reason)
@@ -241,6 +250,8 @@ class EngineCore:
             self.speculator.close()
         finally:
             self.runner.close()
+            self._scheduler.prefixes.clear()
+            self._cache_version = self.runner.cache_version
 
     def _decode(self, rows: Sequence[Running]) -> None:
         """Append a token to each request, in steps of at most the largest number of rows, or
@@ -256,6 +267,7 @@ class EngineCore:
         most = self.runner.row_counts[-1]
         for at in range(0, len(others), most):
             self._decode_group(others[at : at + most])
+        self._scheduler.pause.end()
 
     def _verify(self, slot: Slot, state: RequestState, draft: Draft) -> None:
         """Append tokens to a request as long as its draft guessed them, and one more."""
@@ -269,7 +281,6 @@ class EngineCore:
             self._finish(slot, state, "closed", error)
             return
         seconds = self._clock() - start_s
-        self._scheduler.end_verify()
         self._metrics.decoded(1, seconds)
         appended = 0
         for token, row in zip(ids, logits, strict=True):
@@ -294,7 +305,7 @@ class EngineCore:
                 self._finish(slot, state, "closed", _failure(error))
             return
         seconds = self._clock() - start_s
-        self._scheduler.end_decode(len(group), seconds)
+        self._scheduler.costs.observe("decode", len(group), seconds)
         self._metrics.decoded(len(group), seconds)
         for (slot, state), token, row in zip(group, ids, logits, strict=True):
             slot.prefix.tokens.append(token)
@@ -359,7 +370,11 @@ class EngineCore:
         if (hand_over := self.find_successor()) is not None:
             for state in self._scheduler.release_all():
                 hand_over(state)
-            return
+        else:
+            self._prefill_again(error)
+        self._cache_version = self.runner.cache_version  # last, because an interrupt may end this
+
+    def _prefill_again(self, error: StateLost) -> None:
         self._losses_in_row += 1
         if self._losses_in_row > MAX_LOSSES:
             self._losses_in_row = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["prefill", "prompt logprobs", "decode", "verify"]
-"""Chunks whose log-probabilities are computed have times of their own."""
+Kind = Literal["prefill", "prompt logprobs", "decode", "verify", "draft"]
+"""Chunks whose log-probabilities are computed have times of their own. "draft": a chunk of a text
+that a draft model reads.
+"""
 WEIGHT = 0.1
 """The weight of a slower measurement in the average."""
 

@@ -3,6 +3,8 @@
     text --what its KV cache lacks: prefill--> logits --sampling of the request--> token 1
          --decode--> token 2 --> ...
 
+A longer text is read in chunks, one in each turn of the engine, before the first guess.
+
 The draft model draws with the seed and the position of the request's own draw, so it often takes
 the same token as the large model, if the two distributions are similar.
 
@@ -13,16 +15,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from ...common.errors import StateLost
-from ..batching.cached_prefix import common_prefix
-from ..batching.chunk_grid import chunk_grid
+from ...common.errors import SamplingError, StateLost
+from ..batching.cached_prefix import CachedPrefix
+from ..batching.chunk_grid import Chunk, chunk_grid
 from ..sampling import Sampling
 from ..step_runner import Logits, StepRunner
 
-CAUGHT_UP = 8
-"""The maximum number of tokens that are prefilled before a draft whose time is measured: those that
-the draft model did not guess, not a whole prompt.
+MAX_UNREAD = 8
+"""The maximum number of tokens that `propose` reads: those that the draft model did not guess, not
+a whole prompt.
 """
 
 
@@ -49,32 +52,50 @@ class DraftModel:
         self.runner = runner
         self._ends = ends
         self._clock = clock
-        self._texts: list[list[int]] = [[] for _ in range(runner.slots)]
+        self._prefixes = [CachedPrefix() for _ in range(runner.slots)]
         """The tokens in each slot of the KV cache."""
+        self._cache_version = runner.cache_version
+        """The version of the cache that holds them."""
         self._token_s = 0.0
+
+    def unread_chunk(self, slot: int, text: Sequence[int], cache_key: str) -> int:
+        """Return the number of tokens that `read_chunk` must read before `propose`; see `Drafter`.
+        It is 0 for a text without room, which gets no guesses.
+        """
+        if self.runner.cache_version != self._cache_version:
+            self._forget()
+        prefix = self._prefixes[slot]
+        prefix.truncate(prefix.token_match(text, cache_key))
+        prefix.cache_key = cache_key
+        unread = len(text) - len(prefix.tokens)
+        if unread <= MAX_UNREAD or not self._can_read(slot, text):
+            return 0
+        return self._chunks(slot, text)[0].count
+
+    def read_chunk(self, slot: int, text: Sequence[int]) -> None:
+        """Prefill the next tokens of a text."""
+        with suppress(StateLost):  # `unread_chunk` sees it
+            self._prefill(slot, text, self._chunks(slot, text)[0])
 
     def propose(
         self, slot: int, text: Sequence[int], prompt_tokens: int, sampling: Sampling, count: int
     ) -> list[int]:
         """Return the tokens that the draft model writes; none without room; see `Drafter`."""
         count = min(count, self.runner.length - len(text))
-        if count < 1:
+        if count < 1 or not self._can_read(slot, text):
             return []
         try:
             return self._propose(slot, list(text), prompt_tokens, sampling, count)
-        except StateLost:
-            for each in self._texts:
-                each.clear()
+        except (StateLost, SamplingError):  # only the small model has no token for the request
             return []
 
     def _propose(
         self, slot: int, text: list[int], prompt_tokens: int, sampling: Sampling, count: int
     ) -> list[int]:
-        prompt, known = len(text), self._texts[slot]
-        start = min(common_prefix(known, text), prompt - 1)
-        del known[start:]
+        known, prompt = self._prefixes[slot].tokens, len(text)
         started_s = self._clock()
-        logits = self._prefill(slot, text, start)
+        for chunk in self._chunks(slot, text):
+            logits = self._prefill(slot, text, chunk)
         while True:
             token = sampling.choose(logits, text, prompt_tokens=prompt_tokens)
             if token in self._ends:
@@ -85,18 +106,31 @@ class DraftModel:
             logits = self.runner.decode([slot], [token], [len(text) - 1])[0]
             known.append(token)
         drafted = len(text) - prompt
-        if drafted and prompt - start <= CAUGHT_UP:
+        if drafted:
             self._observe((self._clock() - started_s) / drafted)
         return text[prompt:]
 
-    def _prefill(self, slot: int, text: list[int], start: int) -> Logits:
-        """Append the rest of a text to a slot; return the logits after it."""
-        sizes = self.runner.chunk_sizes
-        for chunk in chunk_grid(start, len(text), self.runner.length, sizes, is_alone=True):
-            ids = text[chunk.start : chunk.end]
-            logits = self.runner.prefill(slot, ids, chunk.start)
-            self._texts[slot] += ids
+    def _can_read(self, slot: int, text: Sequence[int]) -> bool:
+        """Return True if a text has room, and the draft model has all of its tokens."""
+        unread = text[len(self._prefixes[slot].tokens) :]
+        return len(text) < self.runner.length and max(unread) < self.runner.vocabulary
+
+    def _chunks(self, slot: int, text: Sequence[int]) -> list[Chunk]:
+        start, sizes = len(self._prefixes[slot].tokens), self.runner.chunk_sizes
+        return chunk_grid(start, len(text), self.runner.length, sizes)
+
+    def _prefill(self, slot: int, text: Sequence[int], chunk: Chunk) -> Logits:
+        """Append a chunk of a text to a slot; return the logits after it."""
+        ids = list(text[chunk.start : chunk.end])
+        logits = self.runner.prefill(slot, ids, chunk.start)
+        self._prefixes[slot].tokens += ids
         return logits
+
+    def _forget(self) -> None:
+        """Forget all texts, because the KV cache was lost."""
+        for prefix in self._prefixes:
+            prefix.clear()
+        self._cache_version = self.runner.cache_version
 
     def _observe(self, seconds: float) -> None:
         """Take the time of a guess into account; the first ones include compilation."""
@@ -113,6 +147,5 @@ class DraftModel:
 
     def close(self) -> None:
         """Free the steps and the KV cache."""
-        for each in self._texts:
-            each.clear()
         self.runner.close()
+        self._forget()

@@ -13,17 +13,28 @@ class Drafter(Protocol):
     calls it.
     """
 
-    def propose(
-        self, slot: int, text: Sequence[int], prompt_tokens: int, sampling: Sampling, count: int
-    ) -> list[int]:
-        """Return the tokens that may follow a text, at most `count`; none if nothing is known.
+    def unread_chunk(self, slot: int, text: Sequence[int], cache_key: str) -> int:
+        """Return the number of tokens that `read_chunk` must read before `propose`; 0 if none.
+
+        It is called before each `propose`.
 
         Parameters
         ----------
         slot
             The slot of the text; it held another text before, or the beginning of this one.
-        prompt_tokens, sampling
-            As in `Sampling.choose`: the next tokens are drawn in this way.
+        cache_key
+            What texts of other keys left is not reused.
+        """
+
+    def read_chunk(self, slot: int, text: Sequence[int]) -> None:
+        """Read the next tokens of a text."""
+
+    def propose(
+        self, slot: int, text: Sequence[int], prompt_tokens: int, sampling: Sampling, count: int
+    ) -> list[int]:
+        """Return the tokens that may follow a text, at most `count`; none if nothing is known.
+
+        prompt_tokens, sampling: as in `Sampling.choose`; the next tokens are drawn in this way.
         """
 
     def seconds(self, count: int) -> float:

@@ -27,6 +27,13 @@ class NgramLookup:
     def __init__(self, slots: int) -> None:
         self._indices = [_NgramIndex() for _ in range(slots)]
 
+    def unread_chunk(self, slot: int, text: Sequence[int], cache_key: str) -> int:
+        """Return 0: all tokens are read by `propose`."""
+        return 0
+
+    def read_chunk(self, slot: int, text: Sequence[int]) -> None:
+        """Do nothing."""
+
     def propose(
         self, slot: int, text: Sequence[int], prompt_tokens: int, sampling: Sampling, count: int
     ) -> list[int]:

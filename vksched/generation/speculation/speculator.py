@@ -11,13 +11,14 @@ steps to the bit. Examples: tests/generation/speculation/test_speculator.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 
-from ...common.errors import VkschedError
-from ...common.user_warning import warn, warn_user
+from ...common.user_warning import warn
+from ..batching.decode_pause import DecodePause
 from ..batching.request_state import RequestState
 from ..batching.step_costs import StepCosts
 from ..step_runner import StepRunner
@@ -41,16 +42,33 @@ class Speculator:
     runner
         The steps of the model.
     drafters
-        The methods that guess tokens; the first one that knows tokens is used.
+        The methods that guess tokens; the first one that has guesses is used.
     costs
         The measured times of the engine's steps.
+    pause
+        The time for which running answers have waited.
+    clock
+        A monotonic clock in seconds.
     """
 
-    def __init__(self, runner: StepRunner, drafters: Sequence[Drafter], costs: StepCosts) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        drafters: Sequence[Drafter],
+        costs: StepCosts,
+        pause: DecodePause,
+        clock: Callable[[], float],
+    ) -> None:
         self._runner = runner
         self._drafters = tuple(drafters)
         self._costs = costs
+        self._pause = pause
+        self._clock = clock
         self._compiled: set[int] = set()
+        """The numbers of guesses whose verify step has run."""
+        self._cache_version = runner.cache_version
+        """The version of the cache for which they were compiled."""
+        self._was_warned = False
 
     def propose(self, slot: int, state: RequestState, rows: int) -> Draft | None:
         """Return guesses of the next tokens of a request; None if they do not pay.
@@ -58,6 +76,8 @@ class Speculator:
         rows: the number of requests that get a token in this turn.
         """
         if not self._drafters or state.constraint is not None:
+            return None
+        if not self._verifies():
             return None
         rest = state.request.max_tokens - state.generated - 1
         most = min(rest, self._runner.length - len(state.text))
@@ -75,6 +95,9 @@ class Speculator:
     def observe(self, state: RequestState, draft: Draft, accepted: int, seconds: float) -> None:
         """Note how many guesses of a draft were right, and the time of the verify step."""
         offered = len(draft.tokens)
+        if self._cache_version != self._runner.cache_version:  # the steps are compiled again
+            self._compiled.clear()
+            self._cache_version = self._runner.cache_version
         state.acceptances[draft.drafter].observe(offered, accepted)
         if offered in self._compiled:
             self._costs.observe("verify", offered + 1, seconds)
@@ -82,13 +105,7 @@ class Speculator:
 
     def prepare(self) -> None:
         """Compile verify steps and what drafters need; warn if there are no verify steps."""
-        if not self._drafters:
-            return
-        if not self._runner.verify_sizes:
-            warn_user(
-                "[engine] no tokens are guessed: speculation needs a CPU with native loops that "
-                "computes the whole model, without float32 matrices"
-            )
+        if not self._drafters or not self._verifies():
             return
         self._runner.prepare_verify()
         for drafter in self._drafters:
@@ -99,21 +116,44 @@ class Speculator:
         for drafter in self._drafters:
             drafter.close()
 
+    def _verifies(self) -> bool:
+        """Return True if the model has verify steps; else warn once."""
+        if not self._runner.verify_sizes and not self._was_warned:
+            self._was_warned = True
+            warn(
+                "[engine] no tokens are guessed: speculation needs a CPU with native loops that "
+                "computes the whole model, without float32 matrices"
+            )
+        return bool(self._runner.verify_sizes)
+
     def _guess(self, drafter: Drafter, slot: int, state: RequestState, count: int) -> list[int]:
-        """Return guesses of a drafter: as many as a verify step has. One that fails is not used
-        again.
+        """Return guesses of a drafter: as many as a verify step has; none before it has read the
+        text. One that fails is not used again.
         """
         request = state.request
         try:
+            if unread := drafter.unread_chunk(slot, state.text, request.cache_key):
+                self._read_chunk(drafter, slot, state, unread)
+                return []
             found = drafter.propose(slot, state.text, len(request.prompt), request.sampling, count)
-        except VkschedError as error:
+        except Exception as error:
             warn(f"[engine] a draft model failed and is not used again: {error}")
             self._drafters = tuple(each for each in self._drafters if each is not drafter)
-            with suppress(VkschedError):
+            with suppress(Exception):
                 drafter.close()
             return []
-        sizes = [size for size in self._runner.verify_sizes if size - 1 <= len(found)]
-        return found[: sizes[-1] - 1] if sizes else []
+        valid = list(takewhile(lambda token: token < self._runner.vocabulary, found))
+        sizes = [size for size in self._runner.verify_sizes if size - 1 <= len(valid)]
+        return valid[: sizes[-1] - 1] if sizes else []
+
+    def _read_chunk(self, drafter: Drafter, slot: int, state: RequestState, tokens: int) -> None:
+        """Let a drafter read the next tokens of a text, unless running answers waited long."""
+        if self._pause.allows_chunk(self._costs.seconds("draft", tokens)):
+            start_s = self._clock()
+            drafter.read_chunk(slot, state.text)
+            seconds = self._clock() - start_s
+            self._costs.observe("draft", tokens, seconds)
+            self._pause.add_chunk(seconds)
 
     def _token_s(self, rows: int) -> float | None:
         """Return the time that a row adds to a decode step; None if it is unknown."""
