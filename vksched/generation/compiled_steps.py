@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..common.dtypes import Progress
@@ -179,16 +179,7 @@ class CompiledSteps:
         self._background_task: BackgroundTask | None = None
         if prefetch:
             model.file.read_ahead()
-            self._background_task = self._start_background_tasks()
-
-    def _start_background_tasks(self) -> BackgroundTask | None:
-        """Start to repack weights in the background if their device is known."""
-        first, *others = self.scheduler.devices
-        if not others:
-            return WeightRepackThread(self.model.weights.held())
-        if isinstance(first, PrefetchesWeights) and self._fits_one_device():
-            return first.prefetch_weights(list(self.model.weights.words().items()))
-        return None
+            self._background_task = _start_repacking(scheduler, model, self._fits_one_device)
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -455,3 +446,15 @@ def step_sizes(sizes: list[int], tokens: int, length: int) -> list[int]:
         found.append(suitable_size(sizes, start, tokens, length))
         start += found[-1]
     return found
+
+
+def _start_repacking(
+    scheduler: CompilingScheduler, model: LanguageModel, fits_one_device: Callable[[], bool]
+) -> BackgroundTask | None:
+    """Start to repack weights in the background if their device is known."""
+    first, *others = scheduler.devices
+    if not others:
+        return WeightRepackThread(model.weights.held())
+    if isinstance(first, PrefetchesWeights) and fits_one_device():
+        return first.prefetch_weights(list(model.weights.words().items()))
+    return None
