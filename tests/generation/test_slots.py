@@ -41,6 +41,9 @@ class Rows:
 
     def __init__(self, sched: vs.Scheduler, model: LanguageModel, cache: KeyValueCache) -> None:
         self.sched, self.model, self.cache = sched, model, cache
+        names = [device.name for device in sched.devices]
+        self._placement = {"*": names[0], "blk.1.*": names[-1]}
+        """The same for all numbers of rows: other devices compute other bits."""
         self._runs: dict[tuple[int, int], CompiledGraph] = {}
 
     def __call__(
@@ -51,8 +54,9 @@ class Rows:
         """
         if (rows, tokens) not in self._runs:
             step = self.model.step(self.cache, tokens, rows=rows)
-            run = self.sched.compile(step.logits, updates=step.updates)
-            self._runs[rows, tokens] = run
+            self._runs[rows, tokens] = self.sched.compile(
+                step.logits, updates=step.updates, placement=self._placement
+            )
         ids = np.zeros((rows, tokens), np.int32)
         slot, start, count = (np.full(rows, fill, np.int32) for fill in (-1, 0, 1))
         for row, (own, (new, cached)) in enumerate(texts.items()):
