@@ -312,8 +312,7 @@ class Scheduler(ProcessBound):
 
     def restore_device(self, name: str) -> None:
         """Open a failed device again, for example "vulkan:0", without its former states, or use a
-        host of the cluster again. A lost host that can be reached again returns automatically.
-        Raise DeviceError if it does not exist, or cannot be opened or reached.
+        host of the cluster again. Raise DeviceError if it cannot be opened or reached.
         """
         self._require_open("restore_device")
         self._membership.restore_device(name)
