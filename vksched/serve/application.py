@@ -116,7 +116,6 @@ def serve_model(
         metrics.follow(service.engine)
     if scheduler is not None:
         state.recovery = DeviceRecovery(scheduler, restore_after_s)
-        state.recovery.start()
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
@@ -151,6 +150,8 @@ def serve_model(
         lifespan=lifespan,
     )
     application.state.server = state
+    if state.recovery is not None:
+        state.recovery.start()  # last, because errors above would leave its thread
     return application
 
 
