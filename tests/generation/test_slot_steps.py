@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from test_scaled_rows import TEXT, build_model, oracle
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import ShapeError, StateLost
+from vksched.generation.compiled_steps import StepSize
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
 from vksched.importers.gguf.architectures.token_layout import AttentionMask
@@ -286,6 +288,49 @@ def test_slots_and_starts_are_checked(steps: SlotSteps) -> None:
             steps.prefill(slot, [1] * count, start)
     with pytest.raises(ShapeError, match="different slots"):
         steps.decode([1, 1], [1, 2], [0, 0])
+
+
+@pytest.mark.parametrize("precision", ["mixed", "float32"])
+def test_an_overflow_in_the_cache_of_a_full_slot_is_found(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = build_model(tmp_path, {"attn_k.bias": 2.0**20}, monkeypatch)
+    found = {}
+    with warnings.catch_warnings(), vs.Scheduler(["cpu"]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        for cache_type in ("f16", "f32"):
+            steps = SlotSteps(sched, model, 8, 1, None, None, cache_type, precision)
+            found[cache_type] = steps.prefill(0, [*TEXT, 5, 8], 0).copy()
+            assert steps.steps.cache_types == {"f32"}
+            steps.close()
+    np.testing.assert_allclose(found["f16"], found["f32"], 0.02, 0.02)
+
+
+def test_the_cache_of_each_chunk_is_checked_until_a_token_is_decoded(
+    model_and_weights: tuple[LanguageModel, dict[str, NDArray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXTS[2]
+    with vs.Scheduler(["cpu"]) as sched:
+        steps = SlotSteps(sched, model_and_weights[0], len(text), 1, cache_type="f16")
+        starts, run = [], steps._run
+
+        def noted(size: StepSize, slots: Sequence[int], parts: Any, at: Sequence[int]) -> NDArray:
+            starts.append((at[0], size.tokens))
+            return run(size, slots, parts, at)
+
+        monkeypatch.setattr(steps, "_run", noted)
+        steps.prefill(0, text[:8], 0)
+        steps.prefill(0, text[8:40], 8)
+        steps.prefill(0, text[40:], 40)
+        last = [(at, 1) for at in range(40, 45)]
+        assert starts == [(0, 8), (8, 1), (8, 32), (40, 1), *last]
+        steps.forget()
+        starts.clear()
+        steps.prefill(0, text[:8], 0)
+        steps.decode([0], text[8:9], [8])
+        steps.prefill(0, text[9:17], 9)
+        assert starts == [(0, 8), (8, 1), (8, 1), (9, 8)]
+        steps.close()
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

@@ -22,15 +22,19 @@ import pytest
 pytest.importorskip("uvicorn", reason="the server needs the extra 'serve'")
 pytest.importorskip("llguidance", reason="the server needs the extra 'serve'")
 
-from served import Client, chat, error_of, running, tiny_model
+from gguf_models import write
+from served import TINY, Client, chat, error_of, running, tiny_model
 from split_models import COMPUTE, cards
 from test_cli import call
+from tiny_vocabularies import byte_pair
 
 import vksched as vs
 from vksched.common.errors import VkschedError
+from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 from vksched.serve import packages
+from vksched.serve.device_recovery import DeviceRecovery
 
 PROMPT = "hello, hey"
 
@@ -92,6 +96,31 @@ def test_guesses_do_not_change_answers(tmp_path: Path) -> None:
                 is_guessed = speculation is not None and native_kernels.has_programs()
                 assert (float(used[1]) > 0) == is_guessed
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("error", ["keys", "draft"])
+def test_errors_leave_nothing_that_works(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread restores devices, and no thread repacks weights."""
+    model = tiny_model(tmp_path)
+    tokens: Any = byte_pair()["tokenizer.ggml.tokens"]
+    fields = {**byte_pair(), "tokenizer.ggml.tokens": [*tokens[:-1], "other"]}
+    write(TINY, tmp_path / "other.gguf", np.random.default_rng(0), fields)
+    closed, close = [], SlotSteps.close
+    started: list[object] = []
+    monkeypatch.setattr(SlotSteps, "close", lambda self: (closed.append(self), close(self)))
+    monkeypatch.setattr(DeviceRecovery, "start", started.append)
+    with vs.Scheduler(["cpu"]) as sched:
+        if error == "keys":
+            with pytest.raises(AttributeError, match="encode"):
+                vs.serve.app(model, sched, ctx=64, api_keys=[5])  # type: ignore[list-item]
+        else:
+            speculation = vs.Speculation(draft=vs.load(tmp_path / "other.gguf"))
+            with pytest.raises(vs.ModelFormatError, match="expected token 260 of the draft"):
+                vs.serve.app(model, sched, ctx=64, speculation=speculation)
+            assert len(closed) == 1
+    assert not started
 
 
 def check_independence(client: Client) -> None:

@@ -424,30 +424,6 @@ class CompiledSteps:
         self._parts.clear()
 
 
-def suitable_size(sizes: list[int], start: int, end: int, length: int) -> int:
-    """Return the size of the next step from token `start` of a text of `end` tokens.
-
-    length: the capacity of the cache. At least half of a step, or a part of its last microbatch,
-    must be text, and the rows that it writes must fit into the cache.
-    """
-
-    def suits(size: int) -> bool:
-        part = SIZES[-1]
-        min_tokens = size - part + 1 if size > part else size / 2
-        return min_tokens <= end - start and size <= length - start
-
-    return max(filter(suits, sizes))
-
-
-def step_sizes(sizes: list[int], tokens: int, length: int) -> list[int]:
-    """Return the sizes of the steps of a text of `tokens` tokens; length: as in `suitable_size`."""
-    found, start = list[int](), 0
-    while start < tokens:
-        found.append(suitable_size(sizes, start, tokens, length))
-        start += found[-1]
-    return found
-
-
 def _start_repacking(
     scheduler: CompilingScheduler, model: LanguageModel, fits_one_device: Callable[[], bool]
 ) -> BackgroundTask | None:

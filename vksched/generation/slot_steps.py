@@ -20,8 +20,9 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import ShapeError, UnsupportedOp
+from .batching.chunk_grid import chunk_size
 from .cache_rows import CacheRows
-from .compiled_steps import CompilingScheduler, StepSize, step_sizes, suitable_size
+from .compiled_steps import CompilingScheduler, StepSize
 from .device_precision import FLOAT16_CACHE
 from .row_times import RowTimes
 from .slot_graphs import SlotGraphs
@@ -66,6 +67,7 @@ class SlotSteps(SlotGraphs):
         self._verify_sizes: tuple[int, ...] | None = None
         """The numbers of tokens of verify graphs; None until a step is compiled."""
         self._is_cache_checked = False
+        """True if a decode step has read the rows of a text."""
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -146,7 +148,7 @@ class SlotSteps(SlotGraphs):
         out: list[NDArray] = []
         done, end = 0, start + len(ids)
         while done < len(ids):
-            tokens = suitable_size(self.steps.sizes, start + done, end, self.length)
+            tokens = self._chunk_size(start + done, end)
             part = ids[done : done + tokens]
             size = self._size(tokens, 1, all_logits)
             logits = self._run(size, [slot], [part], [start + done])[0]
@@ -154,8 +156,14 @@ class SlotSteps(SlotGraphs):
             done += len(part)
         result = np.concatenate(out) if all_logits else out[-1]
         self._check_finite(result)
+        if tokens == 1 < end:
+            self._is_cache_checked = True  # as by a decode step
         self._check_cache(slot, ids[-1], end)
         return result
+
+    def _chunk_size(self, start: int, end: int) -> int:
+        """Return the size of the next step from token `start` of a text of `end` tokens."""
+        return chunk_size(self.steps.sizes, end - start, self.length - start, is_alone=True)
 
     def decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
         """Append one token to each of some slots; return the logits, (len(slots), vocabulary).
@@ -190,6 +198,7 @@ class SlotSteps(SlotGraphs):
             done += rows
         result = out[0] if len(out) == 1 else np.concatenate(out)
         self._check_finite(result)
+        self._is_cache_checked = True
         return result
 
     def verify(self, slot: int, ids: Sequence[int], start: int) -> Logits:
@@ -221,15 +230,15 @@ class SlotSteps(SlotGraphs):
 
     def _check_cache(self, slot: int, token: int, tokens: int) -> None:
         """Do the same if rows of a float16 cache exceed its range; kernels that round the keys of
-        their own step may hide them. The first chunk is checked.
+        their own step may hide them. All chunks before the first decode step are checked.
 
-        A step of one more token reads all rows. It writes a row behind those of the slot.
+        A step of one more token reads all rows. It writes a row behind those of the slot, or the
+        last row of a full slot again, which no other text can reuse.
         """
-        is_full = tokens == self.length
-        if self._is_cache_checked or is_full or FLOAT16_CACHE not in self.steps.cache_types:
+        if self._is_cache_checked or FLOAT16_CACHE not in self.steps.cache_types:
             return
-        self._check_finite(self._run(self._size(1), [slot], [[token]], [tokens]))
-        self._is_cache_checked = True
+        start = min(tokens, self.length - 1)
+        self._check_finite(self._run(self._size(1), [slot], [[token]], [start]))
 
     # -- rows of the cache -----------------------------------------------------------------------
 
@@ -301,7 +310,10 @@ class SlotSteps(SlotGraphs):
         if tokens is None:
             sizes = list(self.steps.sizes)
         else:
-            sizes = step_sizes(self.steps.sizes, tokens, self.length)
+            sizes, start = [], 0
+            while start < tokens:
+                sizes.append(self._chunk_size(start, tokens))
+                start += sizes[-1]
         for size in sizes:
             self.steps.run(self._size(size))
 
@@ -312,6 +324,7 @@ class SlotSteps(SlotGraphs):
         super()._free()
         self._times.clear()
         self._row_counts, self._verify_sizes = (), None
+        self._is_cache_checked = False
 
     def close(self) -> None:
         """Free everything; devices that were out of memory are considered again."""

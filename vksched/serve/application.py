@@ -117,7 +117,6 @@ def serve_model(
     if scheduler is not None:
         timeout_s = scheduler.graphs.preparing.timeout_s
         state.recovery = DeviceRecovery(scheduler, restore_after_s, timeout_s)
-        state.recovery.start()
 
     @asynccontextmanager
     async def lifespan(application: Starlette) -> AsyncIterator[None]:
@@ -152,6 +151,8 @@ def serve_model(
         lifespan=lifespan,
     )
     application.state.server = state
+    if state.recovery is not None:
+        state.recovery.start()  # last, because errors above would leave its thread
     return application
 
 

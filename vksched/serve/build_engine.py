@@ -63,13 +63,18 @@ def build_engine(
                 precision=request.precision,
                 in_flight=in_flight,
             )
+            try:
+                drafters = _drafters(speculation, request, devices, plan.slots)
+            except BaseException:
+                runner.close()  # it repacks weights
+                raise
             engine = BatchingEngine(
                 runner,
                 request.model.tokenizer.ends,
                 max_queue=limit,
                 cache_ram=cache_ram // count,
                 observer=observer,
-                drafters=_drafters(speculation, request, devices, plan.slots),
+                drafters=drafters,
             )
             members.append(GroupMember(engine, plan.speeds, subset))
     except BaseException:

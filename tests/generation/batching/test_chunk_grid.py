@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lone_answers import chunk_by_rule
 
-from vksched.generation.batching.chunk_grid import chunk_grid
-from vksched.generation.compiled_steps import suitable_size
+from vksched.generation.batching.chunk_grid import chunk_grid, chunk_size
 
 SIZES = st.sets(st.sampled_from((1, 2, 8, 32, 128, 512)), min_size=1).map(sorted)
 
@@ -59,7 +58,7 @@ def test_chunks_above_the_grid_are_full() -> None:
 
 
 @given(st.integers(0, 1300), st.integers(1, 1300), st.integers(0, 600))
-def test_chunks_of_a_lone_request_are_the_steps_of_its_text(
+def test_the_end_of_a_long_chunk_of_a_lone_request_may_be_padding(
     start: int, tokens: int, room: int
 ) -> None:
     sizes, end = [1, 8, 32, 128, 512, 2048], start + tokens
@@ -67,8 +66,11 @@ def test_chunks_of_a_lone_request_are_the_steps_of_its_text(
     chunks = chunk_grid(start, end, length, sizes, is_alone=True)
     at = start
     for chunk in chunks:
-        size = suitable_size(sizes, at, end, length)
-        assert chunk.start == at and chunk.count == min(size, end - at)
+        rest = end - at
+        least = {1: 1, 8: 4, 32: 16, 128: 64, 512: 512 - 127, 2048: 2048 - 127}
+        size = max(s for s in sizes if least[s] <= rest and s <= length - at)
+        assert chunk.start == at and chunk.count == min(size, rest)
+        assert chunk_size(sizes, rest, length - at, is_alone=True) == size
         at = chunk.end
     assert at == end
 

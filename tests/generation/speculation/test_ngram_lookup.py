@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vksched.generation.batching.cached_prefix import common_prefix
 from vksched.generation.sampling import Sampling
+from vksched.generation.speculation import ngram_lookup
 from vksched.generation.speculation.ngram_lookup import SIZES, NgramLookup
 
 
@@ -29,6 +31,24 @@ def guess(lookup: NgramLookup, text: list[int], count: int, slot: int = 0) -> li
 )
 def test_the_text_goes_on_as_before(text: list[int], count: int, wanted: list[int]) -> None:
     assert guess(NgramLookup(1), text, count) == wanted
+
+
+def test_a_list_that_grows_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def noted(known: list[int], text: list[int]) -> int:
+        compared.append(len(known))
+        return common_prefix(known, text)
+
+    monkeypatch.setattr(ngram_lookup, "common_prefix", noted)
+    lookup, text = NgramLookup(1), [1, 2]
+    for token in [3, 4, 1, 2] * 5:
+        assert guess(lookup, text, 3) == by_search(text, 3)
+        text.append(token)
+    assert compared == [0]
+    assert guess(lookup, [*text, 9], 3) == by_search([*text, 9], 3)
+    assert guess(lookup, [5, 6, 5, 6], 3) == [5, 6, 5]
+    assert compared == [0, len(text) - 1, len(text) + 1]
 
 
 def by_search(text: list[int], count: int) -> list[int]:

@@ -140,6 +140,35 @@ def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
             vs.Chat(sched, model, speculation=vs.Speculation(draft=larger))
 
 
+@pytest.mark.parametrize("padded", ["model", "draft"])
+def test_unused_tokens_may_pad_one_vocabulary(padded: str, tmp_path: Path) -> None:
+    """As in the files of one family, by the sizes that suit their matrices."""
+    fields: dict[str, Any] = byte_pair()
+    for name, more in (("tokens", "[PAD{}]"), ("token_type", 5), ("scores", 0.0)):
+        if (key := f"tokenizer.ggml.{name}") in fields:
+            pads = [more.format(n) if isinstance(more, str) else more for n in range(200)]
+            fields[key] = [*fields[key], *pads]
+    rng = np.random.default_rng(0)
+    write(replace(TINY, vocabulary=461), tmp_path / "padded.gguf", rng, fields)
+    longer, shorter = vs.load(tmp_path / "padded.gguf"), build_model(tmp_path / "model.gguf")
+    assert isinstance(longer, LanguageModel)
+    model, draft = (longer, shorter) if padded == "model" else (shorter, longer)
+    pads = dict.fromkeys(range(261, 461), 90.0) if padded == "model" else {}
+    samplings = [*DRAWN, vs.Sampling(temperature=0, logit_bias=pads)]
+    found = {}
+    for guesses in (False, True):
+        with vs.Scheduler(["cpu"]) as sched:
+            speculation = vs.Speculation(ngram=False, draft=draft) if guesses else None
+            chat = vs.Chat(sched, model, 100, speculation=speculation)
+            answers = [chat.generate(PROMPT, 24, sampling) for sampling in samplings]
+            for answer in answers:
+                list(answer)
+            found[guesses] = [answer.tokens for answer in answers]
+            assert chat._core._speculator._drafters or not guesses
+    assert found[True] == found[False]
+    assert (max(found[True][-1]) > 260) == (padded == "model")
+
+
 @pytest.mark.parametrize("is_prepared", [True, False])
 def test_without_verify_steps_a_warning_says_why(
     is_prepared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

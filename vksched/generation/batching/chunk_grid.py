@@ -46,9 +46,7 @@ def chunk_grid(
 ) -> list[Chunk]:
     """Return the chunks of a prompt of `end` tokens from token `start`.
 
-    A chunk has the largest size of which at least half is text and all rows fit into the cache;
-    above GRID, all of it is text. The smallest size is used if none fits, and sizes of at most
-    MAX_LOGPROBS for logits of all tokens.
+    Each has the size of `chunk_size`, and at most MAX_LOGPROBS for logits of all tokens.
 
     Parameters
     ----------
@@ -57,19 +55,30 @@ def chunk_grid(
     sizes
         The sizes of chunks that have a graph, ascending.
     is_alone
-        No other request shares the prefix, or waits for the chunk: its size has no maximum, and the
-        last GRID tokens of a longer one may be padding.
+        As of `chunk_size`.
     """
     chunks = []
     if all_logits:
         sizes = [size for size in sizes if size <= MAX_LOGPROBS] or sizes[:1]
     while start < end:
-        rest, room = end - start, length - start
-        fitting = [size for size in sizes if size <= room and _suits(size, rest, is_alone)]
-        count = min(fitting[-1] if fitting else sizes[0], rest)
+        rest = end - start
+        count = min(chunk_size(sizes, rest, length - start, is_alone), rest)
         chunks.append(Chunk(start, count, all_logits))
         start += count
     return chunks
+
+
+def chunk_size(sizes: Sequence[int], rest: int, room: int, is_alone: bool = False) -> int:
+    """Return the size of the next chunk of a prompt, which has `rest` more tokens.
+
+    It is the largest size of which at least half is text and all rows fit into the `room` of the
+    cache; above GRID, all of it is text. It is the smallest size if none fits.
+
+    is_alone: no other request shares the prefix, or waits for the chunk: its size has no maximum,
+    and the last GRID tokens of a longer one may be padding.
+    """
+    fitting = [size for size in sizes if size <= room and _suits(size, rest, is_alone)]
+    return max(fitting or sizes[:1])
 
 
 def _suits(size: int, rest: int, is_alone: bool) -> bool:

@@ -3,7 +3,8 @@
     ... the cat sat on the mat . the cat       last tokens: "the cat"
         ------- sat on the mat                 they were followed by: "sat on the mat"
 
-Source: Saxena, Prompt lookup decoding, 2023. Complexity: O(1) per token of a text. Examples:
+Source: Saxena, Prompt lookup decoding, 2023. Complexity: O(1) per token of a text that is one list,
+which grows; a list that is another object is compared with the tokens before, O(tokens). Examples:
 tests/generation/speculation/test_ngram_lookup.py.
 """
 
@@ -19,7 +20,7 @@ SIZES = (4, 3, 2)
 
 
 class NgramLookup:
-    """A `Drafter` that knows only the texts themselves.
+    """A `Drafter` that reads only the texts themselves. A list that it gets again has only grown.
 
     slots: the number of slots.
     """
@@ -56,7 +57,9 @@ class _NgramIndex:
     """The places of all n-grams of a text that grows."""
 
     def __init__(self) -> None:
-        self._text: list[int] = []
+        self._text: Sequence[int] = ()
+        self._known = 0
+        """The number of its tokens whose n-grams are noted."""
         self._ends: dict[tuple[int, ...], int] = {}
 
     def following(self, text: Sequence[int], count: int) -> list[int]:
@@ -75,12 +78,13 @@ class _NgramIndex:
 
     def _extend(self, text: Sequence[int]) -> None:
         """Note the n-grams of the text that end before its last token."""
-        known = len(self._text)
-        if common_prefix(self._text, text) < known:
-            self._text, known = [], 0
-            self._ends.clear()
-        for end in range(known, len(text)):
+        if text is not self._text:
+            if common_prefix(list(self._text[: self._known]), text) < self._known:
+                self._known = 0
+                self._ends.clear()
+            self._text = text
+        for end in range(self._known, len(text)):
             for size in SIZES:
                 if size <= end:
                     self._ends[tuple(text[end - size : end])] = end
-        self._text += text[known:]
+        self._known = len(text)

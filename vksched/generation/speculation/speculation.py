@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...common.errors import ModelFormatError
+from ...importers.gguf.tokenizer.vocabulary import UNUSED
 from ..slot_steps import SlotSteps
 from .draft_model import DraftModel
 from .drafter import Drafter
@@ -29,8 +30,8 @@ class Speculation:
     ngram
         Guess that the text goes on as it did after the same last tokens before.
     draft
-        A smaller model with the same vocabulary, loaded by `vs.load`, that guesses where `ngram`
-        knows nothing.
+        A smaller model with the same tokens, loaded by `vs.load`, that guesses where `ngram` has
+        no guesses.
     scheduler
         The scheduler whose devices run the draft model. It must stay open. None selects that of the
         large model.
@@ -65,15 +66,16 @@ class Speculation:
 
 
 def check_vocabulary(model: LanguageModel, draft: LanguageModel) -> None:
-    """Raise an error unless a draft model has the tokens of a model.
+    """Raise an error unless a draft model has the tokens of a model. The vocabularies of one family
+    may end with different numbers of unused tokens, which pad them to a size that suits GPUs.
 
     Raises
     ------
     ModelFormatError
-        A token differs, or one model has more tokens.
+        A token differs, or one model has more tokens that are used.
     """
-    own, other = (each.tokenizer.vocabulary.tokens for each in (model, draft))
-    if len(own) != len(other) or model.hyper.vocabulary != draft.hyper.vocabulary:
+    own, other = (_used_tokens(each) for each in (model, draft))
+    if len(own) != len(other):
         raise ModelFormatError(
             f"[speculation] expected a draft model with {len(own)} tokens, got {len(other)}; try a "
             "smaller model of the same family"
@@ -84,3 +86,12 @@ def check_vocabulary(model: LanguageModel, draft: LanguageModel) -> None:
                 f"[speculation] expected token {token} of the draft model to be {text!r}, got "
                 f"{guessed!r}; try a smaller model of the same family"
             )
+
+
+def _used_tokens(model: LanguageModel) -> list[str]:
+    """Return the tokens of a model without the unused ones at the end."""
+    vocabulary = model.tokenizer.vocabulary
+    count = len(vocabulary.tokens)
+    while count and vocabulary.types[count - 1] == UNUSED:
+        count -= 1
+    return vocabulary.tokens[:count]
