@@ -123,7 +123,7 @@ class Interleavings(RuleBasedStateMachine):
         for _ in range(count):
             self.step()
 
-    @precondition(lambda self: self.core._losses_in_row < 3)
+    @precondition(lambda self: self.core._steps.losses_in_row < 3)
     @rule(after=st.integers(0, 6))
     def lose(self, after: int) -> None:
         """Lose the cache at a later call."""

@@ -164,7 +164,7 @@ def test_unused_tokens_may_pad_one_vocabulary(padded: str, tmp_path: Path) -> No
             for answer in answers:
                 list(answer)
             found[guesses] = [answer.tokens for answer in answers]
-            assert chat._core._speculator._drafters or not guesses
+            assert chat._core.speculator._drafters or not guesses
     assert found[True] == found[False]
     assert (max(found[True][-1]) > 260) == (padded == "model")
 

@@ -1,8 +1,7 @@
-"""EngineCore: the steps of an inference engine with continuous batching.
+"""EngineCore: an inference engine with continuous batching, without a thread.
 
-    submit --> BatchScheduler --a chunk of one prompt--------> StepRunner --> logits
-                              --a token of all running answers-'               |
-    stream <-- token, log-probabilities <-- constraint, sampling parameters <--'
+    submit --> BatchScheduler --> BatchSteps --> events of the stream
+                  ^-- a lost KV cache --'
 
 A lost device empties the KV cache. The engine then prefills the text of each running request again,
 and continues with the same tokens.
@@ -16,25 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
+from ...common.errors import StateLost
 from ..completion import CompletionRequest
 from ..speculation.drafter import Drafter
-from ..speculation.speculator import Draft, Speculator
-from ..step_runner import Logits, StepRunner
-from .batch_scheduler import BatchScheduler, Running
+from ..speculation.speculator import Speculator
+from ..step_runner import StepRunner
+from .batch_scheduler import BatchScheduler
+from .batch_steps import BatchSteps, failure_of
 from .check_request import check_request
 from .engine_counters import EngineCounters
 from .engine_load import EngineSpeeds, expected_s
 from .engine_metrics import EngineMetrics, Observer
-from .next_token import (
-    MASK_POLL_S,
-    append_prompt_logprobs,
-    choose_token,
-    is_mask_ready,
-    token_output,
-)
 from .request_state import RequestState
-from .slot import Slot, SlotStatus
+from .slot import SlotStatus
 
 MAX_LOSSES = 8
 """The maximum number of lost caches without a generated token before running requests fail."""
@@ -100,9 +93,16 @@ class EngineCore:
         scheduler = self._scheduler
         self.speculator = Speculator(runner, drafters, scheduler.costs, scheduler.pause, clock)
         self._metrics = EngineMetrics(observer)
-        self._mask_timeout_s = mask_timeout_s
         self._clock = clock
-        self._losses_in_row = 0
+        self._steps = BatchSteps(
+            runner,
+            scheduler,
+            self.speculator,
+            self._metrics,
+            self.wake,
+            mask_timeout_s,
+            clock,
+        )
         self._cache_version = runner.cache_version
         """The version of the cache that holds the prefixes."""
 
@@ -144,7 +144,9 @@ class EngineCore:
         An error of a step ends the requests that need it, and no others.
         """
         try:
-            return self._step()
+            if self.runner.cache_version != self._cache_version:
+                raise StateLost("[engine] the KV cache was lost between two steps")
+            return self._steps.run()
         except StateLost as error:
             self._restart(error)
         except Exception as error:
@@ -154,9 +156,9 @@ class EngineCore:
     def end_requests(self, reason: str, error: BaseException | None = None) -> None:
         """End all requests."""
         for slot, state in self._scheduler.running:
-            self._finish(slot, state, reason, error and _failure(error))
+            self._steps.finish(slot, state, reason, error and failure_of(error))
         for state in self._scheduler.queue.pop_all():
-            state.end(reason, error and _failure(error))
+            state.end(reason, error and failure_of(error))
 
     def end_all(self, reason: str, error: BaseException | None = None) -> None:
         """End all requests, and forget all prefixes."""
@@ -166,78 +168,6 @@ class EngineCore:
     def truncate(self, slot: int, tokens: int) -> None:
         """Forget the tokens of an idle slot after the first ones."""
         self._scheduler.slots[slot].prefix.truncate(tokens)
-
-    def _step(self) -> bool:
-        if self.runner.cache_version != self._cache_version:
-            raise StateLost("[engine] the KV cache was lost between two steps")
-        for slot, state in self._scheduler.running:
-            if state.close_reason:
-                self._finish(slot, state, state.close_reason)
-            elif state.logits is not None:
-                self._sample_masked(slot, state, state.logits)
-        rows = [pair for pair in self._scheduler.running if pair[1].can_decode]
-        self._admit(bool(rows))
-        running = self._scheduler.running
-        if (prefilling := self._scheduler.next_chunk(bool(rows))) is not None:
-            self._prefill(*prefilling)
-        elif rows:
-            self._decode(rows)
-        elif running:
-            self.wake.wait(MASK_POLL_S)
-        return bool(running)
-
-    def _admit(self, has_rows: bool) -> None:
-        """Give waiting requests the idle slots. has_rows: running answers wait."""
-        for slot, state in self._scheduler.admit(has_rows):
-            now_s = self._clock()
-            if not state.is_admitted:
-                self._metrics.observe("queue", now_s - state.submitted_s)
-                state.is_admitted = True
-            state.start_constraint(now_s)
-            try:
-                self._scheduler.prefixes.assign(slot, state)
-            except StateLost:
-                raise
-            except Exception as error:
-                self._finish(slot, state, "closed", error)
-            self._scheduler.end_move(self._clock() - now_s)
-
-    def _prefill(self, slot: Slot, state: RequestState) -> None:
-        """Run the next chunk of a prompt."""
-        try:
-            logits = self._run_chunk(slot, state)
-        except StateLost:
-            raise
-        except Exception as error:
-            self._finish(slot, state, "closed", error)
-            return
-        if state.chunks:
-            return
-        if state.request.max_tokens > state.generated:
-            self._continue(slot, state, logits)
-        else:
-            self._finish(slot, state, "length")
-
-    def _run_chunk(self, slot: Slot, state: RequestState) -> Logits:
-        """Compute the next chunk; return the logits after its last token."""
-        if not state.is_placed:
-            start_s = self._clock()
-            self._scheduler.prefixes.restore(slot, state)
-            self._scheduler.end_move(self._clock() - start_s)
-            state.is_placed = True
-            self._metrics.cached_tokens += state.cached_tokens
-        chunk = state.chunks[-1]
-        ids = state.text[chunk.start : chunk.end]
-        start_s = self._clock()
-        logits = self.runner.prefill(slot.index, ids, chunk.start, all_logits=chunk.all_logits)
-        if chunk.all_logits:
-            append_prompt_logprobs(state, chunk.start, logits)
-        seconds = self._clock() - start_s
-        self._scheduler.end_chunk(state, seconds)
-        self._metrics.prefilled(chunk.count, seconds)
-        slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
-        last: Logits = logits[-1] if chunk.all_logits else logits
-        return last
 
     def prepare(self) -> None:
         """Compile all steps."""
@@ -253,115 +183,6 @@ class EngineCore:
             self._scheduler.prefixes.clear()
             self._cache_version = self.runner.cache_version
 
-    def _decode(self, rows: Sequence[Running]) -> None:
-        """Append a token to each request, in steps of at most the largest number of rows, or
-        several tokens to requests that speculate.
-        """
-        others = []
-        for slot, state in rows:
-            draft = self.speculator.propose(slot.index, state, len(rows))
-            if draft is None:
-                others.append((slot, state))
-            else:
-                self._verify(slot, state, draft)
-        most = self.runner.row_counts[-1]
-        for at in range(0, len(others), most):
-            self._decode_group(others[at : at + most])
-        self._scheduler.pause.end()
-
-    def _verify(self, slot: Slot, state: RequestState, draft: Draft) -> None:
-        """Append tokens to a request as long as its draft guessed them, and one more."""
-        ids = [state.text[-1], *draft.tokens]
-        start_s = self._clock()
-        try:
-            logits = self.runner.verify(slot.index, ids, len(slot.prefix.tokens))
-        except StateLost:
-            raise
-        except Exception as error:
-            self._finish(slot, state, "closed", error)
-            return
-        seconds = self._clock() - start_s
-        self._metrics.decoded(1, seconds)
-        appended = 0
-        for token, row in zip(ids, logits, strict=True):
-            if slot.state is not state or state.text[-1] != token:
-                break
-            slot.prefix.tokens.append(token)
-            self._continue(slot, state, row)
-            appended += 1
-        self.speculator.observe(state, draft, appended - 1, seconds)
-        self._metrics.verified(len(draft.tokens), appended - 1)
-
-    def _decode_group(self, group: Sequence[Running]) -> None:
-        ids = [state.text[-1] for _, state in group]
-        starts = [len(slot.prefix.tokens) for slot, _ in group]
-        start_s = self._clock()
-        try:
-            logits = self.runner.decode([slot.index for slot, _ in group], ids, starts)
-        except StateLost:
-            raise
-        except Exception as error:
-            for slot, state in group:
-                self._finish(slot, state, "closed", _failure(error))
-            return
-        seconds = self._clock() - start_s
-        self._scheduler.costs.observe("decode", len(group), seconds)
-        self._metrics.decoded(len(group), seconds)
-        for (slot, state), token, row in zip(group, ids, logits, strict=True):
-            slot.prefix.tokens.append(token)
-            self._continue(slot, state, row)
-
-    def _sample_masked(self, slot: Slot, state: RequestState, logits: Logits) -> None:
-        """Sample the next token if its mask has arrived since its logits."""
-        if state.mask is None or state.mask.done():
-            state.logits = None
-            self._continue(slot, state, logits)
-        elif self._clock() - state.mask_s > self._mask_timeout_s:
-            error = GrammarError(
-                f"[engine] expected a token mask within {self._mask_timeout_s:g} s, got none; try "
-                "a simpler grammar or schema"
-            )
-            self._finish(slot, state, "closed", error)
-
-    def _continue(self, slot: Slot, state: RequestState, logits: Logits) -> None:
-        """Choose the next token of a request from its logits; wait for its mask if it is late."""
-        try:
-            if not is_mask_ready(state):
-                state.logits = logits.copy()
-                return
-            token = choose_token(state, logits)
-            if token is None:
-                self._finish(slot, state, "stop")
-                return
-            output = token_output(state, logits, token)
-        except Exception as error:
-            self._finish(slot, state, "closed", error)
-            return
-        self._losses_in_row = 0
-        state.text.append(token)
-        self._metrics.generated(state, self._clock())
-        state.events.put(output)
-        if state.generated >= state.request.max_tokens:
-            self._finish(slot, state, "length")
-        elif len(state.text) > self.runner.length:
-            self._finish(slot, state, "context")
-        else:
-            state.request_mask(token, self._clock())
-
-    def _finish(
-        self,
-        slot: Slot,
-        state: RequestState,
-        reason: str,
-        error: BaseException | None = None,
-    ) -> None:
-        """End a request; its slot is idle then."""
-        self._scheduler.release(slot)
-        if error is not None:
-            slot.prefix.clear()  # its rows may be incomplete
-        self._metrics.finished(state, "error" if error else reason, self._clock())
-        state.end(reason, error)
-
     def _restart(self, error: StateLost) -> None:
         """Prefill the texts of all running requests again, because the KV cache was lost; or let
         another engine do it.
@@ -375,27 +196,11 @@ class EngineCore:
         self._cache_version = self.runner.cache_version  # last, because an interrupt may end this
 
     def _prefill_again(self, error: StateLost) -> None:
-        self._losses_in_row += 1
-        if self._losses_in_row > MAX_LOSSES:
-            self._losses_in_row = 0
+        self._steps.losses_in_row += 1
+        if self._steps.losses_in_row > MAX_LOSSES:
+            self._steps.losses_in_row = 0
             self.end_all("closed", error)
         try:
             self._scheduler.restart()
         except Exception as failure:  # no device is left, or none has enough memory
             self.end_all("closed", failure)
-
-
-def _failure(error: BaseException) -> VkschedError:
-    """Return an error for one of several requests that ended for the same reason: a copy of an
-    error of vksched, because each request raises its own, or an EngineError.
-    """
-    if isinstance(error, VkschedError):
-        failure = type(error).__new__(type(error), *error.args)
-        vars(failure).update(vars(error))
-    else:
-        failure = EngineError(
-            f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try "
-            "the request again"
-        )
-    failure.__cause__ = error
-    return failure
