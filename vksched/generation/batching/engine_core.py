@@ -12,20 +12,16 @@ Examples: tests/generation/batching/test_engine_core.py.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...common.errors import EngineError, GrammarError, StateLost, VkschedError
-from ..completion import CompletionRequest
+from ...common.errors import GrammarError, StateLost
 from ..speculation.drafter import Drafter
 from ..speculation.speculator import Draft, Speculator
 from ..step_runner import Logits, StepRunner
 from .batch_scheduler import BatchScheduler, Running
-from .check_request import check_request
-from .engine_counters import EngineCounters
-from .engine_load import EngineSpeeds, expected_s
 from .engine_metrics import EngineMetrics, Observer
+from .engine_requests import EngineRequests, failure_of
 from .next_token import (
     MASK_POLL_S,
     append_prompt_logprobs,
@@ -34,17 +30,15 @@ from .next_token import (
     token_output,
 )
 from .request_state import RequestState
-from .slot import Slot, SlotStatus
+from .slot import Slot
 
+HandOver = Callable[[RequestState], object]
 MAX_LOSSES = 8
 """The maximum number of lost caches without a generated token before running requests fail."""
 
 
-HandOver = Callable[[RequestState], object]
-
-
-class EngineCore:
-    """The requests of an engine. One thread calls `step`; any thread may call the other methods.
+class EngineCore(EngineRequests):
+    """The steps of an engine. One thread calls `step`; any thread may call those of requests.
 
     Parameters
     ----------
@@ -92,51 +86,14 @@ class EngineCore:
         drafters: Sequence[Drafter] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.runner = runner
-        self.wake = threading.Event()
+        scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
+        super().__init__(runner, scheduler, ends, EngineMetrics(observer), clock)
         self.find_successor: Callable[[], HandOver | None] = lambda: None
-        self._ends = ends
-        self._scheduler = BatchScheduler(runner, max_queue, max_pause_s, cache_ram, reuse_decoded)
-        scheduler = self._scheduler
         self._speculator = Speculator(runner, drafters, scheduler.costs, scheduler.pause, clock)
-        self._metrics = EngineMetrics(observer)
         self._mask_timeout_s = mask_timeout_s
-        self._clock = clock
         self._losses_in_row = 0
         self._cache_version = runner.cache_version
         """The version of the cache that holds the prefixes."""
-
-    def submit(self, request: CompletionRequest) -> RequestState:
-        """Queue a request; see `InferenceEngine.submit`."""
-        check_request(request, self.runner.length, self.runner.vocabulary)
-        state = RequestState(request, self._ends, self._clock(), self.wake.set)
-        self._scheduler.push(state, self._metrics.mean_answer_tokens)
-        self.wake.set()
-        return state
-
-    def adopt(self, state: RequestState) -> None:
-        """Queue a request of another engine, which continues after its last token."""
-        state.wake = self.wake.set
-        self._scheduler.queue.adopt(state)
-        self.wake.set()
-
-    def expected_s(self, request: CompletionRequest, speeds: EngineSpeeds) -> float:
-        """Return the estimated time until a new request would end, in seconds.
-
-        speeds: the predicted times of steps, for those that were not measured.
-        """
-        load, costs = self._scheduler.load(request), self._scheduler.costs
-        return expected_s(load, request, speeds, costs, self._metrics.mean_answer_tokens)
-
-    def counters(self) -> EngineCounters:
-        """Return a snapshot of the counters."""
-        scheduler = self._scheduler
-        waiting, host_bytes = len(scheduler.queue), scheduler.prefixes.host.used_bytes
-        return self._metrics.snapshot(scheduler.slots, self.runner.length, waiting, host_bytes)
-
-    def slots(self) -> list[SlotStatus]:
-        """Return the state of each slot."""
-        return [slot.status() for slot in self._scheduler.slots]
 
     def step(self) -> bool:
         """Run one chunk of a prompt, or one decode step; return False if there is nothing to do.
@@ -150,22 +107,6 @@ class EngineCore:
         except Exception as error:
             self.end_all("closed", error)
         return True
-
-    def end_requests(self, reason: str, error: BaseException | None = None) -> None:
-        """End all requests."""
-        for slot, state in self._scheduler.running:
-            self._finish(slot, state, reason, error and _failure(error))
-        for state in self._scheduler.queue.pop_all():
-            state.end(reason, error and _failure(error))
-
-    def end_all(self, reason: str, error: BaseException | None = None) -> None:
-        """End all requests, and forget all prefixes."""
-        self.end_requests(reason, error)
-        self._scheduler.prefixes.clear()
-
-    def truncate(self, slot: int, tokens: int) -> None:
-        """Forget the tokens of an idle slot after the first ones."""
-        self._scheduler.slots[slot].prefix.truncate(tokens)
 
     def _step(self) -> bool:
         if self.runner.cache_version != self._cache_version:
@@ -306,7 +247,7 @@ class EngineCore:
             raise
         except Exception as error:
             for slot, state in group:
-                self._finish(slot, state, "closed", _failure(error))
+                self._finish(slot, state, "closed", failure_of(error))
             return
         seconds = self._clock() - start_s
         self._scheduler.costs.observe("decode", len(group), seconds)
@@ -352,20 +293,6 @@ class EngineCore:
         else:
             state.request_mask(token, self._clock())
 
-    def _finish(
-        self,
-        slot: Slot,
-        state: RequestState,
-        reason: str,
-        error: BaseException | None = None,
-    ) -> None:
-        """End a request; its slot is idle then."""
-        self._scheduler.release(slot)
-        if error is not None:
-            slot.prefix.clear()  # its rows may be incomplete
-        self._metrics.finished(state, "error" if error else reason, self._clock())
-        state.end(reason, error)
-
     def _restart(self, error: StateLost) -> None:
         """Prefill the texts of all running requests again, because the KV cache was lost; or let
         another engine do it.
@@ -387,19 +314,3 @@ class EngineCore:
             self._scheduler.restart()
         except Exception as failure:  # no device is left, or none has enough memory
             self.end_all("closed", failure)
-
-
-def _failure(error: BaseException) -> VkschedError:
-    """Return an error for one of several requests that ended for the same reason: a copy of an
-    error of vksched, because each request raises its own, or an EngineError.
-    """
-    if isinstance(error, VkschedError):
-        failure = type(error).__new__(type(error), *error.args)
-        vars(failure).update(vars(error))
-    else:
-        failure = EngineError(
-            f"[engine] expected a step without errors, got {type(error).__name__}: {error}; try "
-            "the request again"
-        )
-    failure.__cause__ = error
-    return failure
