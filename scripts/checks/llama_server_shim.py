@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,12 +85,14 @@ def translate(words: Sequence[str], model: str, key_file: str = "") -> tuple[lis
 
 
 def main() -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".key", delete=False) as file:
-        try:
-            words, key = translate(sys.argv[1:], os.environ[MODEL_VARIABLE], file.name)
-        except Unsupported as option:
-            sys.exit(f"[shim] no counterpart of {option}")
-        file.write(f"{key}\n")
+    key_file = FOLDER / "server.key"  # one server starts at a time
+    try:
+        words, key = translate(sys.argv[1:], os.environ[MODEL_VARIABLE], str(key_file))
+    except Unsupported as option:
+        sys.exit(f"[shim] no counterpart of {option}")
+    if key:
+        key_file.touch(mode=0o600)
+        key_file.write_text(f"{key}\n", encoding="utf-8")
     os.execv(sys.executable, [sys.executable, "-m", "vksched", *words])
 
 

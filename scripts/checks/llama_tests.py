@@ -7,7 +7,11 @@ The tests come from the source distribution of llama-cpp-python, which is downlo
 build/llama_tests, as is the environment of the tests. A program with llama-server's options starts
 vksched (llama_server_shim.py). The models of the tests are not in a package index: a small random
 model with a vocabulary of single bytes replaces all of them, so tests of its texts fail. It prints
-a table of the outcomes by file, and each failure with its reason. Exit code 0 unless no test ran.
+a table of the outcomes by file, and each failure with its reason.
+
+llama_tests_failures.json lists the tests that fail, with the reasons. Exit code 0 if no other test
+fails, all that ran of the list fail, and at least one test ran. `--store` replaces the entries of
+the tests that ran.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import sys
 import tarfile
 import venv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "llama_tests"
 CHECKS = ROOT / "scripts" / "checks"
+FAILURES = CHECKS / "llama_tests_failures.json"
 SOURCE = "llama-cpp-python==0.3.36"
 ARCHIVE = "llama_cpp_python-*.tar.gz"
 INSIDE = "/vendor/llama.cpp/tools/server/tests/"
@@ -66,7 +71,12 @@ def main() -> int:
     lines = outcomes.read_text(encoding="utf-8").splitlines() if outcomes.exists() else []
     entries = [json.loads(line) for line in lines]
     print("\n".join(report(entries)))
-    return 0 if entries else 1
+    expected = json.loads(FAILURES.read_text(encoding="utf-8")) if FAILURES.exists() else {}
+    if args.store:
+        expected = updated(expected, entries)
+        FAILURES.write_text(json.dumps(expected, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(found := differences(entries, expected)))
+    return 0 if entries and not found else 1
 
 
 def sources(folder: Path | None) -> Path:
@@ -125,17 +135,44 @@ def small_model(path: Path, template: str = TEMPLATE) -> Path:
     return path
 
 
-def report(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+def failures_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the reason of each test that failed."""
+    return {
+        _name(entry): " ".join(str(entry["reason"]).split("\n")[0].split())[:160]
+        for entry in entries
+        if entry["outcome"] == "failed"
+    }
+
+
+def updated(expected: Mapping[str, str], entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the list of failures after a run, with those of tests that did not run."""
+    ran = {_name(entry) for entry in entries}
+    others = {name: reason for name, reason in expected.items() if name not in ran}
+    return dict(sorted({**others, **failures_of(entries)}.items()))
+
+
+def differences(entries: Sequence[Mapping[str, Any]], expected: Collection[str]) -> list[str]:
+    """Return a line for each test that failed or passed unlike expected. expected: the tests that
+    fail.
+    """
+    failed = failures_of(entries)
+    passed = {_name(entry) for entry in entries if entry["outcome"] == "passed"} - failed.keys()
+    lines = [f"not expected to fail: {name}" for name in failed if name not in expected]
+    return lines + [f"expected to fail: {name}" for name in sorted(passed & set(expected))]
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    """Return the file and the name of a test."""
+    file, _, test = str(entry["test"]).partition("::")
+    return f"{file.rpartition('/')[2]}::{test}"
+
+
+def report(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a Markdown table of outcomes by file, and a line per failure."""
     by_file: dict[str, Counter[str]] = {}
-    failures = []
     for entry in entries:
-        file, _, test = entry["test"].partition("::")
-        name = file.rpartition("/")[2]
-        by_file.setdefault(name, Counter())[entry["outcome"]] += 1
-        if entry["outcome"] == "failed":
-            reason = " ".join(str(entry["reason"]).split("\n")[0].split())
-            failures.append(f"{name}::{test}: {reason[:160]}")
+        by_file.setdefault(_name(entry).partition("::")[0], Counter())[entry["outcome"]] += 1
+    failures = [f"{name}: {reason}" for name, reason in failures_of(entries).items()]
     rows = [
         f"| `{name}` | {counts['passed']} | {counts['failed']} | {counts['skipped']} |"
         for name, counts in by_file.items()
@@ -152,6 +189,7 @@ def _arguments() -> tuple[argparse.Namespace, Sequence[str]]:
     parser.add_argument("files", nargs="*", help="test files; those of shared features without")
     parser.add_argument("--source", type=Path, help="an unpacked source distribution")
     parser.add_argument("--python", type=Path, help="a Python with the requirements of the tests")
+    parser.add_argument("--store", action="store_true", help="write the list of tests that fail")
     return parser.parse_known_args()
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import likelihoods
+import llama_server_shim
 import llama_tests
 import pytest
 from llama_server_shim import Unsupported, translate
@@ -87,6 +90,43 @@ def test_the_report_counts_outcomes_by_file() -> None:
         "| `test_b.py` | 0 | 0 | 1 |",
         "| all | 1 | 1 | 1 |",
     ]
+
+
+def test_outcomes_are_compared_with_the_list_of_failures() -> None:
+    entries = [
+        {"test": "unit/test_a.py::test_x[1/2]", "outcome": "passed", "reason": ""},
+        {"test": "unit/test_a.py::test_y", "outcome": "failed", "reason": "assert  404 == 200\nx"},
+        {"test": "unit/test_b.py::test_z", "outcome": "skipped", "reason": ""},
+    ]
+    assert llama_tests.failures_of(entries) == {"test_a.py::test_y": "assert 404 == 200"}
+    old = {"test_a.py::test_x[1/2]": "old", "test_c.py::test_of_another_file": "other"}
+    assert llama_tests.updated(old, entries) == {
+        "test_a.py::test_y": "assert 404 == 200",
+        "test_c.py::test_of_another_file": "other",
+    }
+    expected = ["test_a.py::test_y", "test_b.py::test_z", "test_c.py::test_of_another_file"]
+    assert llama_tests.differences(entries, expected) == []
+    assert llama_tests.differences(entries, []) == ["not expected to fail: test_a.py::test_y"]
+    assert llama_tests.differences(entries[:1], ["test_a.py::test_x[1/2]"]) == [
+        "expected to fail: test_a.py::test_x[1/2]"
+    ]
+
+
+def test_starts_of_the_shim_leave_one_key_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_server_shim, "FOLDER", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(llama_server_shim.MODEL_VARIABLE, "m.gguf")
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words))
+    for key in (["--api-key", "secret"], ["--api-key", "secret"], []):
+        monkeypatch.setattr(sys, "argv", ["llama-server", *key])
+        llama_server_shim.main()
+    (file,) = tmp_path.iterdir()
+    assert file.read_text() == "secret\n"
+    assert os.name == "nt" or file.stat().st_mode & 0o077 == 0
+    assert [str(file) in words for words in started] == [True, True, False]
 
 
 def test_a_server_is_shared_by_tests_with_the_same_options() -> None:

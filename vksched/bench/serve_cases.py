@@ -3,8 +3,8 @@
     1, 2, 4, 8, 16 clients; each sends a prompt of 128 tokens and reads an answer of 64 tokens
 
 A call is a load: every client sends one request, and the call ends with the last answer. All
-servers have a slot for each client of the largest case. The prompts of requests differ from their
-first token on, so no KV cache is reused. Examples: tests/bench/test_serve_suite.py.
+servers have a slot for each client of the largest case. The prompts of requests have at most
+one token as a common prefix, so no KV cache is reused. Examples: tests/bench/test_serve_suite.py.
 """
 
 from __future__ import annotations

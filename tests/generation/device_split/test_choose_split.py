@@ -16,7 +16,7 @@ from vksched.generation.completion import CompletionRequest
 from vksched.generation.device_split.choose_split import SplitRequest, _distributed, choose_split
 from vksched.generation.device_split.engine_group import EngineGroup
 from vksched.generation.device_split.split_choice import SplitChoice
-from vksched.generation.slot_steps import SlotSteps
+from vksched.generation.row_times import RowTimes
 from vksched.importers.gguf.model import LanguageModel
 
 pytestmark = pytest.mark.one_set
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 @pytest.fixture(autouse=True)
 def widest_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decode graphs are selected by measured times; real times have no meaning here."""
-    monkeypatch.setattr(SlotSteps, "_measure", lambda *_: None)
+    monkeypatch.setattr(RowTimes, "measure", lambda *_: None)
 
 
 def rate(
@@ -54,7 +54,7 @@ def rate(
 def alone(model: LanguageModel) -> Iterator[Rate]:
     """One engine on one device."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SlotSteps, "_measure", lambda *_: None)
+        patch.setattr(RowTimes, "measure", lambda *_: None)
         yield rate(model, [COMPUTE], "layers")
 
 

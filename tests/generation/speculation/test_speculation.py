@@ -89,9 +89,9 @@ def test_an_answer_that_ends_early_leaves_the_same_prefix(
                     while len(answer.tokens) < count:
                         next(answer)
                     answer.close()
-                kept = chat._core.slots()[0].cached_tokens
-                assert kept == len(answer.prompt) + len(answer.tokens) - 1
-                found.setdefault(guesses, []).append((answer.tokens, kept))
+                cached = chat._core.slots()[0].cached_tokens
+                assert cached == len(answer.prompt) + len(answer.tokens) - 1
+                found.setdefault(guesses, []).append((answer.tokens, cached))
             drafts = chat._core.counters().drafts
             assert (drafts > 0) == (guesses and native_kernels.has_programs())
     assert found[True] == found[False]

@@ -1,5 +1,5 @@
 """BitNet b1.58: weights of three values, and a norm before the last linear layer of each block. A
-file may store the scale of a weight beside it.
+file may store the scale of a weight in a tensor of its own.
 
 Source: https://arxiv.org/abs/2402.17764
 """

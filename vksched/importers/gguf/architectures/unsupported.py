@@ -32,7 +32,7 @@ class Unsupported:
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "apertus": Unsupported("Apertus", "its activation (xIELU)", SMALL),
-    "arctic": Unsupported("Snowflake Arctic", "experts beside a dense block", ROUTED),
+    "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
     "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
     "baichuan": Unsupported("Baichuan 1 and 2", f"{ALIBI}, in the models of 13 B", SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
@@ -102,7 +102,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         "SmallThinker", "routing by the input of attention", "qwen3moe (Qwen 3)"
     ),
     "step35": Unsupported("Step 3.5", "rotary embeddings and clipped gates by layer", ROUTED),
-    "t5": Unsupported("T5 and Flan-T5", "an encoder beside a decoder", SMALL),
+    "t5": Unsupported("T5 and Flan-T5", "an encoder and a decoder", SMALL),
     "t5encoder": Unsupported("T5 encoders", "attention scores by distance", EMBEDDERS),
     "wavtokenizer-dec": Unsupported("WavTokenizer", "a decoder of sounds", "none for sounds"),
 }
