@@ -221,6 +221,7 @@ def test_what_onnxruntimes_tools_make_of_a_fused_bert(tmp_path: Path) -> None:
         make_model("bert_mini_fused", tmp_path),
         path,
         weight_type=tools.QuantType.QInt8,
+        reduce_range=True,  # onnxruntime's sums overflow 16 bits on CPUs without VNNI
         extra_options={"DefaultTensorType": TensorProto.FLOAT},
     )
     assert of_domain(load(path), "com.microsoft") >= {"QAttention", "QEmbedLayerNormalization"}
