@@ -97,7 +97,10 @@ def test_an_unknown_architecture_is_reported(
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mamba", "an architecture without layers of states that are not attention, got 'mamba'"),
+        (
+            "mamba",
+            "a supported architecture, got 'mamba' (Mamba 1), which needs layers with a recurrent",
+        ),
         ("new", "one of the architectures llama, "),
     ],
 )
