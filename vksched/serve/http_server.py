@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -138,7 +139,29 @@ class Listener:
     def __exit__(self, *raised: object) -> None:
         self.socket.close()
 
-    def run(self, app: ASGIApp, limits: ServerLimits | None = None, **options: Any) -> None:
-        """Serve an application until Ctrl-C or SIGTERM. options: see `uvicorn_config`."""
+    def run(
+        self,
+        app: ASGIApp,
+        limits: ServerLimits | None = None,
+        on_start: Callable[[], object] = lambda: None,
+        **options: Any,
+    ) -> None:
+        """Serve an application until Ctrl-C or SIGTERM.
+
+        on_start: called once clients can connect. options: see `uvicorn_config`.
+        """
         config = uvicorn_config(app, self.host, self.port, limits or ServerLimits(), **options)
-        uvicorn.Server(config).run(sockets=[self.socket])
+        _Server(config, on_start).run(sockets=[self.socket])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with a call once it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()

@@ -127,6 +127,12 @@ def open_baseline(device: Mapping[str, Any]) -> LlamaServer:
 
 def _output(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     done = subprocess.run(
-        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=True
+        command,
+        env={**os.environ, **env},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=60,
+        check=True,
     )
     return (done.stdout + done.stderr).splitlines()

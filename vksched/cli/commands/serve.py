@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 import click
 
@@ -190,5 +191,11 @@ def serve(
             scheme = "https" if ssl_certfile else "http"
             if application.split is not None and len(application.split.engines) > 1:
                 click.echo(application.split.explain(), err=True)
-            click.echo(f"{model.name} at {scheme}://{listener.address}", err=True)
-            listener.run(application, ssl_certfile=ssl_certfile, ssl_keyfile=ssl_keyfile)
+            where = f"{model.name} at {scheme}://{listener.address}"
+            with closing(application):
+                listener.run(
+                    application,
+                    on_start=lambda: click.echo(where, err=True),
+                    ssl_certfile=ssl_certfile,
+                    ssl_keyfile=ssl_keyfile,
+                )
