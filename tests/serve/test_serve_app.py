@@ -259,6 +259,10 @@ def test_the_split_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[st
             vs.serve.app(model, sched, split="replicas")
 
 
+CLIENTS = 12
+"""Enough that a request comes while another one runs."""
+
+
 def test_replicas_behind_a_server(tmp_path: Path) -> None:
     """One of two cards is lost: the server is degraded and answers."""
     devices = cards(COMPUTE, COMPUTE)[1]
@@ -270,10 +274,10 @@ def test_replicas_behind_a_server(tmp_path: Path) -> None:
             client = Client(port)
             assert len(client.get("/slots").json()) == 2
             assert client.get("/health").json() == {"status": "ok"}
-            expected = [text_of(client, seed=seed) for seed in range(2)]
+            expected = [text_of(client, seed=seed) for seed in range(CLIENTS)]
             lossy.at = 0
-            with ThreadPoolExecutor(2) as pool:
-                found = list(pool.map(lambda seed: text_of(client, seed=seed), range(2)))
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                found = list(pool.map(lambda seed: text_of(client, seed=seed), range(CLIENTS)))
             assert found == expected
             health = client.get("/health").json()
             assert health == {"status": "degraded", "failed_devices": ["null:1"]}
