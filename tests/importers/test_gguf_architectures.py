@@ -139,7 +139,7 @@ def test_weights_may_have_a_scale() -> None:
 
 
 def _scaled(data: Draft, name: str, scale: np.float32) -> Draft:
-    """Return a file whose weight is divided by a scale that is beside it."""
+    """Return a file whose weight is divided by a scale of its own."""
     (info,) = (each for each in data.infos if each.name == f"{name}.weight")
     end = info.offset + 4 * int(np.prod(info.sizes))
     values = np.frombuffer(data.data[info.offset : end], np.float32) / scale

@@ -224,7 +224,7 @@ def test_products_of_several_sequences_rotate_their_results() -> None:
     (one,) = [node for node in graph.nodes if node.op == "merged_linear_rope"]
     assert one.attrs["stacked"] and one.type.shape == (4 * 96,)
     assert "rotary_embedding" not in ops_of(*rotated_rows(4), limits=ROPE)
-    apart = ops_of(*rotated_rows(4), limits=GPU)  # rows of both are not beside each other
+    apart = ops_of(*rotated_rows(4), limits=GPU)  # rows of both are not adjacent
     assert apart.count("rotary_embedding") == 2 and "merged_linear" in apart
     inputs = {"rows": values(4, 1, K, seed=5), "places": np.array([[3], [0], [7], [1]], np.int32)}
     plain = evaluate(vs.build_graph(rotated_rows(4))[0], inputs)
