@@ -19,7 +19,7 @@ from node_processes import node_processes
 import vksched as vs
 
 RUNS = 240
-STOPPED_S, GOES_ON_S = 0.08, 0.02
+STOPPED_S, GOES_ON_S = 0.2, 0.02
 FAR = "node1/cpu"
 X = np.ones((256, 512), np.float32)
 
@@ -29,7 +29,7 @@ def branches(rng: np.random.Generator) -> vs.Tensor:
     x, ends = vs.input("x", X.shape), list[vs.Tensor]()
     for i in range(2):
         h = x
-        for k in range(4):
+        for k in range(12):  # far dearer than their transfers
             values = (rng.standard_normal((512, 512)) * 0.05).astype(np.float32)
             h = vs.tanh(vs.matmul(h, vs.weight(values), name=f"b{i}.{k}"))
         ends.append(h)
@@ -38,7 +38,7 @@ def branches(rng: np.random.Generator) -> vs.Tensor:
 
 @contextmanager
 def standing_still(process: int) -> Iterator[None]:
-    """Has a process stand still for 80 % of the time until the block ends."""
+    """Has a process stand still for nine tenths of the time until the block ends."""
     ends = threading.Event()
 
     def stop_and_go() -> None:

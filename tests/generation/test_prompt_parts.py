@@ -12,6 +12,7 @@ from gguf_models import Tiny, logits_of, write
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.generation import compiled_steps
+from vksched.generation.batching import chunk_grid
 from vksched.generation.compiled_steps import CompiledSteps, StepSize
 from vksched.generation.layer_placement import partition_layers
 from vksched.generation.slot_steps import SlotSteps
@@ -131,6 +132,7 @@ def test_two_devices_read_a_long_prompt_1_8_times_as_fast(tmp_path: Path) -> Non
 
 def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_steps, "SIZES", (1, 8))
+    monkeypatch.setattr(chunk_grid, "GRID", 8)  # the largest size, as of real steps
     monkeypatch.setattr(partition_layers, "WRITTEN", 1)  # prompts count for more
     tiny = small(layers=3)
     model, weights = build_model(tmp_path, tiny)

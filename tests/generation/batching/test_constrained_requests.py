@@ -16,7 +16,7 @@ from simulated_steps import SimulatedSteps
 
 import vksched as vs
 from vksched.common.errors import SamplingError
-from vksched.generation.batching import engine_core
+from vksched.generation.batching import batch_steps
 from vksched.generation.batching.batching_engine import BatchingEngine
 from vksched.generation.batching.next_token import MASK_WAIT_S
 from vksched.generation.completion import CompletionRequest
@@ -154,7 +154,7 @@ def test_others_go_on_while_a_mask_is_late() -> None:
 
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_core, "MASK_POLL_S", 60.0)
+    monkeypatch.setattr(batch_steps, "MASK_POLL_S", 60.0)
 
 
 @pytest.mark.usefixtures("no_poll")
