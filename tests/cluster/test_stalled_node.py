@@ -13,13 +13,17 @@ from pathlib import Path
 
 import clusters
 import numpy as np
+import pytest
 from conftest import needs_posix
 from node_processes import node_processes
 
 import vksched as vs
+from vksched.engine.executable import CompiledGraph
 
+ATTEMPTS = 8
+"""A busy computer may measure a link too slow for the work of two devices."""
 RUNS = 240
-STOPPED_S, GOES_ON_S = 0.2, 0.02
+STOPPED_S, GOES_ON_S = 0.1, 0.01
 FAR = "node1/cpu"
 X = np.ones((256, 512), np.float32)
 
@@ -29,7 +33,7 @@ def branches(rng: np.random.Generator) -> vs.Tensor:
     x, ends = vs.input("x", X.shape), list[vs.Tensor]()
     for i in range(2):
         h = x
-        for k in range(12):  # far dearer than their transfers
+        for k in range(4):
             values = (rng.standard_normal((512, 512)) * 0.05).astype(np.float32)
             h = vs.tanh(vs.matmul(h, vs.weight(values), name=f"b{i}.{k}"))
         ends.append(h)
@@ -58,6 +62,11 @@ def standing_still(process: int) -> Iterator[None]:
         os.kill(process, signal.SIGCONT)
 
 
+def works_far(run: CompiledGraph) -> bool:
+    """Return True if the plan has work for the node."""
+    return run.plan.topology.index(FAR) in run.plan.working
+
+
 @needs_posix
 def test_a_node_that_stands_still_most_of_the_time_loses_its_work(
     tmp_path: Path, rng: np.random.Generator
@@ -70,17 +79,15 @@ def test_a_node_that_stands_still_most_of_the_time_loses_its_work(
     with node_processes(key, tmp_path, "cpu", ["node1"]) as nodes:
         node = nodes["node1"]
         cluster = vs.Cluster([node.address], credentials)
-        with vs.Scheduler([FAR, "cpu"], cluster=cluster) as sched:
-            run = sched.compile(output)
-            topology = run.plan.topology
-
-            def far() -> bool:
-                return topology.index(FAR) in run.plan.working
-
-            assert far()  # one chain there and one here
-            with standing_still(node.process.pid):
-                count = 0
-                while count < RUNS and (far() or count < 40):
-                    count += 1
-                    assert np.allclose(run(x=X), expected, rtol=1e-4, atol=1e-4)
-            assert not far(), run.plan.notes
+        for _ in range(ATTEMPTS):
+            with vs.Scheduler([FAR, "cpu"], cluster=cluster) as sched:
+                run = sched.compile(output)
+                if works_far(run):
+                    with standing_still(node.process.pid):
+                        count = 0
+                        while count < RUNS and (works_far(run) or count < 40):
+                            count += 1
+                            assert np.allclose(run(x=X), expected, rtol=1e-4, atol=1e-4)
+                    assert not works_far(run), run.plan.notes
+                    return
+        pytest.fail("no plan has one chain there and one here")
