@@ -14,6 +14,7 @@ from pathlib import Path
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
 from vksched.runtime.device import Device, Reopens
+from vksched.serve.heap_arenas import limit_arenas
 from vksched.serve.http_server import Listener
 from vksched.serve.limits import ServerLimits
 
@@ -21,8 +22,6 @@ KEYS = ("load-test-key-one", "load-test-key-two")
 NAME = "load"
 SIMULATED = "simulated"
 CACHE_RAM = 4 << 20
-MAX_QUEUE = 16
-"""A longer queue makes clients wait for minutes on a slow machine."""
 
 
 class LossyDevice(vs.FaultInjectionDevice):
@@ -56,6 +55,7 @@ def obey(sched: vs.Scheduler) -> None:
 
 def main(model_file: str, device: str, restore_after_s: str, patience_s: str) -> None:
     """Serve a model until SIGTERM."""
+    limit_arenas()
     body_s = float(patience_s)
     limits = ServerLimits(header_timeout_s=body_s / 3, body_timeout_s=body_s)
     warnings.simplefilter("ignore", vs.VkschedWarning)
@@ -69,7 +69,6 @@ def main(model_file: str, device: str, restore_after_s: str, patience_s: str) ->
             slots=4,
             names=[NAME],
             cache_ram=CACHE_RAM,
-            max_queue=MAX_QUEUE,
             api_keys=KEYS,
             hosts=["127.0.0.1"],
             limits=limits,

@@ -18,6 +18,7 @@ from test_scaled_rows import TEXT, build_model, oracle
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import ShapeError, StateLost
+from vksched.generation import cache_rows
 from vksched.generation.compiled_steps import StepSize
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
@@ -108,6 +109,31 @@ def test_rows_go_to_other_slots_and_to_the_host(
     steps.write_rows(1, rows_of_host)
     np.testing.assert_array_equal(steps.decode([1], text[-1:], [len(text) - 1]), last)
     steps.close()
+
+
+def test_copies_move_the_rows_that_a_slot_lacks(
+    scheds: Scheds,
+    model_and_weights: tuple[LanguageModel, dict[str, NDArray]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the first missing row on, in whole blocks: earlier rows are those of the slot."""
+    monkeypatch.setattr(cache_rows, "BLOCK", 8)
+    text, kept = TEXTS[2][:30], 11
+    for sched in scheds:
+        steps = SlotSteps(sched, model_and_weights[0], 64, 3)
+        steps.prefill(2, text, 0)
+        source = steps.read_rows(2, len(text))
+        for slot in (0, 1):
+            steps.prefill(slot, text[::-1], 0)
+        own = steps.read_rows(0, kept)
+        steps.copy_rows(2, 0, len(text), kept)
+        steps.write_rows(1, source, kept)
+        for slot in (0, 1):
+            found = steps.read_rows(slot, len(text))
+            for rows, first, rest in zip(found, own, source, strict=True):
+                np.testing.assert_array_equal(rows[:, :kept], first)
+                np.testing.assert_array_equal(rows[:, kept:], rest[:, kept:])
+        steps.close()
 
 
 def test_prepare_compiles_all_graphs(steps: SlotSteps, monkeypatch: pytest.MonkeyPatch) -> None:

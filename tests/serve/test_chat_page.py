@@ -15,6 +15,7 @@ from chromium import Chromium, find_chromium
 from served import Served, tiny_model, wait_until
 
 import vksched as vs
+from vksched.generation.completion import CompletionRequest, CompletionStream
 from vksched.importers.gguf.model import LanguageModel
 
 BOXES = "[...document.querySelectorAll('.message')].map((b) => [b.className, b.textContent])"
@@ -71,19 +72,30 @@ def test_a_conversation(browser: Chromium, model: LanguageModel) -> None:
             page.close()
 
 
-def test_stop_cancels_the_answer(browser: Chromium, model: LanguageModel) -> None:
+def test_stop_cancels_the_answer(
+    browser: Chromium, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Semaphore(40)
 
     def before_call(number: int) -> None:
         gate.acquire(timeout=20)
 
     served = Served(model, "he" * 100, before_call=before_call)
+    streams: list[CompletionStream] = []
+    submit = served.engine.submit
+
+    def submit_noted(request: CompletionRequest) -> CompletionStream:
+        streams.append(submit(request))
+        return streams[-1]
+
+    monkeypatch.setattr(served.engine, "submit", submit_noted)
     with served as client:
         page = browser.open(f"http://127.0.0.1:{client.port}/")
         say(page, "hi")
         page.wait_until(f"({BOXES}).length === 2 && ({BOXES})[1][1].length > 3")
         page.run("document.getElementById('stop').click()")
         page.wait_until("running === null")
+        wait_until(lambda: streams[0].finish_reason == "closed")  # not before it is cancelled
         gate.release(400)
         wait_until(lambda: served.engine.counters().finished == {"closed": 1})
         text = shown(page)[1][1]

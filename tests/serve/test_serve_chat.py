@@ -88,6 +88,23 @@ def test_log_probabilities_of_tokens(client: Client, model: LanguageModel) -> No
     assert all(entry["top_logprobs"] == [] for entry in plain)
 
 
+def test_an_answer_continues_the_last_message(client: Client) -> None:
+    begun = [*chat("hé")["messages"], {"role": "assistant", "content": "Well, "}]
+    body = {"messages": begun, "continue_final_message": True}
+    text = client.post("/apply-template", json=body).json()["prompt"]
+    assert text == "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\nWell, "
+    answer = ask(client, **body)
+    assert answer["choices"][0]["message"]["content"] == "hello é!"
+    tokens = client.post("/tokenize", json={"content": text}).json()["tokens"]
+    assert answer["usage"]["prompt_tokens"] == len(tokens)
+    for path in ("/apply-template", PATH):
+        refused = client.post(path, json={**body, "add_generation_prompt": True})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "continue_final_message"
+    refused = client.post(PATH, json=chat(continue_final_message=True))
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "messages[0]"
+
+
 @pytest.mark.parametrize("name", ["self", "value", "raise_exception", "range", "a b"])
 def test_variables_of_templates_may_have_any_name(client: Client, name: str) -> None:
     body = chat(chat_template_kwargs={name: 1})

@@ -1,6 +1,7 @@
 """Cache rows: graphs that copy, read and write rows of a KV cache with slots, of all layers.
 
     copy    slot 2: a b c d e f ...  --blocks of 128 rows-->  slot 0: a b c d e f ...
+                        '---' only those that slot 0 lacks
     read    slot 2: a b c d e f ...  --blocks-->  host
     write   host  --blocks-->  slot 0: a b c d e f ...
 
@@ -48,9 +49,9 @@ class CacheRows:
         if self._cache.slots > 1:
             graphs.append(self._copy_graph)
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first rows of a slot to another one."""
-        for start in self._starts(tokens):
+    def copy(self, source: int, target: int, tokens: int, kept: int = 0) -> None:
+        """Copy the first rows of a slot to another one, which has the first `kept` of them."""
+        for start in self._starts(tokens, kept):
             places = np.array([[source], [target], [start]], np.int32)
             self._copy_graph(source=places[0], target=places[1], start=places[2])
 
@@ -68,10 +69,10 @@ class CacheRows:
                 rows[:, start:end] = block[0, :, : end - start]
         return tuple(out)
 
-    def write(self, slot: int, rows: Sequence[NDArray]) -> None:
-        """Write rows that `read` returned."""
+    def write(self, slot: int, rows: Sequence[NDArray], kept: int = 0) -> None:
+        """Write rows that `read` returned to a slot, which has the first `kept` of them."""
         tokens = rows[0].shape[1] if rows else 0
-        for start in self._starts(tokens):
+        for start in self._starts(tokens, kept):
             end = min(start + self._block, tokens)
             blocks = {}
             for name, own in zip(self._names, rows, strict=True):
@@ -86,10 +87,12 @@ class CacheRows:
         for graph in self._compiled:
             graph.close()
 
-    def _starts(self, tokens: int) -> list[int]:
-        """Return the first rows of the blocks, which all lie within the cache."""
+    def _starts(self, tokens: int, kept: int = 0) -> list[int]:
+        """Return the first rows of the blocks with rows from `kept` on. All lie within the cache,
+        so the last one may begin earlier.
+        """
         last = self._cache.length - self._block
-        return [min(start, last) for start in range(0, tokens, self._block)]
+        return [min(start, last) for start in range(kept, tokens, self._block)]
 
     # -- graphs ----------------------------------------------------------------------------------
 

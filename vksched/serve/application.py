@@ -233,14 +233,14 @@ def app(
     metrics = ServerMetrics((*names, model.name)[0])
     engine, choice = None, None
     if generates_text(model):
-        request = split_request(model, scheduler, ctx, slots, cache_type, precision)
+        about = model, scheduler, ctx, slots, cache_type, precision, speculation
+        request = split_request(*about)
         choice = choose_split(request, split)
         engine = build_engine(
             *(request, choice, progress),
             max_queue=max_queue,
             cache_ram=cache_ram,
             observer=metrics.observe,
-            speculation=speculation,
         )
         if prepare:
             engine.prepare()

@@ -40,7 +40,6 @@ def build_engine(
     max_queue: int,
     cache_ram: int,
     observer: Observer,
-    speculation: Speculation | None = None,
 ) -> BatchingEngine | EngineGroup:
     """Return the engine of a split, or a group of engines; see `vksched.serve.app` for the other
     parameters. Engines share the queue's places and the host memory equally.
@@ -64,7 +63,7 @@ def build_engine(
                 in_flight=in_flight,
             )
             try:
-                drafters = _drafters(speculation, request, devices, plan.slots)
+                drafters = _drafters(request, devices, plan.slots)
             except BaseException:
                 runner.close()  # it repacks weights
                 raise
@@ -84,13 +83,11 @@ def build_engine(
     return members[0].engine if count == 1 else EngineGroup(members)
 
 
-def _drafters(
-    speculation: Speculation | None, request: SplitRequest, devices: CompilingScheduler, slots: int
-) -> Sequence[Drafter]:
+def _drafters(request: SplitRequest, devices: CompilingScheduler, slots: int) -> Sequence[Drafter]:
     """Return the methods that guess tokens for one engine."""
-    if speculation is None:
+    if request.speculation is None:
         return ()
-    return speculation.drafters(request.model, devices, request.length, slots)
+    return request.speculation.drafters(request.model, devices, request.length, slots)
 
 
 def split_request(
@@ -100,9 +97,11 @@ def split_request(
     slots: int | None = None,
     cache_type: str | None = None,
     precision: str | None = None,
+    speculation: Speculation | None = None,
 ) -> SplitRequest:
     """Return the request for a split; see `vksched.serve.app` for the parameters."""
-    return SplitRequest(scheduler, model, context_of(model, ctx), slots, cache_type, precision)
+    length = context_of(model, ctx)
+    return SplitRequest(scheduler, model, length, slots, cache_type, precision, speculation)
 
 
 def explain_split(
@@ -113,13 +112,14 @@ def explain_split(
     split: str = AUTO,
     cache_type: str | None = None,
     precision: str | None = None,
+    speculation: Speculation | None = None,
 ) -> str:
     """Return how a server would use several GPUs, with the predicted rates, as text. Nothing is
     compiled.
 
     Parameters
     ----------
-    model, scheduler, ctx, slots, split, cache_type, precision
+    model, scheduler, ctx, slots, split, cache_type, precision, speculation
         See `vksched.serve.app`.
 
     Raises
@@ -129,7 +129,8 @@ def explain_split(
     """
     if not generates_text(model):
         return f"{model.name} computes embeddings on one device"
-    request = split_request(model, scheduler, ctx, slots, cache_type, precision)
+    about = model, scheduler, ctx, slots, cache_type, precision, speculation
+    request = split_request(*about)
     return choose_split(request, split).explain()
 
 

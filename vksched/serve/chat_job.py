@@ -55,6 +55,7 @@ def chat_job(
         body.messages,
         tools=tools,
         add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=bool(body.continue_final_message),
         variables=template_variables(body, service),
     )
     service.check_size(rendered.text, "messages")
@@ -71,7 +72,7 @@ def chat_job(
         logprobs=body.alternatives(),
         prompt_logprobs=None,
         cache_key=cache_key,
-        continues=False,
+        continues=bool(body.continue_final_message),
         has_markers=bool(tools)
         or reasoning_of(source) is not None
         or (call_format is not None and call_format.name == HARMONY),

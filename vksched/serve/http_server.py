@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..common.errors import VkschedError
 from .api_error import ApiError
+from .interrupts import Interrupts
 from .limits import ServerLimits
+from .lingering_transport import LingeringTransport
 
 KEEP_ALIVE_S = 30
 SHUTDOWN_S = 5
@@ -54,20 +58,25 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _protocol(header_timeout_s: float, connections: int) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a time limit for the headers of each request, and a maximum
-    number of connections.
+    """Return uvicorn's protocol with a time limit for the headers of each request, a maximum number
+    of connections, and answers that reach clients which still send.
     """
 
     class TimedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+        _lingering: LingeringTransport
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            self._lingering = LingeringTransport(transport, self.loop, self._client_sends)
+            super().connection_made(self._lingering)  # type: ignore[arg-type]
             if len(self.connections) > connections:
                 self.app = _refuse
             self._start_timer()
 
         def data_received(self, data: bytes) -> None:
+            if self._lingering.is_lingering:
+                self._lingering.drop(data)
+                return
             super().data_received(data)
             if self.cycle is None or self.cycle.response_complete:
                 self._start_timer()  # a part of the headers: the keep-alive timer has ended
@@ -94,8 +103,10 @@ def _protocol(header_timeout_s: float, connections: int) -> type[asyncio.Protoco
 
         def _time_out(self) -> None:
             self._timer = None
-            if not self.transport.is_closing():
-                self.transport.close()
+            self._lingering.close_now()
+
+        def _client_sends(self) -> bool:
+            return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     return TimedProtocol
 
@@ -144,22 +155,44 @@ class Listener:
         app: ASGIApp,
         limits: ServerLimits | None = None,
         on_start: Callable[[], object] = lambda: None,
+        interrupts: Interrupts | None = None,
         **options: Any,
     ) -> None:
         """Serve an application until Ctrl-C or SIGTERM.
 
-        on_start: called once clients can connect. options: see `uvicorn_config`.
+        Parameters
+        ----------
+        on_start
+            Called once clients can connect.
+        interrupts
+            The handlers of signals, which also bound what follows; by default they end with this
+            call.
+        options
+            See `uvicorn_config`.
         """
         config = uvicorn_config(app, self.host, self.port, limits or ServerLimits(), **options)
-        _Server(config, on_start).run(sockets=[self.socket])
+        server = _Server(config, on_start)
+        with contextlib.ExitStack() as stack:
+            handlers = interrupts or stack.enter_context(Interrupts())
+            stack.enter_context(handlers.serving(server.stop))
+            server.run(sockets=[self.socket])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with a call once it listens."""
+    """uvicorn's server with a call once it listens. `Interrupts` has the handlers of signals."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], object]) -> None:
         super().__init__(config)
         self._on_start = on_start
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Install no handlers."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

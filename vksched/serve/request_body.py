@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect, Request
 from .api_error import ApiError
 from .json_size import check_json_size
 from .limits import ServerLimits
-from .unread_body import discard_body
 
 Schema = TypeVar("Schema", bound=BaseModel)
 _SHORT = Repr()
@@ -47,14 +46,7 @@ class BodyBudget:
         """
         data = bytearray()
         try:
-            try:
-                await self._receive(request, limits, data)
-            except ApiError as error:
-                if error.status in (413, 503):  # the client still sends
-                    self.used_bytes -= len(data)
-                    data.clear()
-                    await discard_body(request)
-                raise
+            await self._receive(request, limits, data)
             yield data
         finally:
             self.used_bytes -= len(data)

@@ -78,6 +78,22 @@ def test_rows_move_from_a_busy_slot() -> None:
     assert len(list(busy)) == 19
 
 
+def test_a_slot_gets_the_rows_that_it_lacks() -> None:
+    engine = InlineEngine(SimulatedSteps(slots=2), cache_ram=10**6)
+    check(engine.submit([*SYSTEM[:8], 30], 2), 0)
+    busy = engine.submit([*SYSTEM, 30], 20, prompt_logprobs=0)  # its rows are not shared
+    next(busy)
+    check(engine.submit([*SYSTEM[:8], 31], 2), 8)
+    assert len(list(busy)) == 19
+    busy = engine.submit([*SYSTEM, 32], 20)
+    next(busy)
+    check(engine.submit([*SYSTEM[:8], 33], 2), 8)
+    check(engine.submit([*SYSTEM, 34], 2), 24)
+    kept = [entry[3] for entry in calls(engine, "copy_rows") if entry[3:]]
+    assert kept == [8]
+    assert len(list(busy)) == 19
+
+
 def test_requests_that_arrive_together_compute_their_prefix_once() -> None:
     engine = InlineEngine()
     streams = [engine.submit([*SYSTEM, 30 + i], logprobs=2) for i in range(4)]

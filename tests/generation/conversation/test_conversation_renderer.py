@@ -45,6 +45,20 @@ def test_system_messages_stay_where_the_template_reads_them() -> None:
     assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n")
 
 
+def test_the_answer_continues_the_last_message() -> None:
+    begun = {"role": "assistant", "content": "It is \ue000 "}
+    render = renderer(templates.PLAIN).render
+    text = render([USER, begun], continue_final_message=True)
+    assert text == f"{render([USER])}{begun['content']}"
+    assert render([USER, {**begun, "content": ""}], continue_final_message=True) == render([USER])
+    for last in (USER, CALL):
+        with pytest.raises(MessageError, match=r"messages\[1\]: expected a message of"):
+            render([USER, last], continue_final_message=True)
+    silent = "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}"
+    with pytest.raises(MessageError, match="expected a chat template that writes the last message"):
+        renderer(silent).render([USER, begun], continue_final_message=True)
+
+
 def test_roles_of_the_template_are_allowed() -> None:
     source = "{% for m in messages %}{% if m.role == 'critic' %}critic{% endif %}{% endfor %}"
     assert renderer(source).render([{"role": "critic", "content": ""}]) == "critic"

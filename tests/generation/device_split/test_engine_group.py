@@ -151,6 +151,7 @@ def test_counters_and_slots(gates: list[Gate]) -> None:
     assert (counters.prompt_tokens, counters.generated_tokens) == (14, 35)
     assert counters.running == counters.waiting == counters.kv_cache_usage == 0
     assert [status.index for status in group.slots()] == [0, 1, 2, 3]
+    assert [status.engine for status in group.slots()] == [0, 1, 1, 1]
     group.prepare()
     assert all(each.is_prepared for each in steps)
     group.close()

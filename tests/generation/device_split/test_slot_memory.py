@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from split_models import COMPUTE, LENGTH, cards, split_model
 
 import vksched as vs
 from vksched.generation.compiled_steps import CompiledSteps
-from vksched.generation.device_split import slot_memory
+from vksched.generation.device_split import choose_split, slot_memory
+from vksched.generation.device_split.choose_split import SplitRequest
 from vksched.generation.device_split.slot_memory import slots_by_memory
 from vksched.importers.gguf.model import LanguageModel
 
@@ -35,6 +38,35 @@ def slot_bytes(model: LanguageModel) -> int:
 def test_one_device(model: LanguageModel) -> None:
     free = (4 << 30) - model.device_bytes
     assert slots(model, 1, 4 << 30) == free // 2 // slot_bytes(model)
+
+
+def test_a_draft_model_needs_memory(
+    model: LanguageModel,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the device of the model, which has less left, or on one of its own, for all engines."""
+    calls: list[int] = []
+
+    def slots_noted(steps: CompiledSteps, engines: int, **draft: Any) -> int:
+        calls.append(draft["draft_engines"])
+        return slots_by_memory(steps, engines, 10**9, **draft)
+
+    monkeypatch.setattr(choose_split, "slots_by_memory", slots_noted)
+    draft = split_model(tmp_path_factory.mktemp("one"), 1)
+    small = cards(COMPUTE, COMPUTE, memory_bytes=2 << 30)[1][1:]  # it has another name
+    large = cards(COMPUTE, memory_bytes=4 << 30)[1]
+    with vs.Scheduler(large, tune=False) as sched, vs.Scheduler(small, tune=False) as other:
+        found = []
+        for own in (None, other):
+            speculation = vs.Speculation(draft=draft, scheduler=own)
+            request = SplitRequest(sched, model, LENGTH, speculation=speculation)
+            found.append(request.slots_of_engine(sched, replicas=16))
+    free = (4 << 30) - model.device_bytes - draft.device_bytes
+    others = (2 << 30) - draft.device_bytes
+    assert found[0] == free // 2 // (slot_bytes(model) + slot_bytes(draft))
+    assert found[1] == others // 2 // (16 * slot_bytes(draft))
+    assert calls == [1, 16]
 
 
 def test_layers_on_two_devices_need_memory_on_each(model: LanguageModel) -> None:

@@ -133,7 +133,8 @@ def serve(
 ) -> None:
     """Serve a GGUF language model over HTTP, with OpenAI's API and a chat page.
 
-    Ctrl-C ends the server. Exit code 0, or 1 with an error message.
+    Ctrl-C ends the server within 30 seconds, and a second one at once. Exit code 0, or 1 with an
+    error message; 130 if Ctrl-C comes twice, or before the server listens.
     """
     if not ssl_certfile:
         inputs.need({"--ssl-keyfile": ssl_keyfile}, "--ssl-certfile")
@@ -146,7 +147,9 @@ def serve(
     from ...serve.api_keys import ApiKeys, read_api_keys
     from ...serve.application import app
     from ...serve.build_engine import explain_split
+    from ...serve.heap_arenas import limit_arenas
     from ...serve.http_server import Listener
+    from ...serve.interrupts import Interrupts
     from ...serve.request_guard import LOOPBACK_HOSTS
 
     keys = read_api_keys(api_key_file) if api_key_file else ApiKeys()
@@ -158,11 +161,16 @@ def serve(
     by_device = precision in (AUTO, FAST)
     own = None if by_device else precision
     if explain:
-        with Scheduler(inputs.parse_devices(devices), precision=own) as sched:
+        with (
+            open_speculation(ngram, draft, draft_device) as speculation,
+            Scheduler(inputs.parse_devices(devices), precision=own) as sched,
+        ):
             model, words = load_gguf(model_file), precision if by_device else None
-            click.echo(explain_split(model, sched, ctx, slots, split, cache_type, words))
+            about = model, sched, ctx, slots, split, cache_type, words, speculation
+            click.echo(explain_split(*about))
         return
-    with Listener(host, port) as listener:
+    limit_arenas()
+    with Listener(host, port) as listener, Interrupts(until_exit=True) as interrupts:
         model = load_gguf(model_file)
         with (
             open_speculation(ngram, draft, draft_device) as speculation,
@@ -196,6 +204,7 @@ def serve(
                 listener.run(
                     application,
                     on_start=lambda: click.echo(where, err=True),
+                    interrupts=interrupts,
                     ssl_certfile=ssl_certfile,
                     ssl_keyfile=ssl_keyfile,
                 )

@@ -2,7 +2,7 @@
 
     request --assign--> slot: the one that already holds its prefix, an empty one, or the least
                         recently used one, whose prefix then moves to host memory
-            --restore-> rows that another slot or the host holds are copied to the slot
+            --restore-> rows that another slot or the host holds, and the slot lacks, are copied
 
 A request is assigned when a slot is free. Its prefix is searched for once its first chunk is due:
 by then, an earlier request with the same prompt has computed it.
@@ -88,7 +88,8 @@ class PrefixCache:
         state.chunks = [chunk for chunk in reversed(chunks) if chunk.start >= reused]
 
     def _copy_longest(self, slot: Slot, state: RequestState, chunks: list[Chunk]) -> None:
-        reused, source, entry = len(slot.prefix.tokens), None, None
+        kept = reused = len(slot.prefix.tokens)
+        source = entry = None
         for other in self._slots:
             if other is not slot and (match := self._match(other.prefix, state, chunks)) > reused:
                 reused, source = match, other
@@ -97,12 +98,12 @@ class PrefixCache:
                 reused, entry = match, each
         if entry is not None:
             slot.prefix.clear()  # an error leaves the slot without valid rows
-            self._runner.write_rows(slot.index, entry.rows)
+            self._runner.write_rows(slot.index, entry.rows, kept)
             self.host.use(entry)
             slot.prefix = entry.prefix.first(reused)
         elif source is not None:
             slot.prefix.clear()
-            self._runner.copy_rows(source.index, slot.index, reused)
+            self._runner.copy_rows(source.index, slot.index, reused, kept)
             slot.prefix = source.prefix.first(reused)
 
     def reusable_tokens(self, request: CompletionRequest) -> int:

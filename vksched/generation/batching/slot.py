@@ -21,6 +21,8 @@ class SlotStatus:
         The number of tokens whose keys and values the slot holds.
     reused_tokens
         The number of prompt tokens that were not computed for the current request.
+    engine
+        The number of the slot's engine; None if there is only one.
     """
 
     index: int
@@ -30,6 +32,7 @@ class SlotStatus:
     reused_tokens: int = 0
     generated_tokens: int = 0
     max_tokens: int = 0
+    engine: int | None = None
 
 
 class Slot:

@@ -43,7 +43,7 @@ class ControlShield:
     def marker(self, values: object, template: str) -> Marker:
         """Return the marker for all texts of one conversation."""
         texts = list(_texts_of(values))
-        return Marker(self, _unused_mark(chain(texts, [template])), self._found("\0".join(texts)))
+        return Marker(self, _unused_mark([*texts, template]), self._found("\0".join(texts)))
 
     def _found(self, text: str) -> list[re.Pattern[str]]:
         """Return patterns of the names in a text, without regard to case."""
@@ -89,6 +89,11 @@ class Marker:
         """Return a rendering in which marks that the template escaped, as JSON, are marks again."""
         escaped = json.dumps(self.mark)[1:-1]
         return rendered.replace(escaped, self.mark)
+
+
+def unused_mark(values: object, template: str) -> str:
+    """Return a character that is in none of the texts in some values, and not in a template."""
+    return _unused_mark([*_texts_of(values), template])
 
 
 def _texts_of(value: object) -> Iterator[str]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from ...common.errors import MessageError
 from ...importers.gguf.tokenizer.chat_template import ChatTemplate
-from .control_shield import Marker
+from .control_shield import Marker, unused_mark
 from .messages import Message, normalize_messages, normalize_tools
 from .template_traits import TemplateTraits, calls_of, in_form, in_parts
 
@@ -38,6 +38,7 @@ class ConversationRenderer:
         tools: object = None,
         tool_choice: object = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
         marker: Marker | None = None,
     ) -> str:
@@ -54,6 +55,8 @@ class ConversationRenderer:
             Passed to the template unless None.
         add_generation_prompt
             End the text where the model's answer begins.
+        continue_final_message
+            End the text after the last message, which is the begin of the answer.
         variables
             Further variables of the template, for example `enable_thinking`.
         marker
@@ -85,9 +88,16 @@ class ConversationRenderer:
         values = {**self._traits.variables(functions), **others}
         if tool_choice is not None:
             values["tool_choice"] = tool_choice
-        return self._template.render(
+        end = ""
+        if continue_final_message:
+            used = [listed, functions, others, marker.mark if marker else ""]
+            end = unused_mark(used, self._template.source)
+            listed[-1] = _ended_message(listed[-1], len(listed) - 1, end)
+            add_generation_prompt = False
+        text = self._template.render(
             self._adapted(listed), add_generation_prompt=add_generation_prompt, **values
         )
+        return _text_before(text, end) if end else text
 
     def _adapted(self, messages: list[Message]) -> list[Message]:
         """Return normalized messages in the forms that the template reads."""
@@ -121,6 +131,28 @@ class ConversationRenderer:
             text = {key: value for key, value in message.items() if key != "tool_calls"}
             return [text, in_form({**message, "content": ""}, form)]
         return [in_form(message, form)]
+
+
+def _ended_message(message: Message, at: int, end: str) -> Message:
+    """Return the message that the answer continues, with a mark at its end."""
+    if message["role"] != "assistant" or "tool_calls" in message:
+        raise MessageError(
+            f"messages[{at}]",
+            "expected a message of the assistant without tool calls, which the answer continues",
+        )
+    return {**message, "content": f"{message['content']}{end}"}
+
+
+def _text_before(text: str, end: str) -> str:
+    """Return a rendering up to the mark at the end of the last message."""
+    found, mark, _ = text.rpartition(end)
+    if not mark:
+        raise MessageError(
+            "continue_final_message",
+            "expected a chat template that writes the last message as it is; try "
+            "add_generation_prompt",
+        )
+    return found
 
 
 def _calls_as_text(message: Message) -> Message:

@@ -119,15 +119,19 @@ class PromptEncoder:
         tools: object = None,
         tool_choice: object = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
     ) -> RenderedConversation:
-        """Return the text of a conversation for `encode_rendered`."""
+        """Return the text of a conversation for `encode_rendered`; for the parameters see
+        `ConversationRenderer.render`.
+        """
         marker = self._shield.marker([messages, tools, variables], self._model.chat_template.source)
         text = self.renderer.render(
             messages,
             tools=tools,
             tool_choice=tool_choice,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             variables=variables,
             marker=marker,
         )

@@ -41,12 +41,13 @@ from .split_choice import (
 if TYPE_CHECKING:
     from ...engine.request_precision import Precision
     from ...importers.gguf.model import LanguageModel
+    from ..speculation.speculation import Speculation
 
 
 @dataclass(frozen=True)
 class SplitRequest:
     """The model and the options of its engines. slots: the number of all slots; None selects it by
-    the memory of the devices.
+    the memory of the devices. speculation: its draft model needs memory, too.
     """
 
     scheduler: CompilingScheduler
@@ -55,6 +56,7 @@ class SplitRequest:
     slots: int | None = None
     cache_type: str | None = None
     precision: Precision | None = None
+    speculation: Speculation | None = None
 
     def steps(self, scheduler: CompilingScheduler, slots: int, in_flight: int = 1) -> CompiledSteps:
         """Return the steps of an engine, of which nothing is compiled; their placement is
@@ -69,9 +71,26 @@ class SplitRequest:
         steps.decide()
         return steps
 
-    def slots_of_engine(self, scheduler: CompilingScheduler, in_flight: int = 1) -> int:
-        """Return the maximum number of slots of an engine by the memory of its devices."""
-        return slots_by_memory(self.steps(scheduler, 1, in_flight), in_flight)
+    def slots_of_engine(
+        self, scheduler: CompilingScheduler, in_flight: int = 1, replicas: int = 1
+    ) -> int:
+        """Return the maximum number of slots of an engine by the memory of its devices.
+
+        Parameters
+        ----------
+        in_flight
+            The number of engines with the same devices.
+        replicas
+            The number of engines with devices of their own; their draft models share a scheduler
+            if the speculation has one.
+        """
+        draft, sharing = None, in_flight
+        if self.speculation is not None:
+            draft = self.speculation.draft_steps(scheduler, self.length)
+            if self.speculation.scheduler is not None:
+                sharing *= replicas
+        steps = self.steps(scheduler, 1, in_flight)
+        return slots_by_memory(steps, in_flight, draft=draft, draft_engines=sharing)
 
 
 class Impossible(Exception):
@@ -174,7 +193,7 @@ def _replicas(request: SplitRequest, cards: Sequence[str]) -> Candidate:
     partial = []
     for name in cards:
         subset = DeviceSubset(request.scheduler, [name])
-        most = request.slots or request.slots_of_engine(subset)
+        most = request.slots or request.slots_of_engine(subset, replicas=len(cards))
         forecaster = EngineForecaster(request.steps(subset, most))
         if forecaster.devices == (name,):
             found.append((name, most, forecaster))

@@ -116,8 +116,12 @@ class EngineGroup(ProcessBound):
         return EngineCounters(**sums, finished=dict(finished), kv_cache_usage=used / sum(slots))
 
     def slots(self) -> list[SlotStatus]:
-        """Return the state of each slot, numbered over all engines."""
-        each = [status for member in self.members for status in member.engine.slots()]
+        """Return the state of each slot, numbered over all engines, with its engine."""
+        each = [
+            replace(status, engine=number)
+            for number, member in enumerate(self.members)
+            for status in member.engine.slots()
+        ]
         return [replace(status, index=index) for index, status in enumerate(each)]
 
     def prepare(self) -> None:

@@ -4,10 +4,13 @@
     vulkan:1: weights of its layers | ...                                                the least
     --------------------------------------------------------------------------------> of all devices
 
+A draft model has weights and a slot for each of them, too.
 Examples: tests/generation/device_split/test_slot_memory.py.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from ...common.errors import OutOfMemory
 from ..batching.slots_for_memory import MAX_SLOTS, slots_for_memory
@@ -18,7 +21,13 @@ CACHE_FRACTION = 0.5
 """The fraction of the memory left by the weights that slots may use; work buffers need the rest."""
 
 
-def slots_by_memory(steps: CompiledSteps, engines: int = 1, most: int = MAX_SLOTS) -> int:
+def slots_by_memory(
+    steps: CompiledSteps,
+    engines: int = 1,
+    most: int = MAX_SLOTS,
+    draft: CompiledSteps | None = None,
+    draft_engines: int = 1,
+) -> int:
     """Return the number of slots of an engine; at least 1, because layers without memory on a GPU
     run on the CPU.
 
@@ -30,12 +39,20 @@ def slots_by_memory(steps: CompiledSteps, engines: int = 1, most: int = MAX_SLOT
         The number of engines whose caches are on the same devices.
     most
         The maximum number of slots.
+    draft, draft_engines
+        The same for the draft model.
     """
-    weights, caches = _bytes_by_device(steps)
-    memory = {spec.name: spec.memory_bytes for spec in steps.scheduler.topology.devices}
+    weights: Counter[str] = Counter()
+    caches: Counter[str] = Counter()
+    memory: dict[str, int] = {}
+    for each, count in ((steps, engines), (draft, draft_engines)):
+        if each is not None:
+            weights_of, caches_of = _bytes_by_device(each)
+            weights.update(weights_of)
+            caches.update({name: count * size for name, size in caches_of.items()})
+            memory |= {spec.name: spec.memory_bytes for spec in each.scheduler.topology.devices}
     free = {
-        name: max(0, int(CACHE_FRACTION * (memory[name] - size) / engines))
-        for name, size in weights.items()
+        name: max(0, int(CACHE_FRACTION * (memory[name] - size))) for name, size in weights.items()
     }
     try:
         return slots_for_memory(caches, free, most)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...common.errors import ModelFormatError
 from ...importers.gguf.tokenizer.vocabulary import UNUSED
+from ..compiled_steps import CompiledSteps
 from ..slot_steps import SlotSteps
 from .draft_model import DraftModel
 from .drafter import Drafter
@@ -59,10 +60,29 @@ class Speculation:
         found: list[Drafter] = [NgramLookup(slots)] if self.ngram else []
         if self.draft is not None:
             check_vocabulary(model, self.draft)
-            length = min(length, self.draft.hyper.context)
+            length = self._draft_length(length)
             steps = SlotSteps(self.scheduler or scheduler, self.draft, length, slots)
             found.append(DraftModel(steps, self.draft.tokenizer.ends))
         return found
+
+    def draft_steps(self, scheduler: CompilingScheduler, length: int) -> CompiledSteps | None:
+        """Return the steps of the draft model for one slot, of which nothing is compiled; their
+        placement is decided. None without a draft model.
+
+        Parameters
+        ----------
+        scheduler, length
+            Those of the engine.
+        """
+        if self.draft is None:
+            return None
+        about = self.scheduler or scheduler, self.draft, self._draft_length(length)
+        steps = CompiledSteps(*about, prefetch=False)
+        steps.decide()
+        return steps
+
+    def _draft_length(self, length: int) -> int:
+        return length if self.draft is None else min(length, self.draft.hyper.context)
 
 
 def check_vocabulary(model: LanguageModel, draft: LanguageModel) -> None:

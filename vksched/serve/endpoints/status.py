@@ -61,6 +61,8 @@ async def slots(request: Request) -> Response:
     for slot in service.engine.slots():
         fields = asdict(slot)
         index = fields.pop("index")
+        if slot.engine is None:
+            del fields["engine"]
         rows.append({"id": index, "is_processing": slot.phase != "idle", **fields})
     return JSONResponse(rows)
 

@@ -67,5 +67,6 @@ def _rendered(body: TemplateRequest, service: ModelService) -> str:
         body.messages,
         tools=body.tools,
         add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=bool(body.continue_final_message),
         variables=body.chat_template_kwargs,
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from ..api_error import ApiError
 from .sampling_fields import MAX_ALTERNATIVES, Body, SamplingFields
 
 Messages = Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)]
@@ -39,6 +40,7 @@ class ChatRequest(SamplingFields):
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -46,6 +48,7 @@ class ChatRequest(SamplingFields):
     def _is_consistent(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("expected logprobs true with top_logprobs, got none")
+        check_end(self.add_generation_prompt, self.continue_final_message)
         return self
 
     def alternatives(self) -> int | None:
@@ -59,4 +62,19 @@ class TemplateRequest(Body):
     messages: Messages
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> TemplateRequest:
+        check_end(self.add_generation_prompt, self.continue_final_message)
+        return self
+
+
+def check_end(add_generation_prompt: bool | None, continue_final_message: bool | None) -> None:
+    """Raise ApiError if the answer is a new message and continues the last one."""
+    if add_generation_prompt and continue_final_message:
+        raise ApiError(
+            "[continue_final_message] expected false with add_generation_prompt true, got true",
+            "continue_final_message",
+        )

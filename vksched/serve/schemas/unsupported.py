@@ -44,7 +44,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "guided_choice": (),
     "guided_grammar": (),
