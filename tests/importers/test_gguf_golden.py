@@ -81,8 +81,8 @@ NEW = (
     "afmoe",
 )
 """One of each kind of routing, norm and block that the architectures before do not have."""
-BESIDES = ("bert", "gemma2_large")
-"""An encoder, and what the largest model of a family does."""
+BESIDES = (*language.ENCODERS, "gemma2_large")
+"""Encoders, and what the largest model of a family does."""
 
 
 @pytest.mark.parametrize("name", [name for name in language.NAMES if name not in BESIDES])

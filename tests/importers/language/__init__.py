@@ -36,6 +36,11 @@ TWINS = {
     "xverse": "llama",
 }
 """Architectures with the network of another one, whose logits they must have."""
+ENCODERS = (
+    *("bert", "eurobert", "gemma-embedding", "jina-bert-v3", "llama-embed", "modern-bert"),
+    "modern-bert_silu",
+)
+"""Models whose hidden states are held, not logits."""
 NAMES = tuple(sorted([path.stem for path in FOLDER.glob("*.json")] + [*TWINS]))
 
 

@@ -32,7 +32,8 @@ KEYS = {
         *("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
     ),
     "attention.scale": ("attention_multiplier",),
-    "attention.sliding_window": ("sliding_window", "attention_chunk_size"),
+    "attention.sliding_window": ("sliding_window", "attention_chunk_size", "local_attention"),
+    "attention.sliding_window_pattern": ("global_attn_every_n_layers",),
     "attention.clamp_kqv": ("clip_qkv",),
     "attention.temperature_length": ("floor_scale",),
     "attention.temperature_scale": ("attn_scale",),
@@ -53,6 +54,7 @@ KEYS = {
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
     ),
     "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
+    "hidden_activation": ("hidden_activation",),
     "interleave_moe_layer_step": ("interleave_moe_layer_step",),
     "logit_scale": ("logits_scaling", "logit_scale"),
     "leading_dense_block_count": ("first_k_dense_replace", "moe_layer_start_index"),
@@ -76,11 +78,13 @@ YARN = {
     "original_context_length": "original_max_position_embeddings",
 }
 PERMUTED = (
-    *("arcee", "bailingmoe", "deepseek", "granite", "granitemoe", "internlm2", "llama", "minicpm"),
-    *("mistral3", "olmo", "smollm3", "xverse"),
+    *("arcee", "bailingmoe", "deepseek", "granite", "granitemoe", "internlm2", "llama"),
+    *("llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
-MERGED = ("bailingmoe2", "codeshell")
+UNMASKED = ("bert", "jina-bert-v3", "modern-bert", "eurobert")
+"""Encoders whose files say that attention is not causal; that of others is known."""
+MERGED = ("bailingmoe2", "codeshell", "jina-bert-v3")
 """Architectures whose files have one tensor for queries, keys and values."""
 EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -142,9 +146,10 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         found = next((config[name] for name in names if config.get(name) is not None), None)
         if found is not None:
             yield f"{architecture}.{key}", found
-    if types := config.get("type_vocab_size"):
+    if architecture in UNMASKED:
         yield f"{architecture}.attention.causal", False
         yield f"{architecture}.pooling_type", int(gguf.PoolingType.MEAN)
+    if types := config.get("type_vocab_size"):
         yield "tokenizer.ggml.token_type_count", types
     if layers := config.get("layer_types"):
         windows = [each == "sliding_attention" for each in layers]
@@ -173,6 +178,9 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
                 yield f"rope.scaling.{key}", factor if "context" in key else float(factor)
     if "llama_4_scaling_beta" in scaling:
         yield "attention.temperature_scale", scaling["llama_4_scaling_beta"]
+    for layers, key in (("full_attention", "freq_base"), ("sliding_attention", "freq_base_swa")):
+        if layers in scaling:
+            yield f"rope.{key}", scaling[layers]["rope_theta"]
     if "rope_theta" in scaling:
         yield "rope.freq_base", scaling["rope_theta"]
     if kind == "longrope":
@@ -309,6 +317,29 @@ def _bailing(name: str, array: NDArray) -> dict[str, NDArray]:
     return parts(name.replace("block_sparse_moe", "mlp"), array)
 
 
+def _base(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Names of a model without a head lack the prefix."""
+    return {f"model.{name}": array}
+
+
+JINA = {
+    "self_attn.o_proj": "attn_output",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+    "post_attention_layernorm": "attn_output_norm",
+    "post_mlp_layernorm": "layer_output_norm",
+}
+
+
+def _jina(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Names differ from those that the converter reads."""
+    kind, layer, part = [*name.split(".", 2), "", ""][:3]
+    own, _, end = part.rpartition(".")
+    if own in JINA:
+        return {f"blk.{layer}.{JINA[own]}.{end}": array}
+    return {f"model.{name}" if kind == "layers" else name: array}
+
+
 FUSED = (
     "afmoe",
     *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),
@@ -320,6 +351,8 @@ APART = {
     "granitemoe": _granite,
     **dict.fromkeys(("bailingmoe", "deepseek"), _bailing),
     "bitnet": _bitnet,
+    "jina-bert-v3": _jina,
+    **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
     **dict.fromkeys(FUSED, _fused),
 }
 """Takes the experts of a layer apart, by what architectures have one tensor for."""

@@ -21,26 +21,36 @@ from language import FOLDER, values
 from language.recipes import RECIPES, Recipe
 
 
+UNMASKED = "Llama"
+"""A class with a causal mask, which an encoder does without."""
+
+
 def main() -> None:
     for name in sys.argv[1:] or RECIPES:
         recipe = RECIPES[name]
         torch.manual_seed(0)
         config = getattr(transformers, f"{recipe.kind}Config")(**recipe.config)
         config._attn_implementation = "eager"
-        if recipe.kind == "Bert":
-            model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        if recipe.encoder:
+            model = transformers.AutoModel.from_config(config).eval()
         else:
             model = transformers.AutoModelForCausalLM.from_config(config).eval()
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         own = dict(model.named_parameters())
         own |= {key: value for key, value in model.named_buffers() if key.endswith("_bias")}
-        tensors = {key: tuple(value.shape) for key, value in own.items() if key not in tied}
+        tensors = {
+            key: tuple(value.shape)
+            for key, value in own.items()
+            if key not in tied and not key.startswith("pooler.")
+        }
         with torch.no_grad():
             for key, shape in tensors.items():
                 own[key].copy_(torch.tensor(values(key, shape)))
             size = recipe.config["vocab_size"]
             ids = [(7 * at * at + 3 * at + 5) % size for at in range(recipe.tokens)]
-            wanted = model(input_ids=torch.tensor([ids]))[0][0].numpy()
+            seen = torch.zeros(1, 1, len(ids), len(ids)) if recipe.kind == UNMASKED else None
+            mask = {"attention_mask": seen} if recipe.encoder and seen is not None else {}
+            wanted = model(input_ids=torch.tensor([ids]), **mask)[0][0].numpy()
         data = {
             "architecture": recipe.architecture,
             "config": _settings(recipe, config),

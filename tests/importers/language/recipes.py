@@ -21,13 +21,16 @@ WINDOW = 7
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: model type of transformers. more: further settings."""
+    """kind: model type of transformers. more: further settings. encoder: the hidden states are
+    wanted, without a causal mask.
+    """
 
     architecture: str
     kind: str
     more: dict[str, Any] = field(default_factory=dict)
     tokens: int = 20
     common: dict[str, Any] = field(default_factory=lambda: COMMON)
+    encoder: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -175,6 +178,21 @@ NEOX = {
 WHOLE = {**PARTIAL, "partial_rotary_factor": 1.0}
 PLAIN = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
 
+BY_LAYER = {
+    "full_attention": {"rope_type": "default", "rope_theta": 16e4},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+MODERN = {
+    "layer_norm_eps": None,
+    "type_vocab_size": None,
+    "norm_eps": 1e-5,
+    "num_hidden_layers": 5,
+    "local_attention": 8,
+    "hidden_activation": "gelu",
+    "pad_token_id": 0,
+    "rope_parameters": BY_LAYER,
+}
+
 RECIPES = {
     "llama": Recipe("llama", "Llama"),
     "llama_window": Recipe("llama", "Mistral", {"sliding_window": WINDOW}),
@@ -241,7 +259,51 @@ RECIPES = {
     "qwen2moe": Recipe("qwen2moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}),
     "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
-    "bert": Recipe("bert", "Bert", common=BERT),
+    "bert": Recipe("bert", "Bert", common=BERT, encoder=True),
+    "jina-bert-v3": Recipe(
+        "jina-bert-v3",
+        "JinaEmbeddingsV3",
+        {
+            "layer_norm_eps": 1e-5,
+            "type_vocab_size": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 2e4},
+        },
+        common=BERT,
+        encoder=True,
+    ),
+    "modern-bert": Recipe("modern-bert", "ModernBert", MODERN, common=BERT, encoder=True),
+    "modern-bert_silu": Recipe(
+        "modern-bert",
+        "ModernBert",
+        {**MODERN, "hidden_activation": "silu", "global_attn_every_n_layers": 2},
+        common=BERT,
+        encoder=True,
+    ),
+    "eurobert": Recipe(
+        "eurobert",
+        "EuroBert",
+        {
+            **{f"{role}_token_id": 0 for role in ("pad", "bos", "eos", "mask")},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 25e4},
+        },
+        encoder=True,
+    ),
+    "gemma-embedding": Recipe(
+        "gemma-embedding",
+        "Gemma3Text",
+        {
+            **GEMMA,
+            "query_pre_attn_scalar": 16,
+            "num_hidden_layers": 7,
+            "sliding_window": 8,
+            "use_bidirectional_attention": True,
+            "rope_parameters": BY_LAYER,
+        },
+        encoder=True,
+    ),
+    "llama-embed": Recipe(
+        "llama-embed", "Llama", {"rope_parameters": ROUTED["rope_parameters"]}, encoder=True
+    ),
     "glm4moe": Recipe(
         "glm4moe", "Glm4Moe", {**SHARED, "rope_parameters": PARTIAL, "num_experts_per_tok": 2}
     ),

@@ -9,17 +9,18 @@ from functools import cached_property
 
 from ...common.dtypes import INT32, as_int
 from ...common.errors import DTypeError, ModelFormatError, ShapeError
-from ...ir.name_scope import name_scope, turn
+from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
 from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
 from .architectures.positions import Tables
+from .architectures.text_head import TextHead
 from .architectures.token_layout import FullSequence, PaddedTexts, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
 from .hparams.hparams import HParams, architecture_of, read_hyper
 from .kv_cache import KINDS, CachedSequence, KeyValueCache, Step
-from .pooling import WAYS, pooled
+from .pooling import WAYS
 from .read.loader import GgufFile
 from .tokenizer.chat_template import ChatTemplate
 from .tokenizer.tokenizer import Tokenizer
@@ -136,12 +137,46 @@ class LanguageModel(ImportedModel):
             unknown.
         """
         way = self.pooling(pooling)
+        network, hidden, _ = self._encoded(ids, counts)
+        embeddings = TextHead(network.layers).embedding(hidden, counts, way)
+        network.require_all()
+        return embeddings
+
+    def scores(self, ids: Tensor, counts: Tensor) -> Tensor:
+        """Return the scores of each text by a reranker, as a tensor to compile.
+
+        ids, counts: as in `embeddings` -> (b, labels), one label if the file names none. Scores are
+        logits; those of a decoder are probabilities.
+
+        Raises
+        ------
+        ModelFormatError
+            The file has no pooling "rank" or no classification head, or is invalid.
+        ShapeError
+            `ids` is not a batch of tokens, or longer than the model's context.
+        """
+        self.check_ranks()
+        network, hidden, causal = self._encoded(ids, counts)
+        scores = TextHead(network.layers).scores(hidden, counts, causal)
+        network.require_all()
+        return scores
+
+    def check_ranks(self) -> None:
+        """Raise ModelFormatError unless the file is that of a reranker."""
+        if self.hyper.pooling != "rank":
+            raise ModelFormatError(
+                f"[gguf] key '{self.architecture}.pooling_type': expected 4 (rank) in a file of a "
+                f"reranker, got {self.hyper.pooling or 'none'}; try vs.Embedder"
+            )
+
+    def _encoded(self, ids: Tensor, counts: Tensor) -> tuple[Network, Tensor, bool]:
+        """Return the network of padded texts, its hidden states, and True if it is causal."""
         length = self._tokens_of(ids)
         if counts.shape != ids.shape[:1] or counts.dtype != INT32:
             raise ShapeError(f"[model] expected counts (b,) of int32, got {counts.type}")
         family, hyper = architecture(self.architecture), self.hyper
         causal = hyper.causal and not family.encoder
-        if hyper.window and not causal:
+        if hyper.window and not causal and not family.symmetric_window:
             raise ModelFormatError(
                 f"[gguf] key '{hyper.architecture}.attention.sliding_window': expected 0 in an "
                 f"encoder, got {hyper.window}"
@@ -151,9 +186,8 @@ class LanguageModel(ImportedModel):
                 f"[gguf] key '{hyper.architecture}.attention.causal': expected true in a network "
                 "with attention sinks, got false"
             )
-        hidden = self._network(PaddedTexts(length, counts, causal)).hidden(ids)
-        with name_scope("pooling"):
-            return pooled(hidden, counts, way)
+        network = self._network(PaddedTexts(length, counts, causal))
+        return network, network.hidden(ids), causal
 
     def pooling(self, asked: str | None = None) -> str:
         """Return the pooling: the requested one, or the file's default.
@@ -164,6 +198,11 @@ class LanguageModel(ImportedModel):
             Neither is valid.
         """
         way = asked or self.hyper.pooling
+        if way == "rank":
+            raise ShapeError(
+                f"[model] expected a pooling of {', '.join(WAYS)}, got rank, which makes scores; "
+                "try vs.Reranker"
+            )
         if way not in WAYS:
             raise ShapeError(
                 f"[model] expected a pooling of {', '.join(WAYS)}, "
@@ -172,7 +211,8 @@ class LanguageModel(ImportedModel):
         return way
 
     def _network(self, text: SequenceLayout) -> Network:
-        return Network(architecture(self.architecture), self.hyper, self.weights, text)
+        family = architecture(self.architecture).with_activation(self.hyper.activation)
+        return Network(family, self.hyper, self.weights, text)
 
     def _tokens_of(self, ids: Tensor) -> int:
         """Return the number of tokens in each row."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...ir.tensor import Tensor
-from ...ops import arange, cast, equal, less, lp_normalize, matmul, reshape, squeeze, where
+from ...ops import arange, cast, equal, less, matmul, reshape, squeeze, where
 
 WAYS = ("mean", "cls", "last")
 """The mean of all tokens, the first token, the last token."""
 
 
 def pooled(hidden: Tensor, counts: Tensor, way: str) -> Tensor:
-    """Return the pooled vector of each text, normalized to length 1.
+    """Return the pooled vector of each text.
 
     hidden: (b, n, width), counts: (b,) int32, the number of tokens of each text -> (b, width).
     """
@@ -20,4 +20,4 @@ def pooled(hidden: Tensor, counts: Tensor, way: str) -> Tensor:
     else:
         chosen = equal(at, ends - 1 if way == "last" else ends * 0)
         shares = cast(chosen, "float32")
-    return lp_normalize(squeeze(matmul(reshape(shares, (-1, 1, at.shape[0])), hidden), 1))
+    return squeeze(matmul(reshape(shares, (-1, 1, at.shape[0])), hidden), 1)

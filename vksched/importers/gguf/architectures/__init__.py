@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....common.errors import ModelFormatError
-from .bert import BERT, NOMIC_BERT
+from .bert import BERT, JINA_BERT_V2, JINA_BERT_V3, NOMIC_BERT, NOMIC_BERT_MOE
 from .bitnet import BITNET
 from .cohere import COHERE2, COMMAND_R
 from .family import Family
-from .gemma import GEMMA, GEMMA2, GEMMA3
+from .gemma import GEMMA, GEMMA2, GEMMA3, GEMMA_EMBEDDING
 from .glm import CHATGLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_oss import GPT_OSS
@@ -25,6 +25,7 @@ from .layer_norms import (
     STARCODER2,
 )
 from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
+from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
 from .qwen import QWEN2, QWEN2_MOE, QWEN3, SEED_OSS
@@ -94,6 +95,14 @@ KNOWN: Mapping[str, Family] = {
     "gpt-oss": GPT_OSS,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
+    "nomic-bert-moe": NOMIC_BERT_MOE,
+    "jina-bert-v2": JINA_BERT_V2,
+    "jina-bert-v3": JINA_BERT_V3,
+    "modern-bert": MODERN_BERT,
+    "eurobert": EUROBERT,
+    "neo-bert": NEO_BERT,
+    "gemma-embedding": GEMMA_EMBEDDING,
+    "llama-embed": LLAMA_EMBED,
 }
 """Families by the architecture name in GGUF files."""
 

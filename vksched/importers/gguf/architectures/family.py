@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor
-from ....ops import gelu, relu, silu, square
+from ....ops import gelu, relu, silu, square, tanh
 from .routing import Router
 
 Activation = Callable[[Tensor], Tensor]
@@ -23,13 +24,15 @@ def squared_relu(x: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Norms:
     """The names of the norms before a block, after it, and after the residual addition, and of the
-    norm before the block's last linear layer; "" if absent.
+    norm before the block's last linear layer; "" if absent. second_sum: the norm after another
+    addition of the block's input, if the file has it.
     """
 
     before: str = ""
     after: str = ""
     sum: str = ""
     inner: str = ""
+    second_sum: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,14 @@ class Family:
     embedding of token type 0 is added. embedding_norm, output_norm: the names of the norms of the
     embeddings and of the last layer.
 
-    biases: names of linear layers that require a bias; it is optional in others.
+    biases: names of linear layers that require a bias; it is optional in others. optional_norms:
+    the ends of names of norms that files may lack.
 
-    head_norms: QK-norm of "each" head, of each head if it is "found" in the file, of "all" heads as
-    one vector, or "plain" for each head without weights in layers with rotary embedding; not in
-    models of `unnormed_experts` experts. norms_after_rope: QK-norm of each head after the rotary
-    embedding instead.
+    alibi: attention scores fall with the distance of tokens (ALiBi); there is no rotary embedding.
+
+    head_norms: QK-norm of "each" head, of "all" heads as one vector, or "plain" for each head
+    without weights in layers with rotary embedding; not in models of `unnormed_experts` experts.
+    norms_after_rope: QK-norm of each head after the rotary embedding instead.
 
     layer_norms: layer norm instead of RMS norm, with biases if `shifted_norms`. norm_weights:
     norms have weights; otherwise all are plain layer norms.
@@ -56,9 +61,10 @@ class Family:
     parallel: attention and feed-forward read the input of the layer.
 
     gated: the feed-forward multiplies by the activation of a gate, or combines gate and up by
-    `gating`.
+    `gating`. optional_gate: files have a gate, or merge it into the up weights, or have none.
 
     joined: tensors with merged weights: "attn_qkv", and "ffn_up" with the gate first.
+    qkv_by_head: merged queries, keys and values lie side by side for each head.
 
     scaled_embedding: embeddings are multiplied by the square root of the width.
 
@@ -66,6 +72,7 @@ class Family:
 
     full_every: every `full_every`-th layer has full attention, if the file has a window and does
     not list its layers; 0: all layers have the window. chunked: the window is a chunk of the text.
+    symmetric_window: a token sees half of the window on each side, in an encoder.
 
     window_base: the default rotary base of layers with a window; 0: that of all others.
     window_scaled: position scaling applies to layers with a window, too.
@@ -88,6 +95,10 @@ class Family:
 
     shared_expert: an additional expert for all tokens, "gated" by a linear layer of its own or
     "added"; "" if absent.
+
+    activations: the activations by the names that files may have.
+
+    head_activation: the activation of the first layer of a classification head.
     """
 
     encoder: bool = False
@@ -97,6 +108,8 @@ class Family:
     embedding_norm: str = ""
     output_norm: str = "output_norm"
     biases: Sequence[str] = ()
+    optional_norms: tuple[str, ...] = ()
+    alibi: bool = False
     head_norms: str = ""
     unnormed_experts: int = 0
     norms_after_rope: bool = False
@@ -107,13 +120,17 @@ class Family:
     feed_forward_norms: Norms = Norms("ffn_norm")
     parallel: bool = False
     activation: Activation = silu
+    activations: tuple[tuple[str, Activation], ...] = ()
     gated: bool = True
+    optional_gate: bool = False
     gating: Gating | None = None
     joined: Sequence[str] = ()
+    qkv_by_head: bool = False
     scaled_embedding: bool = False
     logits_over_scale: bool = False
     full_every: int = 0
     chunked: bool = False
+    symmetric_window: bool = False
     window_base: float = 0.0
     window_scaled: bool = True
     unturned_every: int = 0
@@ -128,6 +145,18 @@ class Family:
     shifted_experts: bool = False
     router: Router | None = None
     shared_expert: str = ""
+    head_activation: Activation = tanh
+
+    def with_activation(self, name: str) -> Family:
+        """Return the family with the activation that a file names; the default for ""."""
+        known = dict(self.activations)
+        if not name or not known:
+            return self
+        if name not in known:
+            raise ModelFormatError(
+                f"[gguf] expected a hidden_activation of {', '.join(known)}, got {name[:40]!r}"
+            )
+        return replace(self, activation=known[name])
 
     def between(self, gate: Tensor, up: Tensor) -> Tensor:
         """Return the input of the down projection."""

@@ -27,8 +27,15 @@ class FeedForward:
 
     def block(self, layer: int, x: Tensor) -> Tensor:
         """Return the output of a layer's block for x (b, n, width)."""
-        name = f"blk.{layer}.ffn"
-        if f"{name}_gate_inp.weight" in self.layers.weights:
+        name, every = f"blk.{layer}.ffn", self.layers.hyper.moe_every
+        has_experts = f"{name}_gate_inp.weight" in self.layers.weights
+        if every and has_experts != (layer % every == 1):
+            raise ModelFormatError(
+                f"[gguf] key '{self.layers.hyper.architecture}.moe_every_n_layers': expected "
+                f"experts in the second of {every} layers, got layer {layer} "
+                f"{'with' if has_experts else 'without'} a tensor '{name}_gate_inp.weight'"
+            )
+        if has_experts:
             return self._experts(name, x)
         return self._gated(x, name, "", self.layers.hyper.feed_forward[layer])
 
@@ -39,10 +46,11 @@ class FeedForward:
         layers, family = self.layers, self.layers.family
         norms = family.feed_forward_norms
         is_scaled = layers.scales_input(norms)
-        if "ffn_up" in family.joined:
+        gate_in = self._gate_in(name, kind, inner)
+        if gate_in == "up":
             gate, up = split(layers.linear(x, f"{name}_up{kind}", 2 * inner, is_scaled), 2, -1)
             between = family.between(gate, up)
-        elif family.gated:
+        elif gate_in:
             gate = layers.linear(x, f"{name}_gate{kind}", inner, is_scaled)
             between = family.between(gate, layers.linear(x, f"{name}_up{kind}", inner, is_scaled))
         else:
@@ -51,12 +59,23 @@ class FeedForward:
         is_scaled = layers.scale_rows and not norms.inner
         return layers.linear(between, f"{name}_down{kind}", layers.hyper.width, is_scaled)
 
+    def _gate_in(self, name: str, kind: str, inner: int) -> str:
+        """Return the layer that computes the gate: "gate", "up" for merged weights, or ""."""
+        family, weights = self.layers.family, self.layers.weights
+        if not family.optional_gate:
+            return "up" if "ffn_up" in family.joined else "gate" if family.gated else ""
+        if f"{name}_gate{kind}.weight" in weights:
+            return "gate"
+        return "up" if weights.rows(f"{name}_up{kind}.weight") == 2 * inner else ""
+
     def _experts(self, name: str, x: Tensor) -> Tensor:
         layers, hyper, family = self.layers, self.layers.hyper, self.layers.family
         count, inner, width = hyper.experts, hyper.expert_inner, hyper.width
         shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-        gate, up, down = (
-            layers.weights.take(
+        if not family.gated:
+            del shapes["gate"]
+        tables = {
+            which: layers.weights.take(
                 f"{name}_{which}_exps.weight",
                 (count, *shape),
                 [
@@ -64,14 +83,18 @@ class FeedForward:
                 ],  # older files have one tensor per expert
             )
             for which, shape in shapes.items()
-        )
+        }
         shifts = [
             layers.weights.take(f"{name}_{which}_exps.bias", (count, shape[0]))
             for which, shape in shapes.items()
             if family.shifted_experts
         ]
         experts = Experts(
-            *(gate, up, down, self._router(name), family.between),
+            tables.get("gate"),
+            tables["up"],
+            tables["down"],
+            self._router(name),
+            family.between if family.gated else family.activation,
             gated=family.gated_experts,
             shifts=shifts,
             scale_rows=layers.scale_rows,

@@ -3,7 +3,8 @@ layers between layers with full attention.
 
 Files store the norm weights with 1 added. Gemma 2 has softcaps on scores and logits; Gemma 3 has
 QK-norm instead, and another rotary base in layers with a window. The largest model of each scales
-scores by the width; it is recognized by its number of layers, 46 and 62.
+scores by the width; it is recognized by its number of layers, 46 and 62. EmbeddingGemma is Gemma 3
+without a causal mask, with windows on both sides and dense layers after pooling.
 
 Sources: https://arxiv.org/abs/2403.08295, https://arxiv.org/abs/2408.00118,
 https://arxiv.org/abs/2503.19786
@@ -31,3 +32,4 @@ GEMMA3 = replace(
     window_scaled=False,
     scale_by_width=62,
 )
+GEMMA_EMBEDDING = replace(GEMMA3, encoder=True, symmetric_window=True, scale_by_width=0)

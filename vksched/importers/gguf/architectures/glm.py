@@ -22,4 +22,8 @@ CHATGLM = replace(
     attention_norms=Norms("attn_norm"),
     feed_forward_norms=Norms("ffn_norm"),
 )
-GLM4_MOE = Family(head_norms="found", feed_forward_norms=Norms("post_attention_norm"))
+GLM4_MOE = Family(
+    head_norms="each",
+    optional_norms=("attn_q_norm", "attn_k_norm"),
+    feed_forward_norms=Norms("post_attention_norm"),
+)

@@ -55,9 +55,15 @@ class LinearLayers:
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         return self.weights.take(f"{name}.bias", (size,)) if biased else None
 
+    def has_norm(self, name: str) -> bool:
+        """Return False if a norm is optional and the file has none."""
+        return not name.endswith(self.family.optional_norms) or f"{name}.weight" in self.weights
+
     def norm(self, x: Tensor, name: str) -> Tensor:
-        """Return x normalized by a norm of the file; return x if the name is ""."""
-        if not name:
+        """Return x normalized by a norm of the file; return x if the name is "", or if the file
+        lacks an optional norm.
+        """
+        if not name or not self.has_norm(name):
             return x
         size, eps = x.shape[-1:], self.hyper.eps
         if not self.family.norm_weights:

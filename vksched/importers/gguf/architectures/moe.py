@@ -19,17 +19,17 @@ from .scaled_rows import scaled_rows
 class Experts:
     """The weights of a mixture-of-experts layer.
 
-    gate, up: (experts, inner, width). down: (experts, width, inner). router: chooses the experts of
-    each token. between: combines gate and up. gated: expert weights scale the experts' input.
-    shifts: the biases of the three linear layers, (experts, inner) twice and (experts, width); ()
-    if absent. scale_rows: as in `LinearLayers`.
+    gate, up: (experts, inner, width); without a gate, `between` is an activation. down: (experts,
+    width, inner). router: chooses the experts of each token. between: combines gate and up. gated:
+    expert weights scale the experts' input. shifts: the biases of the linear layers, (experts,
+    inner) for gate and up and (experts, width); () if absent. scale_rows: as in `LinearLayers`.
     """
 
-    gate: Tensor
+    gate: Tensor | None
     up: Tensor
     down: Tensor
     router: Router
-    between: Callable[[Tensor, Tensor], Tensor]
+    between: Callable[..., Tensor]
     gated: bool = False
     shifts: Sequence[Tensor] = ()
     scale_rows: bool = False
@@ -39,19 +39,20 @@ class Experts:
 
         x: (b, n, width), scores: (b, n, experts) -> (b, n, width).
         """
-        experts, _, width = self.gate.shape
+        experts, _, width = self.up.shape
         rows = x.shape[0] * x.shape[1]
         flat = reshape(x, (rows, width))
         weights, expert_ids = self.router(reshape(scores, (rows, experts)))
         shares = reshape(weights, (*weights.shape, 1))
         shifts = [gather(each, expert_ids) for each in self.shifts]
-        gate, up = (moe_linear(flat, table, expert_ids) for table in (self.gate, self.up))
+        tables = (self.up,) if self.gate is None else (self.gate, self.up)
+        inner = [moe_linear(flat, table, expert_ids) for table in tables]
         if self.gated:
-            gate, up = gate * shares, up * shares
+            inner = [each * shares for each in inner]
         if shifts:
-            gate, up = gate + shifts[0], up + shifts[1]
-        y = self._down(self.between(gate, up), expert_ids)
-        y = y + shifts[2] if shifts else y
+            inner = [each + shift for each, shift in zip(inner, shifts, strict=False)]
+        y = self._down(self.between(*inner), expert_ids)
+        y = y + shifts[-1] if shifts else y
         return reshape(reduce_sum(y if self.gated else y * shares, 1), x.shape)
 
     def _down(self, x: Tensor, expert_ids: Tensor) -> Tensor:

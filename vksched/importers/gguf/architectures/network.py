@@ -80,6 +80,11 @@ class Network:
             The network is an encoder, or the file's tensors do not match the network.
         """
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
+        if hyper.pooling == "rank":
+            raise ModelFormatError(
+                f"[gguf] expected a model that goes on with texts, got a reranker, "
+                f"{hyper.architecture!r}; try vs.Reranker or `vksched rerank`"
+            )
         if not hyper.causal or self.family.encoder:
             raise ModelFormatError(
                 f"[gguf] expected a model that goes on with texts, got an encoder, "
@@ -113,9 +118,11 @@ class Network:
         """
         x = self._layers(ids)
         with name_scope("output"):
-            x = self.layers.norm(x, self.family.output_norm)
+            return self.layers.norm(x, self.family.output_norm)
+
+    def require_all(self) -> None:
+        """Raise ModelFormatError if a tensor of the file, except those for logits, was not used."""
         self.weights.require_all(self.hyper.architecture, besides=(OUTPUT, *self._predicting()))
-        return x
 
     def _predicting(self) -> list[str]:
         """Return the tensors of the layers after the last one, which only predict further tokens.
@@ -178,7 +185,11 @@ class Network:
                 x, read = self._output_rows(layer, x), self._output_rows(layer, read)
             if self.hyper.residual_scale:
                 y = y * self.hyper.residual_scale
-            x = self.layers.norm(x + y, both)
+            again = norms.second_sum and f"blk.{layer}.{norms.second_sum}"
+            y, x = self.layers.norm(x + y, both), x
+            if again and self.layers.has_norm(again):
+                y = self.layers.norm(x + y, again)
+            x = y
             read = read if family.parallel and self.hyper.parallel else x
         return x
 
@@ -199,7 +210,9 @@ class Network:
         if sink:
             own = self.weights.take(f"blk.{layer}.attn_sinks.weight", (hyper.heads[layer],))
             q, k = widened(q, k, own, scale)
-        attention_mask = AttentionMask(scale, hyper.softcap, window, chunked, sink)
+        attention_mask = AttentionMask(
+            scale, hyper.softcap, window, chunked, sink, self.family.alibi
+        )
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
@@ -232,6 +245,7 @@ class Network:
         family = self.family
         if (
             family.learned_positions
+            or family.alibi
             or (every := family.unturned_every)
             and (layer + 1) % every == 0
         ):
@@ -256,7 +270,7 @@ class Network:
         sizes = [count * size for count, size in shapes.values()]
         is_scaled = self.layers.scales_input(self.family.attention_norms)
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self.layers.linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes, -1)
+            flat = self._apart(self.layers.linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes)
         else:
             flat = tuple(
                 self.layers.linear(x, name + which, size, is_scaled)
@@ -269,14 +283,21 @@ class Network:
             if hyper.qkv_clip:
                 part = clip(part, -hyper.qkv_clip, hyper.qkv_clip)
             normed = norms and which != "v"
-            if norms == "found":
-                normed = f"{name}{which}_norm.weight" in self.weights
             if normed and norms == "all":
                 part = self.layers.norm(part, f"{name}{which}_norm")
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
-            if normed and norms in ("each", "found"):
+            if normed and norms == "each":
                 apart = self.layers.norm(apart, f"{name}{which}_norm")
             if normed and norms == "plain" and self._is_rotated(layer):
                 apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
+
+    def _apart(self, merged: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """Return queries, keys and values (b, n, size) of a merged product."""
+        if not self.family.qkv_by_head:
+            return split(merged, sizes, -1)
+        heads = reshape(merged, (*merged.shape[:2], -1, sum(sizes) // max(self.hyper.heads)))
+        each = [size // max(self.hyper.heads) for size in sizes]
+        parts = split(heads, each, -1)
+        return tuple(reshape(part, (*merged.shape[:2], -1)) for part in parts)

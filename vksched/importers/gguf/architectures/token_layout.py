@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from ....ir.tensor import Tensor
@@ -16,7 +17,9 @@ from ....ops import (
     reshape,
     split,
     transpose,
+    where,
 )
+from .alibi import alibi
 from .attention_sinks import after_sink
 
 
@@ -27,7 +30,7 @@ class AttentionMask:
     scale, softcap: as in `vs.attention`. window: the number of visible keys, including the token's
     own; 0: all. chunked: the text is split into chunks of `window` tokens, and a token sees the
     keys of its own chunk up to itself. sink: queries and keys are extended for an attention sink by
-    `attention_sinks.widened`.
+    `attention_sinks.widened`. alibi: scores fall with the distance, in an encoder.
     """
 
     scale: float
@@ -35,6 +38,7 @@ class AttentionMask:
     window: int = 0
     chunked: bool = False
     sink: bool = False
+    alibi: bool = False
 
     def attend(
         self,
@@ -156,7 +160,8 @@ def _in_pieces(qkv: tuple[Tensor, ...], attention_mask: AttentionMask) -> Tensor
 class PaddedTexts:
     """A batch of padded texts, with `counts` (b,) int32 tokens each.
 
-    causal: causal attention; otherwise each token sees its whole text.
+    causal: causal attention; otherwise each token sees its whole text, or half of the window on
+    each side.
     """
 
     length: int
@@ -164,13 +169,27 @@ class PaddedTexts:
     causal: bool
     positions: None = None
     last: None = None
+    masks: dict[int, Tensor] = field(default_factory=dict)
+    """The masks of the texts, which all layers share, by the number of heads; 0: that of tokens."""
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
         if self.causal:  # padding follows the text
             return FullSequence(self.length).attend(layer, q, k, v, attention_mask)
-        seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
+        side = attention_mask.window // 2 if attention_mask.window else None
         return attention(
-            q, k, v, mask=seen, scale=attention_mask.scale, softcap=attention_mask.softcap
+            *(q, k, v),
+            mask=self._mask(q.shape[1] if attention_mask.alibi else 0),
+            window=(side, side),
+            scale=attention_mask.scale,
+            softcap=attention_mask.softcap,
         )
+
+    def _mask(self, heads: int) -> Tensor:
+        """Return the mask of the tokens of each text, with the ALiBi of some heads if not 0."""
+        if heads not in self.masks:
+            seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
+            mask = where(seen, alibi(heads, self.length), -inf) if heads else seen
+            self.masks[heads] = mask
+        return self.masks[heads]

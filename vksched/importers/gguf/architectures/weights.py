@@ -48,6 +48,10 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
+    def rows(self, name: str) -> int:
+        """Return the size of the first axis of a tensor, 0 if there is none."""
+        return self._tensors[name].shape[0] if name in self._tensors else 0
+
     def names(self) -> Iterator[str]:
         """Return the names of all tensors of the file."""
         return iter(self._tensors)

@@ -37,7 +37,11 @@ class HParams:
     inner sizes of experts and of the shared expert. expert_scale: the factor of the experts'
     output, 0 if absent. routing: the choice of experts. parallel: attention and feed-forward of a
     family with parallel blocks are parallel. causal: causal attention. pooling: the pooling of an
-    encoder, one of `POOLINGS`; "" if the file does not name one.
+    encoder, one of `POOLINGS`; "" if the file does not name one. dense: the input and output sizes
+    of the two dense layers after pooling, 0 if absent. labels: the names of the scores of a
+    reranker; () for one score. classifier_pooling: the pooling before the classification head.
+    moe_every: in each group of `moe_every` layers the second one has experts; 0 if files do not
+    tell. activation: the name of the feed-forward activation; "" for that of the family.
     """
 
     architecture: str
@@ -74,6 +78,11 @@ class HParams:
     causal: bool
     pooling: str
     token_types: int
+    dense: tuple[tuple[int, int], tuple[int, int]]
+    labels: tuple[str, ...]
+    classifier_pooling: str
+    moe_every: int
+    activation: str
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -154,7 +163,26 @@ def read_hyper(file: GgufFile) -> HParams:
         causal=keys.flag("attention.causal", True),
         pooling=POOLINGS[keys.whole("pooling_type", 0, minimum=0, maximum=len(POOLINGS) - 1)],
         token_types=MetadataKeys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
+        dense=(_read_dense(keys, "dense_2"), _read_dense(keys, "dense_3")),
+        labels=keys.texts("classifier.output_labels"),
+        classifier_pooling=_read_classifier_pooling(keys),
+        moe_every=keys.whole("moe_every_n_layers", 0, minimum=0),
+        activation=keys.text("hidden_activation", ""),
     )
+
+
+def _read_dense(keys: MetadataKeys, name: str) -> tuple[int, int]:
+    """Return the input and output sizes of a dense layer after pooling."""
+    return (
+        keys.whole(f"{name}_feat_in", 0, minimum=0),
+        keys.whole(f"{name}_feat_out", 0, minimum=0),
+    )
+
+
+def _read_classifier_pooling(keys: MetadataKeys) -> str:
+    """Return the pooling before the classification head."""
+    number = keys.whole("classifier.pooling_type", POOLINGS.index("cls"), minimum=1, maximum=2)
+    return POOLINGS[number]
 
 
 def _read_shared(keys: MetadataKeys, heads: tuple[int, ...], blocks: int) -> tuple[int, ...]:

@@ -14,14 +14,15 @@ import numpy as np
 
 from ....common.errors import ModelFormatError
 from ..read.metadata import Value
+from ..read.texts import LazyStrings
 
 MAX_SIZE = (1 << 31) - 1
 MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
 NORMED_BY_KEY = (
-    *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "olmoe"),
-    "qwen2moe",
+    *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe"),
+    *("nomic-bert-moe", "olmoe", "qwen2moe"),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
 SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
@@ -37,13 +38,18 @@ DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     "minicpm.embedding_scale": 12.0,
     "minicpm.logit_scale": lambda keys: keys.whole("embedding_length") / 256,
     "minicpm.residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
+    "modern-bert.attention.sliding_window_pattern": 3,
+    "modern-bert.classifier.pooling_type": 1,
 }
 """Defaults of keys that files of an architecture omit, as values or from other keys."""
+FULL_FIRST = ("modern-bert",)
+"""Architectures whose first layer of each period has full attention, not the last one."""
 REQUIRED = frozenset(
     {
         "cohere2.attention.sliding_window",
         "cohere2.logit_scale",
         "command-r.logit_scale",
+        "gemma-embedding.attention.sliding_window",
         "gemma2.attn_logit_softcapping",
         "gemma2.final_logit_softcapping",
         "gpt-oss.attention.sliding_window",
@@ -100,6 +106,15 @@ class MetadataKeys:
             return value
         raise self._wrong(name, "a string", value)
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings; () if the file has none."""
+        value = self._get(name, ())
+        if isinstance(value, (tuple, LazyStrings)):
+            found = [each for each in value if isinstance(each, str)]
+            if len(found) == len(value):
+                return tuple(found)
+        raise self._wrong(name, "a list of strings", value)
+
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
@@ -119,12 +134,13 @@ class MetadataKeys:
         """Return a Boolean for each layer; () if the file has no such key. A scalar p in the file
         means that every p-th layer is False, and 0 that all are True.
         """
-        if not self.has(name):
+        if not self.has(name) and f"{self.architecture}.{name}" not in DEFAULTS:
             return ()
         value = self._get(name, None)
         if not isinstance(value, np.ndarray):
             period = self.whole(name, minimum=0)
-            return tuple(period == 0 or (each + 1) % period > 0 for each in range(layers))
+            first = 0 if self.architecture in FULL_FIRST else 1
+            return tuple(period == 0 or (each + first) % period > 0 for each in range(layers))
         if value.dtype.kind in "bui" and value.shape == (layers,):
             return tuple(bool(each) for each in value.tolist())
         raise self._wrong(name, f"a whole number or {layers} times true or false", value)
