@@ -214,6 +214,7 @@ from .reduction.scan import cumprod, cumsum
 from .reduction.softmax import log_softmax, softmax
 from .reduction.sort import argsort, sort, topk
 from .rnn.rnn import gru, lstm, rnn
+from .rnn.ssm_scan import ssm_scan
 
 __all__ = [
     "abs",
@@ -411,6 +412,7 @@ __all__ = [
     "sqrt",
     "square",
     "squeeze",
+    "ssm_scan",
     "stack",
     "stop_gradient",
     "sub",

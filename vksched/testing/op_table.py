@@ -30,6 +30,7 @@ from .op_cases.linalg import (
     moe_linear,
     quantized_linear,
     rnn,
+    ssm_scan,
 )
 from .op_cases.linalg.attention import OF_BLOCKS
 from .op_cases.linalg.attention_with_kvcache import OF_PROMPTS
@@ -72,6 +73,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     moe_linear,
     quantized_linear,
     rnn,
+    ssm_scan,
     arg,
     batch_norm,
     norm,
