@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention.attention import attention
+from .attention.gated_delta_rule import gated_delta_rule
 from .attention.kv_q8_0 import dequantize_q8_0, quantize_q8_0
 from .attention.rotary import rotary_cache, rotary_embedding
 from .conv import winograd as winograd
@@ -287,6 +288,7 @@ __all__ = [
     "fmod",
     "full",
     "full_like",
+    "gated_delta_rule",
     "gather",
     "gather_elements",
     "gather_nd",

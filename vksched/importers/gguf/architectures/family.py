@@ -8,6 +8,7 @@ from functools import partial
 
 from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square
+from .mixer import Mixer
 from .routing import Router
 
 Activation = Callable[[Tensor], Tensor]
@@ -76,7 +77,8 @@ class Family:
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
 
-    sinks: attention sinks. gated_attention: sigmoids of a linear layer scale attention's output.
+    sinks: attention sinks. gated_attention: sigmoids scale attention's output: those of a linear
+    layer of the "input", or of the second half of each head of "queries"; "" for none.
 
     yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
 
@@ -88,6 +90,9 @@ class Family:
 
     shared_expert: an additional expert for all tokens, "gated" by a linear layer of its own or
     "added"; "" if absent.
+
+    mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
+    attention; None if all layers have attention.
     """
 
     encoder: bool = False
@@ -121,13 +126,14 @@ class Family:
     tempered: str = "all"
     tempered_from: int = 0
     sinks: bool = False
-    gated_attention: bool = False
+    gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
     gated_experts: bool = False
     shifted_experts: bool = False
     router: Router | None = None
     shared_expert: str = ""
+    mixer: Mixer | None = None
 
     def between(self, gate: Tensor, up: Tensor) -> Tensor:
         """Return the input of the down projection."""
