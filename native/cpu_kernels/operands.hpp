@@ -13,7 +13,7 @@
 //   int8/             int8 matmul and convolution, quantize and requantize
 //   program/          native programs: many loops in one call, and loops that only they have
 //   quantized/        matmul of quantized (GGUF) weights, and repacking of their blocks
-//   rnn/              RNN, GRU and LSTM layers
+//   rnn/              RNN, GRU and LSTM layers, and selective state spaces
 //
 // bindings.cpp of a folder has the functions that Python calls, apart from the kernels.
 #pragma once
@@ -104,5 +104,6 @@ std::unique_ptr<Loop> reduce_loop(const LoopParams& params);
 std::unique_ptr<Loop> rotary_loop(const LoopParams& params);
 std::unique_ptr<Loop> quantize_rows_q8_loop(const LoopParams& params);
 std::unique_ptr<Loop> softmax_loop(const LoopParams& params);
+std::unique_ptr<Loop> ssm_scan_loop(const LoopParams& params);
 std::unique_ptr<Loop> conv_transpose_loop(const LoopParams& params);
 std::unique_ptr<Loop> dynamic_update_slice_loop(const LoopParams& params);

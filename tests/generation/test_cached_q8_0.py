@@ -96,7 +96,8 @@ def test_so_they_are_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> No
 @pytest.mark.parametrize("size", [64, 128, 256, 80])
 def test_a_cache_takes_eight_and_a_half_bits(size: int) -> None:
     states = {
-        cache_type: KeyValueCache(100, cache_type).state("keys", 3, size) for cache_type in KINDS
+        cache_type: KeyValueCache(100, cache_type).rows("blk.0.keys", (3, size))
+        for cache_type in KINDS
     }
     bits = {
         cache_type: 8 * state.type.device_bytes / (300 * size)

@@ -27,7 +27,8 @@ from vksched.generation.overflow import DAMAGED, SCALED, cache_note, exact_note
 from vksched.generation.slot_steps import SlotSteps
 from vksched.importers.gguf.architectures.scaled_rows import MAX_FLOAT16, scaled_rows
 from vksched.importers.gguf.architectures.token_layout import AttentionMask
-from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
+from vksched.importers.gguf.cached_sequence import CachedSequence
+from vksched.importers.gguf.kv_cache import KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import SINGLE, precision_of
 from vksched.passes import RewriteConstraints, optimize

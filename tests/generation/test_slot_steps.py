@@ -23,7 +23,8 @@ from vksched.generation.compiled_steps import StepSize
 from vksched.generation.slot_steps import SlotSteps
 from vksched.generation.step_runner import StepRunner
 from vksched.importers.gguf.architectures.token_layout import AttentionMask
-from vksched.importers.gguf.kv_cache import CachedSequence, KeyValueCache
+from vksched.importers.gguf.cached_sequence import CachedSequence
+from vksched.importers.gguf.kv_cache import KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.lowering import native_kernels
 

@@ -22,8 +22,11 @@ from vksched.ops.lowering import native_kernels
 
 pytestmark = pytest.mark.one_set
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt-oss", "llama4", "gpt2")
-"""Full attention, windows, attention sinks, chunks, and learned positions."""
+FAMILIES = (
+    *("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt-oss", "llama4", "gpt2"),
+    "qwen3next",
+)
+"""Full attention, windows, attention sinks, chunks, learned positions, and recurrent states."""
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 LENGTH, SLOTS, CHUNK = 41, 5, 8
 

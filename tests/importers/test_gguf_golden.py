@@ -79,6 +79,7 @@ NEW = (
     *("glm4moe_large", "ernie4_5-moe", "hunyuan-moe", "minimax-m2", "dots1", "bailingmoe"),
     *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
     "afmoe",
+    *("qwen3next", "qwen35", "qwen35moe"),
 )
 """One of each kind of routing, norm and block that the architectures before do not have."""
 BESIDES = (*language.ENCODERS, "gemma2_large")
@@ -144,7 +145,7 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2"])
+@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2", "qwen3next"])
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
     model = build_golden(golden, tmp_path)
@@ -247,6 +248,11 @@ def without(draft: Draft, *names: str) -> Draft:
         ),
         ("bitnet", "blk.1.ffn_sub_norm.weight", ("'blk.1.ffn_sub_norm.weight' of shape (48,)",)),
         ("phimoe", "blk.0.attn_norm.bias", ("'blk.0.attn_norm.bias' of shape (32,)",)),
+        ("qwen3next", "blk.0.ssm_a", ("'blk.0.ssm_a' of shape (6,)",)),
+        ("qwen3next", "blk.2.ssm_ba.weight", ("'blk.2.ssm_beta.weight' of shape (6, 32)",)),
+        ("qwen35", "blk.0.ssm_conv1d.weight", ("'blk.0.ssm_conv1d.weight' of shape (104, 4)",)),
+        ("qwen35", "qwen35.ssm.group_count", ("'qwen35.ssm.group_count'", "over 0")),
+        ("qwen35moe", "qwen35moe.ssm.conv_kernel", ("'qwen35moe.ssm.conv_kernel'", "over 0")),
     ],
 )
 def test_what_a_file_lacks_is_named(name: str, missing: str, parts: tuple[str, ...]) -> None:

@@ -49,7 +49,8 @@ class SimulatedSteps:
 
     lost_at: the numbers of calls, counted from 0, at which the cache is lost. before_call: a
     function that gets the number of each call before it, and may raise an error; the call then
-    leaves its slots empty. verify_s: the time of a verify step in seconds.
+    leaves its slots empty. verify_s: the time of a verify step in seconds. is_recurrent: a slot
+    goes on only from where its recurrent state is, a hash of all rows before.
     """
 
     def __init__(
@@ -64,7 +65,10 @@ class SimulatedSteps:
         clock: SimulatedClock | None = None,
         verify_sizes: tuple[int, ...] = (),
         verify_s: float = 0.02,
+        is_recurrent: bool = False,
     ) -> None:
+        self.is_recurrent = is_recurrent
+        self._states = [0] * slots
         self.verify_sizes, self.verify_s = verify_sizes, verify_s
         self.slots, self.length, self.vocabulary = slots, length, vocabulary
         self.chunk_sizes, self.row_counts = chunk_sizes, row_counts
@@ -113,7 +117,11 @@ class SimulatedSteps:
 
     def _append(self, slot: int, token: int, at: int, *chunk: int) -> None:
         rows = self.rows[slot]
-        rows[at] = mix(token, at, rows[at - 1] if at else 0, *chunk)
+        before = rows[at - 1] if at else 0
+        if self.is_recurrent:
+            before = self._states[slot] if at else 0
+        rows[at] = mix(token, at, before, *chunk)
+        self._states[slot] = mix(rows[at], before)
         self.used[slot] = at + 1
 
     def prefill(
@@ -175,6 +183,15 @@ class SimulatedSteps:
         self._begin("write_rows", slot, len(rows[0]), *more, writes=[slot])
         self.rows[slot][kept : len(rows[0])] = [int(row) for row in rows[0][kept:]]
         self.used[slot] = len(rows[0])
+
+    def read_states(self, slot: int) -> Sequence[np.ndarray[Any, Any]]:
+        self._begin("read_states", slot, self.used[slot])
+        return [np.array([self._states[slot]], np.uint64)]
+
+    def write_states(self, slot: int, states: Sequence[np.ndarray[Any, Any]], tokens: int) -> None:
+        assert 0 < tokens <= self.used[slot]
+        self._begin("write_states", slot, tokens, writes=[slot])
+        self._states[slot], self.used[slot] = int(states[0][0]), tokens
 
     def prepare(self) -> None:
         self._begin("prepare")

@@ -40,11 +40,13 @@ class CacheRows:
         self._cache = cache
         self._compile = compile_graph
         self._block = min(BLOCK, cache.length)
-        self._names = sorted(cache.states)
+        self._names = sorted(cache.row_states)
         self._compiled: list[CompiledGraph] = []
 
     def prepare(self) -> None:
         """Compile all graphs; a cache of one slot has no rows to copy."""
+        if not self._names:
+            return
         graphs = [self._read_graph, self._write_graph]
         if self._cache.slots > 1:
             graphs.append(self._copy_graph)
@@ -88,9 +90,11 @@ class CacheRows:
             graph.close()
 
     def _starts(self, tokens: int, kept: int = 0) -> list[int]:
-        """Return the first rows of the blocks with rows from `kept` on. All lie within the cache,
-        so the last one may begin earlier.
+        """Return the first rows of the blocks with rows from `kept` on; none if no layer has rows.
+        All lie within the cache, so the last one may begin earlier.
         """
+        if not self._names:
+            return []
         last = self._cache.length - self._block
         return [min(start, last) for start in range(kept, tokens, self._block)]
 

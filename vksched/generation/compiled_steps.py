@@ -351,9 +351,7 @@ class CompiledSteps:
         """
         plan = next(iter(self.runs.values())).plan
         placement = {
-            f"{name.rpartition('.')[0]}.*": plan.device_of(name)
-            for name in self.cache.states
-            if name.endswith(".keys")
+            f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in self.cache.states
         }
         return self.scheduler.compile(outputs, placement, updates=updates)
 
@@ -363,8 +361,8 @@ class CompiledSteps:
         if not self.runs:
             return {}
         plan = next(iter(self.runs.values())).plan
-        keys = (name for name in self.cache.states if name.endswith(".keys"))
-        return dict(Counter(map(plan.device_of, keys)))
+        one = {name.rpartition(".")[0]: name for name in self.cache.states}
+        return dict(Counter(map(plan.device_of, one.values())))
 
     @property
     def is_on_cpu(self) -> bool:

@@ -35,23 +35,24 @@ class StepLeaves:
 
     def references(self) -> Mapping[object, Any]:
         found: dict[object, Any] = dict(self._model.weights.leaves())  # type: ignore[arg-type]
-        sizes = self._cache.sizes
-        found |= {tensor: (name, *sizes[name]) for name, tensor in self._cache.states.items()}
+        shapes = self._cache.shapes
+        found |= {tensor: (name, *shapes[name]) for name, tensor in self._cache.states.items()}
         return found
 
     def leaf(self, kind: str, reference: Any) -> Leaf:
         name, *how = reference
         if kind == STATE:
-            tensor = self._cache.state(name, *how)
+            tensor = self._cache.leaf(name, tuple(how))
         else:
             tensor = self._model.weights.leaf(name, tuple(how[0]), how[1])
         return Leaf(tensor.type, tensor.held, tensor)
 
 
-def step_inputs(rows: int | None, all_logits: bool) -> frozenset[str]:
+def step_inputs(rows: int | None, all_logits: bool, is_recurrent: bool = False) -> frozenset[str]:
     """Return the names of the inputs of a step; see `LanguageModel.step`."""
     several = () if rows is None else ("slot",)
-    return frozenset(("ids", "start", *several, *(() if all_logits else ("count",))))
+    counted = ("count",) if is_recurrent or not all_logits else ()
+    return frozenset(("ids", "start", *several, *counted))
 
 
 def step_key(
@@ -102,4 +103,5 @@ def deferred_step(
     is_worth = is_cached and model.hyper.layers >= MIN_LAYERS
     variant = scale_rows, rows, all_logits, as_decoded
     key = step_key(model, cache, size, *variant) if is_worth else None
-    return DeferredGraph(key, StepLeaves(model, cache), build, step_inputs(rows, all_logits))
+    inputs = step_inputs(rows, all_logits, model.is_recurrent)
+    return DeferredGraph(key, StepLeaves(model, cache), build, inputs)

@@ -157,6 +157,9 @@ def perplexity(
     max_size = max(1, min(STEP, LOGITS_BYTES // (4 * model.hyper.vocabulary)))
     length = max(map(len, chunks)) - 1
     size = min(max_size, length)
+    if exact.is_recurrent or model.is_recurrent:  # no token may be computed twice
+        size = next(n for n in range(size, 0, -1) if -(-length // n) * n <= longest)
+        length = -(-length // size) * size
     compared, fallback = _Comparison(), OverflowFallback()
 
     def steps(model: LanguageModel, precision: str, cache_type: str) -> _Steps:
@@ -231,6 +234,7 @@ class _Steps:
         self.precision, self.cache_type = precision, cache_type
         self.size = size
         self._scheduler, self._length = scheduler, length
+        self._is_counted = model.is_recurrent
         self._cache = model.cache(length, cache_type)
         step = model.step(
             self._cache, size, all_logits=True, scale_rows=scale_rows, round_rows=True
@@ -250,7 +254,10 @@ class _Steps:
         part = tokens[begin : start + self.size]
         ids = np.zeros((1, self.size), np.int32)
         ids[0, : len(part)] = part
-        return np.asarray(self._run(ids=ids, start=np.int32(begin)))[0, start - begin : len(part)]
+        feeds = {"ids": ids, "start": np.int32(begin)}
+        if self._is_counted:
+            feeds["count"] = np.int32(len(part))
+        return np.asarray(self._run(**feeds))[0, start - begin : len(part)]
 
     def notes(self) -> list[str]:
         """Return a note on each device that computes in float32 in spite of the mode."""

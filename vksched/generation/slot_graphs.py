@@ -17,6 +17,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import OutOfMemory, ShapeError, StateLost
+from .cache_states import CacheStates
 from .compiled_steps import CompiledSteps, CompilingScheduler, StepSize
 from .overflow import EXACT
 
@@ -54,6 +55,9 @@ class SlotGraphs:
         self._slots = slots
         self._is_empty = True
         """True if no slot holds tokens."""
+        self._states: CacheStates | None = None
+        self._ends: dict[int, int] = {}
+        """By slot, the number of tokens after which it has its recurrent states."""
         self.cache_version = 0
         """See `StepRunner.cache_version`."""
 
@@ -66,6 +70,11 @@ class SlotGraphs:
     def length(self) -> int:
         """The maximum number of tokens of a slot."""
         return self.steps.length
+
+    @property
+    def is_recurrent(self) -> bool:
+        """See `StepRunner.is_recurrent`."""
+        return self.steps.model.is_recurrent
 
     @property
     def vocabulary(self) -> int:
@@ -98,7 +107,9 @@ class SlotGraphs:
         """Run a step; return its logits. Rows behind those of the slots are idle."""
         run = self.steps.run(size)
         self._is_empty = self._is_empty and not slots
-        logits: Any = run(**_feeds(size, slots, parts, starts))
+        for slot, part, start in zip(slots, parts, starts, strict=True):
+            self._ends[slot] = start + len(part)
+        logits: Any = run(**_feeds(size, slots, parts, starts, self.is_recurrent))
         return np.asarray(logits)
 
     def _check(self, slot: int, start: int, tokens: int) -> None:
@@ -109,6 +120,39 @@ class SlotGraphs:
                 f"[slots] expected 1 or more tokens, and at most {self.length} in a slot, got "
                 f"{tokens} after {start}"
             )
+
+    def _check_append(self, slot: int, start: int, tokens: int) -> None:
+        self._check(slot, start, tokens)
+        if self.is_recurrent and start and (end := self._ends.get(slot, 0)) != start:
+            raise ShapeError(
+                f"[slots] expected tokens after the {end} that slot {slot} has the recurrent "
+                f"states of, or from token 0 on, got {tokens} after {start}; try write_states"
+            )
+
+    # -- recurrent states ------------------------------------------------------------------------
+
+    def read_states(self, slot: int) -> Sequence[NDArray]:
+        """Return the recurrent states after the tokens of a slot, in host memory."""
+        self._check(slot, 0, 1)
+        if not self.is_recurrent:
+            return ()
+        return self._lost_if_fails(lambda: self._cache_states().read(slot))
+
+    def write_states(self, slot: int, states: Sequence[NDArray], tokens: int) -> None:
+        """Restore states that `read_states` returned after `tokens` tokens."""
+        self._check(slot, 0, tokens)
+        if not self.is_recurrent:
+            return
+        self._is_empty = False
+        self._lost_if_fails(lambda: self._cache_states().write(slot, states))
+        self._ends[slot] = tokens
+
+    def _cache_states(self) -> CacheStates:
+        if self._states is None:
+            self.steps.decide()
+            self.steps.run(self._size(1))  # it creates the states, on the devices of their layers
+            self._states = CacheStates(self.steps.cache, self.steps.compile_graph)
+        return self._states
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -161,6 +205,10 @@ class SlotGraphs:
         self._is_empty = True
 
     def _free(self) -> None:
+        self._ends.clear()
+        if self._states is not None:
+            self._states.close()
+            self._states = None
         self.steps.forget()
 
 
@@ -169,6 +217,7 @@ def _feeds(
     slots: Sequence[int],
     parts: Sequence[Sequence[int]],
     starts: Sequence[int],
+    is_recurrent: bool,
 ) -> dict[str, NDArray]:
     """Return the inputs of a step; rows behind those of the slots are idle."""
     rows, tokens = size.rows or 1, size.tokens
@@ -178,7 +227,7 @@ def _feeds(
         ids[row, : len(part)] = part
         slot[row], start[row], count[row] = own, cached, len(part)
     feeds = {"slot": slot, "start": start, "count": count}
-    if size.all_logits:
+    if size.all_logits and not is_recurrent:
         del feeds["count"]
     if size.rows is None:
         del feeds["slot"]

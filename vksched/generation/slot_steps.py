@@ -102,7 +102,8 @@ class SlotSteps(SlotGraphs):
         """The numbers of tokens of verify graphs, ascending; none without native loops on a CPU.
 
         A step of several tokens has the bits of decode steps where native loops add the keys one by
-        one. Kernels of Vulkan devices add cached and new keys apart.
+        one. Kernels of Vulkan devices add cached and new keys apart. A recurrent state cannot be
+        cut back to the accepted tokens.
         """
         if self._verify_sizes is None:
             self._verify_sizes = self._retry_if_empty(self._find_verify_sizes)
@@ -110,6 +111,8 @@ class SlotSteps(SlotGraphs):
 
     def _find_verify_sizes(self) -> tuple[int, ...]:
         steps = self.steps
+        if self.is_recurrent:
+            return ()
         steps.decide()
         steps.run(self._size(1))
         if not steps.is_on_cpu:
@@ -136,11 +139,12 @@ class SlotSteps(SlotGraphs):
         Raises
         ------
         ShapeError
-            The slot does not exist, or has no room for the tokens.
+            The slot does not exist, has no room for the tokens, or has the recurrent states of
+            other tokens.
         StateLost
             A device was lost, or a value exceeded float16's range: all slots are empty now.
         """
-        self._check(slot, start, len(ids))
+        self._check_append(slot, start, len(ids))
         return self._retry_if_empty(lambda: self._prefill(slot, list(ids), start, all_logits))
 
     def _prefill(self, slot: int, ids: list[int], start: int, all_logits: bool) -> Logits:
@@ -171,7 +175,8 @@ class SlotSteps(SlotGraphs):
         Raises
         ------
         ShapeError
-            A slot does not exist, has no room, or comes twice.
+            A slot does not exist, has no room, comes twice, or has the recurrent states of other
+            tokens.
         StateLost
             As in `prefill`.
         """
@@ -180,7 +185,7 @@ class SlotSteps(SlotGraphs):
                 f"[decode] expected different slots, with a token and a start each, got {slots}"
             )
         for slot, start in zip(slots, starts, strict=True):
-            self._check(slot, start, 1)
+            self._check_append(slot, start, 1)
         return self._retry_if_empty(lambda: self._decode(slots, ids, starts))
 
     def _decode(self, slots: Sequence[int], ids: Sequence[int], starts: Sequence[int]) -> Logits:
@@ -233,12 +238,15 @@ class SlotSteps(SlotGraphs):
         their own step may hide them. All chunks before the first decode step are checked.
 
         A step of one more token reads all rows. It writes a row behind those of the slot, or the
-        last row of a full slot again, which no other text can reuse.
+        last row of a full slot again, which no other text can reuse; recurrent states are restored
+        after it.
         """
         if self._is_cache_checked or FLOAT16_CACHE not in self.steps.cache_types:
             return
         start = min(tokens, self.length - 1)
+        states = self.read_states(slot)
         self._check_finite(self._run(self._size(1), [slot], [[token]], [start]))
+        self.write_states(slot, states, tokens)
 
     # -- rows of the cache -----------------------------------------------------------------------
 
@@ -284,6 +292,7 @@ class SlotSteps(SlotGraphs):
             if tokens <= MAX_LOGPROBS:
                 self.steps.run(self._size(tokens, all_logits=True))
         self._cache_rows().prepare()
+        self._cache_states().prepare()
         if self._slots == 1:
             return
         for rows in self.row_counts:

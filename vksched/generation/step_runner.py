@@ -44,6 +44,12 @@ class StepRunner(Protocol):
         """
 
     @property
+    def is_recurrent(self) -> bool:
+        """True if layers have recurrent states: a slot goes on from its last token only, from token
+        0, or from the tokens of states that `write_states` restored.
+        """
+
+    @property
     def chunk_sizes(self) -> tuple[int, ...]:
         """The sizes of prompt chunks in tokens, ascending."""
 
@@ -103,6 +109,12 @@ class StepRunner(Protocol):
 
     def write_rows(self, slot: int, rows: Sequence[np.ndarray[Any, Any]], kept: int = 0) -> None:
         """Write keys and values that `read_rows` returned to a slot. kept: as in `copy_rows`."""
+
+    def read_states(self, slot: int) -> Sequence[np.ndarray[Any, Any]]:
+        """Return the recurrent states after the tokens of a slot, in host memory."""
+
+    def write_states(self, slot: int, states: Sequence[np.ndarray[Any, Any]], tokens: int) -> None:
+        """Restore states that `read_states` returned after `tokens` tokens."""
 
     def prepare(self) -> None:
         """Compile all steps but verify steps."""

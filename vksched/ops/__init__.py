@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention.attention import attention
+from .attention.gated_delta_rule import gated_delta_rule
 from .attention.kv_q8_0 import dequantize_q8_0, quantize_q8_0
 from .attention.rotary import rotary_cache, rotary_embedding
 from .conv import winograd as winograd
@@ -214,6 +215,7 @@ from .reduction.scan import cumprod, cumsum
 from .reduction.softmax import log_softmax, softmax
 from .reduction.sort import argsort, sort, topk
 from .rnn.rnn import gru, lstm, rnn
+from .rnn.ssm_scan import ssm_scan
 
 __all__ = [
     "abs",
@@ -286,6 +288,7 @@ __all__ = [
     "fmod",
     "full",
     "full_like",
+    "gated_delta_rule",
     "gather",
     "gather_elements",
     "gather_nd",
@@ -411,6 +414,7 @@ __all__ = [
     "sqrt",
     "square",
     "squeeze",
+    "ssm_scan",
     "stack",
     "stop_gradient",
     "sub",

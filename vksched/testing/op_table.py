@@ -21,6 +21,7 @@ from .op_cases.linalg import (
     attention,
     attention_with_kvcache,
     einsum,
+    gated_delta_rule,
     int8,
     kv_q8_0,
     linear,
@@ -30,6 +31,7 @@ from .op_cases.linalg import (
     moe_linear,
     quantized_linear,
     rnn,
+    ssm_scan,
 )
 from .op_cases.linalg.attention import OF_BLOCKS
 from .op_cases.linalg.attention_with_kvcache import OF_PROMPTS
@@ -63,6 +65,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     attention,
     attention_with_kvcache,
     einsum,
+    gated_delta_rule,
     int8,
     kv_q8_0,
     linear,
@@ -72,6 +75,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     moe_linear,
     quantized_linear,
     rnn,
+    ssm_scan,
     arg,
     batch_norm,
     norm,

@@ -27,6 +27,7 @@ const std::map<std::string, LoopFactory> factories{
     {"rotary_embedding", rotary_loop},
     {"quantize_rows_q8", quantize_rows_q8_loop},
     {"softmax", softmax_loop},
+    {"ssm_scan", ssm_scan_loop},
     {"dynamic_update_slice", dynamic_update_slice_loop},
 };
 

@@ -83,6 +83,8 @@ def values(name: str, shape: tuple[int, ...]) -> NDArray:
     even = ((raw >> np.uint64(40)) / 2.0**23 - 1).astype(np.float32).reshape(shape)
     if "correction" in name or "expert_bias" in name:
         return 0.4 * even
+    if name.endswith("A_log"):  # decays of 0.6 to 0.95 per token
+        return even - 1.5
     if len(shape) == 1:
         return 0.4 * even if name.endswith("bias") else 1 + 0.4 * even
     # Embeddings are of about 1, and so is what a product makes of them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ KEYS = {
     "expert_weights_scale": ("routed_scaling_factor", "route_scale"),
     "embedding_scale": ("embedding_multiplier",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
+    "full_attention_interval": ("full_attention_interval",),
+    "ssm.conv_kernel": ("linear_conv_kernel_dim",),
+    "ssm.group_count": ("linear_num_key_heads",),
+    "ssm.state_size": ("linear_key_head_dim",),
+    "ssm.time_step_rank": ("linear_num_value_heads",),
     "expert_shared_feed_forward_length": (
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
     ),
@@ -156,9 +162,11 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         yield f"{architecture}.attention.sliding_window_pattern", windows
     if architecture == "llama4":
         yield f"{architecture}.expert_feed_forward_length", config["intermediate_size"]
+    if heads := config.get("linear_num_value_heads"):
+        yield f"{architecture}.ssm.inner_size", heads * config["linear_value_head_dim"]
     rope = config.get("rope_parameters") or {}
     if part := config.get("partial_rotary_factor", rope.get("partial_rotary_factor")):
-        size = config["hidden_size"] // config["num_attention_heads"]
+        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         yield f"{architecture}.rope.dimension_count", int(part * size)
     for key, value in _scaling(config):
         yield f"{architecture}.{key}", value
@@ -201,7 +209,7 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         found = name if name.startswith("blk.") else found
         assert found is not None, name
-        if not found.endswith((".weight", ".bias")):
+        if not found.endswith((".weight", ".bias", ".ssm_a")):
             found += ".weight"
         built = np.ascontiguousarray(_permuted(golden, name, array))
         if apart and found.endswith(EXPERTS):
@@ -233,6 +241,8 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
 def _stacked(golden: Golden) -> dict[str, NDArray]:
     """Return weights with those of a layer's experts as one, and gates apart from the rest."""
     apart = APART.get(golden.architecture, lambda name, array: {name: array})
+    if golden.architecture in DELTA_NETS:
+        apart = partial(_delta_net, golden)
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
     for name, array in golden.weights().items():
@@ -340,6 +350,53 @@ def _jina(name: str, array: NDArray) -> dict[str, NDArray]:
     return {f"model.{name}" if kind == "layers" else name: array}
 
 
+def _delta_net(golden: Golden, name: str, array: NDArray) -> dict[str, NDArray]:
+    """Projections of q, k, v and the gate are joined by head, or heads of v are in another order
+    than in files.
+    """
+    layer, found, part = name.partition(".linear_attn.")
+    if not found:
+        return _fused(name, array + 1 if ONE_MORE.search(name) else array)
+    blk, config = f"blk.{layer.rpartition('.')[2]}", golden.config
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    size, columns = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    if part == "in_proj_qkvz.weight":
+        share = heads // keys * columns
+        by_head = array.reshape(keys, -1, array.shape[1])
+        ends = np.cumsum([size, size, share])
+        q, k, v, z = (each.reshape(-1, array.shape[1]) for each in np.split(by_head, ends, axis=1))
+        joined = np.concatenate([q, k, v])
+        return {f"{blk}.attn_qkv.weight": joined, f"{blk}.attn_gate.weight": z}
+
+    def tiled(x: NDArray, axis: int, each: int) -> NDArray:
+        """Return x with heads that share a key head apart, in files of Qwen 3.5."""
+        if golden.architecture == "qwen3next":
+            return x
+        x = np.moveaxis(x, axis, 0)
+        by_head = x.reshape(keys, heads // keys, each, *x.shape[1:]).swapaxes(0, 1)
+        return np.moveaxis(by_head.reshape(x.shape), 0, axis)
+
+    first = 2 * keys * size  # channels of q and k
+    if part in ("in_proj_qkv.weight", "conv1d.weight"):
+        array = array.reshape(array.shape[0], array.shape[-1])
+        array = np.concatenate([array[:first], tiled(array[first:], 0, columns)])
+    named = {
+        "in_proj_qkv.weight": ("attn_qkv.weight", lambda x: x),
+        "in_proj_z.weight": ("attn_gate.weight", lambda x: tiled(x, 0, columns)),
+        "in_proj_a.weight": ("ssm_alpha.weight", lambda x: tiled(x, 0, 1)),
+        "in_proj_b.weight": ("ssm_beta.weight", lambda x: tiled(x, 0, 1)),
+        "in_proj_ba.weight": ("ssm_ba.weight", lambda x: x),
+        "conv1d.weight": ("ssm_conv1d.weight", lambda x: x),
+        "A_log": ("ssm_a", lambda x: tiled(-np.exp(x), 0, 1)),
+        "dt_bias": ("ssm_dt.bias", lambda x: tiled(x, 0, 1)),
+        "norm.weight": ("ssm_norm.weight", lambda x: x),
+        "out_proj.weight": ("ssm_out.weight", lambda x: tiled(x, 1, columns)),
+    }
+    own, change = named[part]
+    return {f"{blk}.{own}": change(array)}
+
+
+DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
     *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),

@@ -176,6 +176,25 @@ NEOX = {
     "rope_parameters": PARTIAL,
 }
 WHOLE = {**PARTIAL, "partial_rotary_factor": 1.0}
+DELTA_NET = {
+    "head_dim": 16,
+    "num_hidden_layers": 3,
+    "full_attention_interval": 2,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
+}
+"""Attention in the second of three layers."""
+DELTA_NET_EXPERTS = {
+    **DELTA_NET,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
 PLAIN = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
 
 BY_LAYER = {
@@ -258,6 +277,9 @@ RECIPES = {
     "llama_experts": Recipe("llama", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen2moe": Recipe("qwen2moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}),
     "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen3next": Recipe("qwen3next", "Qwen3Next", {**DELTA_NET_EXPERTS, "norm_topk_prob": True}),
+    "qwen35": Recipe("qwen35", "Qwen3_5Text", DELTA_NET, tokens=40),
+    "qwen35moe": Recipe("qwen35moe", "Qwen3_5MoeText", DELTA_NET_EXPERTS),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
     "bert": Recipe("bert", "Bert", common=BERT, encoder=True),
     "jina-bert-v3": Recipe(

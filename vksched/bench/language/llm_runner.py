@@ -84,6 +84,8 @@ class Model:
         if self._cache_version != self._steps.cache_version:
             self._text.clear()
         start = min(common_prefix(self._text, text), len(text) - 1)
+        if self._steps.is_recurrent and start < len(self._text):
+            start = 0  # its states cannot be cut back
         del self._text[start:]
         logits = self._steps.prefill(0, text[start:], start)
         self._text = list(text)

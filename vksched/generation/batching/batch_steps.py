@@ -133,6 +133,7 @@ class BatchSteps:
         self._scheduler.end_chunk(state, seconds)
         self._metrics.prefilled(chunk.count, seconds)
         slot.prefix.append_chunk(chunk, ids, chunk.end <= len(state.request.prompt))
+        self._scheduler.prefixes.add_checkpoint(slot, state, chunk)
         last: Logits = logits[-1] if chunk.all_logits else logits
         return last
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
+
+import numpy as np
 
 from .chunk_grid import Chunk
+
+States = Sequence[np.ndarray[Any, Any]]
+MAX_CHECKPOINTS = 4
+"""The maximum number of checkpoints of a prefix: their size does not depend on its length."""
 
 
 @dataclass
@@ -19,11 +26,14 @@ class CachedPrefix:
         Only requests with the same key may use it.
     chunks
         The chunks of a prompt that computed the first rows. Later rows are those of decode steps.
+    checkpoints
+        The recurrent states after some numbers of tokens, in host memory.
     """
 
     cache_key: str = ""
     tokens: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    checkpoints: dict[int, States] = field(default_factory=dict)
 
     @property
     def prompt_tokens(self) -> int:
@@ -43,18 +53,44 @@ class CachedPrefix:
     def clear(self) -> None:
         self.tokens.clear()
         self.chunks.clear()
+        self.checkpoints.clear()
 
     def truncate(self, tokens: int) -> None:
         """Forget all tokens after the first ones."""
         del self.tokens[tokens:]
         while self.prompt_tokens > tokens:
             self.chunks.pop()
+        for end in [end for end in self.checkpoints if end > tokens]:
+            del self.checkpoints[end]
 
     def first(self, tokens: int) -> CachedPrefix:
         """Return a copy of the first tokens."""
-        prefix = CachedPrefix(self.cache_key, list(self.tokens), list(self.chunks))
+        lists = list(self.tokens), list(self.chunks), dict(self.checkpoints)
+        prefix = CachedPrefix(self.cache_key, *lists)
         prefix.truncate(tokens)
         return prefix
+
+    def add_checkpoint(self, states: States) -> None:
+        """Store the recurrent states after all tokens. If there are too many, the checkpoint that
+        is closest to its neighbours is dropped, but never the last one.
+        """
+        self.checkpoints[len(self.tokens)] = states
+        if len(self.checkpoints) > MAX_CHECKPOINTS:
+            ends = [0, *sorted(self.checkpoints)]
+            gaps = {end: ends[i + 2] - ends[i] for i, end in enumerate(ends[1:-1])}
+            del self.checkpoints[min(gaps, key=gaps.__getitem__)]
+
+    def states_before(self, tokens: int) -> int:
+        """Return the largest number of tokens, at most `tokens`, whose recurrent states are stored
+        or in the slot; 0 if there are none.
+        """
+        known = {*tuple(self.checkpoints), len(self.tokens)}  # any thread may ask
+        return max((end for end in known if end <= tokens), default=0)
+
+    def checkpoint_arrays(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Return the arrays of all checkpoints."""
+        for states in self.checkpoints.values():
+            yield from states
 
     def append_chunk(self, chunk: Chunk, ids: Sequence[int], is_prompt: bool) -> None:
         """Append the tokens of a chunk. is_prompt: the chunk belongs to the grid of a prompt."""

@@ -167,7 +167,11 @@ class EngineCore:
 
     def truncate(self, slot: int, tokens: int) -> None:
         """Forget the tokens of an idle slot after the first ones."""
-        self._scheduler.slots[slot].prefix.truncate(tokens)
+        scheduler = self._scheduler
+        try:
+            scheduler.prefixes.truncate(scheduler.slots[slot], tokens)
+        except StateLost:  # the next step sees it
+            scheduler.slots[slot].prefix.clear()
 
     def prepare(self) -> None:
         """Compile all steps."""

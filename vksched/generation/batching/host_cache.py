@@ -1,4 +1,4 @@
-"""HostCache: keys and values of idle prefixes in host memory.
+"""HostCache: keys and values of idle prefixes, and their recurrent states, in host memory.
 
     slot --read_rows, before another request overwrites it--> host memory, up to a limit in bytes
          <--write_rows, if a prompt begins with these tokens--
@@ -28,6 +28,10 @@ class HostPrefix:
 
     @property
     def nbytes(self) -> int:
+        return self.row_bytes + sum(each.nbytes for each in self.prefix.checkpoint_arrays())
+
+    @property
+    def row_bytes(self) -> int:
         return sum(each.nbytes for each in self.rows)
 
 
@@ -62,7 +66,7 @@ class HostCache:
                 self.use(entry)
                 return
         new = HostPrefix(prefix, read(count))
-        self._bytes_per_token = new.nbytes / count
+        self._bytes_per_token = new.row_bytes / count
         for entry in [e for e in self.entries if e.prefix.is_part_of(prefix)]:
             self._remove(entry)
         if new.nbytes > self.limit_bytes:

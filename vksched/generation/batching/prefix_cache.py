@@ -11,6 +11,10 @@ Exact reuse takes the rows that the same chunks computed, so an answer has the s
 without it. The rows of decode steps, and prefixes that end within a chunk, are reused only if
 `reuse_decoded` is set.
 
+Recurrent states cannot be cut back to fewer tokens. A prefix is reused up to its last token, or up
+to a checkpoint: a copy of the states in host memory. Checkpoints are taken at the ends of chunks:
+after the last chunk that longer prompts share, and after about 1/2, 1/4 and 1/8 of its tokens.
+
 Examples: tests/generation/batching/test_prefix_reuse.py.
 """
 
@@ -20,7 +24,7 @@ from collections.abc import Sequence
 
 from ..completion import CompletionRequest
 from ..step_runner import StepRunner
-from .cached_prefix import CachedPrefix
+from .cached_prefix import MAX_CHECKPOINTS, CachedPrefix
 from .chunk_grid import GRID, Chunk, chunk_grid
 from .host_cache import HostCache
 from .request_state import RequestState
@@ -72,10 +76,38 @@ class PrefixCache:
             idle = prefix.first(reusable)
             others = (other.prefix for other in self._slots if other is not slot)
             if not any(map(idle.is_part_of, others)):
+                if self._runner.is_recurrent and reusable not in idle.checkpoints:
+                    idle.add_checkpoint(self._runner.read_states(slot.index))
                 self.host.add(idle, lambda tokens: self._runner.read_rows(slot.index, tokens))
-        prefix.truncate(match)
+        self.truncate(slot, match)
         prefix.cache_key = state.request.cache_key
         state.chunks = chunks[::-1]
+
+    def truncate(self, slot: Slot, tokens: int) -> None:
+        """Forget the tokens of a slot after the first ones, or after a checkpoint before them."""
+        prefix = slot.prefix
+        if self._runner.is_recurrent and tokens < len(prefix.tokens):
+            tokens = prefix.states_before(tokens)
+            if tokens:
+                self._runner.write_states(slot.index, prefix.checkpoints[tokens], tokens)
+        prefix.truncate(tokens)
+
+    def add_checkpoint(self, slot: Slot, state: RequestState, chunk: Chunk) -> None:
+        """Store the recurrent states after a chunk if longer prompts may need them."""
+        if self._runner.is_recurrent and chunk.end in self._checkpoint_ends(state):
+            slot.prefix.add_checkpoint(self._runner.read_states(slot.index))
+
+    def _checkpoint_ends(self, state: RequestState) -> set[int]:
+        """Return the ends of the chunks of a prompt after which states are stored."""
+        if not state.reuses_prefixes:
+            return set()
+        prompt, size = len(state.request.prompt), min(GRID, self._runner.chunk_sizes[-1])
+        chunks = self._grid(0, prompt)
+        ends = [chunk.end for chunk in chunks if self._reuse_decoded or chunk.count >= size]
+        if not ends:
+            return set()
+        wanted = (ends[-1] >> half for half in range(MAX_CHECKPOINTS))
+        return {max((end for end in ends if end <= each), default=0) for each in wanted}
 
     def restore(self, slot: Slot, state: RequestState) -> None:
         """Copy the longest known prefix of a request to its slot; set the chunks that remain."""
@@ -99,11 +131,18 @@ class PrefixCache:
         if entry is not None:
             slot.prefix.clear()  # an error leaves the slot without valid rows
             self._runner.write_rows(slot.index, entry.rows, kept)
+            if self._runner.is_recurrent:
+                states = entry.prefix.checkpoints[reused]
+                self._runner.write_states(slot.index, states, reused)
             self.host.use(entry)
             slot.prefix = entry.prefix.first(reused)
         elif source is not None:
             slot.prefix.clear()
             self._runner.copy_rows(source.index, slot.index, reused, kept)
+            if self._runner.is_recurrent:
+                stored = source.prefix.checkpoints.get(reused)
+                states = stored or self._runner.read_states(source.index)
+                self._runner.write_states(slot.index, states, reused)
             slot.prefix = source.prefix.first(reused)
 
     def reusable_tokens(self, request: CompletionRequest) -> int:
@@ -116,6 +155,8 @@ class PrefixCache:
         prefixes += [entry.prefix for entry in tuple(self.host.entries)]
         prompt, key = list(request.prompt), request.cache_key
         matches = (min(p.token_match(prompt, key), self._reusable_part(p)) for p in prefixes)
+        if self._runner.is_recurrent:
+            matches = (p.states_before(n) for p, n in zip(prefixes, matches, strict=True))
         return max(matches, default=0)
 
     def _reusable_part(self, prefix: CachedPrefix) -> int:
@@ -134,15 +175,19 @@ class PrefixCache:
         """Return the number of tokens of a prefix that a request can reuse."""
         if not state.reuses_prefixes:
             return 0
+        key = state.request.cache_key
         if self._reuse_decoded:
-            return prefix.token_match(state.text, state.request.cache_key)
-        return prefix.exact_match(state.text, chunks, state.request.cache_key)
+            match = prefix.token_match(state.text, key)
+        else:
+            match = prefix.exact_match(state.text, chunks, key)
+        return prefix.states_before(match) if self._runner.is_recurrent else match
 
     def _reusable(self, prefix: CachedPrefix) -> int:
         """Return the number of tokens of a prefix that a longer prompt could reuse."""
         if self._reuse_decoded:
             return len(prefix.tokens)
-        return prefix.tokens_in_full_chunks(min(GRID, self._runner.chunk_sizes[-1]))
+        shared = prefix.tokens_in_full_chunks(min(GRID, self._runner.chunk_sizes[-1]))
+        return prefix.states_before(shared) if self._runner.is_recurrent else shared
 
     def _chunks(self, state: RequestState) -> list[Chunk]:
         """Return the chunks of a request's prompt, and of its answer if it must be read again."""

@@ -174,7 +174,7 @@ def cache_bytes_of(model: LanguageModel, cache: KeyValueCache) -> int:
     """Return the bytes of the KV cache of all layers and slots."""
     hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
     row = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
-    return row * cache.length * cache.slots * each
+    return cache.slots * (row * cache.length * each + model.recurrent_bytes)
 
 
 def lay_out(

@@ -1,8 +1,7 @@
-"""KV cache: keys and values of a text's tokens, as states on the devices.
+"""KV cache: keys and values of a text's tokens, and recurrent states, as states on the devices.
 
-    ids, start, count, slot --> q, k, v of these tokens
-    each token attends to cached rows before start, and to new rows up to its own --> logits
-    at the end of the run: the new rows are written into the states at start, start + 1, ...
+    blk.3.keys, blk.3.values   (slots, heads, length, size)   a row for each token
+    blk.0.conv_state, ...      (slots, ...)                   one array for all tokens of a slot
 
 The cost of a step depends on the used rows and the written rows, not on the capacity of the cache.
 
@@ -18,34 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import Context
-from dataclasses import dataclass
 
 import numpy as np
 
-from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
-from ...common.errors import UnsupportedOp
-from ...ir.tensor import Tensor, constant
-from ...ops import (
-    arange,
-    cast,
-    concat,
-    dequantize_q8_0,
-    dynamic_update_slice,
-    equal,
-    quantize_q8_0,
-    reshape,
-    where,
-)
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape, numpy_dtype
+from ...ir.tensor import Tensor
 from ...ops.attention.kv_q8_0 import row_words
 from ...ops.creation.state import state
-from .architectures.attention_sinks import after_sink
-from .architectures.token_layout import AttentionMask
 
-Pair = tuple[Tensor, Tensor]
 KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
 """The element types of states by their names on the command line; q8_0 rows are stored as 32-bit
 words.
 """
+ROWS = (".keys", ".values")
+"""The ends of the names of states with a row for each token."""
 
 
 class KeyValueCache:
@@ -68,226 +53,46 @@ class KeyValueCache:
         self.dtype = KINDS[kind]
         self.by_layer = dict(by_layer or {})
         self.states: dict[str, Tensor] = {}
-        self.sizes: dict[str, tuple[int, int]] = {}
-        """The arguments of the states: heads, and values per row."""
+        """All states by name: those of rows, and recurrent ones."""
+        self.shapes: dict[str, Shape] = {}
+        """The shapes of a slot's states, as `leaf` takes them."""
 
-    def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Return a state with rows of `size` values: (slots, heads, length, size), or 32-bit words
-        for q8_0. name: as "blk.3.keys".
+    @property
+    def row_states(self) -> dict[str, Tensor]:
+        """The states with a row for each token, by name."""
+        return {name: each for name, each in self.states.items() if name.endswith(ROWS)}
+
+    @property
+    def recurrent_states(self) -> dict[str, Tensor]:
+        """The recurrent states, by name."""
+        return {name: each for name, each in self.states.items() if not name.endswith(ROWS)}
+
+    def leaf(self, name: str, shape: Shape) -> Tensor:
+        """Return a state, created at first use. shape: (heads, size) of a name that ends with one
+        of ROWS; else that of a slot's recurrent state.
         """
+        return (self.rows if name.endswith(ROWS) else self.recurrent_state)(name, shape)
+
+    def rows(self, name: str, shape: Shape) -> Tensor:
+        """Return a state with rows of `size` values: (slots, heads, length, size), or 32-bit words
+        for q8_0. name: as "blk.3.keys". shape: (heads, size).
+        """
+        heads, size = shape
+        kinds = {f"blk.{layer}": kind for layer, kind in self.by_layer.items()}
+        dtype = KINDS[kinds.get(name.rpartition(".")[0], self.kind)]
+        width = row_words(size) if dtype == UINT32 else size
+        return self._state(name, shape, (heads, self.length, width), dtype)
+
+    def recurrent_state(self, name: str, shape: Shape) -> Tensor:
+        """Return a recurrent state, (slots, *shape) of float32 in a cache of any type. name: as
+        "blk.3.conv_state".
+        """
+        return self._state(name, shape, shape, FLOAT32)
+
+    def _state(self, name: str, shape: Shape, of_slot: Shape, dtype: str) -> Tensor:
         if name not in self.states:
-            kinds = {f"blk.{layer}": kind for layer, kind in self.by_layer.items()}
-            dtype = KINDS[kinds.get(name.rpartition(".")[0], self.kind)]
-            width = row_words(size) if dtype == UINT32 else size
             nothing = np.zeros((), numpy_dtype(dtype))
-            empty = np.broadcast_to(nothing, (self.slots, heads, self.length, width))  # no memory
-            self.sizes[name] = heads, size
+            empty = np.broadcast_to(nothing, (self.slots, *of_slot))  # it needs no memory
+            self.shapes[name] = shape
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
-
-
-def _encoded(rows: Tensor, dtype: str) -> Tensor:
-    """Return rows in the element type of a state."""
-    if dtype == UINT32:
-        return quantize_q8_0(rows)
-    return cast(rows, dtype, overflow_nan=dtype == FLOAT16)
-
-
-def _values(rows: Tensor, size: int) -> Tensor:
-    """Return the values of a state's rows; attention reads them without a copy."""
-    return dequantize_q8_0(rows, size) if rows.dtype == UINT32 else rows
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """A call that appends tokens to texts: `sched.compile(step.logits, updates=step.updates)`.
-
-    logits: the logits after the last token, (rows, vocabulary), or after each token. updates: the
-    states' next values.
-    """
-
-    logits: Tensor
-    updates: Mapping[Tensor, Tensor]
-
-
-class CachedSequence:
-    """A microbatch of a step: for each row `tokens` tokens after those of the previous parts. The
-    keys and values of all tokens before the step are cached.
-
-    start: the number of cached tokens, () for a cache of one slot, or (rows,). slots: the slots of
-    the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
-    logits are wanted, as start; None for all tokens. is_rounded: attend to the rows of the step,
-    too, as the cache represents them. as_decoded: do so for the earlier tokens of the step only.
-    updates: filled while the graph is built.
-    """
-
-    def __init__(
-        self,
-        cache: KeyValueCache,
-        tokens: int,
-        start: Tensor,
-        last: Tensor | None,
-        before: CachedSequence | None = None,
-        is_rounded: bool = False,
-        slots: Tensor | None = None,
-        as_decoded: bool = False,
-    ) -> None:
-        self._cache = cache
-        self.length = cache.length
-        self.last = last
-        self._end: int = tokens + (before._end if before else 0)
-        self._first = reshape(start, (-1, 1)) if start.rank else start
-        self.positions = self._first + arange(self._end - tokens, self._end)
-        self.updates: dict[Tensor, Tensor] = {}
-        self._new: dict[str, list[Tensor]] = {}
-        self._before = before
-        self._start = start
-        self._slots = slots
-        self._is_rounded = is_rounded
-        self._as_decoded = as_decoded
-
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
-    ) -> Tensor:
-        """Return the attention of q to the keys and values up to its position, within the window if
-        there is one.
-        """
-        keys, new_keys = self._rows(f"blk.{layer}.keys", k)
-        values, new_values = self._rows(f"blk.{layer}.values", v)
-        cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
-        new = new_keys, new_values
-        window = attention_mask.window if attention_mask.window < self.length else 0
-        if self._as_decoded:
-            left = window - 1 if window else None
-            return self._attend_as_decoded(q, cached, new, (keys, values), attention_mask, left)
-        if window and attention_mask.chunked:
-            return self._attend_chunk(q, cached, new, attention_mask)
-        if window and attention_mask.sink:
-            return self._attend_window(q, cached, new, attention_mask)
-        if attention_mask.sink:
-            new = after_sink(*new)
-        left = window - 1 if window else None
-        return self._attend(q, cached, new, attention_mask, left=left)
-
-    def _attend(
-        self,
-        q: Tensor,
-        cached: Pair,
-        new: Pair,
-        attention_mask: AttentionMask,
-        first: int | None = None,
-        left: int | None = None,
-        chunk: int | None = None,
-    ) -> Tensor:
-        """Return the attention of q to cached keys and to new ones, up to its position. first: the
-        index of the first query in the step, by default that of this part.
-        """
-        first = self._end - q.shape[2] if first is None else first
-        past = first + new[0].shape[2] - self._end  # a sink comes before the new keys
-        return attention_mask.attend(
-            *(q, *cached),
-            left=left,
-            past=past,
-            used=self._start,
-            new=new,
-            slots=self._slots,
-            chunk=chunk,
-        )
-
-    def _attend_as_decoded(
-        self,
-        q: Tensor,
-        cached: Pair,
-        new: Pair,
-        states: Pair,
-        attention_mask: AttentionMask,
-        left: int | None,
-    ) -> Tensor:
-        """Return the attention of each query to cached keys, to those of earlier tokens of the step
-        as the states represent them, and to its own.
-        """
-        if attention_mask.sink or attention_mask.chunked:
-            raise UnsupportedOp(
-                "[model] expected attention without sinks and chunks in a step with as_decoded; "
-                "try steps of one token"
-            )
-        if all(state.dtype == FLOAT32 for state in states):
-            return self._attend(q, cached, new, attention_mask, left=left)
-        rounded = [
-            cast(_values(_encoded(own, state.dtype), own.shape[3]), FLOAT32)
-            for own, state in zip(new, states, strict=True)
-        ]
-        parts = []
-        for i in range(q.shape[2]):
-            rows = [
-                concat([r[:, :, :i], own[:, :, i : i + 1]], axis=2) if i else own[:, :, :1]
-                for r, own in zip(rounded, new, strict=True)
-            ]
-            query = q[:, :, i : i + 1]
-            pair = rows[0], rows[1]
-            parts.append(self._attend(query, cached, pair, attention_mask, self._end - 1, left))
-        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
-
-    def _attend_chunk(
-        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
-    ) -> Tensor:
-        """Return the attention of q within the chunk of its position; the window is the size of a
-        chunk.
-        """
-        size = attention_mask.window
-        begun = self._attend(q, cached, new, attention_mask, chunk=size)
-        if self._end == 1:
-            return begun
-        # a chunk that begins within the step has only new tokens
-        own = self._by_row(self._first + arange(self._end))
-        at = self._by_query(self.positions)
-        since = at // size * size
-        later = attention_mask.attend(q, *new, (own >= since) & (own <= at))
-        return where(equal(since, self._by_query(self._first) // size * size), begun, later)
-
-    def _attend_window(
-        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
-    ) -> Tensor:
-        """Return the attention of q to a sink and to the last `window` keys.
-
-        The sink comes before the new keys. The first `window` tokens of a step see it in their
-        window, which is one key longer for it; windows of later tokens have only new keys.
-        """
-        window, joined = attention_mask.window, after_sink(*new)
-        first = self._end - q.shape[2]
-        early = min(max(window - first, 0), q.shape[2])
-        parts = []
-        if early:
-            head = q[:, :, :early] if early < q.shape[2] else q
-            parts.append(self._attend(head, cached, joined, attention_mask, first, window))
-        if early < q.shape[2]:
-            key, at = np.arange(-1, self._end), np.arange(first + early, self._end)[:, None]
-            seen = (key == -1) | ((key <= at) & (key > at - window))
-            tail = q[:, :, early:] if early else q
-            parts.append(attention_mask.attend(tail, *joined, constant(seen)))
-        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
-
-    def _by_row(self, x: Tensor) -> Tensor:
-        """Return numbers of keys, (n,) or (rows, n), as they broadcast to scores."""
-        return reshape(x, (-1, 1, 1, x.shape[1])) if x.rank == 2 else x
-
-    def _by_query(self, x: Tensor) -> Tensor:
-        """Return numbers of queries, (n,) or (rows, n), as they broadcast to scores."""
-        return reshape(x, (-1, 1, x.shape[1], 1)) if x.rank == 2 else reshape(x, (-1, 1))
-
-    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state, (slots, heads, length, ...), and the rows of the step up to this part.
-
-        own: the rows of this part, (rows, heads, n, size).
-        """
-        _, heads, _, size = own.shape
-        cache = self._cache
-        cached = cache.state(name, heads, size)
-        before = self._before._new[name] if self._before else []
-        self._new[name] = [*before, own]
-        new = concat(self._new[name], axis=2) if before else own
-        encoded = _encoded(new, cached.dtype)
-        self.updates[cached] = dynamic_update_slice(
-            cached, encoded, self._start, axis=2, slots=self._slots
-        )
-        return cached, cast(_values(encoded, size), FLOAT32) if self._is_rounded else new

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
-from ...common.dtypes import INT32, as_int
+from ...common.dtypes import INT32, WORD_BYTES, as_int
 from ...common.errors import DTypeError, ModelFormatError, ShapeError
 from ...ir.name_scope import turn
 from ...ir.tensor import Tensor, input
@@ -18,8 +19,9 @@ from .architectures.positions import Tables
 from .architectures.text_head import TextHead
 from .architectures.token_layout import FullSequence, PaddedTexts, SequenceLayout
 from .architectures.weights import MetaWeights, Weights, device_bytes_of
+from .cached_sequence import CachedSequence, Step
 from .hparams.hparams import HParams, architecture_of, read_hyper
-from .kv_cache import KINDS, CachedSequence, KeyValueCache, Step
+from .kv_cache import KINDS, KeyValueCache
 from .pooling import WAYS
 from .read.loader import GgufFile
 from .tokenizer.chat_template import ChatTemplate
@@ -95,6 +97,21 @@ class LanguageModel(ImportedModel):
     def device_bytes(self) -> int:
         """The maximum size of all tensors on a device in bytes."""
         return sum(map(device_bytes_of, self.file.tensors.values()))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """True if layers have a recurrent state, which cannot be cut back to a shorter text."""
+        family = architecture(self.architecture)
+        return family.mixer is not None and any(self.hyper.recurrent)
+
+    @property
+    def recurrent_bytes(self) -> int:
+        """The size of the recurrent states of one sequence in bytes."""
+        mixer, hyper = architecture(self.architecture).mixer, self.hyper
+        if mixer is None:
+            return 0
+        of_layer = sum(map(math.prod, mixer.state_shapes(hyper).values()))
+        return WORD_BYTES * sum(hyper.recurrent) * of_layer
 
     def logits(self, ids: Tensor) -> Tensor:
         """Return the next-token logits of each token, as a tensor to compile.
@@ -297,8 +314,8 @@ class LanguageModel(ImportedModel):
         rows
             The number of texts, each in a slot of the cache; None for a cache of one slot.
         all_logits
-            Return the logits of all tokens, (rows, tokens, vocabulary); there is no input `count`
-            then, and one part.
+            Return the logits of all tokens, (rows, tokens, vocabulary); there is one part then, and
+            no input `count` unless layers have a recurrent state.
         scale_rows
             Scale rows beyond float16's range by powers of two; see `scaled_rows.py`.
         round_rows
@@ -330,14 +347,20 @@ class LanguageModel(ImportedModel):
         start = input("start", of_row, INT32, bounds=(0, cache.length - tokens))
         slots = None if rows is None else input("slot", of_row, INT32, bounds=(-1, cache.slots - 1))
         last: Tensor | None = None
-        if not all_logits:
-            first = tokens - each + 1
-            last = input("count", of_row, INT32, bounds=(first, tokens)) - first
+        count: Tensor | None = None
+        first = tokens - each + 1
+        if self.is_recurrent or not all_logits:
+            count = input("count", of_row, INT32, bounds=(first, tokens))
+            last = None if all_logits else count - first
+            count = count - (first - 1) if parts > 1 else count
         text: CachedSequence | None = None
         tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
-                text = CachedSequence(cache, each, start, last, text, round_rows, slots, as_decoded)
+                text = CachedSequence(
+                    *(cache, each, start, last, text, round_rows, slots, as_decoded),
+                    count=count if part == parts - 1 else None,
+                )
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
                 network = replace(self._network(text), tables=tables, scale_rows=scale_rows)
                 logits = network.logits(mine)

@@ -9,6 +9,7 @@ from ...ir.sharding_rule import REPLICATE, Factor, Sharded, ShardingForm, aligne
 from . import attention as attention
 from . import attention_with_kvcache as attention_with_kvcache
 from . import backward as backward
+from . import gated_delta_rule as gated_delta_rule
 from . import kv_q8_0 as kv_q8_0
 from . import rotary as rotary
 
@@ -52,6 +53,15 @@ def _attention_with_kvcache(call: Sharded) -> Iterable[Factor]:
     cached = REPLICATE if used.rank == 2 else 0  # slots
     yield Factor((0, cached, cached, own, *same), 0, q.shape[0])
     yield Factor((*heads[:3], REPLICATE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
+
+
+@sharding("gated_delta_rule")
+def _gated_delta_rule(call: Sharded) -> Iterable[Factor]:
+    """Yield factors of the batch, of heads grouped by key head, and of columns."""
+    q = call.inputs[0]
+    yield Factor((0,) * 6, 0, q.shape[0])
+    yield Factor((2,) * 6, 2, q.shape[2])
+    yield Factor((REPLICATE, REPLICATE, 3, REPLICATE, REPLICATE, 3), 3, call.output.shape[3])
 
 
 @sharding("rotary_embedding")

@@ -26,7 +26,7 @@ QUANT_LAYOUT_VERSION = 2
 """Version of the layout of quantized weights (ops/quantized/quant_layout.py); equal to the version
 in native/cpu_kernels/quantized/quant_matmul.hpp. Increase both if the layout changes.
 """
-PROGRAM_VERSION = 4
+PROGRAM_VERSION = 5
 """Version of the loops of native programs and of their parameters; equal to the version in
 native/cpu_kernels/program/program.cpp.
 """

@@ -28,7 +28,7 @@ from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
-from .qwen import QWEN2, QWEN2_MOE, QWEN3, SEED_OSS
+from .qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_NEXT, QWEN35, SEED_OSS
 from .trinity import AFMOE
 from .unsupported import UNSUPPORTED
 
@@ -51,6 +51,9 @@ KNOWN: Mapping[str, Family] = {
     "qwen3vl": QWEN3,
     "qwen3moe": QWEN3,
     "qwen3vlmoe": QWEN3,
+    "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN35,
+    "qwen35moe": QWEN35,
     "dots1": QWEN3,
     "bailingmoe2": QWEN3,
     "gemma": GEMMA,

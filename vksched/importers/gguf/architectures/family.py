@@ -9,6 +9,7 @@ from functools import partial
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square, tanh
+from .mixer import Mixer
 from .routing import Router
 
 Activation = Callable[[Tensor], Tensor]
@@ -83,7 +84,8 @@ class Family:
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
 
-    sinks: attention sinks. gated_attention: sigmoids of a linear layer scale attention's output.
+    sinks: attention sinks. gated_attention: sigmoids scale attention's output: those of a linear
+    layer of the "input", or of the second half of each head of "queries"; "" for none.
 
     yarn_rounded: the bounds of the YaRN ramp are rounded to integers.
 
@@ -99,6 +101,9 @@ class Family:
     activations: the activations by the names that files may have.
 
     head_activation: the activation of the first layer of a classification head.
+
+    mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
+    attention; None if all layers have attention.
     """
 
     encoder: bool = False
@@ -138,13 +143,14 @@ class Family:
     tempered: str = "all"
     tempered_from: int = 0
     sinks: bool = False
-    gated_attention: bool = False
+    gated_attention: str = ""
     yarn_rounded: bool = True
     scale_by_width: int = 0
     gated_experts: bool = False
     shifted_experts: bool = False
     router: Router | None = None
     shared_expert: str = ""
+    mixer: Mixer | None = None
     head_activation: Activation = tanh
 
     def with_activation(self, name: str) -> Family:

@@ -13,6 +13,7 @@ optional.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,6 +37,7 @@ from .attention_sinks import widened
 from .family import Family
 from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
+from .mixer import MixerLayer
 from .positions import Positions, Tables
 from .token_layout import AttentionMask, SequenceLayout, last_tokens
 from .weights import Weights
@@ -174,7 +176,7 @@ class Network:
     def _layer(self, layer: int, x: Tensor) -> Tensor:
         family, read = self.family, x
         for norms, part in (
-            (family.attention_norms, self._attention),
+            (family.attention_norms, self._mixer(layer)),
             (family.feed_forward_norms, self.feed_forward.block),
         ):
             before, after, both = (
@@ -193,12 +195,20 @@ class Network:
             read = read if family.parallel and self.hyper.parallel else x
         return x
 
+    def _mixer(self, layer: int) -> Callable[[int, Tensor], Tensor]:
+        """Return the first block of a layer."""
+        mixer = self.family.mixer
+        if mixer is None or not self.hyper.recurrent[layer]:
+            return self._attention
+        own = MixerLayer(layer, self.layers, self.text)
+        return lambda _, x: self._output_rows(layer, mixer.mix(own, x))
+
     # -- attention -------------------------------------------------------------------------------
 
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         hyper, window = self.hyper, self._window(layer)
         is_rotated = self._is_rotated(layer)
-        q, k, v = self._queries_keys_values(layer, x)
+        q, k, v, gate = self._queries_keys_values(layer, x)
         if is_rotated:
             q, k = (self.at.rotate(each, window > 0) for each in (q, k))
         if self.family.norms_after_rope:
@@ -216,10 +226,10 @@ class Network:
         seen = self.text.attend(layer, q, k, v, attention_mask)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        if self.family.gated_attention:
-            joined = joined * sigmoid(
-                self.layers.linear(x, f"blk.{layer}.attn_gate", joined.shape[2])
-            )
+        if self.family.gated_attention == "input":
+            gate = self.layers.linear(x, f"blk.{layer}.attn_gate", joined.shape[2])
+        if gate is not None:
+            joined = joined * sigmoid(gate)
         rows, inner = self._output_rows(layer, joined), self.family.attention_norms.inner
         rows = self.layers.norm(rows, inner and f"blk.{layer}.{inner}")
         is_scaled = self.scale_rows and not inner
@@ -258,8 +268,12 @@ class Network:
         size = hyper.width / hyper.heads[layer] if by_width else hyper.key_length
         return hyper.scale or 1 / math.sqrt(size)
 
-    def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys and values, each (b, heads, n, size)."""
+    def _queries_keys_values(
+        self, layer: int, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return queries, keys and values, each (b, heads, n, size), and the gate of attention's
+        output if it is a part of the queries, (b, n, heads * size).
+        """
         hyper, name = self.hyper, f"blk.{layer}.attn_"
         heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
         shapes = {
@@ -268,6 +282,8 @@ class Network:
             "v": (shared, hyper.value_length),
         }
         sizes = [count * size for count, size in shapes.values()]
+        has_gate = self.family.gated_attention == "queries"
+        sizes[0] *= 1 + has_gate
         is_scaled = self.layers.scales_input(self.family.attention_norms)
         if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
             flat = self._apart(self.layers.linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes)
@@ -276,6 +292,11 @@ class Network:
                 self.layers.linear(x, name + which, size, is_scaled)
                 for which, size in zip(shapes, sizes, strict=True)
             )
+        gate: Tensor | None = None
+        if has_gate:
+            apart = reshape(flat[0], (*x.shape[:2], heads, 2 * hyper.key_length))
+            query, gate = (reshape(half, (*x.shape[:2], -1)) for half in split(apart, 2, -1))
+            flat = query, *flat[1:]
         unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
         norms = "" if unnormed else self.family.head_norms
         out = []
@@ -291,7 +312,7 @@ class Network:
             if normed and norms == "plain" and self._is_rotated(layer):
                 apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
-        return tuple(out)
+        return out[0], out[1], out[2], gate
 
     def _apart(self, merged: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
         """Return queries, keys and values (b, n, size) of a merged product."""

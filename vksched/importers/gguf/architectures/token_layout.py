@@ -1,12 +1,18 @@
-"""Token layout: the sequences that the tokens of a call belong to, and their attention."""
+"""Token layout: the sequences that the tokens of a call belong to, their attention, and the
+recurrent states before them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from ....ir.tensor import Tensor
+import numpy as np
+
+from ....common.dtypes import Shape
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     attention,
@@ -21,6 +27,11 @@ from ....ops import (
 )
 from .alibi import alibi
 from .attention_sinks import after_sink
+
+Recurrence = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""The state before the tokens, (b, ...) -> a layer's output for the tokens, and the state after
+them.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,8 @@ class SequenceLayout(Protocol):
 
     length: the maximum length of the text. positions: the positions of the tokens, (n,), or
     (b, n) for several rows; None for 0, 1, .... last: the index of the token whose logits are
-    wanted, () or (b,) for several rows; None for all tokens.
+    wanted, () or (b,) for several rows; None for all tokens. count: the number of tokens of a row
+    that are not padding, () or (b,) for several rows; None if padding changes no later token.
     """
 
     @property
@@ -89,6 +101,9 @@ class SequenceLayout(Protocol):
     @property
     def last(self) -> Tensor | None: ...
 
+    @property
+    def count(self) -> Tensor | None: ...
+
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
     ) -> Tensor:
@@ -97,6 +112,19 @@ class SequenceLayout(Protocol):
         q: (b, heads, n, d), k, v: (b, kv_heads, n, d), with rotary embedding -> (b, heads, n, d).
         attention_mask: the layer's mask.
         """
+
+    def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
+        """Return the output of a layer with a recurrent state, (rows, n, ...). A new sequence
+        begins with a state of zeros. The state after the tokens must not depend on padding: see
+        `count`.
+
+        name: as "blk.3.conv_state". shape: the shape of the state of one row.
+        """
+
+
+def without_cache(rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
+    """Return the output of a layer with a recurrent state for complete sequences."""
+    return recurrence(constant(np.zeros((rows, *shape), np.float32)))[0]
 
 
 def last_tokens(x: Tensor, last: Tensor) -> Tensor:
@@ -118,6 +146,10 @@ class FullSequence:
     length: int
     positions: None = None
     last: None = None
+    count: None = None
+
+    def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
+        return without_cache(rows, shape, recurrence)
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
@@ -171,6 +203,10 @@ class PaddedTexts:
     last: None = None
     masks: dict[int, Tensor] = field(default_factory=dict)
     """The masks of the texts, which all layers share, by the number of heads; 0: that of tokens."""
+    count: None = None
+
+    def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
+        return without_cache(rows, shape, recurrence)
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask

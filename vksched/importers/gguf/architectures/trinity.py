@@ -15,5 +15,5 @@ AFMOE = Family(
     feed_forward_norms=Norms("ffn_norm", "post_ffw_norm"),
     full_every=4,
     full_unturned=True,
-    gated_attention=True,
+    gated_attention="input",
 )

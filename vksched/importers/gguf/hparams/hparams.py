@@ -11,6 +11,7 @@ from ..read.texts import LazyStrings
 from .expert_routing import ExpertRouting, read_expert_routing
 from .metadata_keys import MetadataKeys
 from .rope import Rope, read_rope
+from .ssm import Ssm, read_ssm
 
 MAX_LAYERS = MAX_EXPERTS = 1 << 12
 MAX_CONTEXT = (1 << 29) - 1
@@ -41,7 +42,9 @@ class HParams:
     of the two dense layers after pooling, 0 if absent. labels: the names of the scores of a
     reranker; () for one score. classifier_pooling: the pooling before the classification head.
     moe_every: in each group of `moe_every` layers the second one has experts; 0 if files do not
-    tell. activation: the name of the feed-forward activation; "" for that of the family.
+    tell. activation: the name of the feed-forward activation; "" for that of the family. recurrent:
+    whether each layer has a recurrent state instead of attention, in a family that has some. ssm:
+    the sizes of recurrent layers, 0 if absent.
     """
 
     architecture: str
@@ -83,6 +86,8 @@ class HParams:
     classifier_pooling: str
     moe_every: int
     activation: str
+    recurrent: tuple[bool, ...]
+    ssm: Ssm
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -125,7 +130,10 @@ def read_hyper(file: GgufFile) -> HParams:
     shared = keys.whole("expert_shared_count", 0, minimum=0, maximum=MAX_EXPERTS)
     eps = "attention.layer_norm_rms_epsilon"
     context = keys.whole("context_length", maximum=MAX_CONTEXT)
+    value_length = keys.whole("attention.value_length", head_width)
     rope = read_rope(keys, key_length, context)
+    kv_heads = _read_shared(keys, heads, blocks)
+    recurrent = _read_recurrent(keys, kv_heads)
     return HParams(
         architecture=keys.architecture,
         layers=layers,
@@ -134,9 +142,11 @@ def read_hyper(file: GgufFile) -> HParams:
         context=context,
         vocabulary=_vocabulary(file, keys),
         heads=heads,
-        kv_heads=_read_shared(keys, heads, blocks),
+        kv_heads=tuple(
+            0 if without else count for count, without in zip(kv_heads, recurrent, strict=True)
+        ),
         key_length=key_length,
-        value_length=keys.whole("attention.value_length", head_width),
+        value_length=value_length,
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=rope,
@@ -168,6 +178,8 @@ def read_hyper(file: GgufFile) -> HParams:
         classifier_pooling=_read_classifier_pooling(keys),
         moe_every=keys.whole("moe_every_n_layers", 0, minimum=0),
         activation=keys.text("hidden_activation", ""),
+        recurrent=recurrent,
+        ssm=read_ssm(keys),
     )
 
 
@@ -195,6 +207,16 @@ def _read_shared(keys: MetadataKeys, heads: tuple[int, ...], blocks: int) -> tup
                 f"divides the {of_queries} heads of layer {layer}, got {of_keys}"
             )
     return shared
+
+
+def _read_recurrent(keys: MetadataKeys, kv_heads: tuple[int, ...]) -> tuple[bool, ...]:
+    """Return whether each layer has no attention: all but every `full_attention_interval`-th, or
+    those without KV heads if a file has no such key.
+    """
+    interval = keys.optional_whole("full_attention_interval")
+    if interval is None:
+        return tuple(count == 0 for count in kv_heads)
+    return tuple((layer + 1) % interval > 0 for layer in range(len(kv_heads)))
 
 
 def _vocabulary(file: GgufFile, keys: MetadataKeys) -> int:

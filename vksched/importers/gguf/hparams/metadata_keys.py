@@ -28,6 +28,9 @@ NORMED_BY_KEY = (
 SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", "minimax-m2")
 """Architectures that compute expert weights by sigmoid by default."""
 
+DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
+"""Architectures with attention in every fourth layer by default."""
+
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], 2),
     **dict.fromkeys([f"{each}.expert_weights_norm" for each in NORMED_BY_KEY], False),
@@ -40,6 +43,7 @@ DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     "minicpm.residual_scale": lambda keys: 1.4 / math.sqrt(keys.whole("block_count")),
     "modern-bert.attention.sliding_window_pattern": 3,
     "modern-bert.classifier.pooling_type": 1,
+    **dict.fromkeys([f"{each}.full_attention_interval" for each in DELTA_NETS], 4),
 }
 """Defaults of keys that files of an architecture omit, as values or from other keys."""
 FULL_FIRST = ("modern-bert",)
@@ -78,6 +82,11 @@ class MetadataKeys:
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
         raise self._wrong(name, f"a whole number of {minimum} to {maximum}", value)
+
+    def optional_whole(self, name: str) -> int | None:
+        """Return an integer over 0; None if neither the file nor its architecture has one."""
+        key = f"{self.architecture}.{name}"
+        return self.whole(name) if key in self._metadata or key in DEFAULTS else None
 
     def real(self, name: str, default: float | None = None, *, signed: bool = False) -> float:
         """Return a positive number within the range of float32 with headroom; also 0 if that is the

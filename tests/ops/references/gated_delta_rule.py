@@ -1,0 +1,29 @@
+"""Oracle of the gated delta rule: the transition matrix of each token, exp(g) (I - beta k k^T)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import OpSample
+
+from .common import Oracle
+
+
+def gated_delta_rule(case: OpSample) -> NDArray:
+    q, k, v, g, beta, state = (x.astype(np.float64) for x in case.inputs)
+    batch, tokens, key_heads, size = q.shape
+    heads, columns = v.shape[2:]
+    out = np.zeros((batch, tokens + size, heads, columns))
+    for b, head in np.ndindex(batch, heads):
+        own, s = head // (heads // key_heads), state[b, :, head]
+        for t in range(tokens):
+            key, rate = k[b, t, own], beta[b, t, head]
+            transition = np.exp(g[b, t, head]) * (np.eye(size) - rate * np.outer(key, key))
+            s = transition @ s + rate * np.outer(key, v[b, t, head])
+            out[b, t, head] = q[b, t, own] @ s
+        out[b, tokens:, head] = s
+    return np.asarray(out, np.float32)
+
+
+ORACLES: dict[str, Oracle] = {"gated_delta_rule": gated_delta_rule}

@@ -1,0 +1,271 @@
+"""CachedSequence: the tokens of a step, whose texts a KV cache holds.
+
+    ids, start, count, slot --> q, k, v of these tokens
+    each token attends to cached rows before start, and to new rows up to its own --> logits
+    at the end of the run: the new rows are written into the states at start, start + 1, ...
+
+A layer with a recurrent state reads the states of its slots, or zeros for rows with start 0. At the
+end of the run, the states after the last tokens that are not padding are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
+from ...common.errors import UnsupportedOp
+from ...ir.tensor import Tensor, constant
+from ...ops import (
+    arange,
+    cast,
+    concat,
+    dequantize_q8_0,
+    dynamic_update_slice,
+    equal,
+    gather,
+    maximum,
+    quantize_q8_0,
+    reshape,
+    where,
+)
+from .architectures.attention_sinks import after_sink
+from .architectures.token_layout import AttentionMask, Recurrence
+from .kv_cache import KeyValueCache
+
+Pair = tuple[Tensor, Tensor]
+
+
+def _encoded(rows: Tensor, dtype: str) -> Tensor:
+    """Return rows in the element type of a state."""
+    if dtype == UINT32:
+        return quantize_q8_0(rows)
+    return cast(rows, dtype, overflow_nan=dtype == FLOAT16)
+
+
+def _values(rows: Tensor, size: int) -> Tensor:
+    """Return the values of a state's rows; attention reads them without a copy."""
+    return dequantize_q8_0(rows, size) if rows.dtype == UINT32 else rows
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A call that appends tokens to texts: `sched.compile(step.logits, updates=step.updates)`.
+
+    logits: the logits after the last token, (rows, vocabulary), or after each token. updates: the
+    states' next values.
+    """
+
+    logits: Tensor
+    updates: Mapping[Tensor, Tensor]
+
+
+class CachedSequence:
+    """A microbatch of a step: for each row `tokens` tokens after those of the previous parts. The
+    keys and values of all tokens before the step are cached.
+
+    start: the number of cached tokens, () for a cache of one slot, or (rows,). slots: the slots of
+    the rows, (rows,); None for a cache of one slot. last: the index in this part of the token whose
+    logits are wanted, as start; None for all tokens. count: see `SequenceLayout`. is_rounded:
+    attend to the rows of the step, too, as the cache represents them. as_decoded: do so for the
+    earlier tokens of the step only. updates: filled while the graph is built.
+    """
+
+    def __init__(
+        self,
+        cache: KeyValueCache,
+        tokens: int,
+        start: Tensor,
+        last: Tensor | None,
+        before: CachedSequence | None = None,
+        is_rounded: bool = False,
+        slots: Tensor | None = None,
+        as_decoded: bool = False,
+        count: Tensor | None = None,
+    ) -> None:
+        self._cache = cache
+        self.length = cache.length
+        self.last = last
+        self.count = count
+        self._end: int = tokens + (before._end if before else 0)
+        self._first = reshape(start, (-1, 1)) if start.rank else start
+        self.positions = self._first + arange(self._end - tokens, self._end)
+        self.updates: dict[Tensor, Tensor] = {}
+        self._new: dict[str, list[Tensor]] = {}
+        self._states: dict[str, Tensor] = {}
+        """The recurrent states after this part."""
+        self._before = before
+        self._start = start
+        self._slots = slots
+        self._is_rounded = is_rounded
+        self._as_decoded = as_decoded
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask
+    ) -> Tensor:
+        """Return the attention of q to the keys and values up to its position, within the window if
+        there is one.
+        """
+        keys, new_keys = self._rows(f"blk.{layer}.keys", k)
+        values, new_values = self._rows(f"blk.{layer}.values", v)
+        cached = _values(keys, k.shape[3]), _values(values, v.shape[3])
+        new = new_keys, new_values
+        window = attention_mask.window if attention_mask.window < self.length else 0
+        if self._as_decoded:
+            left = window - 1 if window else None
+            return self._attend_as_decoded(q, cached, new, (keys, values), attention_mask, left)
+        if window and attention_mask.chunked:
+            return self._attend_chunk(q, cached, new, attention_mask)
+        if window and attention_mask.sink:
+            return self._attend_window(q, cached, new, attention_mask)
+        if attention_mask.sink:
+            new = after_sink(*new)
+        left = window - 1 if window else None
+        return self._attend(q, cached, new, attention_mask, left=left)
+
+    def recur(self, name: str, rows: int, shape: Shape, recurrence: Recurrence) -> Tensor:
+        """Return the output of a layer with a recurrent state; see `SequenceLayout`."""
+        cached = self._cache.recurrent_state(name, shape)
+        before = self._before._states[name] if self._before else self._begun(cached)
+        out, after = recurrence(before)
+        self._states[name] = after
+        if self._slots is None:
+            self.updates[cached] = after
+        else:
+            first = constant(np.zeros(rows, np.int32))
+            self.updates[cached] = dynamic_update_slice(
+                cached, after, first, axis=1, slots=self._slots
+            )
+        return out
+
+    def _begun(self, cached: Tensor) -> Tensor:
+        """Return the recurrent states before the step, zeros for new sequences."""
+        # an idle row reads any slot, and its result is dropped
+        own = cached if self._slots is None else gather(cached, maximum(self._slots, 0))
+        is_new = reshape(equal(self._start, 0), (-1, *(1 for _ in cached.shape[1:])))
+        return where(is_new, 0.0, own)
+
+    def _attend(
+        self,
+        q: Tensor,
+        cached: Pair,
+        new: Pair,
+        attention_mask: AttentionMask,
+        first: int | None = None,
+        left: int | None = None,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Return the attention of q to cached keys and to new ones, up to its position. first: the
+        index of the first query in the step, by default that of this part.
+        """
+        first = self._end - q.shape[2] if first is None else first
+        past = first + new[0].shape[2] - self._end  # a sink comes before the new keys
+        return attention_mask.attend(
+            *(q, *cached),
+            left=left,
+            past=past,
+            used=self._start,
+            new=new,
+            slots=self._slots,
+            chunk=chunk,
+        )
+
+    def _attend_as_decoded(
+        self,
+        q: Tensor,
+        cached: Pair,
+        new: Pair,
+        states: Pair,
+        attention_mask: AttentionMask,
+        left: int | None,
+    ) -> Tensor:
+        """Return the attention of each query to cached keys, to those of earlier tokens of the step
+        as the states represent them, and to its own.
+        """
+        if attention_mask.sink or attention_mask.chunked:
+            raise UnsupportedOp(
+                "[model] expected attention without sinks and chunks in a step with as_decoded; "
+                "try steps of one token"
+            )
+        if all(state.dtype == FLOAT32 for state in states):
+            return self._attend(q, cached, new, attention_mask, left=left)
+        rounded = [
+            cast(_values(_encoded(own, state.dtype), own.shape[3]), FLOAT32)
+            for own, state in zip(new, states, strict=True)
+        ]
+        parts = []
+        for i in range(q.shape[2]):
+            rows = [
+                concat([r[:, :, :i], own[:, :, i : i + 1]], axis=2) if i else own[:, :, :1]
+                for r, own in zip(rounded, new, strict=True)
+            ]
+            query = q[:, :, i : i + 1]
+            pair = rows[0], rows[1]
+            parts.append(self._attend(query, cached, pair, attention_mask, self._end - 1, left))
+        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
+
+    def _attend_chunk(
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
+    ) -> Tensor:
+        """Return the attention of q within the chunk of its position; the window is the size of a
+        chunk.
+        """
+        size = attention_mask.window
+        begun = self._attend(q, cached, new, attention_mask, chunk=size)
+        if self._end == 1:
+            return begun
+        # a chunk that begins within the step has only new tokens
+        own = self._by_row(self._first + arange(self._end))
+        at = self._by_query(self.positions)
+        since = at // size * size
+        later = attention_mask.attend(q, *new, (own >= since) & (own <= at))
+        return where(equal(since, self._by_query(self._first) // size * size), begun, later)
+
+    def _attend_window(
+        self, q: Tensor, cached: Pair, new: Pair, attention_mask: AttentionMask
+    ) -> Tensor:
+        """Return the attention of q to a sink and to the last `window` keys.
+
+        The sink comes before the new keys. The first `window` tokens of a step see it in their
+        window, which is one key longer for it; windows of later tokens have only new keys.
+        """
+        window, joined = attention_mask.window, after_sink(*new)
+        first = self._end - q.shape[2]
+        early = min(max(window - first, 0), q.shape[2])
+        parts = []
+        if early:
+            head = q[:, :, :early] if early < q.shape[2] else q
+            parts.append(self._attend(head, cached, joined, attention_mask, first, window))
+        if early < q.shape[2]:
+            key, at = np.arange(-1, self._end), np.arange(first + early, self._end)[:, None]
+            seen = (key == -1) | ((key <= at) & (key > at - window))
+            tail = q[:, :, early:] if early else q
+            parts.append(attention_mask.attend(tail, *joined, constant(seen)))
+        return concat(parts, axis=2) if len(parts) > 1 else parts[0]
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """Return numbers of keys, (n,) or (rows, n), as they broadcast to scores."""
+        return reshape(x, (-1, 1, 1, x.shape[1])) if x.rank == 2 else x
+
+    def _by_query(self, x: Tensor) -> Tensor:
+        """Return numbers of queries, (n,) or (rows, n), as they broadcast to scores."""
+        return reshape(x, (-1, 1, x.shape[1], 1)) if x.rank == 2 else reshape(x, (-1, 1))
+
+    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the state, (slots, heads, length, ...), and the rows of the step up to this part.
+
+        own: the rows of this part, (rows, heads, n, size).
+        """
+        _, heads, _, size = own.shape
+        cache = self._cache
+        cached = cache.rows(name, (heads, size))
+        before = self._before._new[name] if self._before else []
+        self._new[name] = [*before, own]
+        new = concat(self._new[name], axis=2) if before else own
+        encoded = _encoded(new, cached.dtype)
+        self.updates[cached] = dynamic_update_slice(
+            cached, encoded, self._start, axis=2, slots=self._slots
+        )
+        return cached, cast(_values(encoded, size), FLOAT32) if self._is_rounded else new

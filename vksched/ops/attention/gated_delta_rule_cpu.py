@@ -1,0 +1,107 @@
+"""The gated delta rule in numpy: token by token, or in chunks of tokens as matrix products.
+
+    a chunk, with the decay D[i, j] = exp(g[j + 1] + ... + g[i]) for j <= i:
+    (I + strictly lower(beta k k^T * D)) u = beta (v - exp(g[0] + ... + g[i]) k S)
+    o = exp(...) q S + lower(q k^T * D) u          S = exp(all g) S + (k * D[last])^T u
+
+Source of the chunks: Yang et al., Parallelizing Linear Transformers with the Delta Rule, 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...common.dtypes import NDArray
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import CpuKernel, Piece
+
+CHUNK = 32
+"""Tokens of a chunk."""
+MIN_CHUNK = 4
+"""Minimum tokens for which a chunk is faster than its tokens one by one."""
+MIN_PIECE = 1 << 21
+"""Minimum multiplications of a piece, about 1 ms."""
+
+
+def _by_heads(x: NDArray, heads: int) -> NDArray:
+    """Return q, k, v or a state as (batch, heads, tokens, size), with repeated key heads."""
+    turned = x.swapaxes(1, 2)
+    repeats = heads // x.shape[2] if x.shape[2] else 1
+    return turned if repeats == 1 else np.repeat(turned, repeats, axis=1)
+
+
+def _write(inputs: tuple[NDArray, ...], out: NDArray, chunk: int) -> None:
+    q, k, v, g, beta, state = inputs
+    tokens, heads = v.shape[1:3]
+    q, k, v, s = (_by_heads(x, heads) for x in (q, k, v, state))
+    g, beta = (x.swapaxes(1, 2)[..., None] for x in (g, beta))
+    results = out.swapaxes(1, 2)
+    with np.errstate(all="ignore"):
+        for at in range(0, tokens, chunk):
+            part = np.s_[:, :, at : min(at + chunk, tokens)]
+            compute = _token if chunk == 1 else _chunk
+            results[part], s = compute(q[part], k[part], v[part], g[part], beta[part], s)
+    results[:, :, tokens:] = s
+
+
+def _token(
+    q: NDArray, k: NDArray, v: NDArray, g: NDArray, beta: NDArray, s: NDArray
+) -> tuple[NDArray, NDArray]:
+    """Return the output of one token and the next state; all are (batch, heads, 1, ...)."""
+    s = np.exp(g) * s
+    s = s + k.swapaxes(2, 3) * (beta * (v - np.matmul(k, s)))
+    return np.matmul(q, s), s
+
+
+def _chunk(
+    q: NDArray, k: NDArray, v: NDArray, g: NDArray, beta: NDArray, s: NDArray
+) -> tuple[NDArray, NDArray]:
+    """Return the outputs of some tokens and the next state."""
+    tokens = q.shape[2]
+    total = np.cumsum(g, axis=2)
+    begun = np.exp(total)
+    lower = np.tri(tokens, dtype=bool)
+    decay = np.exp(np.where(lower, total - total.swapaxes(2, 3), -np.inf))
+    keys = k.swapaxes(2, 3)
+    system = beta * np.matmul(k, keys) * decay
+    u = beta * (v - begun * np.matmul(k, s))
+    for row in range(1, tokens):
+        u[:, :, row] -= np.matmul(system[:, :, row, None, :row], u[:, :, :row])[:, :, 0]
+    out = begun * np.matmul(q, s) + np.matmul(np.matmul(q, keys) * decay, u)
+    last = np.exp(total[:, :, -1:] - total)
+    return out, begun[:, :, -1:] * s + np.matmul((last * k).swapaxes(2, 3), u)
+
+
+def gated_delta_rule_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Return o of each token and the last state, (batch, tokens + key size, heads, columns)."""
+    _, size, heads, columns = inputs[5].shape
+    batch, tokens = inputs[0].shape[:2]
+    out: NDArray = np.empty((batch, tokens + size, heads, columns), inputs[5].dtype)
+    _write(inputs, out, 1)
+    return out
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Compute in chunks; a decay of 0 or more than 1 could exceed the range within a chunk."""
+    tokens, g = inputs[0].shape[1], inputs[3]
+    is_safe = tokens >= MIN_CHUNK and np.isfinite(g).all() and g.max(initial=0) <= 0
+    _write(inputs, out, CHUNK if is_safe else 1)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Split by heads of keys."""
+    q, k, *others = inputs
+    key_heads, heads = q.shape[2], out.shape[2]
+    work = 3 * q.shape[1] * others[3].size
+    pieces = max(1, min(key_heads, work // MIN_PIECE))
+    for piece in range(pieces):
+        of_keys = slice(piece * key_heads // pieces, (piece + 1) * key_heads // pieces)
+        each = heads // max(1, key_heads)
+        own = slice(of_keys.start * each, of_keys.stop * each)
+        operands = (q[:, :, of_keys], k[:, :, of_keys], *(x[:, :, own] for x in others))
+        yield operands, out[:, :, own]
+
+
+CPU_KERNEL = CpuKernel(_compute, _cut)
