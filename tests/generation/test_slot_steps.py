@@ -250,9 +250,16 @@ def test_devices_without_equal_bits_verify_nothing(steps: SlotSteps, scheds: Sch
     assert bool(steps.verify_sizes) <= (devices == {"cpu"})
 
 
-def test_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -> None:
-    for kind, rows in (("F32", (1,)), ("F16", (1, 2, 4)), ("Q8_0", (1, 2, 4))):
-        write(replace(TINY, kind=kind), tmp_path / kind, np.random.default_rng(5))
+def test_large_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -> None:
+    several = 1, 2, 4
+    for kind, inner, rows in (
+        ("F32", 8200, (1,)),
+        ("F32", TINY.inner, several),
+        ("F16", TINY.inner, several),
+        ("Q8_0", TINY.inner, several),
+    ):
+        tiny = replace(TINY, kind=kind, inner=inner)
+        write(tiny, tmp_path / kind, np.random.default_rng(5))
         model = vs.load(tmp_path / kind)
         assert isinstance(model, LanguageModel)
         with vs.Scheduler(["cpu"]) as sched:

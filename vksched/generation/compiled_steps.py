@@ -22,6 +22,7 @@ from ..common.user_warning import warn_user
 from ..engine.request_precision import check_precision
 from ..ir.precision import BYTES, SINGLE, precision_of
 from ..ops.linalg.matmul_kernels import MAX_GEMV_ROWS
+from ..ops.linalg.matmul_native import has_equal_rows
 from ..ops.lowering import native_kernels
 from ..ops.quantized.weight_repack import WeightRepackThread
 from ..runtime.device import BackgroundTask, PrefetchesWeights
@@ -373,8 +374,8 @@ class CompiledSteps:
     @property
     def max_equal_rows(self) -> int:
         """The number of rows up to which products on CPUs have the bits of one row, once a step is
-        compiled: 1 for float32 matrices, which the BLAS library multiplies, and without native
-        loops; 3 for int8 activations, of which more rows have another kernel.
+        compiled: 1 for large float32 matrices, which the BLAS library multiplies, and without
+        native loops; 3 for int8 activations, of which more rows have another kernel.
         """
         if not native_kernels.has_programs():
             return 1
@@ -384,7 +385,8 @@ class CompiledSteps:
             for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
             if plan.topology.devices[placed.device].kind != "vulkan"
         ]
-        if any(node.op == "matmul" for node in on_cpu):
+        products = (node for node in on_cpu if node.op == "matmul")
+        if not all(has_equal_rows(plan.graph.input_types(node), node.attrs) for node in products):
             return 1
         return 3 if any(precision_of(node.attrs) == BYTES for node in on_cpu) else MAX_GEMV_ROWS
 

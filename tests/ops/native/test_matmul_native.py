@@ -15,7 +15,7 @@ needs_loops = pytest.mark.skipif(not native_kernels.conv_epilogue_ops(), reason=
 Shape = tuple[int, ...]
 # a, b as (n, k)
 FEW = [
-    ((8, 512), (130, 512)),
+    ((9, 512), (130, 512)),
     ((24, 512), (2048, 512)),
     ((1, 24, 512), (2, 301, 512)),
     ((3, 7, 640), (150, 640)),
@@ -55,6 +55,26 @@ def test_few_rows(a: Shape, b: Shape, bias: bool, epilogue: bool) -> None:
         np.testing.assert_allclose(
             each, np.maximum(expected, 0) if epilogue else expected, rtol=1e-4, atol=1e-3
         )
+
+
+@needs_loops
+def test_a_row_has_the_same_bits_in_products_of_up_to_eight_rows() -> None:
+    """As large as the matrix that selects among 128 experts."""
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal(n).astype(np.float32) for n in ((8, 2048), (128, 2048)))
+    shift = rng.standard_normal(128).astype(np.float32)
+    found = []
+    with vs.Scheduler(["cpu"]) as sched:
+        for rows in (1, 2, 5, 8):
+            assert names((rows, 1, 2048), right.shape, bias=True) == ["matmul"]
+            x = vs.input("x", (rows, 1, 2048))
+            run = sched.compile(vs.matmul(x, vs.weight(right), shift, transpose_b=True))
+            each = [run(x=left[at : at + rows, None]) for at in range(0, 8 - rows + 1, rows)]
+            found.append(np.concatenate(each)[:, 0])
+    expected = left.astype(np.float64) @ right.T.astype(np.float64) + shift
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-3)
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0][: len(each)])
 
 
 @pytest.mark.parametrize(("a", "b"), LIBRARYS)

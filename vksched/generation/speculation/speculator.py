@@ -122,7 +122,7 @@ class Speculator:
             self._was_warned = True
             warn(
                 "[engine] no tokens are guessed: speculation needs a CPU with native loops that "
-                "computes the whole model, without float32 matrices"
+                "computes the whole model, without large float32 matrices"
             )
         return bool(self._runner.verify_sizes)
 
