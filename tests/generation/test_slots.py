@@ -24,9 +24,11 @@ pytestmark = pytest.mark.one_set
 
 FAMILIES = (
     *("llama", "qwen2", "qwen3", "gemma2", "gemma3", "gpt-oss", "llama4", "gpt2"),
-    "qwen3next",
+    *("qwen3next", "lfm2", "mamba", "falcon-h1"),
 )
-"""Full attention, windows, attention sinks, chunks, learned positions, and recurrent states."""
+"""Full attention, windows, attention sinks, chunks, learned positions, and recurrent states with
+attention in other layers, in none and in the same layers.
+"""
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 LENGTH, SLOTS, CHUNK = 41, 5, 8
 

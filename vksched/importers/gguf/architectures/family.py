@@ -72,7 +72,8 @@ class Family:
     window_scaled: position scaling applies to layers with a window, too.
 
     unturned_every: every `unturned_every`-th layer has no rotary embedding; 0: none. full_unturned:
-    layers with full attention have none in models with windows.
+    layers with full attention have none in models with windows. rotated_if_finetuned: only models
+    whose files declare finetuned rotary scaling have rotary embedding.
 
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
@@ -92,7 +93,9 @@ class Family:
     "added"; "" if absent.
 
     mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
-    attention; None if all layers have attention.
+    attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
+    and attention, and add their outputs. single_block: a layer has either feed-forward, or
+    attention, or the mixer.
     """
 
     encoder: bool = False
@@ -122,6 +125,7 @@ class Family:
     window_base: float = 0.0
     window_scaled: bool = True
     unturned_every: int = 0
+    rotated_if_finetuned: bool = False
     full_unturned: bool = False
     tempered: str = "all"
     tempered_from: int = 0
@@ -134,6 +138,8 @@ class Family:
     router: Router | None = None
     shared_expert: str = ""
     mixer: Mixer | None = None
+    mixer_with_attention: bool = False
+    single_block: bool = False
 
     def between(self, gate: Tensor, up: Tensor) -> Tensor:
         """Return the input of the down projection."""
