@@ -80,6 +80,7 @@ NEW = (
     *("phimoe", "olmo", "bitnet", "exaone-moe", "gptneox_serial", "starcoder", "jais2", "orion"),
     "afmoe",
     *("qwen3next", "qwen35", "qwen35moe"),
+    *("lfm2moe", "mamba", "mamba2", "granitehybrid", "falcon-h1", "jamba", "nemotron_h"),
 )
 """One of each kind of routing, norm and block that the architectures before do not have."""
 BESIDES = (*language.ENCODERS, "gemma2_large")
@@ -145,7 +146,7 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2", "qwen3next"])
+@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2", "qwen3next", "lfm2", "falcon-h1"])
 def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
     golden = language.load(name)
     model = build_golden(golden, tmp_path)

@@ -17,7 +17,7 @@ from gguf_files import Draft, Type, ValueType
 
 from vksched.common.dtypes import NDArray
 
-from . import Golden
+from . import Golden, recurrent
 
 Settings = Mapping[str, Any]
 KEYS = {
@@ -84,8 +84,8 @@ YARN = {
     "original_context_length": "original_max_position_embeddings",
 }
 PERMUTED = (
-    *("arcee", "bailingmoe", "deepseek", "granite", "granitemoe", "internlm2", "llama"),
-    *("llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
+    *("arcee", "bailingmoe", "deepseek", "granite", "granitehybrid", "granitemoe", "internlm2"),
+    *("llama", "llama-embed", "minicpm", "mistral3", "olmo", "smollm3", "xverse"),
 )
 """Architectures whose converters put beside each other what positions turn as a pair."""
 UNMASKED = ("bert", "jina-bert-v3", "modern-bert", "eurobert")
@@ -148,6 +148,13 @@ def draft(golden: Golden, apart: bool = False) -> Draft:
 
 
 def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
+    own = recurrent.keys(architecture, config)
+    all_keys = dict(_common_keys(architecture, config))
+    all_keys |= {f"{architecture}.{key}": value for key, value in own.items()}
+    yield from ((key, value) for key, value in all_keys.items() if value is not None)
+
+
+def _common_keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
     for key, names in KEYS.items():
         found = next((config[name] for name in names if config.get(name) is not None), None)
         if found is not None:
@@ -209,7 +216,7 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         found = name if name.startswith("blk.") else found
         assert found is not None, name
-        if not found.endswith((".weight", ".bias", ".ssm_a")):
+        if not found.endswith((".weight", ".bias", *recurrent.BARE)):
             found += ".weight"
         built = np.ascontiguousarray(_permuted(golden, name, array))
         if apart and found.endswith(EXPERTS):
@@ -245,7 +252,10 @@ def _stacked(golden: Golden) -> dict[str, NDArray]:
         apart = partial(_delta_net, golden)
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
+    weights: dict[str, NDArray] = {}
     for name, array in golden.weights().items():
+        weights |= recurrent.tensors(golden.architecture, golden.config, name, array)
+    for name, array in weights.items():
         if found := EXPERT.search(name):
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
         else:
@@ -400,13 +410,13 @@ DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 FUSED = (
     "afmoe",
     *("bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "glm4moe", "hunyuan-moe", "minimax-m2"),
-    "phimoe",
+    *("jamba", "lfm2moe", "phimoe"),
 )
 APART = {
     "llama4": _llama4,
     "gpt-oss": _gpt_oss,
     "granitemoe": _granite,
-    **dict.fromkeys(("bailingmoe", "deepseek"), _bailing),
+    **dict.fromkeys(("bailingmoe", "deepseek", "granitehybrid"), _bailing),
     "bitnet": _bitnet,
     "jina-bert-v3": _jina,
     **dict.fromkeys(("gemma-embedding", "llama-embed"), _base),
@@ -421,7 +431,8 @@ def _permuted(golden: Golden, name: str, array: NDArray) -> NDArray:
     if architecture in PERMUTED and (found := ROTATED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
-    if architecture.startswith(("gemma", "nemotron")) and ONE_MORE.search(name):
+    from_1 = architecture.startswith("gemma") or architecture == "nemotron"
+    if from_1 and ONE_MORE.search(name):
         return array + 1
     if architecture == "gptneox" and "query_key_value" in name:
         heads = array.reshape(config["num_attention_heads"], 3, -1, *array.shape[1:])

@@ -113,6 +113,7 @@ def test_all_kinds_of_loops_are_tried() -> None:
         "attention_with_kvcache",
         "rotary_embedding",
         "softmax",
+        "ssm_scan",
         "dynamic_update_slice",
     }
     assert kinds >= {"conv", "conv_transpose", "pool", "rnn_scan"} or not loops.conv_epilogue_ops()

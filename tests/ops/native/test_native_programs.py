@@ -107,7 +107,9 @@ def test_what_matters_has_a_native_program() -> None:
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
-@pytest.mark.parametrize("op", ["quantized_linear", "attention_with_kvcache", "rnn_scan"])
+@pytest.mark.parametrize(
+    "op", ["quantized_linear", "attention_with_kvcache", "rnn_scan", "ssm_scan"]
+)
 def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
     helpers: list[threading.Thread] = []
 

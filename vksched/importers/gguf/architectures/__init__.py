@@ -24,7 +24,9 @@ from .layer_norms import (
     STABLELM,
     STARCODER2,
 )
+from .lfm2 import LFM2
 from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
+from .mamba import FALCON_H1, GRANITE_HYBRID, JAMBA, MAMBA, MAMBA2, NEMOTRON_H
 from .modern_bert import EUROBERT, LLAMA_EMBED, MODERN_BERT, NEO_BERT
 from .olmo import EXAONE4, EXAONE_MOE, OLMO, OLMO2, OLMOE
 from .phi import PHI3, PHI_MOE
@@ -96,6 +98,14 @@ KNOWN: Mapping[str, Family] = {
     "gpt2": GPT2,
     "starcoder": GPT2,
     "gpt-oss": GPT_OSS,
+    "lfm2": LFM2,
+    "lfm2moe": LFM2,
+    "mamba": MAMBA,
+    "mamba2": MAMBA2,
+    "granitehybrid": GRANITE_HYBRID,
+    "falcon-h1": FALCON_H1,
+    "jamba": JAMBA,
+    "nemotron_h": NEMOTRON_H,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
     "nomic-bert-moe": NOMIC_BERT_MOE,

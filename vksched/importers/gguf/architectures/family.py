@@ -79,7 +79,8 @@ class Family:
     window_scaled: position scaling applies to layers with a window, too.
 
     unturned_every: every `unturned_every`-th layer has no rotary embedding; 0: none. full_unturned:
-    layers with full attention have none in models with windows.
+    layers with full attention have none in models with windows. rotated_if_finetuned: only models
+    whose files declare finetuned rotary scaling have rotary embedding.
 
     tempered_from: the position of the first token for attention temperature scaling, which the
     layers of `tempered` have: "all", or those "unturned" (without rotary embedding).
@@ -103,7 +104,9 @@ class Family:
     head_activation: the activation of the first layer of a classification head.
 
     mixer: the block of the layers of `HParams.recurrent`, which have a recurrent state in place of
-    attention; None if all layers have attention.
+    attention; None if all layers have attention. mixer_with_attention: all layers have the mixer
+    and attention, and add their outputs. single_block: a layer has either feed-forward, or
+    attention, or the mixer.
     """
 
     encoder: bool = False
@@ -139,6 +142,7 @@ class Family:
     window_base: float = 0.0
     window_scaled: bool = True
     unturned_every: int = 0
+    rotated_if_finetuned: bool = False
     full_unturned: bool = False
     tempered: str = "all"
     tempered_from: int = 0
@@ -152,6 +156,8 @@ class Family:
     shared_expert: str = ""
     mixer: Mixer | None = None
     head_activation: Activation = tanh
+    mixer_with_attention: bool = False
+    single_block: bool = False
 
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""

@@ -25,6 +25,12 @@ class FeedForward:
 
     layers: LinearLayers
 
+    def exists(self, layer: int) -> bool:
+        """Return True if a layer has the block. Only families with mixers have layers without."""
+        hyper, family = self.layers.hyper, self.layers.family
+        has_experts = f"blk.{layer}.ffn_gate_inp.weight" in self.layers.weights
+        return family.mixer is None or hyper.feed_forward[layer] > 0 or has_experts
+
     def block(self, layer: int, x: Tensor) -> Tensor:
         """Return the output of a layer's block for x (b, n, width)."""
         name, every = f"blk.{layer}.ffn", self.layers.hyper.moe_every

@@ -10,16 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ....common.dtypes import Shape
 from ....ir.tensor import Tensor
 from ....ops import arange, gather, less, reshape, where
+from ..hparams.hparams import HParams
+from .token_layout import Recurrence, SequenceLayout
+from .weights import Weights
 
-if TYPE_CHECKING:
-    from ..hparams.hparams import HParams
-    from .linear_layers import LinearLayers
-    from .token_layout import Recurrence, SequenceLayout
+
+class ModelLayers(Protocol):
+    """The interface of `LinearLayers` that mixers use."""
+
+    @property
+    def hyper(self) -> HParams: ...
+
+    @property
+    def weights(self) -> Weights: ...
+
+    def linear(self, x: Tensor, name: str, size: int) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,7 @@ class MixerLayer:
     """The layer of a number in one graph: its weights, its tokens and its states."""
 
     number: int
-    layers: LinearLayers
+    layers: ModelLayers
     text: SequenceLayout
 
     def name(self, part: str) -> str:

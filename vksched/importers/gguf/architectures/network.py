@@ -13,7 +13,7 @@ optional.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,13 +34,16 @@ from ....ops import (
 )
 from ..hparams.hparams import EMBEDDING, OUTPUT, HParams
 from .attention_sinks import widened
-from .family import Family
+from .family import Family, Norms
 from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
 from .mixer import MixerLayer
 from .positions import Positions, Tables
 from .token_layout import AttentionMask, SequenceLayout, last_tokens
 from .weights import Weights
+
+Block = Callable[[int, Tensor], Tensor]
+"""The number of a layer, x (b, n, width) -> the output of a block of the layer."""
 
 
 @dataclass
@@ -175,10 +178,7 @@ class Network:
 
     def _layer(self, layer: int, x: Tensor) -> Tensor:
         family, read = self.family, x
-        for norms, part in (
-            (family.attention_norms, self._mixer(layer)),
-            (family.feed_forward_norms, self.feed_forward.block),
-        ):
+        for norms, part in self._blocks(layer):
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
@@ -193,15 +193,28 @@ class Network:
                 y = self.layers.norm(x + y, again)
             x = y
             read = read if family.parallel and self.hyper.parallel else x
-        return x
+        return self._output_rows(layer, x)
 
-    def _mixer(self, layer: int) -> Callable[[int, Tensor], Tensor]:
-        """Return the first block of a layer."""
-        mixer = self.family.mixer
-        if mixer is None or not self.hyper.recurrent[layer]:
+    def _blocks(self, layer: int) -> Iterator[tuple[Norms, Block]]:
+        """Yield the blocks of a layer, with the names of their norms."""
+        family, has_feed_forward = self.family, self.feed_forward.exists(layer)
+        if not (family.single_block and has_feed_forward):
+            yield family.attention_norms, self._mixer(layer)
+        if has_feed_forward:
+            yield family.feed_forward_norms, self.feed_forward.block
+
+    def _mixer(self, layer: int) -> Block:
+        """Return the block of a layer that mixes tokens."""
+        mixer, with_attention = self.family.mixer, self.family.mixer_with_attention
+        if mixer is None or not (self.hyper.recurrent[layer] or with_attention):
             return self._attention
         own = MixerLayer(layer, self.layers, self.text)
-        return lambda _, x: self._output_rows(layer, mixer.mix(own, x))
+
+        def mix(layer: int, x: Tensor) -> Tensor:
+            y = self._output_rows(layer, mixer.mix(own, x))
+            return self._attention(layer, x) + y if with_attention else y
+
+        return mix
 
     # -- attention -------------------------------------------------------------------------------
 
@@ -256,6 +269,8 @@ class Network:
         if (
             family.learned_positions
             or family.alibi
+            or family.rotated_if_finetuned
+            and not self.hyper.rope.finetuned
             or (every := family.unturned_every)
             and (layer + 1) % every == 0
         ):

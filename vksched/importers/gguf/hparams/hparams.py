@@ -9,7 +9,7 @@ from ....common.errors import ModelFormatError
 from ..read.loader import GgufFile
 from ..read.texts import LazyStrings
 from .expert_routing import ExpertRouting, read_expert_routing
-from .metadata_keys import MetadataKeys
+from .metadata_keys import WITHOUT_ATTENTION, MetadataKeys
 from .rope import Rope, read_rope
 from .ssm import Ssm, read_ssm
 
@@ -120,10 +120,11 @@ def read_hyper(file: GgufFile) -> HParams:
     predicting = keys.whole("nextn_predict_layers", 0, minimum=0, maximum=blocks - 1)
     layers = blocks - predicting
     width = keys.whole("embedding_length")
-    heads = keys.per_layer("attention.head_count", blocks)[:layers]
+    least = 0 if keys.architecture in WITHOUT_ATTENTION else 1
+    heads = keys.per_layer("attention.head_count", blocks, minimum=least)[:layers]
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
-    feed_forward = keys.per_layer("feed_forward_length", blocks, (0,) * blocks)[:layers]
+    feed_forward = keys.per_layer("feed_forward_length", blocks, (0,) * blocks, least)[:layers]
     experts = keys.whole("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
     experts_used = keys.whole("expert_used_count", maximum=experts) if experts else 0
     expert_inner = keys.whole("expert_feed_forward_length", max(feed_forward), minimum=0)

@@ -21,7 +21,7 @@ MAX_REAL = 1e38
 """The range of numbers: within float32, with headroom for values computed from them."""
 
 NORMED_BY_KEY = (
-    *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe"),
+    *("afmoe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "exaone-moe", "glm4moe", "jamba"),
     *("nomic-bert-moe", "olmoe", "qwen2moe"),
 )
 """Architectures whose expert weights have sum 1 only if a key of the file requires it."""
@@ -30,6 +30,9 @@ SIGMOIDS = ("afmoe", "bailingmoe2", "dots1", "exaone-moe", "glm4moe", "llama4", 
 
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 """Architectures with attention in every fourth layer by default."""
+
+WITHOUT_ATTENTION = ("mamba", "mamba2")
+"""Architectures whose files declare 0 heads and no feed-forward."""
 
 DEFAULTS: Mapping[str, Value | Callable[[MetadataKeys], Value]] = {
     **dict.fromkeys([f"{each}.expert_gating_func" for each in SIGMOIDS], 2),
@@ -125,14 +128,16 @@ class MetadataKeys:
         raise self._wrong(name, "a list of strings", value)
 
     def per_layer(
-        self, name: str, layers: int, default: tuple[int, ...] | None = None
+        self, name: str, layers: int, default: tuple[int, ...] | None = None, minimum: int = 1
     ) -> tuple[int, ...]:
-        """Return an integer for each layer; a scalar in the file applies to all layers."""
+        """Return an integer for each layer; a scalar in the file applies to all layers, and is at
+        least `minimum`.
+        """
         if default is not None and not self.has(name):
             return default
         value = self._get(name, None)
         if not isinstance(value, np.ndarray):
-            return (self.whole(name),) * layers
+            return (self.whole(name, minimum=minimum),) * layers
         found = value.tolist()
         if value.dtype.kind in "iu" and len(found) == layers:
             if all(0 <= each <= MAX_SIZE for each in found):

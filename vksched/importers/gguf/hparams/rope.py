@@ -18,7 +18,7 @@ class Rope:
 
     fast, slow: YaRN keeps the frequencies of pairs with more than `fast` rotations in the training
     context, and divides those with fewer than `slow` rotations by the factor. ext_factor: YaRN's
-    extrapolation mix; 0 for linear scaling.
+    extrapolation mix; 0 for linear scaling. finetuned: the model was trained with the scaling.
     """
 
     base: float
@@ -31,6 +31,7 @@ class Rope:
     fast: float = 32.0
     slow: float = 1.0
     ext_factor: float = 1.0
+    finetuned: bool = False
 
 
 def read_rope(keys: MetadataKeys, key_length: int, context: int) -> Rope:
@@ -53,6 +54,7 @@ def read_rope(keys: MetadataKeys, key_length: int, context: int) -> Rope:
         fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
         slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
         ext_factor=1.0 if ext_factor < 0 else ext_factor,
+        finetuned=keys.flag("rope.scaling.finetuned", False),
     )
 
 

@@ -10,6 +10,14 @@ from dataclasses import dataclass
 from .metadata_keys import MetadataKeys
 
 MAX_KERNEL = 1 << 10
+KEYS = {
+    "kernel": "ssm.conv_kernel",
+    "inner": "ssm.inner_size",
+    "state": "ssm.state_size",
+    "heads": "ssm.time_step_rank",
+    "groups": "ssm.group_count",
+}
+"""The keys of the sizes in files."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Ssm:
     """The sizes of recurrent layers; 0 if absent. kernel: the taps of the short convolution. inner:
     the channels of all heads. state: the size of the state per channel. heads: the number of heads
     (the rank of time steps in Mamba 1). groups: the number of groups of heads that share keys and
-    queries.
+    queries. normed: RMS norms without weights of the projections of Mamba 1.
     """
 
     kernel: int = 0
@@ -25,6 +33,7 @@ class Ssm:
     state: int = 0
     heads: int = 0
     groups: int = 0
+    normed: bool = False
 
 
 def read_ssm(keys: MetadataKeys) -> Ssm:
@@ -35,10 +44,10 @@ def read_ssm(keys: MetadataKeys) -> Ssm:
     ModelFormatError
         A size is invalid.
     """
+    taps = keys.whole("shortconv.l_cache", 0, minimum=0, maximum=MAX_KERNEL)
+    sizes = {name: keys.whole(key, 0, minimum=0) for name, key in KEYS.items() if name != "kernel"}
     return Ssm(
-        kernel=keys.whole("ssm.conv_kernel", 0, minimum=0, maximum=MAX_KERNEL),
-        inner=keys.whole("ssm.inner_size", 0, minimum=0),
-        state=keys.whole("ssm.state_size", 0, minimum=0),
-        heads=keys.whole("ssm.time_step_rank", 0, minimum=0),
-        groups=keys.whole("ssm.group_count", 0, minimum=0),
+        kernel=keys.whole(KEYS["kernel"], taps, minimum=0, maximum=MAX_KERNEL),
+        normed=keys.flag("ssm.dt_b_c_rms", False),
+        **sizes,
     )

@@ -59,7 +59,7 @@ CASES = [
     scan((0, 3, 3, 4, 1, 5), per_head=True),
     scan((1, 3, 2, 0, 1, 5)),
     _with_idle_steps((1, 6, 4, 3, 1, 9), True),
-    scan((1, 2500, 2, 3, 1, 17), per_head=True, label="long"),
+    scan((1, 1300, 2, 20, 1, 17), per_head=True, label="long"),
 ]
 FUNCTIONS = [
     FunctionSample("ssm_scan", ops.ssm_scan, tuple(operands(sizes, per_head).values()), nmse=1e-9)

@@ -1,0 +1,58 @@
+"""The gated delta rule: texts in parts, padding, strong decay, and its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import Scheds
+
+import vksched as vs
+from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ops.attention.gated_delta_rule import NAMES
+from vksched.ops.attention.gated_delta_rule_cpu import CHUNK, CPU_KERNEL, gated_delta_rule_reference
+from vksched.testing.op_cases.linalg.gated_delta_rule import operands
+
+SIZES = (2, 2 * CHUNK + 5, 2, 4, 8, 6)
+
+
+def test_parts_of_a_text_pass_the_state_on(scheds: Scheds) -> None:
+    inputs = operands(SIZES)
+    tensors = [vs.input(name, x.shape) for name, x in zip(NAMES, inputs, strict=True)]
+    *own, state = tensors
+    whole = vs.gated_delta_rule(*tensors)  # type: ignore[arg-type]
+    parts = []
+    for start, end in ((0, 1), (1, CHUNK), (CHUNK, SIZES[1])):
+        out, state = vs.gated_delta_rule(*(x[:, start:end] for x in own), state)
+        parts.append(out)
+    run = scheds[0].compile([*whole, vs.concat(parts, axis=1), state])
+    wanted, last, got, state_of_parts = run(**dict(zip(NAMES, inputs, strict=True)))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state_of_parts, last, rtol=1e-4, atol=1e-5)
+
+
+def cpu_result(inputs: tuple[NDArray, ...]) -> NDArray:
+    out = np.empty_like(gated_delta_rule_reference(inputs, Attrs()))
+    CPU_KERNEL.compute(inputs, Attrs(), out)
+    return out
+
+
+def test_padding_does_not_change_the_state() -> None:
+    padded = operands((1, 24, 1, 2, 8, 5), padding=4)
+    inputs = tuple(x[:, :20] for x in padded[:5])
+    for compute in (cpu_result, lambda x: gated_delta_rule_reference(x, Attrs())):
+        short, long = compute((*inputs, padded[5])), compute(padded)
+        np.testing.assert_allclose(long[:, 24:], short[:, 20:], rtol=1e-5, atol=1e-6)
+    step = (*(x[:, -1:] for x in padded[:5]), padded[5])
+    np.testing.assert_array_equal(cpu_result(step)[:, 1:], padded[5])
+
+
+@pytest.mark.parametrize("decay", [-np.inf, -80.0, 2.0])
+def test_any_decay_is_that_of_tokens_one_by_one(decay: float) -> None:
+    q, k, v, g, beta, state = operands((1, CHUNK + 9, 1, 2, 8, 5))
+    g = g.copy()
+    g[:, ::5] = decay
+    inputs = q, k, v, g, beta, state
+    exact = tuple(x.astype(np.float64) for x in inputs)
+    wanted = gated_delta_rule_reference(exact, Attrs())
+    np.testing.assert_allclose(cpu_result(inputs), wanted, rtol=1e-4, atol=1e-5)
