@@ -172,9 +172,8 @@ def takes_all(scheduler: LayerScheduler, model: LanguageModel, cache: KeyValueCa
 
 def cache_bytes_of(model: LanguageModel, cache: KeyValueCache) -> int:
     """Return the bytes of the KV cache of all layers and slots."""
-    hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
-    row = sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length)
-    return row * cache.length * cache.slots * each
+    each = numpy_dtype(cache.dtype).itemsize
+    return model.hyper.cached_values * cache.length * cache.slots * each
 
 
 def lay_out(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....ir.tensor import Tensor
-from ....ops import gather, moe_linear, reduce_sum, reshape
+from ....ops import gather, moe_linear, reduce_sum, reshape, split
 from .routing import Router
 from .scaled_rows import scaled_rows
 
@@ -19,19 +19,20 @@ from .scaled_rows import scaled_rows
 class Experts:
     """The weights of a mixture-of-experts layer.
 
-    gate, up: (experts, inner, width). down: (experts, width, inner). router: chooses the experts of
-    each token. between: combines gate and up. gated: expert weights scale the experts' input.
-    shifts: the biases of the three linear layers, (experts, inner) twice and (experts, width); ()
-    if absent. scale_rows: as in `LinearLayers`.
+    gate_up: gate and up, each (experts, inner, width), or one tensor of both, the gate first. down:
+    (experts, width, inner). router: chooses the experts of each token. between: combines gate and
+    up. gated: expert weights scale the experts' input. shifts: the biases of the three linear
+    layers, (experts, inner) twice and (experts, width); () if absent. scales: the factors of the
+    experts' outputs, (experts,). scale_rows: as in `LinearLayers`.
     """
 
-    gate: Tensor
-    up: Tensor
+    gate_up: Sequence[Tensor]
     down: Tensor
     router: Router
     between: Callable[[Tensor, Tensor], Tensor]
     gated: bool = False
     shifts: Sequence[Tensor] = ()
+    scales: Tensor | None = None
     scale_rows: bool = False
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
@@ -39,13 +40,16 @@ class Experts:
 
         x: (b, n, width), scores: (b, n, experts) -> (b, n, width).
         """
-        experts, _, width = self.gate.shape
+        experts, width, _ = self.down.shape
         rows = x.shape[0] * x.shape[1]
         flat = reshape(x, (rows, width))
         weights, expert_ids = self.router(reshape(scores, (rows, experts)))
+        if self.scales is not None:
+            weights = weights * gather(self.scales, expert_ids)
         shares = reshape(weights, (*weights.shape, 1))
         shifts = [gather(each, expert_ids) for each in self.shifts]
-        gate, up = (moe_linear(flat, table, expert_ids) for table in (self.gate, self.up))
+        products = [moe_linear(flat, table, expert_ids) for table in self.gate_up]
+        gate, up = products if len(products) > 1 else split(products[0], 2, -1)
         if self.gated:
             gate, up = gate * shares, up * shares
         if shifts:

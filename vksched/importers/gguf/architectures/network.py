@@ -20,24 +20,23 @@ from ....common.errors import ModelFormatError
 from ....ir.name_scope import name_scope
 from ....ir.tensor import Tensor
 from ....ops import (
-    clip,
+    concat,
     embedding,
+    expand_dims,
     gather,
     linear,
-    reshape,
-    rms_norm,
-    sigmoid,
-    split,
     tanh,
-    transpose,
 )
 from ..hparams.hparams import EMBEDDING, OUTPUT, HParams
-from .attention_sinks import widened
+from .alternating_updates import AlternatingUpdates
+from .attention import Attention
 from .family import Family
 from .feed_forward import FeedForward
 from .linear_layers import LinearLayers
+from .per_layer_embeddings import PerLayerEmbeddings
 from .positions import Positions, Tables
-from .token_layout import AttentionMask, SequenceLayout, last_tokens
+from .token_layout import SequenceLayout, last_tokens
+from .unsupported import ALIBI
 from .weights import Weights
 
 
@@ -65,9 +64,21 @@ class Network:
         return FeedForward(self.layers)
 
     @cached_property
-    def at(self) -> Positions:
-        """The positions of the tokens."""
-        return Positions(self.family, self.hyper, self.weights, self.text, self.tables)
+    def attention(self) -> Attention:
+        """The attention blocks."""
+        at = Positions(self.family, self.hyper, self.weights, self.text, self.tables)
+        return Attention(self.layers, self.text, at)
+
+    @cached_property
+    def altup(self) -> AlternatingUpdates | None:
+        """The residual streams, if the model has several."""
+        sizes = self.hyper.altup
+        return AlternatingUpdates(self.layers, sizes) if sizes else None
+
+    @cached_property
+    def per_layer(self) -> PerLayerEmbeddings:
+        """The per-layer embeddings."""
+        return PerLayerEmbeddings(self.layers)
 
     def logits(self, ids: Tensor) -> Tensor:
         """Return the next-token logits of each token, or of the last one.
@@ -85,6 +96,11 @@ class Network:
                 f"[gguf] expected a model that goes on with texts, got an encoder, "
                 f"{hyper.architecture!r}; try vs.Embedder or `vksched embed`"
             )
+        if hyper.layers == self.family.alibi_layers:
+            raise ModelFormatError(
+                f"[gguf] expected a model of {hyper.architecture!r} with rotary embedding, got "
+                f"{hyper.layers} layers, those of a model with {ALIBI}; try the smaller model"
+            )
         x = self._layers(ids)
         with name_scope("output"):
             if self.text.last is not None:
@@ -98,7 +114,7 @@ class Network:
                 logits = logits * (1 / scale if self.family.logits_over_scale else scale)
             if hyper.output_softcap:
                 logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
-        self.weights.require_all(hyper.architecture, besides=self._predicting())
+        self.weights.require_all(hyper.architecture, besides=self._unused())
         return logits
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -114,8 +130,15 @@ class Network:
         x = self._layers(ids)
         with name_scope("output"):
             x = self.layers.norm(x, self.family.output_norm)
-        self.weights.require_all(self.hyper.architecture, besides=(OUTPUT, *self._predicting()))
+        self.weights.require_all(self.hyper.architecture, besides=(OUTPUT, *self._unused()))
         return x
+
+    def _unused(self) -> list[str]:
+        """Return the tensors that a file may have without use."""
+        hyper, out = self.hyper, self._predicting()
+        for layer in range(hyper.layers - hyper.shared_kv_layers, hyper.layers):
+            out += [f"blk.{layer}.attn_{which}.weight" for which in ("k", "v", "k_norm")]
+        return out
 
     def _predicting(self) -> list[str]:
         """Return the tensors of the layers after the last one, which only predict further tokens.
@@ -136,10 +159,33 @@ class Network:
 
     def _layers(self, ids: Tensor) -> Tensor:
         x = self._embedded(ids)
+        vectors = self.per_layer.vectors(ids, x) if self.hyper.per_layer_width else None
+        if self.altup and vectors is not None:
+            return self._alternating(self.altup, x, vectors)
         for layer in range(self.hyper.layers):
             with name_scope(f"blk.{layer}"):
                 x = self._layer(layer, x)
+                if vectors is not None:
+                    vector = self.attention.output_rows(layer, vectors[:, :, layer])
+                    x = x + self.per_layer.gated(layer, x, vector)
+                if (scale := f"blk.{layer}.layer_output_scale.weight") in self.weights:
+                    x = x * self.weights.take(scale, (1,))
         return x
+
+    def _alternating(self, altup: AlternatingUpdates, x: Tensor, vectors: Tensor) -> Tensor:
+        """Return the hidden states of a model with several residual streams."""
+        streams = altup.spread(x)
+        for layer in range(self.hyper.layers):
+            with name_scope(f"blk.{layer}"):
+                predicted = altup.predicted(layer, streams)
+                y = self._layer(layer, altup.active(predicted))
+                streams = altup.corrected(layer, predicted, y)
+                active = altup.scaled(layer, streams)
+                added = self.per_layer.gated(layer, active, vectors[:, :, layer])
+                rest = streams[:, :, 1:] + expand_dims(added, 2)
+                streams = concat([streams[:, :, :1], rest], axis=2)
+        x, last = altup.merged(streams), self.text.last
+        return x if last is None or x.shape[1] == 1 else expand_dims(last_tokens(x, last), 1)
 
     def _embedded(self, ids: Tensor) -> Tensor:
         hyper, family = self.hyper, self.family
@@ -167,116 +213,23 @@ class Network:
     def _layer(self, layer: int, x: Tensor) -> Tensor:
         family, read = self.family, x
         for norms, part in (
-            (family.attention_norms, self._attention),
+            (family.attention_norms, self.attention.block),
             (family.feed_forward_norms, self.feed_forward.block),
         ):
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
-            y = self.layers.norm(part(layer, self.layers.norm(read, before)), after)
+            normed = self.layers.norm(read, before)
+            y = self.layers.norm(part(layer, normed, read), after)
             if y.shape != x.shape:
-                x, read = self._output_rows(layer, x), self._output_rows(layer, read)
+                x, read = (
+                    self.attention.output_rows(layer, x),
+                    self.attention.output_rows(layer, read),
+                )
             if self.hyper.residual_scale:
                 y = y * self.hyper.residual_scale
             x = self.layers.norm(x + y, both)
+            if self.altup and norms is family.attention_norms:
+                x = self.altup.augmented(layer, x, normed)
             read = read if family.parallel and self.hyper.parallel else x
         return x
-
-    # -- attention -------------------------------------------------------------------------------
-
-    def _attention(self, layer: int, x: Tensor) -> Tensor:
-        hyper, window = self.hyper, self._window(layer)
-        is_rotated = self._is_rotated(layer)
-        q, k, v = self._queries_keys_values(layer, x)
-        if is_rotated:
-            q, k = (self.at.rotate(each, window > 0) for each in (q, k))
-        if self.family.norms_after_rope:
-            q = self.layers.norm(q, f"blk.{layer}.attn_q_norm")
-            k = self.layers.norm(k, f"blk.{layer}.attn_k_norm")
-        if hyper.temperature_scale and (self.family.tempered == "all" or not is_rotated):
-            q = self.at.tempered(q)
-        scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
-        if sink:
-            own = self.weights.take(f"blk.{layer}.attn_sinks.weight", (hyper.heads[layer],))
-            q, k = widened(q, k, own, scale)
-        attention_mask = AttentionMask(scale, hyper.softcap, window, chunked, sink)
-        seen = self.text.attend(layer, q, k, v, attention_mask)
-        seen = transpose(seen, (0, 2, 1, 3))
-        joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
-        if self.family.gated_attention:
-            joined = joined * sigmoid(
-                self.layers.linear(x, f"blk.{layer}.attn_gate", joined.shape[2])
-            )
-        rows, inner = self._output_rows(layer, joined), self.family.attention_norms.inner
-        rows = self.layers.norm(rows, inner and f"blk.{layer}.{inner}")
-        is_scaled = self.scale_rows and not inner
-        return self.layers.linear(rows, f"blk.{layer}.attn_output", hyper.width, is_scaled)
-
-    def _output_rows(self, layer: int, x: Tensor) -> Tensor:
-        """Return the rows of a layer that are read later: in the last layer the row of the token
-        whose logits are wanted, else all rows.
-        """
-        last = self.text.last
-        if last is None or layer < self.hyper.layers - 1 or x.shape[1] == 1:
-            return x
-        return reshape(last_tokens(x, last), (x.shape[0], 1, x.shape[2]))
-
-    def _window(self, layer: int) -> int:
-        """Return the attention window of a layer; 0 for full attention."""
-        declared, every = self.hyper.windowed, self.family.full_every
-        windowed = declared[layer] if declared else not every or (layer + 1) % every > 0
-        return self.hyper.window if windowed else 0
-
-    def _is_rotated(self, layer: int) -> bool:
-        """Return True if a layer has rotary embedding."""
-        family = self.family
-        if (
-            family.learned_positions
-            or (every := family.unturned_every)
-            and (layer + 1) % every == 0
-        ):
-            return False
-        return not (family.full_unturned and self.hyper.window and not self._window(layer))
-
-    def _scale(self, layer: int) -> float:
-        hyper = self.hyper
-        by_width = hyper.layers == self.family.scale_by_width
-        size = hyper.width / hyper.heads[layer] if by_width else hyper.key_length
-        return hyper.scale or 1 / math.sqrt(size)
-
-    def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Return queries, keys and values, each (b, heads, n, size)."""
-        hyper, name = self.hyper, f"blk.{layer}.attn_"
-        heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
-        shapes = {
-            "q": (heads, hyper.key_length),
-            "k": (shared, hyper.key_length),
-            "v": (shared, hyper.value_length),
-        }
-        sizes = [count * size for count, size in shapes.values()]
-        is_scaled = self.layers.scales_input(self.family.attention_norms)
-        if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
-            flat = split(self.layers.linear(x, f"{name}qkv", sum(sizes), is_scaled), sizes, -1)
-        else:
-            flat = tuple(
-                self.layers.linear(x, name + which, size, is_scaled)
-                for which, size in zip(shapes, sizes, strict=True)
-            )
-        unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
-        norms = "" if unnormed else self.family.head_norms
-        out = []
-        for which, part in zip(shapes, flat, strict=True):
-            if hyper.qkv_clip:
-                part = clip(part, -hyper.qkv_clip, hyper.qkv_clip)
-            normed = norms and which != "v"
-            if norms == "found":
-                normed = f"{name}{which}_norm.weight" in self.weights
-            if normed and norms == "all":
-                part = self.layers.norm(part, f"{name}{which}_norm")
-            apart = reshape(part, (*x.shape[:2], *shapes[which]))
-            if normed and norms in ("each", "found"):
-                apart = self.layers.norm(apart, f"{name}{which}_norm")
-            if normed and norms == "plain" and self._is_rotated(layer):
-                apart = rms_norm(apart, eps=hyper.eps)
-            out.append(transpose(apart, (0, 2, 1, 3)))
-        return tuple(out)

@@ -31,21 +31,13 @@ class Unsupported:
 
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    "apertus": Unsupported("Apertus", "its activation (xIELU)", SMALL),
     "arctic": Unsupported("Snowflake Arctic", "experts in parallel with a dense block", ROUTED),
     "arwkv7": Unsupported("ARWKV 7", STATES, SMALL),
-    "baichuan": Unsupported("Baichuan 1 and 2", f"{ALIBI}, in the models of 13 B", SMALL),
     "bloom": Unsupported("BLOOM", ALIBI, SMALL),
     "chameleon": Unsupported("Chameleon", "image tokens", VISION),
     "clip": Unsupported("a projector file (mmproj)", "encoders of images and sounds", VISION),
     "cogvlm": Unsupported("CogVLM", "separate weights for image tokens", VISION),
-    "dbrx": Unsupported("DBRX", UNCHECKED, ROUTED),
     "deci": Unsupported("DeciLM and Nemotron 51B", "layers without attention", "llama (Llama 3)"),
-    "deepseek2": Unsupported(
-        "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash",
-        COMPRESSED,
-        f"{ROUTED}; R1's distilled models are llama and qwen2",
-    ),
     "deepseek2-ocr": Unsupported("DeepSeek OCR", "encoders of images", VISION),
     "dream": Unsupported("Dream", DIFFUSION, "qwen2 (Qwen 2.5)"),
     "eurobert": Unsupported("EuroBERT", UNCHECKED, EMBEDDERS),
@@ -53,8 +45,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "gemma-embedding": Unsupported(
         "EmbeddingGemma", "windows of tokens on both sides, and dense layers at the end", EMBEDDERS
     ),
-    "gemma3n": Unsupported("Gemma 3n", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
-    "gemma4": Unsupported("Gemma 4", "vectors of tokens in each layer", "gemma3 (Gemma 3)"),
     "glm-dsa": Unsupported("GLM 5", f"{COMPRESSED}, of chosen tokens", ROUTED),
     "gptj": Unsupported("GPT-J", "a converter, which no one has written", SMALL),
     "granitehybrid": Unsupported("Granite 4 H", MIXED, "granite (Granite 3 and 4)"),
@@ -74,8 +64,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "mamba": Unsupported("Mamba 1", STATES, SMALL),
     "mamba2": Unsupported("Mamba 2", STATES, SMALL),
     "mimo2": Unsupported("MiMo V2", "heads of two sizes, and sinks in some layers", ROUTED),
-    "minicpm3": Unsupported("MiniCPM 3", COMPRESSED, "minicpm (MiniCPM 1 and 2)"),
-    "mistral4": Unsupported("Mistral 4", COMPRESSED, "mistral3 (Ministral 3) or llama (Mistral)"),
     "modern-bert": Unsupported(
         "ModernBERT", "windows of tokens on both sides in an encoder", EMBEDDERS
     ),
@@ -89,7 +77,6 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "plamo2": Unsupported("PLaMo 2", MIXED, SMALL),
     "plamo3": Unsupported("PLaMo 3", UNCHECKED, SMALL),
     "plm": Unsupported("PLM", COMPRESSED, SMALL),
-    "qwen": Unsupported("Qwen 1", "its halved feed-forward size", "qwen2 (Qwen 1.5 to 2.5)"),
     "qwen35": Unsupported("Qwen 3.5 and 3.6", MIXED, "qwen3 (Qwen 3)"),
     "qwen35moe": Unsupported("Qwen 3.5 and 3.6 with experts", MIXED, "qwen3moe (Qwen 3)"),
     "qwen3next": Unsupported("Qwen 3 Next and Coder Next", MIXED, "qwen3moe (Qwen 3)"),
