@@ -171,6 +171,7 @@ ERNIE = {
 }
 LATENT = {
     **SHARED,
+    "rms_norm_eps": 1e-6,  # the norms of compressed rows have no other one
     "num_key_value_heads": 4,
     "kv_lora_rank": 16,
     "q_lora_rank": 20,
