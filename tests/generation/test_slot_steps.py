@@ -89,6 +89,7 @@ def test_logits_of_all_tokens(
     np.testing.assert_allclose(found, wanted(model_and_weights, text)[10:], **CLOSE)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("cache_type", ["f32", "f16", "q8_0"])
 def test_rows_go_to_other_slots_and_to_the_host(
     cache_type: str,
