@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
+from gguf_files import Type
 from gguf_models import Tiny, logits_of, write
+from language.convert import write as write_golden
 from test_executor import null_devices
 from test_scaled_rows import TEXT, build_model, oracle
 
@@ -274,6 +277,26 @@ def test_large_float32_matrices_on_a_cpu_have_steps_of_one_row(tmp_path: Path) -
             together = steps.decode(*map(list, zip(*last, strict=True)))
             np.testing.assert_array_equal(together, alone)
             steps.close()
+
+
+def test_experts_on_a_cpu_have_steps_of_several_rows(tmp_path: Path) -> None:
+    """A row has the bits that it has alone: small matrices select its experts."""
+    for name in ("qwen3moe", "gpt-oss", "llama_experts"):
+        for kind in (Type.F32, Type.Q8_0):
+            write_golden(language.load(name), tmp_path / name, kind=kind)
+            model = vs.load(tmp_path / name)
+            assert isinstance(model, LanguageModel)
+            texts = np.random.default_rng(1).integers(0, model.hyper.vocabulary, (5, 9)).tolist()
+            with vs.Scheduler(["cpu"]) as sched:
+                steps = SlotSteps(sched, model, 16, 5)
+                assert steps.row_counts == ((1, 2, 4, 8) if native_kernels.has_programs() else (1,))
+                for slot, text in enumerate(texts):
+                    steps.prefill(slot, text[:-1], 0)
+                last = [text[-1] for text in texts]
+                alone = [steps.decode([slot], [last[slot]], [8])[0].copy() for slot in range(5)]
+                together = steps.decode(range(5), last, [8] * 5)
+                np.testing.assert_array_equal(together, alone, str((name, kind)))
+                steps.close()
 
 
 def test_a_lost_device_empties_the_slots(
