@@ -121,7 +121,9 @@ def test_whole_texts_begin_with_zeros(scheds: Scheds) -> None:
 def test_states_are_read_and_restored(scheds: Scheds) -> None:
     step, x = Steps(scheds[0], SLOTS), values(9, 1)
     step(x[None, :4], slot=[1], start=[0], count=[4])
-    states = CacheStates(step.cache, lambda out, updates: scheds[0].compile(out, updates=updates))
+    states = CacheStates(
+        step.cache, lambda out, updates, _: scheds[0].compile(out, updates=updates)
+    )
     stored = states.read(1)
     step(x[None, 4:6], slot=[1], start=[4], count=[2])
     for slot in (1, 2):

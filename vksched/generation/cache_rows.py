@@ -11,7 +11,7 @@ the device of its layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 """Maximum rows that one run copies."""
-Compile = Callable[["Outputs", "Updates"], "CompiledGraph"]
+Compile = Callable[["Outputs", "Updates", Iterable[str]], "CompiledGraph"]
+"""Compiles a graph of the states of some names."""
 
 
 class CacheRows:
@@ -131,7 +132,7 @@ class CacheRows:
         return self._stored(start + 0, updates)
 
     def _stored(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
-        self._compiled.append(self._compile(outputs, updates))
+        self._compiled.append(self._compile(outputs, updates, self._names))
         return self._compiled[-1]
 
     def _slot(self, name: str) -> Tensor:

@@ -65,7 +65,7 @@ class CacheStates:
         for name, state in self._states.items():
             with name_scope(name.rpartition(".")[0]):
                 own.append(gather(state, slot))
-        self._compiled.append(self._compile(own, {}))
+        self._compiled.append(self._compile(own, {}, self._states))
         return self._compiled[-1]
 
     @cached_property
@@ -76,7 +76,7 @@ class CacheStates:
             own = input(f"state.{name}", (1, *state.shape[1:]))
             with name_scope(name.rpartition(".")[0]):
                 updates[state] = dynamic_update_slice(state, own, first, axis=1, slots=slot)
-        self._compiled.append(self._compile(slot + 0, updates))
+        self._compiled.append(self._compile(slot + 0, updates, self._states))
         return self._compiled[-1]
 
     def _slot(self) -> Tensor:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..common.dtypes import Progress
@@ -345,14 +345,14 @@ class CompiledSteps:
         run.disable_overflow_check()
         return run
 
-    def compile_graph(self, outputs: Outputs, updates: Updates) -> CompiledGraph:
-        """Return a compiled graph of the KV cache's states, on the devices of the steps, at least
-        one of which is compiled.
+    def compile_graph(
+        self, outputs: Outputs, updates: Updates, states: Iterable[str]
+    ) -> CompiledGraph:
+        """Return a compiled graph of some of the KV cache's states, by name, on the devices of the
+        steps, at least one of which is compiled.
         """
         plan = next(iter(self.runs.values())).plan
-        placement = {
-            f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in self.cache.states
-        }
+        placement = {f"{name.rpartition('.')[0]}.*": plan.device_of(name) for name in states}
         return self.scheduler.compile(outputs, placement, updates=updates)
 
     @property
