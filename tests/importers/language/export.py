@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from language import FOLDER, values
 from language.recipes import RECIPES, Recipe
 
-
 UNMASKED = "Llama"
 """A class with a causal mask, which an encoder does without."""
 

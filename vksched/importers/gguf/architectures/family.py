@@ -99,6 +99,8 @@ class Family:
     activations: the activations by the names that files may have.
 
     head_activation: the activation of the first layer of a classification head.
+
+    takes_pictures: texts may contain pictures, whose tokens see each other.
     """
 
     encoder: bool = False
@@ -146,6 +148,7 @@ class Family:
     router: Router | None = None
     shared_expert: str = ""
     head_activation: Activation = tanh
+    takes_pictures: bool = False
 
     def with_activation(self, name: str) -> Family:
         """Return the family with the activation that a file names; the default for ""."""
